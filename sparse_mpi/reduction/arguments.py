@@ -31,11 +31,13 @@ def resolve_k(size: int, k: int | None, density: float | None, usual: float = DE
         return min(int(k), size)
     density = usual if density is None else density
     check_range("density", density, "(0, 1]", "0.01 keeps one entry in a hundred")
+    # A small tensor has one entry too where its share rounds to none
     return max(1, min(size, round(density * size)))
 
 
 def usual_density(algorithm: str | Algorithm | None) -> float:
     """Return the density of an algorithm, or of the one with that name, where neither k nor a density is given."""
+    # "auto" and unknown names take the common density; the latter are reported by `make_algorithm`
     known = ALGORITHMS[algorithm]() if isinstance(algorithm, str) and algorithm in ALGORITHMS else algorithm
     return known.traits.usual_density if isinstance(known, Algorithm) else DENSITY
 
@@ -58,6 +60,7 @@ def takes_selector(algorithm: str, selector: str | None = None) -> bool:
 
 def ignores_k(algorithm: str) -> bool:
     """Return True if the algorithm named ``algorithm`` sends as much whatever k is."""
+    # The bounds tell without a trial, for the fewest and for all entries, on as few ranks as exchange anything
     made, layout = ALGORITHMS[algorithm](), Layout.of(1000)
     return made.bound(layout, 1, 2) == made.bound(layout, 1000, 2)
 
@@ -87,6 +90,7 @@ def _named(argument: str, given: Any, registry: Mapping[str, Any], kind: type) -
     """Return the entry of ``registry`` named ``given``, or ``given`` itself if it is an instance of ``kind``."""
     names = ", ".join(registry)
     if not isinstance(given, str):
+        # A class has the members of a protocol such as Wire too, and would pass the second test
         if isinstance(given, type) or not isinstance(given, kind):
             raise TypeError(f"{argument} must be a name or an instance, got {given!r}; names: {names}")
         return given
@@ -111,6 +115,7 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
         TypeError: the algorithm has no such option or cannot work with that selector, options are given beside an
             instance, or ``algorithm`` is neither a name nor an instance.
     """
+    # None stands for the algorithm's own selector or wire. The caller's dict stays as it is
     options = {name: value for name, value in options.items() if name not in MAKERS or value is not None}
     if not isinstance(algorithm, str):
         if not isinstance(algorithm, Algorithm):
@@ -122,6 +127,7 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     if algorithm not in ALGORITHMS:
         names = ", ".join(ALGORITHMS)
         raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}{meant(algorithm, ALGORITHMS)}")
+    # All options but `published` are fields: it names the workload whose settings the others change
     workload = options.pop(PUBLISHED, None)
     kind: Any = ALGORITHMS[algorithm]
     known = [field.name for field in fields(kind)]
@@ -145,9 +151,11 @@ def spelled(text: str) -> tuple[str, dict[str, Any]]:
     name, *words = text.split(":")
     options: dict[str, Any] = {}
     for word in words:
+        # A word without "=" has the value "", which is the only workload of `published`
         option, _, value = word.partition("=")
         options[option] = _number(value)
     try:
+        # Made to be checked alone: the caller makes an instance where it needs one
         make_algorithm(name, options)
     except TypeError as error:
         raise ValueError(str(error)) from None
@@ -161,6 +169,7 @@ def algorithm_spelled(text: str) -> Algorithm:
 
 def _number(text: str) -> int | float | str:
     """Return the number that ``text`` is, or ``text`` itself if it is none."""
+    # int comes first, for float would take whole numbers too
     for convert in (int, float):
         try:
             return convert(text)

@@ -57,8 +57,10 @@ class AutoTuner:
 
     def due(self, decision: Decision) -> bool:
         """Return True if algorithms should be tuned to the k of ``decision``; note that they are."""
+        # The first tuning waits until the controller has settled on a k, later ones until k has moved far from that
         first = self._step == 0 and decision.step >= SETTLED
         changed = max(decision.k, self._k) >= FACTOR * min(decision.k, self._k)
+        # A dense step has no k to tune to
         if decision.dense or not (first or (self._step and changed and decision.step >= self._step + PAUSE)):
             return False
         self._step, self._k = decision.step, decision.k
@@ -91,6 +93,7 @@ def candidates() -> list[Algorithm]:
     """Return the algorithms that `fastest` tries: those that reduce any gradient, in every lossless format."""
     names = [name for name, kind in ALGORITHMS.items() if kind().traits.auto_candidate]
     made = [(name, {"wire": wire} if takes(name, "wire", wire) else {}) for name in names for wire in WIRES]
+    # An algorithm without wire formats was made once for each of them: keep one
     return list(dict.fromkeys(make_algorithm(name, options) for name, options in made))
 
 
@@ -111,6 +114,7 @@ def candidates_of(reprs: Sequence[str]) -> list[Algorithm]:
     Raises:
         ValueError: one is not among `budget_candidates`.
     """
+    # A state names algorithms by their repr: they are looked up, for text from a file must not be evaluated
     known = {repr(algorithm): algorithm for algorithm in budget_candidates()}
     for text in reprs:
         if text not in known:
@@ -138,11 +142,13 @@ def fastest_now(layouts: Sequence[Layout], ks: Sequence[int], comm: Comm) -> lis
     what candidates compute counts as it is.
     """
     known = budget_candidates()
+    # Each candidate makes TRIALS steps, each with 1 / shrink of the gradient: all together are about one step
     shrink = TRIALS * len(known)
     largest = min(max(SIZES[0], sum(ks)), SIZES[1])  # bytes, less than a step sends
     network = Network(0.0, 0.0)
     if comm.size > 1:
         network = nearest([1, 1], [8, largest], measure(comm, [8, largest], REPEATS))
+        # Trials send 1 / shrink of the bytes of a step, but as many messages: only beta is scaled up
         network = Network(network.alpha, network.beta * shrink)
     parts = [
         (Layout.of(max(1, layout.size // shrink)), max(1, k // shrink)) for layout, k in zip(layouts, ks, strict=True)
@@ -152,11 +158,13 @@ def fastest_now(layouts: Sequence[Layout], ks: Sequence[int], comm: Comm) -> lis
 
 def try_all(algorithms: Sequence[Algorithm], layout: Layout, k: int, comm: Comm, network: Network) -> list[Trial]:
     """Try all ``algorithms`` on Gaussian gradients; return the trials, the same on every rank. Collective."""
+    # Ranks have independent gradients, the same ones in every run
     acc = np.random.default_rng([layout.size, comm.rank]).standard_normal(layout.size, np.float32)
     measured = []
     for algorithm in algorithms:
         compute, traffic = _trial(algorithm, acc, layout, k, comm)
         measured.append((compute, network.seconds(traffic)))
+    # The slowest rank counts in computing, the busiest in the exchange; all ranks get the same numbers
     slowest = comm.allreduce(np.array(measured), "max", control=True)
     return [Trial(algorithm, *times) for algorithm, times in zip(algorithms, slowest.tolist(), strict=True)]
 
@@ -174,4 +182,5 @@ def _trial(algorithm: Algorithm, acc: np.ndarray, layout: Layout, k: int, comm: 
         before, start = comm.traffic.copy(), perf_counter()
         _, state = algorithm.reduce(acc, k, comm, state, layout)
         spent, traffic = perf_counter() - start, comm.traffic - before
+    # The model says how long the exchange takes: the time inside calls, waiting included, does not count
     return spent - traffic.seconds, traffic

@@ -40,8 +40,10 @@ def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
     """
     found: Any = np.zeros(1)
     for number, gradient in enumerate(gradients):
+        # An overflow ends as Inf or NaN, for which `clipping_factor` returns 1: no warning
         with arrays.on_stream_of(gradient), np.errstate(over="ignore", invalid="ignore"):
             x = arrays.widened(arrays.enter(gradient))
+            # Each part has hashes of its own, by its number: equal indices of two parts must not fall together
             found = np.hypot(found, l2_norm(x)) if ranks == 1 else found + kernels.of(x).sketch(x, number)
     return found
 
@@ -61,6 +63,7 @@ def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm, beside: float 
     if comm.size == 1:
         norm = float(own[0])
     else:
+        # Sketches add up to that of the sum, which is P times as long as the mean: so is the limit
         norm = _norm_of_sum(own, max_norm * comm.size, comm) / comm.size
     return factor_of(math.hypot(norm, beside), max_norm)
 
@@ -80,7 +83,7 @@ def l2_norm(x: Array) -> float:
     total = 0.0
     for start in range(0, len(x), CHUNK_ELEMENTS):
         wide = x[start : start + CHUNK_ELEMENTS].astype("float64")
-        wide *= wide
+        wide *= wide  # in place, for astype has copied
         total += float(wide.sum())
     return math.sqrt(total)
 
@@ -93,6 +96,7 @@ def _norm_of_sum(own: np.ndarray, limit: float, comm: Comm) -> float:
         limit: the norm beyond which gradients are clipped; far below it the result is not precise.
         comm: all ranks.
     """
+    # All ranks know the limit: with an exponent that follows from it one exchange is enough as a rule
     exponent = math.frexp(limit)[1] + HEADROOM_BITS
     norm = _norm_below(exponent, own, comm)
     if norm is None:  # some rank's sketch is larger than that: let the largest decide
@@ -107,8 +111,10 @@ def _norm_below(exponent: int, own: np.ndarray, comm: Comm) -> float | None:
 
     Numbers are rounded to a multiple of a power of two, so small that the sum of all just fits into 64 bits.
     """
+    # The sum of P numbers has up to log2 P bits more than each: the unit is larger by as many
     unit = exponent - BITS + (comm.size - 1).bit_length()
     fits = _exponent(own) <= exponent
+    # A rank whose sketch does not fit takes part with zeros, and is counted in the last number
     whole = np.rint(np.ldexp(own if fits else np.zeros_like(own), -unit)).astype(np.int64)
     *summed, misfits = comm.allreduce(np.append(whole, not fits), control=True).tolist()
     if misfits:

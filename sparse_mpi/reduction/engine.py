@@ -56,12 +56,14 @@ class Absence:
 
     def agree(self, comm: Comm) -> None:
         """Find out which tensors have no gradient on any rank: a byte a tensor (control). Collective."""
+        # 1 where this rank has a gradient: the maximum over the ranks is 0 where no rank has one
         present = np.ones(self._tensors, np.uint8)
         present[sorted(self.here)] = 0
         somewhere = np.asarray(comm.allreduce(present, "max", control=True))
         self.everywhere = np.flatnonzero(somewhere == 0).tolist()
 
 
+# Sums every entry in dense steps and flushes, whatever the algorithm of the exchange is
 DENSE = ALGORITHMS["dense"]()
 
 
@@ -158,6 +160,7 @@ class Engine:
         with agreement as say:
             plan = make_plan()
             if plan.flush:
+                # A flush has no gradient: acc has the type of what is owed
                 flat, dtype = None, self.feedback.owed().dtype
                 say(call="flush", dtype=dtype, check=check)
             else:
@@ -187,11 +190,13 @@ class Engine:
         exchange.dtype = agreed.dtype
         if agreed.absence_changed:
             self.absence.agree(self.comm)
+        # Withhold momentum where no rank has a gradient. The step after one that did so tells the rule anew where
         if self.absence.everywhere or self._withheld:
             parts = self.layout.parts  # made anew at each look
             self.feedback.withhold([parts[number] for number in self.absence.everywhere])
             self._withheld = bool(self.absence.everywhere)
         self.whole = agreed.plan.k >= self.layout.size
+        # Prepare: where that was done behind the last step already, doing it once more changes nothing
         if exchange.instrumented.traits.prepares and not agreed.plan.dense:
             self.prepare()
 
@@ -204,14 +209,17 @@ class Engine:
             join: complete acc here, and not in the pass in which the algorithm selects.
         """
         if self._acc is not None:
+            # Attempted again: acc has the gradient already, or gets it now where no selection has added it
             self._join()
         elif flat is None:
             self._acc = self.feedback.owed()
         else:
+            # Clip the gradient alone, before it joins the residual
             if self.settings.clip_norm is not None:
                 factor = self.clipping_factor(flat) if factor is None else factor
                 flat = scaled(arrays.widened(flat), factor)
             self._acc, self._add = self.feedback.accumulate(flat)
+            # An algorithm that accumulates has its selector add the gradient, in the pass over acc that selects
             if join or not self.exchange.algorithm.traits.accumulates:
                 self._join()
         return self._acc
@@ -224,11 +232,14 @@ class Engine:
         acc, add = self._acc, self._add
         if acc is None:
             raise RuntimeError("accumulate must come before reduce, which found nothing to reduce")
+        # acc may be the residual itself, which commit changes: whoever looks at it later needs a copy
         initial = acc.copy() if agreed.watched else None
+        # Dense: nothing stays in the residual, so the algorithm forgets what it knows of it
         if sends_all:
             state = DENSE.init(self.layout, self.settings.k, self.comm.size)
             reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
             return Attempt(reduction, self.exchange.instrumented.forget(self.exchange.state), agreed, initial)
+        # Sparse: the algorithm selects about k entries, and exactly one of its selections adds the gradient
         exchange = self.exchange
         reduction, state = exchange.instrumented.reduce(acc, plan.k, self.comm, exchange.state, self.layout, add)
         check_added(exchange.selectors, exchange.algorithm, add)
@@ -242,6 +253,7 @@ class Engine:
             began: the time at which the step began, of `time.perf_counter`.
             before: the traffic of ``comm`` before the step.
         """
+        # Take out: from here on the step cannot be attempted again
         reduction, agreed = attempt.reduction, attempt.agreed
         self.feedback.consume(reduction.sent, reduction.total)
         self.exchange.state, self._acc, self._add = attempt.state, None, None
@@ -249,11 +261,13 @@ class Engine:
         whole = agreed.plan.dense or agreed.plan.flush
         if self.settings.in_place and not whole:
             self.prepare()
+        # Report: the traffic of what was prepared in the background belongs to this step
         seconds, traffic = perf_counter() - began, self.comm.traffic - before
         if self.prepared is not None:
             traffic, self.prepared = traffic + self.prepared, None
         selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
         self.report = summarise(reduction, selectors, elements, seconds, traffic)
+        # Examine: checks come last, for they may raise, and the engine is ready for the next step by now
         if self.watch is not None and not agreed.plan.flush:
             self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)
         if agreed.check and attempt.initial_acc is not None:
@@ -277,6 +291,7 @@ class Engine:
     def owe(self, pending: list[Array]) -> None:
         """Add arrays ``(n,)``, which somebody else owed, to what this rank owes; ``pending`` is empty afterwards."""
         self._join()
+        # In an attempt, what a lost rank owed joins acc, and may be sent in this very step
         acc = self.feedback.owed() if self._acc is None else self._acc
         for array in pending:
             kernels.accumulate(acc, arrays.like(array, acc).astype(acc.dtype, copy=False))
@@ -285,6 +300,7 @@ class Engine:
     def abandon(self) -> None:
         """Leave the gradient of the step under way in the residual, unsent."""
         self._join()
+        # Momentum that was withheld goes back: the next step may have these gradients
         self._acc, self._withheld = None, False
         self.feedback.withhold(())
 
@@ -311,6 +327,7 @@ class Engine:
 
     def _join(self) -> None:
         """Make acc complete: what has yet to be added joins it, unless a selection has seen to that."""
+        # A selector may have added the gradient before an attempt failed: it must not join twice
         if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
             kernels.accumulate(self._acc, self._add)
         self._add = None
@@ -331,7 +348,7 @@ class Direct:
 
         The arguments are those of `Engine.agree`.
         """
-        self.engine.comm.job.begin_reduction()
+        self.engine.comm.job.begin_reduction()  # for the watchdog's report
         agreed = self.engine.agree(gradient, make_plan, check)
         try:
             return self.engine.attempt(agreed)

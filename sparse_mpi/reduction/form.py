@@ -27,6 +27,7 @@ def check_form(state: Any, argument: str = "state") -> None:
     if not isinstance(expected, Mapping) or not all(isinstance(form, str) for form in expected.values()):
         raise TypeError(f"{argument}[{FORM!r}] must be a dict of texts, got {expected!r}; {WHOLE}")
     found = dict(_nodes(state, ""))
+    # A node comes before what it holds, so that the error names the outermost damage
     for path, form in expected.items():
         if found.get(path, NOTHING) != form:
             raise ValueError(
@@ -68,7 +69,7 @@ def _nodes(node: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, _kind(node)
     if isinstance(node, Mapping):
         for key, value in node.items():
-            if key != FORM:
+            if key != FORM:  # which does not describe itself
                 yield from _nodes(value, f"{path}[{key!r}]")
     elif isinstance(node, (list, tuple)):
         for number, value in enumerate(node):
@@ -81,4 +82,5 @@ def _kind(node: Any) -> str:
         return f"{node.dtype} {node.shape}"
     if isinstance(node, (list, tuple)):
         return f"{type(node).__name__} of {len(node)}"
+    # Numbers of NumPy and of Python are of one kind, for saving may turn one into the other
     return type(node.item() if isinstance(node, np.generic) else node).__name__

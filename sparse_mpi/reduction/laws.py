@@ -19,6 +19,7 @@ class LawError(RuntimeError):
 
 def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: Algorithm, comm: Comm) -> None:
     """Raise `LawError` on every rank unless the step of ``algorithm`` that began with ``acc`` obeyed both laws."""
+    # Agreement first: then all ranks check conservation against the same total, and raise alike
     check_agreement(reduction.total, comm)
     if algorithm.traits.conserves:
         given, kept = feedback.given(acc, reduction.sent), 1 - feedback.leak
@@ -31,6 +32,7 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
     digest = blake2b(digest_size=16)
     for part in parts:
         digest.update(to_host(part).tobytes())
+    # Ranks compare 16 bytes in place of whole totals
     digests = comm.allgather(np.frombuffer(digest.digest(), np.uint8), control=True)
     different = [rank for rank in range(comm.size) if (digests[rank] != digests[0]).any()]
     if different:
@@ -57,9 +59,10 @@ def check_conservation(
     """
     xp = namespace(given)
     dense = total.to_dense() if isinstance(total, SparseVector) else total
+    # given was divided by the kept share, and the least normal number that went into it as well
     least = np.finfo(given.dtype).tiny / (kept or 1)
     with np.errstate(invalid="ignore", over="ignore"):
-        lost = comm.allreduce(given, control=True) - dense
+        lost = comm.allreduce(given, control=True) - dense  # what the ranks gave and total lacks: 0 but for rounding
         magnitude = xp.maximum(xp.abs(given) + xp.abs(acc) + (_norm(acc) if normwise else 0), given.dtype.type(least))
     allowed = comm.allreduce(magnitude, control=True) * (4 * (comm.size + 2) * np.finfo(given.dtype).eps)
     wrong = xp.flatnonzero(xp.isfinite(dense) & (xp.abs(lost) > allowed))
@@ -75,6 +78,7 @@ def _norm(acc: Array) -> Array:
     """Return the L2 norm of the finite elements of ``acc``, also where their squares are too large or too small."""
     xp = namespace(acc)
     finite = xp.where(xp.isfinite(acc), acc, 0).astype(np.float64)
+    # Numbers of at most 1 are squared; tiny stands in where all are 0
     largest = xp.maximum(xp.abs(finite).max(), np.finfo(np.float64).tiny)
     finite /= largest
     return (largest * xp.sqrt(finite.dot(finite))).astype(acc.dtype)

@@ -66,7 +66,9 @@ def _reduce_once(
         k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_candidate(algorithm, options)
         say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
     layout = Layout.of(len(flat))
+    # "auto" tries candidates, which is collective, once all ranks have agreed
     chosen = made or fastest(layout, k, transport)
+    # There is no next step, so that the state is dropped
     state = chosen.init(layout, k, transport.size)
     reduction, _ = chosen.reduce(flat, k, transport, state, layout)
     return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

@@ -60,6 +60,7 @@ class Budget:
             raise ValueError(
                 f"algorithm must send less where k is smaller with a budget, got {algorithm!r}; take algorithm='elect'"
             )
+        # A rank sends (P - 1) / P of the gradient in a reduce-scatter, and as much in an allgather
         dense_bytes = 2 * ENTRY_BYTES * size * (ranks - 1) / ranks
         self.tracker = BudgetTracker(Controller(goal, segments, size, dense_bytes))
         self._in_place = in_place
@@ -78,6 +79,7 @@ class Budget:
 
     def observe(self, flat: Any, segment: Hashable = 0) -> None:
         """Add a segment of the gradient ``(n,)`` to the estimated norm, which tells how fast gradients change."""
+        # Norms matter only to a budget of bytes
         if self.tracker.samples:
             sample = self._samples.setdefault(segment, NormSample(self._in_place))
             self._square += sample.square(flat)
@@ -92,6 +94,7 @@ class Budget:
         """
         sent, norm, self._square = report.traffic.sent + report.traffic.control, sqrt(self._square), 0.0
         words = self.tracker.measured(perf_counter() - began, report.exchange_seconds, sent, norm)
+        # With in_place the next gradient comes on top of what the step has left, which a sample must know
         for segment, flat in left.items():
             if segment in self._samples:
                 self._samples[segment].stepped(flat)
@@ -100,6 +103,7 @@ class Budget:
     def skip(self) -> None:
         """Leave a step that was not reduced out of account."""
         self._square = 0.0
+        # The clock starts anew: the next step must not be charged for the time of this one
         self.tracker.pause()
 
 

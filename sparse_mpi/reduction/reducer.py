@@ -77,6 +77,7 @@ class SparseAllreduce:
     ) -> None:
         transport: Comm = as_comm(comm)
         settle(transport)  # another reducer may have prepared its next step there
+        # Agree: arguments are checked, and compared between ranks, before the first message
         with same_on_all_ranks(transport) as say:
             if settings is None:
                 settings = make_settings(
@@ -97,13 +98,14 @@ class SparseAllreduce:
             if settings.goal is not None:
                 self.policy = Budget(settings.goal, size, 1, ranks, chosen, settings.in_place)
             say(**settings.statement)
+        # Pick by trial, which is collective, and so only once the ranks have agreed
         if chosen is None and settings.goal is None:
             chosen = fastest(settings.layout, settings.k, transport)
         elif chosen is None:  # with a budget one that follows k
             (chosen,) = fastest_now([settings.layout], [settings.k], transport)
         self.engine = Engine(settings, transport, chosen)
-        self.execution: Direct = Direct(self.engine)
-        self._preparing: Handle[None] | None = None
+        self.execution: Direct = Direct(self.engine)  # `ElasticAllreduce` puts transactions in its place
+        self._preparing: Handle[None] | None = None  # what `prepare` has begun
 
     @property
     def comm(self) -> Comm:
@@ -207,6 +209,7 @@ class SparseAllreduce:
             LawError: a law is broken, with ``check``.
         """
         comm = self.engine.comm
+        # Behind work in the background, this step waits for its turn on the thread that does that
         if ProgressThread in comm.attributes and busy(comm):
             return self.start(gradient, k=k, density=density, check=check, dense=dense).wait()
         with arrays.on_stream_of(gradient):
@@ -241,11 +244,14 @@ class SparseAllreduce:
             self._finish_preparing()
         engine, budget = self.engine, self.policy if isinstance(self.policy, Budget) else None
         began, before = perf_counter(), engine.comm.traffic.copy()
+        # Attempt: afterwards all ranks have reduced, and nothing has left the residual
         attempt = self.execution.complete(gradient, partial(self._plan, k, density, dense), check)
+        # Sample the gradient before the commit, which with in_place changes the very same array
         if budget is not None:
             budget.observe(attempt.agreed.flat)
         total = engine.commit(attempt, began, before)
         if budget is not None and engine.report is not None:
+            # None where no rank has seen the step begin; else the ranks agree on its cost, and decide alike
             words = budget.measured(began, engine.report, {0: gradient})
             if words is not None:
                 budget.tracker.decide(agreed_on(words, engine.comm))
@@ -305,12 +311,14 @@ class SparseAllreduce:
             engine.prepared = self.comm.traffic - before
 
         prepares = engine.exchange.instrumented.traits.prepares
+        # With in_place the commit does this, after which the next gradient changes the residual from outside
         if prepares and not engine.settings.in_place and not self.execution.survives:
             self._preparing = progress_thread_of(self.comm).start(work, self.residual)
 
     def _finish_preparing(self) -> None:
         """Wait for what `prepare` began, and raise what it raised."""
         if self._preparing is not None:
+            # Cleared first, so that an error is raised once
             preparing, self._preparing = self._preparing, None
             preparing.wait()
 
@@ -329,6 +337,7 @@ class SparseAllreduce:
                 lost; raised on every rank.
         """
         self._finish_preparing()
+        # The check uses the communicator on this thread, so nothing may be under way on another
         settle(self.comm)
         with same_on_all_ranks(self.comm) as say:
             chosen = make_algorithm(algorithm, {})

@@ -41,6 +41,7 @@ class Instrumented(Wrapper):
         """Return the wrapped selector's selection; on a device, wait until it is there."""
         start = perf_counter()
         result, state = self.selector.select(x, k, state, add)
+        # Work on a device is only queued so far: without this the exchange would seem to take its time
         synchronize(x)
         self.span = start, perf_counter()
         self.seconds += self.span[1] - start
@@ -68,7 +69,7 @@ def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Ar
     times = 0
     for selector in selectors:
         times += selector.added
-    if times != (add is not None):
+    if times != (add is not None):  # True counts as 1: once if there is something to add, else never
         raise RuntimeError(
             f"{algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"
         )
@@ -77,6 +78,7 @@ def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Ar
 def unselected(algorithm: Algorithm, layout: Layout) -> int:
     """Return the number of elements that no selector looks at, because they are reduced without one."""
     if algorithm.parts:
+        # Parts reduce some tensors each, with or without a selector
         parts = [(part.algorithm, Layout(tuple(layout.shapes[t] for t in part.tensors))) for part in algorithm.parts]
         return sum(unselected(part, piece) for part, piece in parts)
     return 0 if instrument(algorithm)[0] else layout.size

@@ -44,6 +44,7 @@ class Settings:
 
     def part(self, shapes: Any, share: float) -> Settings:
         """Return the settings of a part of the gradient, tensors of these ``shapes``, that sends a ``share`` of it."""
+        # A part has no goal of its own: a budget is for all parts together
         layout = Layout.of(shapes)
         return replace(self, layout=layout, k=resolve_k(layout.size, None, share), goal=None)
 

@@ -42,7 +42,9 @@ class Snapshot:
     def taken(self) -> dict[str, Any]:
         """Return the state: numbers, texts and NumPy arrays."""
         engine = self._engine
+        # Work queued on a device may still change these arrays
         synchronize((engine.feedback.residual, engine.exchange.state))
+        # What the feedback rule owes and what it has in common lie side by side, by name
         remembered = engine.feedback.state() | engine.feedback.common()
         owed = {name: to_host(array).copy() for name, array in remembered.items()}
         spent = {} if self._budget is None else {BUDGET: self._budget.tracker.state()}
@@ -57,16 +59,20 @@ class Snapshot:
             TypeError, ValueError: see `SparseAllreduce.load_state_dict`.
         """
         engine = self._engine
+        # Each rank tells in one word how many bytes the numbers have that it is about to load
         agreement = same_on_all_ranks(engine.comm, 1)
         with agreement as say:
             state = as_arrays(state)
+            # Check everything before anything is loaded, for afterwards no rank may fail alone
             self._check(state)
             restored = restore(engine.exchange.state, state.get("state"), "state['state']")
             names = [*engine.feedback.state(), *engine.feedback.common()]
             remembered = {name: state[name] for name in names if name in state}  # earlier versions lack some
             agreement.words[0] = _widest(remembered)
             say(call="load_state_dict", dtype=state.get(DTYPE))
+        # All ranks take the widest type that any has, because acc must be of one type
         dtype = np.dtype(f"f{agreement.rows.max()}")
+        # Where a state does not tell the type of acc, it is that of what is remembered
         engine.exchange.state, engine.exchange.dtype = restored, np.dtype(state.get(DTYPE) or dtype)
         self._load({name: array.astype(dtype, copy=False) for name, array in remembered.items()})
         if self._budget is not None and BUDGET in state:
@@ -82,13 +88,16 @@ class Snapshot:
         agreement = same_on_all_ranks(comm, 1)
         with agreement as say:
             states = self._dealt(states, ranks)
+            # Add up what the ranks r, r + P, ... owed: this rank owes it from now on
             owed = {name: added(states, name, engine.layout.size) for name in engine.feedback.state()}
             agreement.words[0] = _widest(owed)
             say(call="take_over", ranks=ranks)
+        # As many ranks as before: each has its own state back, to the bit
         if ranks == comm.size:
             return self.restore(states[0])
         dtype = np.dtype(f"f{agreement.rows.max()}")  # the same on ranks that get nothing
         owed = {name: array.astype(dtype, copy=False) for name, array in owed.items()}
+        # Other ranks: the algorithm's state was for the old ones, and begins afresh
         engine.start_anew()
         engine.exchange.dtype = None
         size = engine.layout.size
@@ -167,6 +176,7 @@ def described(value: Any) -> Any:
     for field in fields(value):
         own = getattr(value, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
+        # Options of a feedback rule that its repr hides are none that a state must share, as `GlobalMomentum.late`
         if field.init and (field.repr or isinstance(value, Algorithm)) and own != default:
             found[field.name] = described(own)
     return found
@@ -196,20 +206,23 @@ def restore(template: Any, saved: Any, where: str) -> Any:
     Raises:
         TypeError, ValueError: ``saved`` is not of such a state.
     """
+    # Parts, such as those of a hybrid algorithm, one by one
     if isinstance(template, tuple) and any(map(is_dataclass, template)):
         check_list(saved, where)
         if len(saved) != len(template):
             raise ValueError(f"{where} must have {len(template)} parts, got {len(saved)}; {WHOLE}")
         pairs = enumerate(zip(template, saved, strict=True))
         return tuple(restore(was, part, f"{where}[{number}]") for number, (was, part) in pairs)
+    # A leaf must be of the kind of what it replaces; its value may be any
     if not is_dataclass(template) or isinstance(template, type):
         if any(isinstance(saved, kind) != isinstance(template, kind) for kind in LEAVES):
             raise TypeError(f"{where} must be like {template!r}, got {saved!r}; {WHOLE}")
         return saved.copy() if isinstance(saved, np.ndarray) else saved
+    # A state, field by field
     check_mapping(saved, where)
     made = {field.name: getattr(template, field.name) for field in fields(template)}
     for field in fields(template):
-        name = field.name if field.name in saved else field.metadata.get("former")
+        name = field.name if field.name in saved else field.metadata.get("former")  # what an earlier release called it
         if name in saved:
             made[field.name] = restore(made[field.name], saved[name], f"{where}[{name!r}]")
         elif field.default is MISSING and field.default_factory is MISSING:
@@ -231,6 +244,7 @@ def from_first(states: Sequence[Mapping[str, Any]], name: str, size: int, comm: 
     """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""
     missing = np.zeros(size, np.float32)  # earlier versions did not save all
     array = states[0].get(name, missing) if comm.rank == 0 else missing[:0]
+    # As bytes, because only rank 0 may know the type; their number tells it
     received = comm.bcast(np.ascontiguousarray(array).view(np.uint8), control=True)
     return received.view(f"f{len(received) // size}")
 

@@ -81,10 +81,12 @@ class Watch:
             values = total.values if isinstance(total, SparseVector) else total
             self._last = namespace(values).full(size, self.step, np.int32)
         self.step += 1
+        # Waits: for how many steps each entry of total was owed, counting this one
         waits = self.step - self._last[at]
         self._waited += float(waits.sum())
         self._entries += len(waits)
         self._last[at] = self.step
+        # Measure: the waits are of all steps since the last measure
         if due:
             assert acc is not None, "a step that is measured begins with a copy of acc"
             self.quality = Quality(*_measured(acc, total, k, comm), self._waited, self._entries)
@@ -94,13 +96,14 @@ class Watch:
 def _measured(acc: Array, total: SparseVector | Array, k: int, comm: Comm) -> tuple[float, float, float, float]:
     """Return the first four fields of `Quality`; collective."""
     whole = comm.allreduce(acc, control=True).astype(np.float64)
+    # What the ranks would send if each sent its own k largest entries
     pooled = comm.allreduce(_largest(acc, k), control=True).astype(np.float64)
     taken, entries = (total.to_dense(), total.nnz) if isinstance(total, SparseVector) else (total, len(total))
     energy = _energy(whole)
     return (
-        energy - _energy(whole - taken),
+        energy - _energy(whole - taken),  # removed
         attainable(whole, entries),
-        _energy(_largest(whole, k) - _largest(pooled, k)),
+        _energy(_largest(whole, k) - _largest(pooled, k)),  # missed
         energy,
     )
 

@@ -38,6 +38,7 @@ class Arrivals:
     @property
     def complete(self) -> bool:
         """Return True if all gradients have arrived that will."""
+        # A parameter that was frozen meanwhile gets no gradient any more: nobody waits for it
         return not any(awaited and parameter.requires_grad for parameter, awaited in self._awaited.items())
 
     def seen(self, parameter: Tensor) -> bool:
@@ -74,11 +75,13 @@ class Hooks:
     def __init__(self, arrived: Callable[[Tensor], None]) -> None:
         self._arrived = WeakMethod(arrived)
         self._handles: dict[Tensor, RemovableHandle] = {}
+        # When this is gone its hooks go too: the finalizer holds their handles, and not this
         finalize(self, _remove, self._handles)
 
     def add(self, parameter: Tensor) -> None:
         """Have the method called with ``parameter`` from now on."""
         if parameter not in self._handles:
+            # A hook that held this would keep it alive for as long as the parameter
             weak = self._arrived
 
             def hook(parameter: Tensor) -> None:

@@ -28,8 +28,10 @@ def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
     it is a single parameter. The bucket that is finished last holds an eighth of that, because no backward pass is left
     to hide its reduction.
     """
+    # The model's first parameters get their gradients last
     first = _leading(parameters, max_bytes / 8)
     buckets: list[list[Tensor]] = []
+    # The others are cut from the end, as a backward pass goes, but keep their order within a bucket
     for _, same in groupby(reversed(parameters[len(first) :]), key=_kind):
         rest = list(same)
         while rest:
@@ -87,7 +89,7 @@ class Bucket:
         self.reducer: SparseAllreduce = make_reducer(self.members.shapes)
         self.in_place, self._average = in_place, average
         self._passes = passes
-        self.handle: Handle[Any] | None = None
+        self.handle: Handle[Any] | None = None  # of the reduction under way
         self.kinds: np.ndarray = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
         self.remembers: bool = False  # there was a step, or a state was loaded
         self.arrivals: Arrivals = Arrivals(self.parameters, passes)
@@ -104,6 +106,7 @@ class Bucket:
     def flat(self) -> Tensor:
         """Return the gradient ``(n,)``, which is made when the first part of it is collected."""
         made = self.members.zeros()
+        # With in_place the residual moves into this buffer, so that autograd adds gradients to it
         if self.in_place:
             self.reducer.adopt(made)
         return made
@@ -140,6 +143,7 @@ class Bucket:
     def seen(self) -> np.ndarray:
         """Return the kinds of this rank's gradients ``(p,)``, for as long as all ranks do not know them."""
         own = np.array([kind_of(parameter.grad) for parameter in self.parameters], np.uint8)
+        # What all ranks know stays, also where this rank has no gradient in this step
         return np.where(self.kinds == UNSEEN, own, self.kinds)
 
     def without_sparse(self, scale: float, make_reducer: MakeReducer) -> Bucket | None:
@@ -151,13 +155,16 @@ class Bucket:
         stay = np.flatnonzero(self.kinds <= DENSE).tolist()
         if len(stay) == len(self.parameters):
             return self
+        # Cut: what error feedback remembers, by tensor, for each of them stays or leaves
         tensors = self._remembered()
+        # Leave: what is owed of a table joins its gradient, because tables have no residual
         for number in np.flatnonzero(self.kinds > DENSE):
             if "residual" in tensors[number]:
                 dim = int(self.kinds[number]) - DENSE
                 give_back(tensors[number]["residual"], self.parameters[number], dim, scale)
         if not stay:
             return None
+        # Stay: a new bucket takes the others, their algorithm and what is remembered of them
         members = [self.parameters[number] for number in stay]
         made = Bucket(members, make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
         made.kinds, made.reducer.watch = self.kinds[stay], self.reducer.watch
@@ -209,12 +216,15 @@ class Bucket:
         parameter, view = self.parameters[number], self._views[number]
         gradient = parameter.grad
         self._missing.discard(number)
+        # Absent is what has no gradient, and with in_place a view that no backward pass has added to
         if gradient is None or (self.in_place and gradient is view and not self.arrivals.seen(parameter)):
             self._absent.append(number)
         if gradient is None:
+            # The buffer of in_place holds the residual, which stays as it is
             if not self.in_place:
                 view.zero_()
         elif gradient is not view:
+            # Autograd or the caller has put the gradient elsewhere: take it into the buffer
             gradient = gradient.to_dense() if gradient.is_sparse else gradient
             if self.in_place:
                 view.add_(gradient)
@@ -222,8 +232,10 @@ class Bucket:
                 view.copy_(gradient)
             else:
                 torch.div(gradient, scale, out=view)
+            # A single copy of the gradient is enough: its other memory is freed
             parameter.grad = view
         elif scale != 1.0:
+            # The gradient is in the buffer already, where it must not keep the loss scale
             view.div_(scale)
 
     def start(self, *, density: float | None, check: bool, dense: bool = False, factor: float = 1.0) -> Handle[Any]:
@@ -231,6 +243,7 @@ class Bucket:
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
         self.remembers = True
+        # What this rank lacks: the ranks ask each other only if that is news
         self.reducer.absence.here, self._flushing = self._absent, False
         self.handle = self.reducer.start(gradient, density=density, check=check, dense=dense)
         return self.handle
@@ -252,11 +265,14 @@ class Bucket:
         if handle is None:
             raise RuntimeError("finish must follow start or start_flush")
         total = handle.wait()
+        # Skipped are parameters without a gradient on any rank; in a flush there is no gradient at all
         self._skipped = range(len(self.parameters)) if self._flushing else self.reducer.absence.everywhere
         if self._flushing:
             self._arrived = torch.empty(0, dtype=torch.long)  # but for what is not 0
         else:
+            # Where every entry was to be sent, those that are 0 have arrived as well
             self._arrived = total.indices if isinstance(total, SparseVector) and not self.reducer.whole else None
+        # The loss scaler, which divides .grad by the scale, is to find it there
         self._write(total, (self.reducer.ranks if self._average else 1.0) / scale)
         for number, parameter in enumerate(self.parameters):
             parameter.grad = self._gradient(number) if parameter.requires_grad else None
@@ -266,7 +282,7 @@ class Bucket:
     def fail(self) -> None:
         """Set ``.grad`` of the parameters to NaN, so that a loss scaler sees that gradients overflowed."""
         self.mean.fill_(torch.nan)
-        self._written = None
+        self._written = None  # the next result must clear all of it
         for parameter, mean in zip(self.parameters, self._mean_views, strict=True):
             parameter.grad = mean if parameter.requires_grad else None
 
@@ -276,6 +292,7 @@ class Bucket:
             self.mean.copy_(total / divisor)
             self._written = None
             return
+        # Clear where the last result had entries; everywhere, if somebody has written to the mean since
         if self._written is None or self.mean._version != self._version:
             self.mean.zero_()
         else:
@@ -283,11 +300,12 @@ class Bucket:
         indices = total.indices.long()
         self.mean[indices] = (total.values / divisor).to(self.mean.dtype)
         self._written = indices if self.in_place else None  # else the next gradients overwrite it
-        self._version = self.mean._version
+        self._version = self.mean._version  # by now, so that what was written here is not taken for somebody else's
 
     def _gradient(self, number: int) -> Tensor | None:
         """Return the mean gradient of a parameter; None if no rank had one and nothing late has come."""
         mean = self._mean_views[number]
+        # None makes torch's optimizers leave a parameter alone, as they do on one rank
         return None if number in self._skipped and not bool(mean.any()) else mean
 
     def arrived(self) -> dict[Tensor, Tensor]:

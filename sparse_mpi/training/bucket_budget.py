@@ -61,6 +61,7 @@ class BucketBudget:
         """Decide on the next step when all ranks have told what the last one took; a rank may ask alone."""
         if self._agreement is not None:
             agreement, self._agreement = self._agreement, None
+            # The ranks decide by the same numbers, so alike, whenever each of them asks
             self.budget.tracker.decide(agreement.wait())
             self._fresh = True
 
@@ -68,10 +69,13 @@ class BucketBudget:
         """Decide on the step that begins, and pick algorithms anew where it is time. Collective."""
         self._receive()
         decision, fresh, self._fresh = self.budget.decision, self._fresh, False
+        # A decision is fresh until a step begins with it: on all ranks alike, also on one that has asked before
         if fresh and decision is not None and self._tuner is not None and self._tuner.due(decision):
             share, before = self.plan().k / elements, comm.traffic.copy()
             layouts = [bucket.reducer.layout for bucket in buckets]
+            # Each bucket has its share of k, as in a step
             ks = [max(1, round(share * layout.size)) for layout in layouts]
+            # The communicator belongs to the progress thread: trials run there, with nothing else under way
             picked = progress_thread_of(comm).start(lambda: fastest_now(layouts, ks, comm)).wait()
             spent = comm.traffic - before
             self.budget.tracker.pause(spent.sent + spent.control)  # trials take their bytes from the budget
@@ -88,6 +92,7 @@ class BucketBudget:
         if self._tuner is None:
             return {BUDGET: self.budget.tracker.state()}
         when = self._tuner.state()
+        # Before the first tuning there is no choice to go back to
         what = [repr(algorithm) for algorithm in algorithms] if when[0] else []
         return {BUDGET: self.budget.tracker.state(), PICKED: {"when": when, "what": what}}
 
@@ -103,12 +108,13 @@ class BucketBudget:
             buckets = len(state["buckets"])
             if len(when) != len(AutoTuner().state()) or len(what) not in (0, buckets):
                 raise ValueError(f"state[{PICKED!r}] must be of {buckets} buckets, got {state[PICKED]}; {WHOLE}")
-            candidates_of(what)
+            candidates_of(what)  # raises for what "auto" never picks
 
     def restore_choice(self, states: Sequence[dict[str, Any]], comm: Comm, use: Use) -> None:
         """Reduce by the algorithms that were picked when the first of rank 0's ``states`` was saved. Collective."""
         if self._tuner is None:
             return
+        # Rank 0 tells, because on more ranks than before some have no state
         told = json.loads(tell(comm, json.dumps(states[0].get(PICKED)) if states and comm.rank == 0 else "null"))
         if told is not None:
             self._tuner.load(told["when"])
@@ -117,6 +123,7 @@ class BucketBudget:
     def restore(self, states: Sequence[dict[str, Any]], ranks: int, comm: Comm) -> None:
         """Go on from the states of ``ranks`` ranks, as they were dealt out. Collective."""
         tracker = self.budget.tracker
+        # On as many ranks each goes on with its own count of bytes, which takes no message
         if ranks == comm.size:
             if BUDGET in states[0]:
                 tracker.load(states[0][BUDGET])

@@ -82,12 +82,13 @@ class Buckets:
             bucket = Bucket(members, self.make_reducer, **options)  # type: ignore[arg-type]
             self.list.append(bucket)
             self.home |= dict.fromkeys(members, bucket)
-            self.kinds_known = False
+            self.kinds_known = False  # until these have been seen in a backward pass
         return bool(new)
 
     def make_reducer(self, shapes: Sequence[tuple[int, ...]]) -> SparseAllreduce:
         """Make the reducer of a bucket of parameters of these shapes, after all pending work. Collective."""
         settings = self._settings.part(list(shapes), self._share)
+        # A bucket of everything takes k as it is, which a share might round to another number
         if settings.layout.size == self.elements:
             settings = replace(settings, k=min(self._settings.k, self.elements))
 
@@ -104,6 +105,7 @@ class Buckets:
         Gradients have the loss ``scale``.
         """
         seen = [bucket.seen() for bucket in self.list]
+        # The largest kind wins: a rank without a gradient has 0, and sparse tensors come above dense ones
         kinds = self._ranks.any(np.concatenate(seen))
         self.know_kinds(np.split(kinds, np.cumsum([len(own) for own in seen])[:-1]), scale)
 
@@ -118,6 +120,7 @@ class Buckets:
         """
         for bucket, known in zip(self.list, kinds, strict=True):
             bucket.kinds[:] = known
+        # Those that leave, and the sparse dimensions of each one's gradient
         leaving = {
             parameter: int(kind) - DENSE
             for bucket in self.list
@@ -130,11 +133,14 @@ class Buckets:
 
     def _remove(self, leaving: Mapping[Tensor, int], scale: float) -> None:
         """Have parameters, with as many sparse dimensions each, added up row by row; ``k`` is for the others alone."""
+        # Leave: all that follows goes by where each parameter's home is
         self.home.update(dict.fromkeys(leaving, self.sparse))
         self.sparse.add(leaving, self.home)
         self.elements = sum(p.numel() for p, home in self.home.items() if home is not self.sparse)
+        # Share: those that stay have all of k; where a density was given it stays the same
         if self._by_k:
             self._share = self.share_left = min(1.0, self._settings.k / max(1, self.elements))
+        # Cut: buckets without the parameters that left; those that are empty then go
         left = [bucket.without_sparse(scale, self.make_reducer) for bucket in self.list]
-        self.list[:] = [bucket for bucket in left if bucket is not None]
+        self.list[:] = [bucket for bucket in left if bucket is not None]  # in place, for callers hold the list
         self.home |= {parameter: bucket for bucket in self.list for parameter in bucket.parameters}

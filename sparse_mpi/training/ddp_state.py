@@ -76,6 +76,7 @@ class DDPBuckets:
         Other buckets that hold any of these parameters are dissolved; the new one takes over what they remember of
         its parameters.
         """
+        # Dissolve: what other buckets with these parameters remember is cut by parameter, and kept
         for other in [other for other in self.known if set(other) & set(names)]:
             self._owed |= _by_name(other, self.known.pop(other))
         settings = self._settings.part([self._shapes[name] for name in names], self._density)
@@ -84,6 +85,7 @@ class DDPBuckets:
             return SparseAllreduce(settings=settings, comm=self._comm)
 
         reducer = self.known[names] = in_turn(self._comm, make)  # after work under way
+        # Take over: what is remembered of these parameters moves into the new bucket
         owed = [self._owed.pop(name, {}) for name in names]
         if any(owed):
             reducer.feedback.load(joined(owed, reducer.layout.sizes))
@@ -97,6 +99,7 @@ class DDPBuckets:
     def residuals(self, without: Set[str] = frozenset()) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter but some, ``(n,)`` in host memory."""
         shapes = {name: shape for name, shape in self._shapes.items() if name not in without}
+        # Nothing, what was kept of parameters in no bucket, and what buckets owe: the later ones prevail
         nothing = {name: np.zeros(Layout.of([shape]).size, np.float32) for name, shape in shapes.items()}
         owed = {name: remembered.get("residual", nothing[name]) for name, remembered in self._owed.items()}
         for names, reducer in self.known.items():
@@ -211,6 +214,7 @@ class SparseState:
         self._buckets = DDPBuckets(shapes, settings, share, self.comm)
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._now: list[_Arrival] = []  # the buckets of this step that have arrived
+        # Reductions of this step: their handles, the buffers that get the means, and the reducers
         self._under_way: list[tuple[Handle[Any], torch.Tensor, SparseAllreduce]] = []
         self._sparse: list[_Arrival] = []  # of this step, the buckets of a single sparse tensor each
         self._tables: set[str] = set()  # the names of their parameters, of which nothing is ever owed
@@ -234,14 +238,17 @@ class SparseState:
         """
         if self._now or self._sparse:
             raise RuntimeError("gradients must not be on their way in a flush; flush between two steps")
+        # Parameters in no bucket owe something too
         self._buckets.adopt_rest()
         parameters = {name: parameter for parameter, name in self._names.items()}
+        # Tables owe nothing, and shall not be moved by an old gradient
         for name in self._tables:
             parameters[name].grad = None
         for names, reducer in self._buckets.known.items():
             total = reducer.flush(like=parameters[names[0]])
             for name, part in self._buckets.parts(names, total):
                 parameter = parameters[name]
+                # .grad may be a view of DDP's own bucket: write into it, and do not replace it
                 mean = (part / self.comm.size).view(parameter.shape).to(parameter)
                 parameter.grad = mean if parameter.grad is None else parameter.grad.copy_(mean)
 
@@ -317,13 +324,16 @@ class SparseState:
         Returns:
             Pairs of views ``(n,)``: the second is to be overwritten with the first after the reduction.
         """
+        # Do the adopted buckets that did not arrive have the very parameters that arrived in other buckets?
         here = {arrival.names for arrival in self._now}
         absent = [names for names in self._buckets.known if names not in here]
         if sorted(sum(absent, ())) != sorted(sum((arrival.names for arrival in late), ())):
+            # No: adopt DDP's new buckets, to which what is remembered moves
             for arrival in late:
                 self._buckets.adopt(arrival.names)
                 self._start(arrival.names, arrival.buffer)
             return []
+        # Yes: put their gradients together from the pieces; their means go back the same way
         arrived = {name: part for arrival in late for name, part in self._buckets.parts(arrival.names, arrival.buffer)}
         moves = []
         for names in absent:
@@ -334,17 +344,20 @@ class SparseState:
 
     def _finish(self, moves: list[tuple[torch.Tensor, torch.Tensor]], rows: Handle[RowSum] | None) -> None:
         """Wait for all reductions of this step, write the means over the gradients, and complete DDP's futures."""
+        # Forget the step first, so that an error leaves nothing of it to the next one
         sparse, self._sparse = self._sparse, []
         under_way, arrivals = self._under_way, self._now
         self._under_way, self._now = [], []
         for handle, gradient, _ in under_way:
             write_mean(handle.wait(), self.comm.size, gradient)
+        # Regrouped gradients were reduced in other memory than DDP's
         for part, place in moves:
             place.copy_(part)
         tables = rows.wait() if rows is not None else None
         self.report = combined([*(reducer.report for _, _, reducer in under_way), tables and tables.report])
         self.steps += 1
         self._before = {arrival.names for arrival in arrivals}
+        # DDP takes the means from its futures: all of them are written by now
         for arrival in arrivals:
             arrival.future.set_result(arrival.buffer)
         for arrival, found in zip(sparse, tables.sums if tables is not None else (), strict=True):

@@ -112,6 +112,7 @@ class DiLoCo:
         **options: Any,
     ) -> None:
         transport = as_comm(comm) if team is None else team.comm
+        # The others would wait forever for a rank that an exception has ended; a team goes on without it
         if team is None:
             transport.job.guard()
         with same_on_all_ranks(transport) as say:
@@ -136,8 +137,10 @@ class DiLoCo:
             say(fragment_sync_delay=fragment_sync_delay, fragment_update_alpha=fragment_update_alpha)
             say(outer_optimizer=repr(outer_optimizer))
         self.team = team
+        # Reductions in the background have a communicator of their own, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         self._ranks = LiveRanks(self.comm, team)
+        # Every fragment sends the same share of its entries
         share = settings.k / settings.layout.size if k is not None else density
         share = usual_density(settings.algorithm) if share is None else share
         members = cut(parameters, fragments)
@@ -148,6 +151,7 @@ class DiLoCo:
             else ElasticAllreduce(settings=part, team=team, **survival)
             for part in parts
         ]
+        # All start from rank 0's values, which fragments then copy as the global parameters
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [
             Fragment(some, reducer) for some, reducer in zip(members, reducers, strict=True)
@@ -160,9 +164,10 @@ class DiLoCo:
         self._progress = Progress()
         self.density: float | None = None
         self.check = False
-        self._reports: list[StepReport] = []
+        self._reports: list[StepReport] = []  # of the synchronisations in the last inner step
         self.seconds: float = 0.0
         self._turn = sync_every // fragments  # steps between two fragments
+        # The outer optimizer steps the global parameters in place of the model's, with groups and state as they were
         twins = {p: twin for f in self.fragments for p, twin in zip(f.parameters, f.twins, strict=True)}
         for group in outer_optimizer.param_groups:
             group["params"] = [twins.get(p, p) for p in group["params"]]
@@ -228,11 +233,14 @@ class DiLoCo:
         self._agree("synchronize")
         self._reports = []
         for fragment in self.fragments:
+            # Under way: apply it as if it were due
             if fragment.exchange is not None:
                 self._apply(fragment, self.alpha)
+            # Moved since its last outer gradient: reduce another one, and wait for it
             if fragment.prepared < self.steps:
                 fragment.prepare(self.steps, self.density, self.check)
                 self._apply(fragment, 0.0)
+            # What alpha has kept apart becomes equal
             fragment.adopt(fragment.common)
 
     def flush(self) -> None:
@@ -245,6 +253,7 @@ class DiLoCo:
         """
         self.synchronize()
         with along_gradients(self.outer):
+            # No rank has moved since: with an alpha of 0 all stay at the global parameters
             for fragment in self.fragments:
                 fragment.prepare_flush(self.check)
                 self._apply(fragment, 0.0)
@@ -257,6 +266,7 @@ class DiLoCo:
         began = perf_counter()
         self._progress.steps += 1
         self._reports = []
+        # late: the inner steps since the fragment of this turn has left
         turn, late = divmod(self.steps, self._turn)
         # A fragment leaves in its turn.
         if not late:

@@ -56,12 +56,14 @@ def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
             )
     if inner is outer:
         raise ValueError("outer_optimizer must be another one than inner_optimizer, got the same twice")
+    # Names that no rule has are left to `make_settings`, which reports them
     rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
     if isinstance(rule, Feedback) and rule.previews:
         raise ValueError(
             f"feedback must not compute gradients ahead, for outer gradients are no gradients, got {feedback!r}; use "
             "'residual' or 'leaky'"
         )
+    # Raises where both the outer optimizer and the feedback rule have a momentum
     momentum_rule(outer, feedback, "local")
 
 
@@ -79,6 +81,7 @@ def trained_parameters(model: Any, inner: Optimizer, outer: Optimizer, fragments
         raise TypeError(
             "model must not reduce gradients itself, got a DistributedDataParallel; give the module that it wraps"
         )
+    # Frozen parameters are equal on all ranks, and stay so
     named = {p: name for name, p in model.named_parameters() if p.requires_grad}
     if len(named) < fragments:
         raise ValueError(
@@ -96,7 +99,7 @@ def trained_parameters(model: Any, inner: Optimizer, outer: Optimizer, fragments
                 f"{where} must have parameters of the model alone, got {strange} others, which no rank would share; "
                 "give the model that has them"
             )
-    kinds = {(p.dtype, p.device): name for p, name in reversed(named.items())}
+    kinds = {(p.dtype, p.device): name for p, name in reversed(named.items())}  # the first name of each kind prevails
     if len(kinds) > 1:
         listed = ", ".join(f"{name!r} {dtype} on {device}" for (dtype, device), name in kinds.items())
         raise ValueError(f"model must have parameters of one dtype on one device, got {listed}; use autocast")
@@ -105,9 +108,10 @@ def trained_parameters(model: Any, inner: Optimizer, outer: Optimizer, fragments
 
 def cut(parameters: list[Tensor], fragments: int) -> list[list[Tensor]]:
     """Cut parameters into so many fragments of neighbours, of about equal sizes; none is empty."""
-    ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)
+    ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)  # elements up to and with each parameter
     cuts = [0]
     for number in range(1, fragments):
+        # Cut where the elements come closest to equal shares, but leave a parameter to each fragment
         nearest = int((ends - ends[-1] * number / fragments).abs().argmin()) + 1
         left = fragments - number  # fragments that each need a parameter yet
         cuts.append(min(max(nearest, cuts[-1] + 1), len(parameters) - left))

@@ -74,18 +74,20 @@ class DiLoCoSnapshot:
 
     def taken(self) -> dict[str, Any]:
         """Return the state: plain values and tensors. Waits for an outer gradient that is under way."""
+        # What each rank saves of its own
         own = {
             "parameters": [fragment.local() for fragment in self.fragments],
             "inner": self.inner.state_dict(),
             "prepared": [fragment.prepared for fragment in self.fragments],
             "taken": [f.exchange and f.exchange.taken for f in self.fragments],
         }
+        # What is the same on all ranks, which rank 0 saves
         common = {
             "steps": self._progress.steps,
             "synchronizations": self._progress.synchronizations,
             "parameters": [fragment.common for fragment in self.fragments],
             "outer": self.outer.state_dict(),
-            "means": [fragment.arrive() for fragment in self.fragments],
+            "means": [fragment.arrive() for fragment in self.fragments],  # waits for what is under way
         }
         state = {
             "schedule": self._schedule,
@@ -107,6 +109,7 @@ class DiLoCoSnapshot:
         for fragment in self.fragments:  # nothing else may use the communicator while something is under way
             fragment.arrive()
         comm, expected, states = self._ranks, self._schedule, as_arrays(states)
+        # Check everything before anything is loaded, when all ranks can still raise together
         with same_on_all_ranks(comm) as say:
             check_ranks(ranks)
             check_list(states, "states")
@@ -127,8 +130,11 @@ class DiLoCoSnapshot:
             if comm.rank == 0:
                 self._checked(states[0], "common")
             say(call="take_over", ranks=ranks)
+        # Convey: other ranks have not saved what all have in common
         common = unpacked(self._from_first(states, "common"))
+        # By state, and in each by fragment: those of one fragment are as many apart as there are fragments
         reducers = [dict(reducer) for state in states for reducer in state["reducers"]]
+        # Own moves since the last outer gradient end with the old ranks, unless these owe them
         if ranks != comm.size:
             self._owe_moves(reducers, own, common)
         # What was owed
@@ -136,7 +142,7 @@ class DiLoCoSnapshot:
             fragment.reducer.take_over(reducers[number :: len(self.fragments)], ranks)
             rule = fragment.reducer.feedback
             for array in [*rule.state().values(), *rule.common().values()] if ranks != comm.size else ():
-                array *= comm.size / ranks
+                array *= comm.size / ranks  # means over other ranks shall move the model as far
         # What is the same on all ranks
         self._progress.steps, self._progress.synchronizations = common["steps"], common["synchronizations"]
         self.outer.load_state_dict(common["outer"])
@@ -144,10 +150,12 @@ class DiLoCoSnapshot:
             fragment.common.copy_(parameters)
         # What is each rank's own
         late: list[Fragment] = []
+        # Ranks that were dealt no state take the inner optimizer of rank 0
         if comm.size > ranks:
             first = unpacked(self._from_first(states, "own"))
         self.inner.load_state_dict(own[0]["inner"] if own else first["inner"])
         for number, fragment in enumerate(self.fragments):
+            # Begin as if all had just been synchronised; on as many ranks go on where each was
             fragment.prepared, fragment.exchange = self._progress.steps, None
             fragment.adopt(fragment.common)
             if ranks == comm.size:
@@ -179,6 +187,7 @@ class DiLoCoSnapshot:
         try:
             tree = unpacked(state[name])
             sizes = [len(tensor) for tensor in tree["parameters"]]
+        # torch.load raises any of these for bytes that were damaged
         except (EOFError, KeyError, LookupError, RuntimeError, TypeError, ValueError, UnpicklingError) as problem:
             raise ValueError(f"state[{name!r}] must be what state_dict() packed, but {problem}; {WHOLE}") from None
         expected = [len(fragment.common) for fragment in self.fragments]
@@ -193,6 +202,7 @@ class DiLoCoSnapshot:
             taken = mine["taken"][number]  # of which an outer gradient under way has the rest
             moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
             reducer.pop(FORM, None)  # its residual may have another dtype from here on
+            # A rule that owes nothing has nowhere to put what was moved
             if "residual" in reducer:
                 reducer["residual"] = (
                     reducer["residual"] + moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()

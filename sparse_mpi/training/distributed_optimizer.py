@@ -76,9 +76,11 @@ class _Reducing:
         Returns:
             As `GradientReduction.synchronize`.
         """
+        # Parameters may have been unfrozen since the last step
         self.reduction.add([p for group in self.param_groups for p in group["params"]])  # type: ignore[attr-defined]
         self._synchronized = True
         totals = self.reduction.synchronize()
+        # Note where sums are sparse: late entries have had another momentum, by which Nesterov looks ahead
         if self._momentum.looks_ahead:
             buckets = zip(self.reduction.buckets, totals, strict=False)  # no totals after an overflow
             self._momentum.waited = {
@@ -101,6 +103,7 @@ class _Reducing:
         With a closure, gradients are reduced after each call of it, and for LBFGS, which decides by it, the loss.
         """
         momentum = self._momentum
+        # Momentum that error feedback has taken over is switched off in the optimizer for this step
         taken: Any = nullcontext()
         if momentum.taken is not None:
             taken = without_momentum(self, momentum.taken, momentum.applied, momentum.looks_ahead)  # type: ignore[arg-type]
@@ -108,10 +111,12 @@ class _Reducing:
 
             def reduced() -> Any:
                 loss = closure() if closure is not None else None
+                # The optimizer may call its closure several times: each call has new gradients, which must be reduced
                 self._reduce()
                 self._synchronized = False
                 if finish is not None:
                     finish()
+                # LBFGS decides by the loss, which must be that of all ranks for them to decide alike
                 return self.reduction.loss_of_all(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
             if closure is not None:
@@ -155,6 +160,7 @@ class _Reducing:
         """
         self.reduction.discard()
         self._synchronized = False
+        # With in_place .grad is the residual: take it away before torch clears it, and give it back
         self.reduction.detach()
         super().zero_grad(set_to_none)  # type: ignore[misc]
         self.reduction.attach()
@@ -177,6 +183,7 @@ class _Reducing:
 
     def _reduce(self) -> None:
         """Synchronize unless that was done or is switched off."""
+        # Gradients that have arrived since a call of `synchronize` are not reduced yet
         if self._synchronizes and not (self._synchronized and not self.reduction.arrived):
             self.synchronize()
 
@@ -263,6 +270,7 @@ def DistributedOptimizer(
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
     transport = as_comm(comm) if team is None else team.comm
+    # The others would wait forever for a rank that an exception has ended; with a team they go on without it
     if team is None:
         transport.job.guard()
     with same_on_all_ranks(transport) as say:
@@ -274,6 +282,7 @@ def DistributedOptimizer(
         mode = default_mode(optimizer, feedback) if momentum is None else momentum
         share = 0.0  # a budget may leave little room
         if budget is None and step_seconds is None:
+            # The share of entries that arrive in a step, by which momentum is matched to their wait
             elements = max(1, sum(p.numel() for p in parameters if p.requires_grad))
             share = resolve_k(elements, k, density, usual_density(algorithm)) / elements
         rule = momentum_rule(optimizer, feedback, mode, share)
@@ -301,6 +310,7 @@ def DistributedOptimizer(
         team=team,
         **options,
     )
+    # The momentum of now: `without_momentum` raises when somebody changes it in the optimizer
     taken = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
     state = MomentumState(taken, taken if late is None else late, mode in ("matched", "global"))
     state.adam = StalenessAwareAdam(reduction) if mode == "arrival" else None

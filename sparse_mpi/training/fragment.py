@@ -34,6 +34,7 @@ class Exchange:
         Raises:
             Exception: as `SparseAllreduce.step` does.
         """
+        # The number of ranks is asked for after the wait, in which some may be lost
         total, ranks = self._handle.wait(), self._fragment.reducer.ranks
         return write_mean(total, ranks, torch.zeros_like(self.taken))
 
@@ -42,6 +43,7 @@ class Arrived(Exchange):
     """An exchange whose mean was there when its state was saved."""
 
     def __init__(self, mean: Tensor, taken: Tensor) -> None:
+        # The cached mean is there, so that nobody asks the handle, which this lacks
         self.mean, self.taken = mean, taken
 
 
@@ -63,7 +65,7 @@ class Fragment:
         self.members, self.reducer = FlatParameters(parameters), reducer
         self.parameters = self.members.parameters
         self.common = self.local()
-        self.twins = self.members.split(self.common)
+        self.twins = self.members.split(self.common)  # views of common
         self.prepared = 0
         self.exchange: Exchange | None = None
 
@@ -87,7 +89,7 @@ class Fragment:
 
     def prepare(self, step: int, density: float | None, check: bool) -> None:
         """Begin to reduce the outer gradient: global parameters minus this rank's own, after ``step``."""
-        taken = self.local()
+        taken = self.local()  # a copy, because inner steps go on meanwhile
         self.exchange = Exchange(self.reducer.start(self.common - taken, density=density, check=check), self, taken)
         self.prepared = step
 
@@ -116,11 +118,13 @@ class Fragment:
         exchange, self.exchange = self.exchange, None
         if exchange is None:
             raise RuntimeError("apply must follow prepare or prepare_flush")
+        # Step: for the outer optimizer the mean is the gradient of the global parameters
         for twin, gradient in zip(self.twins, self.members.split(exchange.mean), strict=True):
             twin.grad = gradient
         step()
         for twin in self.twins:
             twin.grad = None
+        # Mix: without steps since then take the global parameters as they are, for the difference would be rounded
         own = self.local()
         if alpha is None and not torch.equal(own, exchange.taken):
             self.adopt(own + (self.common - exchange.taken))

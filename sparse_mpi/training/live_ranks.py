@@ -33,9 +33,11 @@ class LiveRanks:
     def begin(self, question: Callable[[Comm], T]) -> Handle[T]:
         """Enqueue ``question(comm)`` on the ranks that are left, after all pending work."""
 
+        # After a loss the ranks that are left ask again, on the communicator that they have then
         def work() -> T:
             return question(self._comm) if self.team is None else self.team.transaction(lambda: question(self.comm))
 
+        # The thread of the communicator at the start works for all that follow it, in one order
         return progress_thread_of(self._comm).start(work)
 
     def ask(self, question: Callable[[Comm], T]) -> T:

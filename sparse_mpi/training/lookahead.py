@@ -41,6 +41,7 @@ class Lookahead:
                 "ahead() must be entered once a step with in_place=True, before the first backward pass: the residual "
                 "holds gradients now; put all passes of a step into one block, or use in_place=False"
             )
+        # Copies: weights that were moved there and back would differ by rounding
         kept = [(parameter, parameter.detach().clone()) for bucket in buckets for parameter in bucket.parameters]
         self._inside = self._entered = True
         try:
@@ -60,7 +61,7 @@ class Lookahead:
     def check_step(self, buckets: Sequence[Bucket]) -> None:
         """Raise RuntimeError if gradients must be computed within `moved`, and were not since the last step."""
         _check(self._entered, buckets)
-        self._entered = False
+        self._entered = False  # the next step needs its own
 
 
 def previews(buckets: Sequence[Bucket]) -> bool:
@@ -72,6 +73,7 @@ def previews(buckets: Sequence[Bucket]) -> bool:
 def _move(bucket: Bucket, rates: Mapping[Tensor, float]) -> None:
     """Move the weights of a bucket."""
     with on_stream_of(bucket.flat):
+        # The device computes the preview in the order of the gradient's stream
         preview = bucket.reducer.feedback.preview()
     if preview is not None:
         parts = bucket.members.split(leave(preview, bucket.flat))

@@ -29,12 +29,13 @@ def default_mode(optimizer: Optimizer, feedback: str | Feedback) -> str:
     The momentum of SGD becomes global and is matched to the wait, and Adam goes by arrival, if ``feedback`` leaves that
     open.
     """
+    # SGD is fit for the first alone, Adam for the second
     for mode in ("matched", "arrival"):
         try:
             momentum_rule(optimizer, feedback, mode)
         except (TypeError, ValueError):
             continue
-        if mode == "arrival" or optimizer.param_groups[0]["momentum"]:
+        if mode == "arrival" or optimizer.param_groups[0]["momentum"]:  # SGD may have none to take over
             return mode
     return "local"
 
@@ -74,6 +75,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
     """
     if momentum not in MODES:
         raise ValueError(f"momentum must be one of {', '.join(MODES)}, got {momentum!r}")
+    # A name that no rule has is left to the reducer, which reports it
     rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
     keep = _keep_of(rule)
     if momentum != "local" and keep is None:
@@ -81,11 +83,14 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
             f"feedback must be 'residual' or leaky with momentum={momentum!r}, which says what happens to late "
             f"entries, got {feedback!r}; use momentum='local', and an optimizer without momentum"
         )
+    # Adam: the moments catch up, and error feedback stays as it is
     if momentum == "arrival":
         check_adam(optimizer)
         return feedback
+    # SGD: a rule with its momentum takes the place of feedback
     if momentum != "local" and keep is not None:
         return _taken_over(optimizer, momentum, keep, share)
+    # The optimizer keeps its momentum: the rule must have none
     own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
     if isinstance(rule, Feedback) and rule.momentum and own:
         raise ValueError(
@@ -102,6 +107,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
 
 def _keep_of(rule: Any) -> float | None:
     """Return the share of the residual that ``rule`` keeps, or None if it does more than that."""
+    # Rules that derive from these two apply a momentum, but for one of 0, with which they do no more than these
     if isinstance(rule, LeakyFeedback) and not rule.momentum:
         return rule.keep
     return 1.0 if isinstance(rule, ErrorFeedback) and not rule.momentum else None
@@ -117,6 +123,7 @@ def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> G
     groups = optimizer.param_groups
     if given := [group["dampening"] for group in groups if group["dampening"]]:
         raise ValueError(f"dampening must be 0 with momentum={mode!r}, got {given[0]}; use momentum='local'")
+    # One rule applies one momentum to all parameters, so that all groups must have the same
     for option in ("momentum", "nesterov"):
         several = sorted({group[option] for group in groups})
         if len(several) > 1:
@@ -149,6 +156,7 @@ def without_momentum(
         ValueError: somebody has changed the optimizer's momentum, which was taken over, from ``momentum``, or its kind.
     """
     first = optimizer.param_groups[0]
+    # A change by a scheduler would have no effect on what error feedback applies: it is an error
     fixed = {"momentum": momentum, "dampening": 0} | ({} if look_ahead else {"nesterov": first["nesterov"]})
     for group in optimizer.param_groups:
         for option, value in fixed.items():
@@ -157,12 +165,13 @@ def without_momentum(
                     f"{option} must stay {value}, as the error feedback has taken momentum over, got {group[option]} "
                     "in the optimizer; make the optimizer anew, or use momentum='local'"
                 )
-    decays = [group["weight_decay"] for group in optimizer.param_groups]
+    decays = [group["weight_decay"] for group in optimizer.param_groups]  # before they are switched off
 
     def finish() -> None:
         _push_sparse(optimizer, momentum)
         if look_ahead:
             _look_ahead(optimizer, applied)
+        # As in torch, the decay goes by the weights before the step
         _decay_weights(optimizer, momentum, decays)
 
     with along_gradients(optimizer):
@@ -179,6 +188,7 @@ def along_gradients(optimizer: Optimizer) -> Iterator[None]:
     saved = [{option: group[option] for option in off if option in group} for group in optimizer.param_groups]
     try:
         for group, options in zip(optimizer.param_groups, saved, strict=True):
+            # Other optimizers may lack these options: only those that a group has are changed
             group.update({option: off[option] for option in options})
         yield
     finally:
@@ -195,8 +205,10 @@ def _push_sparse(optimizer: Optimizer, momentum: float) -> None:
                 continue
             state, gradient = optimizer.state[parameter], parameter.grad
             before = state.get("momentum_buffer")
+            # As in torch, the first velocity is the gradient itself
             velocity = gradient.clone() if before is None else (momentum * before + gradient).coalesce()
             state["momentum_buffer"] = velocity
+            # The optimizer steps along .grad without momentum: it must be the whole update
             parameter.grad = gradient.add(velocity, alpha=momentum) if group["nesterov"] else velocity.clone()
 
 
@@ -209,10 +221,11 @@ def _look_ahead(optimizer: Optimizer, applied: Callable[[Tensor], float]) -> Non
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["nesterov"] else ():
             if parameter.grad is not None and not parameter.grad.is_sparse:
+                # The gradient as it arrives is u: its momentum was applied before the selection
                 state, velocity = optimizer.state[parameter], parameter.grad.clone()
                 momentum = applied(parameter)
                 parameter.grad.mul_(1 + momentum)
-                if LAST in state:
+                if LAST in state:  # not in the first step
                     parameter.grad.sub_(state[LAST], alpha=momentum)
                 state[LAST] = velocity
 
@@ -236,5 +249,6 @@ def _decay_weights(optimizer: Optimizer, momentum: float, decays: list[float]) -
             if DECAY not in state:
                 state[DECAY] = torch.zeros_like(parameter)
             rate, now = float(group["lr"]), weight_decay * parameter
+            # v = m v + decay w, and then w -= rate v, or with Nesterov w -= rate (decay w + m v)
             state[DECAY].mul_(momentum).add_(now)
             parameter.add_(now.add_(state[DECAY], alpha=momentum) if group["nesterov"] else state[DECAY], alpha=-rate)

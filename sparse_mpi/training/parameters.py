@@ -74,11 +74,13 @@ def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> N
     """
     transport = as_comm(comm)
     named = list(params.items() if isinstance(params, Mapping) else params)
-    tensors = [(name, p) for name, p in named if isinstance(p, Tensor)]
+    tensors = [(name, p) for name, p in named if isinstance(p, Tensor)]  # a state may hold other things
     with same_on_all_ranks(transport) as say:
+        # A broadcast of other sizes would hang or fail: names, shapes and dtypes are compared first
         say(params=" ".join(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in tensors))
     with torch.no_grad():
         for _, p in tensors:
+            # As bytes, because NumPy lacks some of torch's dtypes, such as bfloat16
             flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
             received = torch.from_numpy(transport.bcast(flat, root_rank))
             p.copy_(received.view(p.dtype).view(p.shape))
@@ -93,7 +95,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     file = io.BytesIO()
     if transport.rank == root_rank:
         torch.save(optimizer.state_dict(), file)
-    received = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)
+    received = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)  # others send nothing
     if transport.rank != root_rank:
         optimizer.load_state_dict(torch.load(io.BytesIO(received.tobytes()), "cpu", weights_only=True))
 
@@ -142,12 +144,12 @@ def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dic
     parts: dict[str, list[np.ndarray]] = {}
     for name, array in arrays.items():
         synchronize_device(array)
-        parts[name] = np.split(to_host(array).copy(), ends)
+        parts[name] = np.split(to_host(array).copy(), ends)  # copies, for arrays of error feedback change in place
     return [{name: parts[name][number] for name in parts} for number in range(len(sizes))]
 
 
 def joined(tensors: Sequence[Mapping[str, np.ndarray]], sizes: Sequence[int]) -> dict[str, np.ndarray]:
     """Invert `cut_by_tensor`; a tensor that lacks an array which others have counts as zeros."""
-    names = {name: None for tensor in tensors for name in tensor}
+    names = {name: None for tensor in tensors for name in tensor}  # a dict keeps their order
     pairs = list(zip(tensors, sizes, strict=True))
     return {name: np.concatenate([t.get(name, np.zeros(n, np.float32)) for t, n in pairs]) for name in names}

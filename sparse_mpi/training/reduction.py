@@ -104,6 +104,7 @@ class GradientReduction:
     ) -> None:
         first = [p for p in parameters if p.requires_grad]
         transport = as_comm(comm) if team is None else team.comm
+        # Options of `ElasticAllreduce` are not the algorithm's
         survival = {} if team is None else {name: options.pop(name) for name in SURVIVAL if name in options}
         with same_on_all_ranks(transport) as say:
             check_options(first, bucket_cap_mb, passes, scaler, in_place=in_place, average=average, overlap=overlap)
@@ -129,18 +130,23 @@ class GradientReduction:
             if settings.goal is not None:
                 if team is not None:
                     raise ValueError("budget and step_seconds must be None with a team; give k or density")
+                # A budget must leave an entry for each bucket, whose number is known before they are made
                 segments, size, chosen = len(cut(first, max_bytes)), settings.layout.size, settings.algorithm
                 spending = Budget(settings.goal, size, segments, transport.size, chosen, in_place)
                 self._budget = BucketBudget(spending, AutoTuner() if chosen is None else None)
             say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=passes, average=average)
             say(scaled=scaler is not None)
+        # With a scaler nothing may begin before all ranks know that no gradient has overflowed
         self._overlap = overlap and scaler is None
+        # Reductions in the background have a communicator of their own, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=self._overlap) if team is None else transport
         self.team: Team | None = team
         self._ranks = LiveRanks(self.comm, team)
+        # Reducers clip means: that of a sum of norm clip_norm is shorter by the number of ranks
         most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size
         alone = most if self._overlap else None  # of each bucket
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
+        # "auto" picks once the budget has settled on a k
         if settings.algorithm is None and settings.goal is not None:
             settings = replace(settings, algorithm=ALGORITHMS[FIRST]())
         self.sparse = SparseGradients(passes, average, alone, raises=nonfinite == "raise")
@@ -252,8 +258,10 @@ class GradientReduction:
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].settled:
             self.buckets[self._next].take_missing(scale)
             self._start(self.buckets[self._next])
+        # Kinds: find out which gradients are sparse tensors on any rank, and take them out of their buckets
         if not self._buckets.kinds_known:
             self._buckets.complete(scale)
+        # Collect: what no hook has brought is taken as it is, and None as zero
         waiting = self.buckets[self._next :]
         for bucket in waiting:
             bucket.take_missing(scale)
@@ -266,6 +274,7 @@ class GradientReduction:
             for bucket in self.buckets:
                 bucket.fail()
             return []
+        # Start: tables first, because the norm of their sum is a part of the whole gradient's
         if self.sparse.dims:
             self.sparse.start(self._ranks.begin)
         factor = 1.0
@@ -277,7 +286,9 @@ class GradientReduction:
                 raise
         for bucket in waiting:
             self._start(bucket, factor)
+        # Finish: results come back in the order of the starts
         totals = self._finish(scale, factor)
+        # Budget: the ranks begin to agree on what the step has cost
         if self._budget is not None:
             self._budget.spend(began, self.report, self.buckets, self._ranks)
         # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
@@ -302,10 +313,10 @@ class GradientReduction:
                 "gradients must not wait to be reduced when the residual is flushed; call step() (or synchronize()) "
                 "first, or clear them"
             )
-        self.sparse.clear()
+        self.sparse.clear()  # tables owe nothing
         for bucket in self.buckets:
             bucket.start_flush(check=self.check)
-        return self._finish(1.0)
+        return self._finish(1.0)  # residuals have no loss scale
 
     def discard(self) -> None:
         """Forget the gradients that have arrived since the last step.
@@ -361,7 +372,7 @@ class GradientReduction:
 
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""
-        self._tracer = Tracer(self.comm, next(iter(self._buckets.home)).detach())
+        self._tracer = Tracer(self.comm, next(iter(self._buckets.home)).detach())  # any parameter tells the device
         return self._tracer
 
     def kinds(self) -> list[list[int]]:
@@ -385,6 +396,7 @@ class GradientReduction:
         Raises:
             ValueError: it is of other buckets, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
         """
+        # Work under way uses the communicator, and writes what is about to be loaded
         self._ranks.settle()
         self._snapshot().restore(as_arrays(state))
 
@@ -422,6 +434,7 @@ class GradientReduction:
             self._lookahead.check_arrival(self.buckets)
         scale = self._current_scale()
         self._buckets.home[parameter].arrive(parameter, scale)
+        # In the order of the buckets, which is the same on all ranks: a complete one waits for those before it
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].ready:
             bucket = self.buckets[self._next]
             bucket.take_missing(scale)  # those that need no gradient any more
@@ -431,11 +444,14 @@ class GradientReduction:
         """Begin to reduce a bucket, the next one in order, times ``factor``."""
         if self._tracer is not None:
             self._tracer.begin(anew=self._next == 0)
+        # What was decided for this step holds from its first bucket on
         if self._budget is not None and self._next == 0:
             self._decide()
         self._next += 1
+        # None leaves k to the reducer of the bucket
         density, dense = self._buckets.share_left if self.density is None else self.density, False
         if self._budget is not None:
+            # A budget sets k for all buckets together, of which each sends the same share
             self._budget.budget.observe(bucket.flat, id(bucket))
             plan = self._budget.plan()
             density, dense = min(1.0, plan.k / self._buckets.elements), plan.dense
@@ -467,6 +483,7 @@ class GradientReduction:
         if self._tracer is not None:
             self._tracer.end()
         self._reset()
+        # The error of the first bucket that failed, so that all ranks raise that of the same one
         if errors:
             raise errors[0]
         return totals
@@ -482,10 +499,12 @@ class GradientReduction:
     def _overflowed(self) -> bool:
         """Return True on all ranks if any rank has a gradient that is not finite."""
         finite = self.sparse.finite and all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)
+        # Also a rank that knows the answer takes part, because the others wait for it
         return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
 
     def _clipping_factor(self, most: float, scale: float) -> float:
         """Return what all ranks multiply the whole gradient by, to clip its mean to the norm ``most``."""
+        # Tables are reduced with the loss scale, buckets without it
         beside = self.sparse.norm / scale
         flats = [bucket.flat for bucket in self.buckets]
         return self._ranks.ask(lambda comm: clipping_factor(sketched(flats, comm.size), most, comm, beside))

@@ -35,6 +35,7 @@ class ReductionSnapshot:
     def taken(self) -> dict[str, Any]:
         """Return the state, in tensors and plain values."""
         buckets = [bucket.reducer.state_dict() for bucket in self._buckets]
+        # By parameter, in the order in which they came: buckets change when tables leave them
         kinds = [home.kind(parameter) for parameter, home in self._buckets.home.items()]
         algorithms = [bucket.reducer.algorithm for bucket in self._buckets]
         spent = {} if self._budget is None else self._budget.state(algorithms)
@@ -68,6 +69,7 @@ class ReductionSnapshot:
             bucket.reducer.take_over(saved, ranks)
             bucket.remembers = True
             rule = bucket.reducer.feedback
+            # A mean over other ranks than before shall move the model as far
             for array in [*rule.state().values(), *rule.common().values()] if average and ranks != comm.size else ():
                 array *= comm.size / ranks
         if self._budget is not None:
@@ -75,6 +77,7 @@ class ReductionSnapshot:
 
     def _begin(self, states: Any) -> Iterator[tuple[Bucket, list[dict[str, Any]]]]:
         """Return every bucket with its states, once kinds and algorithms are those of ``states``. Collective."""
+        # Kinds decide which buckets there are, and the algorithms picked decide what states they can load
         self._load_kinds(states)
         if self._budget is not None:
             self._budget.restore_choice(states, self._ranks.comm, self._use)
@@ -98,6 +101,7 @@ class ReductionSnapshot:
                     )
                 known = np.maximum(known, np.asarray(kinds, np.uint8))
             say(call="load_state_dict")
+        # Ranks that were dealt no state learn the kinds from the others
         agreed = self._ranks.comm.allreduce(known, "max", control=True)
         kind = dict(zip(self._buckets.home, np.asarray(agreed).tolist(), strict=True))
         self._buckets.know_kinds([[kind[parameter] for parameter in bucket.parameters] for bucket in self._buckets])

@@ -73,7 +73,9 @@ def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Rows:
             f"dimensions, as it was when it was seen first, got {kind}; use the parameter in the same way in all "
             "steps and on all ranks, or make it dense: nn.Embedding(sparse=False)"
         )
+    # Members with an underscore are there too where a tensor is not coalesced
     at, values = gradient._indices(), gradient._values().detach().to(wide)
+    # On the gradient's device: a row that occurs several times leaves it once
     if not gradient.is_coalesced():
         unique = torch.sparse_coo_tensor(at, values, gradient.shape, check_invariants=False).coalesce()
         at, values = unique._indices(), unique._values()
@@ -91,6 +93,7 @@ def summed(own: Sequence[Rows], comm: Comm, absence: Absence | None = None) -> R
     """
     start, before = perf_counter(), comm.traffic.copy()
     absence = Absence(len(own)) if absence is None else absence
+    # Agree: which rows to expect, and whether any rank lacks other gradients than in the step before
     agreement = same_on_all_ranks(comm)
     with agreement as say:
         for rows in own:
@@ -100,10 +103,12 @@ def summed(own: Sequence[Rows], comm: Comm, absence: Absence | None = None) -> R
         agreement.flag = absence.news(comm)
     if agreement.flag:
         absence.agree(comm)
+    # Add up: one allreduce for each shape and dtype of rows
     sums = list(own)
     for numbers in _alike(own):
         for number, rows in zip(numbers, _added([own[number] for number in numbers], comm), strict=True):
             sums[number] = rows
+    # Report: there is no selection, and every row that was touched is sent
     traffic = comm.traffic - before
     selected, total = (sum(rows.values.size for rows in several) for several in (own, sums))
     seconds = perf_counter() - start - traffic.seconds
@@ -126,7 +131,7 @@ def mean_of(rows: Rows, like: Tensor, divisor: float) -> Tensor:
 def give_back(owed: np.ndarray, parameter: Tensor, dim: int, scale: float) -> None:
     """Add what was owed of a parameter ``(n,)``, times ``scale``, to its gradient, as a sparse tensor."""
     values = owed.reshape(-1, *parameter.shape[dim:])
-    keys = np.flatnonzero((values != 0).reshape(len(values), -1).any(axis=1))
+    keys = np.flatnonzero((values != 0).reshape(len(values), -1).any(axis=1))  # rows of which anything is owed
     if len(keys):
         late = mean_of(Rows(keys, values[keys], tuple(parameter.shape[:dim])), parameter, 1 / scale)
         parameter.grad = late if parameter.grad is None else parameter.grad + late
@@ -141,9 +146,11 @@ def _alike(own: Sequence[Rows]) -> Iterator[list[int]]:
 
 def _added(own: Sequence[Rows], comm: Comm) -> list[Rows]:
     """Return the sums of rows that have one shape and dtype, by one allreduce."""
+    # Shift: the keys of each table get a range of their own
     starts = np.cumsum([0, *(math.prod(rows.table) for rows in own)])
     keys = np.concatenate([rows.keys + start for rows, start in zip(own, starts[:-1], strict=True)])
     keys, values = allreduce((keys, np.concatenate([rows.values for rows in own])), comm=comm)
+    # Cut: the sums come in the order of their keys, so that each range is one slice
     ends = np.searchsorted(keys, starts)
     parts = zip(own, starts[:-1], ends[:-1], ends[1:], strict=True)
     return [Rows(keys[low:high] - start, values[low:high], rows.table) for rows, start, low, high in parts]
@@ -165,7 +172,7 @@ class SparseGradients:
         self._absence = Absence(0)
         self.report: StepReport | None = None  # of the last step
         self._average, self._max_norm, self._raises = average, max_norm, raises
-        self._handle: Handle[RowSum] | None = None
+        self._handle: Handle[RowSum] | None = None  # of the sums under way
 
     def add(self, dims: Mapping[Tensor, int], order: Iterable[Tensor]) -> None:
         """Take in parameters, with the sparse dimensions of their gradients; all stand in the ``order`` of these then.
@@ -174,6 +181,7 @@ class SparseGradients:
         """
         self.dims.update(dims)
         self.dims = {parameter: self.dims[parameter] for parameter in order if parameter in self.dims}
+        # Parameters have new numbers: what the ranks knew of absence was by the old ones
         self._absence = Absence(len(self.dims))
         for parameter in dims:
             self.arrivals.expect(parameter)
@@ -225,6 +233,7 @@ class SparseGradients:
         self.report = found.report
         for rows in found.sums if self._raises else ():
             raise_nonfinite(rows.values)
+        # Tables are clipped by themselves where buckets are; else factor is that of the whole gradient
         if self._max_norm is not None:
             factor = factor_of(found.norm, self._max_norm)
         divisor = (found.ranks if self._average else 1.0) / factor

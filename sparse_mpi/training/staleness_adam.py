@@ -46,8 +46,9 @@ class StalenessAwareAdam:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        check_adam(optimizer)
+        check_adam(optimizer)  # options may have changed
         groups = optimizer.param_groups
+        # As in torch, other parameters keep their weights, their moments and their number of steps
         moved = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
         for parameter, _ in moved:
             if parameter.grad.is_sparse:
@@ -55,8 +56,10 @@ class StalenessAwareAdam:
                     f"{type(optimizer).__name__} must have dense gradients, got a sparse tensor of shape "
                     f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
                 )
+        # Find where entries have arrived: everywhere, for a parameter without a mask
         masks = {p: mask for bucket in self._reduction.buckets for p, mask in bucket.arrived().items()}
         partly = [p for p, _ in moved if p in masks]
+        # What is not 0 although it has not arrived was added by the caller, and moves its weight too
         places = dict(zip(partly, _places([masks[p] | (p.grad != 0) for p in partly]), strict=True))
         for parameter, group in moved:
             decoupled = isinstance(optimizer, AdamW) or group.get("decoupled_weight_decay", False)
@@ -79,6 +82,7 @@ def check_adam(optimizer: Optimizer) -> None:
 def _places(masks: list[Tensor]) -> list[Places]:
     """Return where each of ``masks`` is True, as `torch.nonzero` does; the host waits for a device once for all."""
     if not any(mask.is_cuda for mask in masks):
+        # A number has no dimension to index: its mask is the index
         return [mask.nonzero(as_tuple=True) if mask.dim() else (mask,) for mask in masks]
     counts = torch.stack([mask.count_nonzero() for mask in masks]).tolist()
     return [_first(mask, count) if mask.dim() else (mask,) for mask, count in zip(masks, counts, strict=True)]
@@ -86,6 +90,7 @@ def _places(masks: list[Tensor]) -> list[Places]:
 
 def _first(mask: Tensor, count: int) -> Places:
     """Return the first ``count`` positions at which ``mask`` is True, without waiting for the device."""
+    # The i-th position is the first one up to which i are True
     so_far = mask.flatten().cumsum(0)
     positions = torch.searchsorted(so_far, torch.arange(1, count + 1, device=mask.device))
     return torch.unravel_index(positions, mask.shape)
@@ -121,8 +126,10 @@ def _catch_up(parameter: Tensor, at: Places, state: dict[str, Any], group: dict[
     first, second = state["exp_avg"][at].double(), state["exp_avg_sq"][at].double()
     old, new = _weights(before, step, beta1)
     moved = old * first + new * mean
+    # A moment of d equal gradients is their mean, plus what d steps leave of its distance from that
     first = mean + (first - mean) * beta1**waited
     second = mean**2 + (second - mean**2) * beta2**waited
+    # All replayed steps are divided by the root of the last second moment
     scale = (second / (1 - beta2**step)).sqrt() + group["eps"]
 
     # Move the weights that far, and keep what the next arrival needs.
@@ -142,7 +149,7 @@ def _weights(before: Tensor, step: int, beta: float) -> tuple[Tensor, Tensor]:
         beta: of the first moment.
     """
     waited = step - before
-    if beta == 0:
+    if beta == 0:  # each step moves by the mean alone
         return torch.zeros_like(before), waited
     # The sums over s of beta ** s / (1 - beta ** s) are differences of tails; soon these are as of beta ** s itself.
     tails = _tails(beta, before.device)
@@ -158,4 +165,5 @@ def _tails(beta: float, device: torch.device) -> Tensor:
     """Return, for t = 0, 1, .., the sums over all s > t of ``beta ** s / (1 - beta ** s)``, until they vanish."""
     steps = torch.arange(1, 2 + math.ceil(-74 / math.log(beta)), dtype=torch.float64)  # e ** -74: 2 ** -107
     terms = beta**steps / (1 - beta**steps)
+    # Add from the end, where terms are smallest
     return torch.cat([terms.flip(0).cumsum(0).flip(0), torch.zeros(1, dtype=torch.float64)]).to(device)

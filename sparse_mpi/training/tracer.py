@@ -38,7 +38,7 @@ class Tracer:
         self.buckets: list[BucketTrace] = []  # those of the last step
         self._comm, self._x = comm, x
         self._given: Any = None  # the mark before the reduction that is given next
-        comm.traffic.calls = []
+        comm.traffic.calls = []  # from None: now it records them
 
     def mark(self) -> Any:
         """Return an event behind what the caller's stream was told so far; None where gradients are on the host."""
@@ -61,6 +61,7 @@ class Tracer:
 
     def _note(self, done: Handle[Any], reducer: SparseAllreduce) -> None:
         """Record a bucket; runs on the progress thread, before its next piece of work."""
+        # One thread reduces one bucket after the other: calls since the last one belong to this one
         calls, self._comm.traffic.calls = self._comm.traffic.calls, []
         marks = done.marks
         if marks is None and self._given is not None:  # done at once, on the caller's stream
