@@ -311,13 +311,13 @@ HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries 
 
 
 class _Same(NoValues):
-    """A codec of values that are the same throughout a block: only scales are sent, which are these values."""
+    """A codec of values of which each sender has but one: it is the scale of every block, and nothing else is sent."""
 
     block: ClassVar[int] = SCALED
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """See `Codec.encode`."""
-        return vector.values[:0].view(np.uint8), vector.values[like(edges[:-1], vector.values)]
+        return vector.values[:0].view(np.uint8), vector.values[: len(edges) - 1]
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""
