@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Bound, Reduction
 from sparse_mpi.algorithms.low_rank import LowRank, LowRankState, orthonormal, parts_of
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.sparse import Layout
 
 

@@ -18,9 +18,10 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.rows import Pattern, spans
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected

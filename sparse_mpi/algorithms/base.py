@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from math import ceil, floor, log2
+from math import floor
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import Array
@@ -250,8 +250,3 @@ def accept_former(algorithm: Algorithm, name: str, renamed: Mapping[str, str]) -
         text = f"{name}={value!r} is deprecated: write {name}={renamed[value]!r}"
         warnings.warn(text, DeprecationWarning, stacklevel=4)
         object.__setattr__(algorithm, name, renamed[value])
-
-
-def rounds(ranks: int) -> int:
-    """Return L = ceil(log2 P), the depth of a binary tree over P ranks."""
-    return ceil(log2(ranks))

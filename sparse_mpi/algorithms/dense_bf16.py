@@ -14,9 +14,10 @@ from typing import ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.sparse import Layout, NoState, equal_boundaries
 
 

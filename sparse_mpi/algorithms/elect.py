@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split_reduce, stages
 from sparse_mpi.algorithms.global_threshold import (
     Bracket,
@@ -44,6 +44,7 @@ from sparse_mpi.algorithms.global_threshold import (
 from sparse_mpi.arrays import Array, index_dtype, like, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold

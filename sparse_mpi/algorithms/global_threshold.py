@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
 from sparse_mpi.comm import Comm
-from sparse_mpi.select.stale import StaleRule
+from sparse_mpi.comm.base import rounds
+from sparse_mpi.select.threshold import StaleRule
 
 # Counts of entries that reach thresholds, of every rank, and which entries are in the result by them.
 

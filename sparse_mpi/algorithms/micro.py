@@ -20,11 +20,12 @@ from math import ceil, log2
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, SparseVector, at_least, concatenate, merge, truncate
 

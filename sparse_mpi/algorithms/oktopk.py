@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.exchange import (
     allgather_bound,
     balance,
@@ -40,6 +40,7 @@ from sparse_mpi.algorithms.global_threshold import Counted, Stale
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected

@@ -27,11 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, accept_former, added_field, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, accept_former, added_field
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, magnitude_bits, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm, bruck
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.base import most_selected

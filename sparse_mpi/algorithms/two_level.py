@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi import kernels, wire
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, rounds
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.global_threshold import Counted, ThresholdPredictor
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.arrays import Array, index_dtype, namespace
 from sparse_mpi.checks import check_instance, check_whole
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.local_rank import host_leader
+from sparse_mpi.comm.base import host_leader, rounds
 from sparse_mpi.select.base import NOT_ZERO
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries
 

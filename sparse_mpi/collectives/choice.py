@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.collectives.algorithms import DIRECT
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.ownership import degrees, distinct
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi.network.model import Network
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from math import ceil, log2
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
@@ -43,9 +44,10 @@ class Traffic:
     calls: list[tuple[float, float]] | None = field(default=None, compare=False, repr=False)
 
     def copy(self) -> Traffic:
+        """Return the counters as they are now, without ``calls``."""
         return replace(self, calls=None)
 
-    def __sub__(self, other: Traffic, sign: int = -1) -> Traffic:
+    def _plus(self, other: Traffic, sign: int) -> Traffic:
         return Traffic(
             self.sent + sign * other.sent,
             self.received + sign * other.received,
@@ -55,9 +57,13 @@ class Traffic:
         )
 
     def __add__(self, other: Traffic) -> Traffic:
-        return self.__sub__(other, 1)
+        return self._plus(other, 1)
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        return self._plus(other, -1)
 
     def reset(self) -> None:
+        """Count from 0 again."""
         self.sent = self.received = self.messages = self.control = 0
         self.seconds = 0.0
 
@@ -241,3 +247,31 @@ def elastic_of(comm: Comm) -> Elastic:
     if elastic is None:
         raise RuntimeError(f"{type(comm).__name__} does not survive the loss of a rank; comm.job.elastic says which do")
     return elastic
+
+
+# Which ranks share a host, and with it what it has, such as memory and GPUs.
+
+
+def host_leader(comm: Comm) -> int:
+    """Return the lowest of the ranks on the host of this one, itself included. Collective; not counted as traffic."""
+    hosts = hosts_of(comm)
+    return int((hosts == hosts[comm.rank]).argmax())  # argmax: the first True
+
+
+def local_rank(comm: Comm) -> tuple[int, int]:
+    """Return the number of this rank among those of its host, from 0, and how many they are. Collective."""
+    hosts = hosts_of(comm)
+    comm.barrier()  # no rank goes on alone, also where a transport knows the hosts without asking
+    here = hosts == hosts[comm.rank]
+    return int(here[: comm.rank].sum()), int(here.sum())
+
+
+def hosts_of(comm: Comm) -> Counts:
+    """Return a number of the host of each rank (P,). Collective."""
+    hosts = comm.job.hosts
+    return np.zeros(comm.size, np.int64) if hosts is None else hosts()
+
+
+def rounds(ranks: int) -> int:
+    """Return L = ceil(log2 P), the depth of a binary tree over P ranks."""
+    return ceil(log2(ranks))

@@ -34,7 +34,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
 from sparse_mpi.comm.base import Counts, Job, Ledger, RankFailure, Take, Traffic
-from sparse_mpi.comm.former_members import former_member
+from sparse_mpi.comm.forwarding import former_member
 from sparse_mpi.comm.job.call_log import CALLS, Watched
 
 # What happens around each call of a communicator: it is timed and watched over, and failures get one name.

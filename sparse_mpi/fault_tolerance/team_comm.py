@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.base import Job
+from sparse_mpi.comm.base import Job, hosts_of
 from sparse_mpi.comm.forwarding import ForwardingComm
-from sparse_mpi.comm.local_rank import hosts_of
 from sparse_mpi.fault_tolerance.team import Team
 
 T = TypeVar("T")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import inf
+from time import perf_counter
 
-from sparse_mpi.comm import Traffic
+import numpy as np
+
+from sparse_mpi.comm import Comm, Traffic
 
 
 @dataclass(frozen=True)
@@ -42,3 +48,79 @@ class Network:
         control is added.
         """
         return self.alpha * traffic.messages + self.beta * (max(traffic.sent, traffic.received) + traffic.control)
+
+
+# Fit alpha and beta of a network to messages that all ranks exchange at once, or to whole exchanges.
+
+
+MIN_SECONDS = 1e-6  # the precision of a measurement; shorter times count as this
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages to which `fit_network` fits
+FEW = 5  # of each size
+REPEATS = 15  # messages of each size; the median is right if less than half of them are disturbed
+
+
+def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[float]:
+    """Return the median seconds of a message of each of ``sizes`` bytes, on the slowest rank.
+
+    A collective call, with the same result on all ranks.
+
+    Every rank sends to the next one while the one before sends to it: links carry both directions at once, as in an
+    exchange. The first message of each size is not counted.
+
+    Raises:
+        ValueError: there is one rank.
+    """
+    if comm.size < 2:
+        raise ValueError("ranks must be at least 2 to measure a network, got 1; run under mpiexec")
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    medians = []
+    for size in sizes:
+        message, taken = np.zeros(size, np.uint8), []
+        for _ in range(1 + repeats):
+            comm.barrier()
+            start = perf_counter()
+            comm.sendrecv(message, after, before)
+            taken.append(perf_counter() - start)
+        medians.append(statistics.median(taken[1:]))
+    return comm.allreduce(np.array(medians), "max", control=True).tolist()
+
+
+def fit_network(comm: Comm) -> Network:
+    """Fit alpha and beta to messages between neighbours; the result is the same on every rank. Collective.
+
+    What was found once for a communicator is kept as an attribute of it.
+    """
+    if comm.size == 1:
+        return Network(0.0, 0.0)
+    if fit_network not in comm.attributes:
+        comm.attributes[fit_network] = nearest([1] * len(SIZES), SIZES, measure(comm, SIZES, FEW))
+    found: Network = comm.attributes[fit_network]
+    return found
+
+
+def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequence[float]) -> Network:
+    """Return the network, with neither alpha nor beta below zero, that explains measured ``seconds`` best.
+
+    Candidates are all networks that explain one measurement exactly by alpha or beta alone, or two measurements by
+    both. The one is taken that is off by the smallest factor on average. Unlike least squares, this does not follow the
+    few measurements that something else held up.
+
+    Args:
+        messages: number of messages of each measurement, sent one after the other.
+        lengths: bytes of these messages together.
+        seconds: measured, for each.
+    """
+    columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, MIN_SECONDS)
+    # Candidates: one for each measurement and coefficient, and one for each pair of measurements.
+    with np.errstate(divide="ignore"):
+        alone = measured[:, None] / columns
+    tried = [np.array([0.0, beta]) for beta in alone[:, 1]] + [np.array([alpha, 0.0]) for alpha in alone[:, 0]]
+    for first, second in combinations(range(len(measured)), 2):
+        pair = columns[[first, second]]
+        if abs(np.linalg.det(pair)) > 1e-9 * np.prod(np.linalg.norm(pair, axis=1)):
+            tried.append(np.linalg.solve(pair, measured[[first, second]]))
+    # Of those without a negative coefficient, take the one with the least mean logarithm of the factor.
+    networks = np.array([network for network in tried if np.isfinite(network).all() and (network >= 0).all()])
+    off = np.abs(np.log(np.maximum(networks @ columns.T, MIN_SECONDS) / measured)).mean(axis=1)
+    alpha, beta = networks[off.argmin()]
+    return Network(float(alpha), float(beta))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi import SparseAllreduce, SparseVector, StepReport, World, wire
-from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.reduction.report import unselected
 from sparse_mpi.sparse import Layout
 

@@ -22,7 +22,7 @@ from sparse_mpi.algorithms.global_threshold import (
 )
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.comm import NullComm
-from sparse_mpi.select.stale import StaleRule
+from sparse_mpi.select.threshold import StaleRule
 from sparse_mpi.sparse import SparseVector, truncate
 
 OCTAVE = 1 << 23

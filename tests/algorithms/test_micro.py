@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, sparse_allreduce
-from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.algorithms.micro import MiCRO
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.comm import NullComm
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.reduction.arguments import ignores_k
 from sparse_mpi.sparse import Layout
 

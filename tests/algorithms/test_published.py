@@ -6,10 +6,10 @@ import pytest
 
 from sparse_mpi import ALGORITHMS
 from sparse_mpi.algorithms.adtopk import ADTopk
-from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.oktopk import DENSE_STEPS, OkTopk
 from sparse_mpi.algorithms.spardl import SparDL
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.reduction.arguments import make_algorithm, spelled
 from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.wire import WIRES

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.algorithms.base import rounds
 from sparse_mpi.algorithms.spardl import SparDL
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.kernels.array import to_bfloat16
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import Coo, Packed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi.algorithms.base import rounds
+from sparse_mpi.comm.base import rounds
 from sparse_mpi.comm.bruck import COUNT_BYTES, MAX_ROW_BYTES, allgather
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm, as_comm
-from sparse_mpi.comm.local_rank import host_leader
+from sparse_mpi.comm.base import host_leader
 from sparse_mpi.comm.nccl import NcclComm
 from sparse_mpi.comm.world import World
 

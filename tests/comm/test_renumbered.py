@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import host_leader
 from sparse_mpi.comm.forwarding import Renumbered
-from sparse_mpi.comm.local_rank import host_leader
 from sparse_mpi.tools.analysis.recording import RecordingComm
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi.comm import NullComm
-from sparse_mpi.comm.base import Traffic
-from sparse_mpi.comm.local_rank import host_leader
+from sparse_mpi.comm.base import Traffic, host_leader
 from sparse_mpi.comm.world import DeadlockError, MismatchError, World
 
 ONE = np.ones(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparse_mpi.comm import NullComm, Traffic
-from sparse_mpi.network import fit as network_fit
+from sparse_mpi.network import model as network_fit
 from sparse_mpi.network.model import Network
 
 TRUTH = Network(3e-5, 2e-9)

@@ -8,7 +8,7 @@ import pytest
 
 from sparse_mpi.comm import Traffic
 from sparse_mpi.comm.world import World
-from sparse_mpi.network import fit as network_fit
+from sparse_mpi.network import model as network_fit
 from sparse_mpi.network import networks
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction.arguments import make_algorithm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi.comm.local_rank import host_leader
+from sparse_mpi.comm.base import host_leader
 from sparse_mpi.comm.world import World
 from sparse_mpi.network.model import Network
 from sparse_mpi.tools.analysis.program import Trace, replay

@@ -22,8 +22,8 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, leave, namespace, synchronize_device, to_host
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import local_rank
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.local_rank import local_rank
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction import SparseAllreduce

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparse_mpi.comm import as_comm
-from sparse_mpi.network import fit as network_fit
+from sparse_mpi.network import model as network_fit
 from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import advice, calibration, steps

@@ -19,8 +19,7 @@ import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm import Comm
-from sparse_mpi.network.fit import MIN_SECONDS
-from sparse_mpi.network.model import Network
+from sparse_mpi.network.model import MIN_SECONDS, Network
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import ignores_k
 from sparse_mpi.sparse import Layout

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.local_rank import host_leader, local_rank
+from sparse_mpi.comm.base import host_leader, local_rank
 from sparse_mpi.fault_tolerance import team_of
 from sparse_train.ranks.job import JobError, agreed
 
