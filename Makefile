@@ -4,7 +4,7 @@ PYTHON ?= python3
 NP ?= 4
 ARGS ?=
 SIZES ?= 1 2 3 4
-# fast: what is run each time.  wide: more of it, before a merge.  all: everything.  See tests/tiers.py
+# fast: what is run each time.  wide: more of it (make test TIER=wide).  all: everything.  See tests/tiers.py
 TIER ?= fast
 # processes that share the tests that need no MPI
 WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc)
@@ -46,7 +46,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train test test-wide test-all lint $(TESTS) docs first-hour gpu release bench clean
+.PHONY: help setup train test test-all lint $(TESTS) docs first-hour release clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -60,9 +60,6 @@ train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Elec
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
 test: lint $(TESTS)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
-
-test-wide: TIER = wide
-test-wide: lint $(TESTS)  ## lint, and tests with more of their parameters, before a merge (half an hour)
 
 test-all: TIER = all
 test-all: lint $(TESTS)  ## lint, and all tests with all their parameters (an hour)
@@ -92,17 +89,11 @@ test-slurm: $(READY)
 docs: $(READY)  ## build the site into build/docs; a warning or a link that leads nowhere is an error
 	$(RUN) -m sphinx -nWq --keep-going docs build/docs
 
-gpu: $(READY)  ## prove on a machine with a GPU that all works there, and how fast: runs/gpu-check
-	$(RUN) -m sparse_mpi gpu-check $(ARGS)
-
 first-hour: $(READY)  ## do what README and tutorials say, from an empty home, with a clock: 15 minutes at most
 	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour
 
 release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: runs/release
 	$(LIMIT) 3600 $(RUN) -m tests.release --out runs/release --json runs/release/record.json $(ARGS)
-
-bench: $(READY)  ## time and bytes of a step of every algorithm on NP ranks (4)
-	$(MPIRUN) -n $(NP) -m sparse_mpi bench allreduce $(ARGS)
 
 clean:  ## remove virtual environments, caches and build outputs; what is in runs/ stays
 	rm -rf .venv .venv-mpich .venv-system .coverage build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,8 +1,8 @@
 """Which items of the suite are run: of three tiers, each has all items of the one before.
 
 A test is a function; its items are the combinations of its parameters. Items are chosen by these rules alone: never at
-random, and whatever the order in which they were collected. `make test` runs the tier ``fast``, `make test-wide` and
-`.ci/run` the tier ``wide``, and `make test-all` all items.
+random, and whatever the order in which they were collected. `make test` and `.ci/run` run the tier ``fast``, `make test
+TIER=wide` the tier ``wide``, and `make test-all` all items.
 
 In one process, with the ranks of a `World`, the fast tier keeps of a test
 

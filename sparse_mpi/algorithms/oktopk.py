@@ -10,7 +10,7 @@ Returns between 0.9k and k entries: the largest of the sum of all selections, up
 
 Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global
 threshold is found by counting in every step (`global_threshold.py`) instead of by gathering everything in some
-(`stale_threshold.py`, for comparison); regions are cut at quantiles of all selections together, in place of means of
+(`Stale` there, for comparison); regions are cut at quantiles of all selections together, in place of means of
 each rank's quantiles, and redrawn as soon as results, or what ranks receive, are unbalanced; the result never exceeds k
 entries, ties included. `OkTopk.published` has the program's thresholds, periods and trigger, without its
 faults: regions that leave the last rank too much, indices as float32, results that are never balanced.

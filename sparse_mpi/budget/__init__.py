@@ -1,8 +1,7 @@
 """Say what the link may carry, or how long a step may take, in place of k: a controller sets k while training runs.
 
-`goal` is what was asked for, `controller` the decisions, `account` the byte ledger, `critical_regime` when gradients
-change fast. These are pure: they compute from numbers alone. `budget_tracker` measures, and has the ranks agree on the
-numbers.
+`goal` is what was asked for, `controller` the byte ledger, the regime in which gradients change fast, and the decisions.
+These are pure: they compute from numbers alone. `budget_tracker` measures, and has the ranks agree on the numbers.
 """
 
 from sparse_mpi.budget.budget_tracker import BudgetTracker, NormSample, agreed_on

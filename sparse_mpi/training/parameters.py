@@ -1,4 +1,4 @@
-"""Check the options of a `GradientReduction`."""
+"""Parameters of a model: checked and ordered for a reduction, made equal on all ranks, and as one flat vector."""
 
 from __future__ import annotations
 

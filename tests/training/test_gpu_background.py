@@ -1,6 +1,6 @@
 """Training on a GPU for real: reductions beside the backward pass, `DistributedOptimizer` and the DDP hook.
 
-    python -m pytest -m gpu tests/test_gpu_background.py
+    python -m pytest -m gpu tests/training/test_gpu_background.py
 
 One process is enough: its communicator moves nothing, or is a gloo group of one rank.
 """
