@@ -152,6 +152,8 @@ def optimized(comm: Any, make: Callable[..., torch.optim.Optimizer] = SGD, **opt
     trace, model = Trace(), Model()
     options = {"bucket_cap_mb": 2e-3} | options
     optimizer = DistributedOptimizer(make(model.parameters()), model.named_parameters(), comm=comm, **options)
+    if "budget" in options:
+        optimizer.reduction._budget.budget.tracker.__class__ = Clocked
     for step in range(STEPS):
         optimizer.zero_grad()
         with optimizer.ahead():
