@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 ALIKE = 0.65  # of 1, how much of two spellings is the same
+
+
+def present(value: T | None, why: str) -> T:
+    """Return ``value``, which is there by now.
+
+    Raises:
+        RuntimeError: it is None; ``why`` says what must have come before.
+    """
+    if value is None:
+        raise RuntimeError(why)
+    return value
 
 
 def check_switch(name: str, value: Any) -> None:

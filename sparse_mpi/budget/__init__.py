@@ -1,6 +1,6 @@
 """Say what the link may carry, or how long a step may take, in place of k: a controller sets k while training runs.
 
-`goal` is what was asked for, `controller` the byte ledger, the regime in which gradients change fast, and the decisions.
+`goal` is what was asked for, `controller` the byte ledger, the regime in which gradients change fast, and decisions.
 These are pure: they compute from numbers alone. `budget_tracker` measures, and has the ranks agree on the numbers.
 """
 

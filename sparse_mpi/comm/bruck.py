@@ -10,6 +10,7 @@ import numpy as np
 from sparse_mpi.arrays import Array, like, namespace, to_host
 from sparse_mpi.comm.base import Comm
 from sparse_mpi.comm.buffers import row_bytes
+from sparse_mpi.comm.counting import received
 
 COUNT_BYTES = 8
 MAX_ROW_BYTES = 16  # behind a message up to so many bytes are not used
@@ -25,13 +26,12 @@ def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
         # Exchange: to the rank gap before, from the rank gap behind, the rows of the first `moved` ranks
         moved = min(gap, comm.size - gap)  # ranks whose rows the receiver lacks: all P - gap of them in the last round
         message = _with_counts(rows[: counts[:moved].sum()], counts[:moved])
-        received = comm.sendrecv(message, (comm.rank - gap) % comm.size, (comm.rank + gap) % comm.size)
-        assert received is not None
+        came = received(comm.sendrecv(message, (comm.rank - gap) % comm.size, (comm.rank + gap) % comm.size))
         # Unpack: the counts are at the end, where their number tells where they begin
-        cut = len(received) - _rows_of_counts(received, moved)
-        tail = to_host(namespace(received).ascontiguousarray(received[cut:])).view(np.uint8).reshape(-1)
+        cut = len(came) - _rows_of_counts(came, moved)
+        tail = to_host(namespace(came).ascontiguousarray(came[cut:])).view(np.uint8).reshape(-1)
         # Append: what was received follows what was here, in rank order
-        rows = namespace(rows).concatenate([rows, received[:cut]])
+        rows = namespace(rows).concatenate([rows, came[:cut]])
         counts = np.concatenate([counts, tail[: COUNT_BYTES * moved].view(np.int64)])
         gap *= 2
     return rows, counts

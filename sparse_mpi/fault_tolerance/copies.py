@@ -19,8 +19,10 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.algorithms import Reduction
 from sparse_mpi.arrays import Array, is_device, namespace, widened
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import elastic_of
+from sparse_mpi.comm.counting import received
 from sparse_mpi.sparse import SparseVector
 
 # The values of a copy, of which some have left their owner since: `Held`.
@@ -136,8 +138,7 @@ class Copies:
         before, after = _neighbours(comm)
         if comm.size > 1 and not self._whole:
             came = comm.sendrecv(self._rounded(_left(acc, staged.sent)), after, before)
-            assert came is not None, "a message was expected"
-            whole = members[before], came
+            whole = members[before], received(came)
         elif comm.size > 1 and gives_away:
             given = comm.sendrecv(_not_in(staged.total, staged.sent), after, before)
         self._staged = _Staged(staged.total, given, whole, None if part is None else (part, part.end()))
@@ -145,8 +146,8 @@ class Copies:
     def commit(self) -> None:
         """Keep what came in this step, which is complete."""
         self._steps += 1
-        staged, self._staged, self._part = self._staged, None, None
-        assert staged is not None, "only what was exchanged is complete"
+        staged = present(self._staged, "commit must follow exchange, which has not been called in this step")
+        self._staged = self._part = None
         if staged.whole is not None:
             self.owner, values = staged.whole
             self._held, self._whole = Held(values), self.every > 1
@@ -175,9 +176,8 @@ class Copies:
         """
         if self.owner is None or self.owner not in lost:
             return None
-        owner, held = self.owner, self._held
+        owner, held = self.owner, present(self._held, "an owner must have a copy, and this one has none")
         self.forget()
-        assert held is not None, "an owner has a copy"
         copy = widened(held.values()) if self.rounding == "bfloat16" else held.values()
         for part, taken in enumerate(self._taken.tolist() if leak else ()):
             copy[self._place(part, len(copy))] *= copy.dtype.type((1 - leak) ** (self._steps - taken))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, widened
-from sparse_mpi.checks import check_range
+from sparse_mpi.checks import check_range, present
 from sparse_mpi.feedback.base import Feedback, add, check_sizes, fitted, not_owed
 from sparse_mpi.sparse import Layout, SparseVector
 
@@ -109,8 +109,8 @@ class EF21(Feedback):
 
         Where ``total`` is not finite all ranks begin anew: h and H are 0 there, and v is if it is not finite.
         """
-        velocity, told, estimate = self._velocity, self._told, self._estimate
-        assert velocity is not None and told is not None and estimate is not None, "consume follows accumulate"
+        first = "consume must follow accumulate, which has not been called"
+        velocity, told, estimate = (present(x, first) for x in (self._velocity, self._told, self._estimate))
         with np.errstate(invalid="ignore"):
             add(told, sent)
             add(estimate, total)
@@ -121,8 +121,8 @@ class EF21(Feedback):
 
     def outcome(self, total: SparseVector | Array) -> Array:
         """Return a copy of H, ``(n,)``, with what in ``total`` is not finite."""
-        assert self._estimate is not None, "outcome follows consume"
-        result, bad = self._estimate.copy(), nonfinite(total)
+        estimate = present(self._estimate, "outcome must follow consume, which has not been called")
+        result, bad = estimate.copy(), nonfinite(total)
         if isinstance(total, SparseVector):
             result[bad] = total.values[~namespace(total.values).isfinite(total.values)]
         else:

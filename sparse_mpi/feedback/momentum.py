@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype, like, namespace, widened
-from sparse_mpi.checks import check_range, check_switch
+from sparse_mpi.checks import check_range, check_switch, present
 from sparse_mpi.feedback.base import ErrorFeedback, add, check_sizes, fitted
 from sparse_mpi.feedback.wrapped import LeakyFeedback
 from sparse_mpi.sparse import Layout, SparseVector, merge
@@ -117,13 +117,13 @@ class MomentumCorrection(ErrorFeedback):
         It is where most of v was sent. What a rank kept for itself, and what rounding left, still needs its momentum.
         A tensor of which nothing waits, all that is not 0 having been sent, has no entry that will arrive late.
         """
-        assert self._layout is not None, "consume is for instances that start returned"
+        layout = present(self._layout, "consume must be called on what start returned, not on its template")
         left = self.residual[at]
         gone = (2 * abs(left) < before) | (before == 0)
-        xp, ends = namespace(gone), like(np.cumsum(self._layout.sizes), gone)
+        xp, ends = namespace(gone), like(np.cumsum(layout.sizes), gone)
         tensors = xp.searchsorted(ends, xp.arange(len(gone)) if isinstance(at, slice) else at, side="right")
         rounded = xp.bincount(tensors[gone & (left != 0)], minlength=len(ends))
-        waiting = xp.stack([xp.asarray(xp.count_nonzero(self.residual[part] != 0)) for part in self._layout.parts])
+        waiting = xp.stack([xp.asarray(xp.count_nonzero(self.residual[part] != 0)) for part in layout.parts])
         return gone & (waiting > rounded)[tensors]
 
     def state(self) -> dict[str, Array]:

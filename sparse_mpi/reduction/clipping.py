@@ -19,6 +19,7 @@ import numpy as np
 
 from sparse_mpi import arrays, kernels
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 
 CHUNK_ELEMENTS = 1 << 17  # elements converted to float64 at a time, few enough to stay in the cache
@@ -102,8 +103,7 @@ def _norm_of_sum(own: np.ndarray, limit: float, comm: Comm) -> float:
     if norm is None:  # some rank's sketch is larger than that: let the largest decide
         exponent = int(comm.allreduce(np.array(_exponent(own), np.int64), "max", control=True))
         norm = _norm_below(exponent, own, comm) if exponent < NOT_FINITE else math.inf
-    assert norm is not None
-    return norm
+    return present(norm, "an exponent that all ranks agreed on must hold every sketch")
 
 
 def _norm_below(exponent: int, own: np.ndarray, comm: Comm) -> float | None:

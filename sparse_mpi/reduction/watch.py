@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import SparseVector
 
@@ -88,8 +89,8 @@ class Watch:
         self._last[at] = self.step
         # Measure: the waits are of all steps since the last measure
         if due:
-            assert acc is not None, "a step that is measured begins with a copy of acc"
-            self.quality = Quality(*_measured(acc, total, k, comm), self._waited, self._entries)
+            before = present(acc, "a step that is measured must begin with a copy of acc")
+            self.quality = Quality(*_measured(before, total, k, comm), self._waited, self._entries)
             self._waited = self._entries = 0.0
 
 
