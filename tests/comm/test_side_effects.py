@@ -52,17 +52,17 @@ print("left alone")
 """
 CAUGHT = """
 import sparse_mpi
-from sparse_mpi.collectives import arguments
+from sparse_mpi.collectives import inputs
 from sparse_mpi.comm import as_comm
 
-comm, combined = as_comm(), arguments.combined
+comm, combined = as_comm(), inputs.combined
 
 def exhausted(*given):
     raise MemoryError("for the test")
 
 for broken in (0, 1):
     if comm.rank == broken:
-        arguments.combined = exhausted
+        inputs.combined = exhausted
     try:
         sparse_mpi.allreduce({7: 1.0})
     except (MemoryError, ValueError) as error:
@@ -70,8 +70,40 @@ for broken in (0, 1):
         assert "for the test" in str(error), error
     else:
         raise AssertionError("all ranks raise")
-    arguments.combined = combined
+    inputs.combined = combined
 assert sparse_mpi.allreduce({7: 1.0}) == {7: 2.0}
+print("goes on")
+"""
+HOOK = """
+import numpy as np, torch
+from sparse_mpi.comm import as_comm
+from sparse_mpi.optim import DistributedOptimizer
+
+comm = as_comm()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), density=0.5)
+
+def exhausted(gradient):
+    raise MemoryError("for the test")
+
+def backward():
+    model(torch.full((5, 4), 1.0 + comm.rank)).sum().backward()
+
+hook = model[0].weight.register_hook(exhausted)
+for _ in range(2):
+    try:
+        backward()
+    except MemoryError:
+        optimizer.zero_grad()
+    else:
+        raise AssertionError("the caller catches it")
+hook.remove()
+backward()
+optimizer.step()
+weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()]).numpy()
+everywhere = comm.allgather(weights)
+assert np.array_equal(everywhere[0], everywhere[1]) and optimizer.reduction.report.traffic.sent > 0
 print("goes on")
 """
 ENDS = """
@@ -92,6 +124,11 @@ def test_public_objects_replace_nothing_and_start_no_thread():
 
 def test_an_error_of_a_preparation_is_caught_on_all_ranks_and_the_job_goes_on():
     done = launch(2, "-c", CAUGHT)
+    assert done.stdout.splitlines() == ["goes on"] * 2, done.stderr
+
+
+def test_an_error_of_a_gradient_hook_is_the_callers_and_the_job_goes_on():
+    done = launch(2, "-c", HOOK)
     assert done.stdout.splitlines() == ["goes on"] * 2, done.stderr
 
 
