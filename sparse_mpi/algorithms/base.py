@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_instance
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import rounds as rounds  # part of the bounds of algorithms
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.sparse import Layout, SparseVector

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from sparse_mpi.sparse import regions_of
 from sparse_mpi.wire.base import Packed, SizeBound, Wire, pack_whole, unpack_whole
 from sparse_mpi.wire.codecs import BFloat16, Float16, Int2, Int4, Int8
 from sparse_mpi.wire.coo import Coo, decode, encode, pair_bytes

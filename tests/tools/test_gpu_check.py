@@ -11,11 +11,11 @@ from argparse import Namespace
 import pytest
 
 from sparse_mpi import Layout, World, kernels
-from sparse_mpi.kernels import array
 from sparse_mpi.tools.cli import gpu_check, main
 from sparse_mpi.tools.cli.bench_allreduce import _compared
 from sparse_mpi.tools.cli.gpu_check import Outcome, Stage, page, stages, tried, verdicts
 
+from ..fakes.fake_array import WholeArrays
 from ..launch import needs_mpi
 
 
@@ -88,10 +88,7 @@ def test_results_of_a_gpu_that_counts_wrong_are_found_out(device, monkeypatch, n
         return World(2).run(lambda comm: _compared(name, Layout.of(5000), args, comm))[0]
 
     assert compared() == {"laws": "hold", "apart": 0}
-    right = vars(array)
-    monkeypatch.setattr(
-        kernels, "_device", lambda: Namespace(**right | {"truncate": other, "subtract_dense": forgetful})
-    )
+    monkeypatch.setattr(kernels, "_device", Wrong)
     wrong = compared()
     assert wrong["apart"] > 0.01 if name == "topka" else "lost" in wrong["laws"], wrong
 
@@ -104,6 +101,13 @@ def other(indices, values, k, reuse=False):
 def forgetful(x, values):
     """Nothing left."""
     x.fill(0)
+
+
+class Wrong(WholeArrays):
+    """Kernels of a device that select and subtract wrongly."""
+
+    truncate = staticmethod(other)
+    subtract_dense = staticmethod(forgetful)
 
 
 @needs_mpi
