@@ -1,6 +1,6 @@
 """The hook by which torch's DistributedDataParallel reduces sparsely, and its state: see `sparse_mpi.ddp`."""
 
-from __future__ import annotations
+# Annotations are not postponed here: DDP compares those of a hook with the types themselves.
 
 from collections.abc import Iterable, Set
 from functools import partial
@@ -148,7 +148,12 @@ def _by_name(names: Names, reducer: SparseAllreduce) -> dict[str, dict[str, np.n
     return dict(zip(names, cut_by_tensor(rule.state() | rule.common(), reducer.layout.sizes), strict=True))
 
 
-# Annotations are not postponed here: DDP compares those of a hook with the types themselves.
+class _Arrival(NamedTuple):
+    """A bucket that DDP has handed over in this step."""
+
+    names: Names
+    buffer: torch.Tensor  # (n,) the gradients, later their means
+    future: torch.futures.Future[torch.Tensor]
 
 
 class SparseState:
@@ -386,14 +391,6 @@ def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[
         FloatingPointError, LawError, TypeError: as `SparseAllreduce.step` does; raised by ``backward()``.
     """
     return state._reduce(bucket)
-
-
-class _Arrival(NamedTuple):
-    """A bucket that DDP has handed over in this step."""
-
-    names: Names
-    buffer: torch.Tensor  # (n,) the gradients, later their means
-    future: torch.futures.Future[torch.Tensor]
 
 
 def _check_same_ranks(comm: Comm) -> None:
