@@ -93,7 +93,19 @@ HOME = {
     "training.diloco": ("DiLoCo",),  # needs torch
 }
 LAZY = {name: module for module, names in HOME.items() for name in names}
-MODULES = ("checkpoint", "collectives", "ddp", "fault_tolerance", "optim", "wire")  # public, likewise
+MODULES = (  # public, likewise
+    "algorithms",
+    "arrays",
+    "checkpoint",
+    "collectives",
+    "comm",
+    "ddp",
+    "fault_tolerance",
+    "feedback",
+    "optim",
+    "select",
+    "wire",
+)
 register_former_modules(
     __name__,
     {"elastic": "fault_tolerance", "keyed": "collectives", "local": "training.diloco"},
