@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         NoFeedback,
         StepAhead,
     )
-    from sparse_mpi.heap import keep_freed_memory
+    from sparse_mpi.kernels.heap import keep_freed_memory
     from sparse_mpi.reduction import SparseAllreduce
     from sparse_mpi.reduction.once import sparse_allreduce
     from sparse_mpi.reduction.report import StepReport
@@ -83,7 +83,7 @@ HOME = {
         "NoFeedback",
         "StepAhead",
     ),
-    "heap": ("keep_freed_memory",),
+    "kernels.heap": ("keep_freed_memory",),
     "reduction": ("SparseAllreduce",),
     "reduction.once": ("sparse_allreduce",),
     "reduction.report": ("StepReport",),

@@ -1,7 +1,7 @@
 """``python -m sparse_mpi`` and ``sparse-mpi``: the command line."""
 
 from sparse_mpi.comm.host_comm import MissingMPI
-from sparse_mpi.heap import keep_freed_memory
+from sparse_mpi.kernels.heap import keep_freed_memory
 from sparse_mpi.tools.bench.records import program
 from sparse_mpi.tools.cli import main
 

@@ -29,7 +29,6 @@ class FixedK:
     """The policy of a constant k."""
 
     decision: Decision | None = None
-    spends = False
 
     def __init__(self, k: int) -> None:
         self.plan = Plan(k)  # of the next step
@@ -49,8 +48,6 @@ class Budget:
     Raises:
         ValueError: not even one entry a segment fits, or the algorithm sends as much whatever k is.
     """
-
-    spends = True
 
     def __init__(
         self, goal: Goal, size: int, segments: int, ranks: int, algorithm: Algorithm | None, in_place: bool

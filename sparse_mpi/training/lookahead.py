@@ -13,7 +13,7 @@ from sparse_mpi.training.bucket import Bucket
 
 
 class Lookahead:
-    """Makes sure that gradients are those of the weights that the feedback rule wants, see `Feedback.preview`."""
+    """Makes sure that gradients are those of the weights that a rule with a `Feedback.preview` wants."""
 
     def __init__(self) -> None:
         self._inside = False  # weights are where gradients must be computed
@@ -23,8 +23,6 @@ class Lookahead:
     def moved(self, buckets: Sequence[Bucket], rates: Mapping[Tensor, float], in_place: bool) -> Iterator[None]:
         """Keep weights moved against the preview in this context, and restore them to the bit at its end.
 
-        Does nothing unless the feedback rule previews.
-
         Args:
             buckets: of all parameters; they have the same rule.
             rates: the learning rate of each parameter.
@@ -33,9 +31,6 @@ class Lookahead:
         Raises:
             RuntimeError: the residual holds gradients that have arrived since the last step.
         """
-        if not previews(buckets):
-            yield
-            return
         if in_place and any(bucket.arrivals.any for bucket in buckets):
             raise RuntimeError(
                 "ahead() must be entered once a step with in_place=True, before the first backward pass: the residual "
@@ -64,11 +59,6 @@ class Lookahead:
         self._entered = False  # the next step needs its own
 
 
-def previews(buckets: Sequence[Bucket]) -> bool:
-    """Return True if gradients must be computed where weights were moved; all buckets have the same rule."""
-    return bool(buckets) and buckets[0].reducer.feedback.previews
-
-
 @torch.no_grad()
 def _move(bucket: Bucket, rates: Mapping[Tensor, float]) -> None:
     """Move the weights of a bucket."""
@@ -83,7 +73,7 @@ def _move(bucket: Bucket, rates: Mapping[Tensor, float]) -> None:
 
 def _check(ahead: bool, buckets: Sequence[Bucket]) -> None:
     """Raise RuntimeError if gradients must be computed ahead, and were not."""
-    if not ahead and previews(buckets):
+    if not ahead:
         rule = buckets[0].reducer.feedback
         raise RuntimeError(
             f"gradients must be computed ahead with {rule!r}; write `with optimizer.ahead():` around "

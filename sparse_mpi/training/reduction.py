@@ -345,6 +345,9 @@ class GradientReduction:
     @contextmanager
     def ahead(self, rates: Mapping[Tensor, float]) -> Iterator[None]:
         """Keep weights where the feedback rule wants gradients, with these learning ``rates``; see `Lookahead`."""
+        if not self._buckets.previews:
+            yield
+            return
         with self._lookahead.moved(self.buckets, rates, self._in_place):
             yield
 
