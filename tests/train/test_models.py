@@ -131,7 +131,8 @@ def test_a_language_model_sees_only_what_came_before(name, gradients):
     with torch.set_grad_enabled(gradients):  # without, torch takes other kernels
         before, after = model(tokens), model(changed)
     assert before.shape == (2, 10, 40)
-    assert torch.allclose(before[:, :6], after[:, :6], atol=1e-6)
+    off = 0 if "lstm" in name else 1e-6  # an LSTM has not read the later words: equal to the bit
+    torch.testing.assert_close(before[:, :6], after[:, :6], rtol=0, atol=off)
     assert (before[:, 6:] - after[:, 6:]).abs().amax((0, 2)).min() > (0 if "lstm" in name else 1e-4)
 
 
