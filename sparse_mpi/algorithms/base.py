@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import floor
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_instance
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds as rounds  # part of the bounds of algorithms
+from sparse_mpi.deprecated import accept_former_members, former_traits
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.sparse import Layout, SparseVector
@@ -22,12 +23,11 @@ A = TypeVar("A", bound="Algorithm")
 T = TypeVar("T")
 DENSITY = 0.01  # k over n in most papers
 # Members by which an algorithm of release 0.2 declared what is a trait today, deprecated
-FORMER = {name: name for name in ("conserves", "lossless", "accumulates", "prepares", "usual_density")} | {
-    "gives_away": "delegates_residual",
-    "normwise": "rounds_relative_to_norm",
-    "automatic": "auto_candidate",
-    "planned": "in_default_plans",
-}
+FORMER = former_traits(
+    {name: name for name in ("conserves", "lossless", "accumulates", "prepares", "usual_density")}
+    | {"gives_away": "delegates_residual", "normwise": "rounds_relative_to_norm"}
+    | {"automatic": "auto_candidate", "planned": "in_default_plans"}
+)
 
 
 class Reduction(NamedTuple):
@@ -112,9 +112,7 @@ class Algorithm(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Warn the author of an algorithm that declares its traits one by one, as up to release 0.2."""
         super().__init_subclass__(**options)
-        for name in FORMER.keys() & vars(cls).keys():
-            text = f"{cls.__name__}.{name} is deprecated: declare traits = Traits({FORMER[name]}=...)"
-            warnings.warn(text, DeprecationWarning, stacklevel=2)
+        accept_former_members(cls, FORMER, {})
 
     def __post_init__(self) -> None:
         """Raise TypeError if the class has a selector or a wire, and was given something else for it."""
@@ -123,20 +121,10 @@ class Algorithm(ABC):
         if type(self).wire is not None:
             check_instance("wire", self.wire, Wire)
 
-    if not TYPE_CHECKING:  # a type checker is to find what is misspelt
-
-        def __getattr__(self, name: str) -> Any:
-            """Return a trait by the name that it had up to release 0.2, with a warning."""
-            if name not in FORMER:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            warnings.warn(f"{name} is deprecated: write traits.{FORMER[name]}", DeprecationWarning, stacklevel=2)
-            return getattr(self.traits, FORMER[name])
-
     @property
     def traits(self) -> Traits:
         """Return what the algorithm declares about itself."""
-        declared = {FORMER[name]: getattr(self, name) for name in FORMER if hasattr(type(self), name)}
-        return Traits(**{"lossless": self.wire is None or self.wire.lossless} | declared)
+        return Traits(lossless=self.wire is None or self.wire.lossless)
 
     @abstractmethod
     def init(self, layout: Layout, k: int, ranks: int) -> Any:

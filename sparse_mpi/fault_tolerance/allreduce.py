@@ -87,7 +87,7 @@ class Survival(Direct):
         super().__init__(engine)
         self.team = team
         self.recovered: list[int] = []
-        self._copies = Copies(copy_every, copy) if copy_every and engine.feedback.owes else None
+        self._copies = Copies(copy_every, copy) if copy_every and engine.feedback.traits.defers else None
         self._orphaned: list[Array] = []  # residuals of lost ranks, not yet added to this rank's
         self._known = team.lost  # ranks whose loss this reducer has taken note of
 
@@ -108,7 +108,7 @@ class Survival(Direct):
             agreed = agree_after_losses()
             engine.begin(agreed)
             if self._copies is not None and agreed.flat is not None:
-                self._copies.begin(engine.feedback.owed(), engine.comm)
+                self._copies.begin(engine.feedback.pending(), engine.comm)
             acc = engine.accumulate(agreed.flat, factor)
             if self._orphaned:
                 engine.owe(self._orphaned)
@@ -152,7 +152,7 @@ class Survival(Direct):
         engine = self.engine
         lost, self._known = self.team.lost - self._known, self.team.lost
         if lost and self._copies is not None:
-            orphaned = self._copies.inherit(lost, engine.feedback.leak)
+            orphaned = self._copies.inherit(lost, engine.feedback.traits.leak)
             if orphaned is not None:
                 self.recovered.append(orphaned[0])
                 self._orphaned.append(orphaned[1])
@@ -163,7 +163,6 @@ class Survival(Direct):
                 self._copies.send_all()
             engine.start_anew()
         engine.ranks = engine.comm.size
-        engine.feedback.share_among(engine.ranks)
 
     def _refuse(self, check: bool) -> None:
         """Raise ValueError on all ranks for what takes messages after the step, which may fail too."""
@@ -182,7 +181,7 @@ def check_survival(copy_every: Any, copy: Any, reducer: SparseAllreduce) -> None
             "what was spent; give k or density"
         )
     rule = reducer.engine.settings.feedback
-    if not rule.divisible:
+    if not rule.traits.shardable:
         raise ValueError(
             f"feedback must be a rule that can lose a rank, got {rule!r}, whose ranks need what the lost "
             "one remembered; take feedback='residual'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparse_mpi.feedback.base import ErrorFeedback, Feedback
+from sparse_mpi.feedback.base import ErrorFeedback, Feedback, FeedbackTraits
 from sparse_mpi.feedback.ef21 import EF21
 from sparse_mpi.feedback.momentum import GlobalMomentum, MomentumCorrection
 from sparse_mpi.feedback.nothing import NoFeedback
@@ -23,6 +23,7 @@ __all__ = [
     "FEEDBACKS",
     "ErrorFeedback",
     "Feedback",
+    "FeedbackTraits",
     "GlobalMomentum",
     "LeakyFeedback",
     "MomentumCorrection",

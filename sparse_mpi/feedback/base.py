@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, address, describe, is_device, namespace, widened
+from sparse_mpi.deprecated import Former, accept_former_members, former_traits, read_former
 from sparse_mpi.sparse import Layout, SparseVector
+
+
+@dataclass(frozen=True)
+class FeedbackTraits:
+    """The facts that a rule declares about itself, as far as they differ from these defaults."""
+
+    momentum: float = 0.0  #: the rule applies it, in [0, 1)
+    leak: float = 0.0  #: the share of the residual that is lost in each step, in [0, 1]
+    defers: bool = True  #: what is not sent arrives later, so that a flush makes up for what has not arrived yet
+    works_in_place: bool = False  #: the residual may live in the caller's own gradient buffer
+    needs_conservation: bool = False  #: the rule cannot work with an algorithm that is exempt from the second law
+    previews: bool = False  #: gradients must be computed where `preview` moves the weights
+    shardable: bool = True  #: other ranks can go on without what one remembers, and any of them may take it over
 
 
 @runtime_checkable
@@ -22,40 +37,14 @@ class Feedback(Protocol):
     returns them.
     """
 
-    @property
-    def momentum(self) -> float:
-        """Return the momentum that this rule applies, in [0, 1)."""
-        return 0.0
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        accept_former_members(cls, FORMER, CHANGED)
 
     @property
-    def leak(self) -> float:
-        """Return the share of the residual that is lost in each step, in [0, 1]."""
-        return 0.0
-
-    @property
-    def owes(self) -> bool:
-        """Return True if what is not sent arrives later, so that a flush makes up for what has not arrived yet."""
-        return True
-
-    @property
-    def works_in_place(self) -> bool:
-        """Return True if the residual may live in the caller's own gradient buffer."""
-        return False
-
-    @property
-    def needs_conservation(self) -> bool:
-        """Return True if this rule cannot work with an algorithm that is exempt from the second law."""
-        return False
-
-    @property
-    def previews(self) -> bool:
-        """Return True if gradients must be computed where `preview` moves the weights."""
-        return False
-
-    @property
-    def divisible(self) -> bool:
-        """Return True if the others can go on without what one rank remembers, and any of them may take it over."""
-        return True
+    def traits(self) -> FeedbackTraits:
+        """Return what the rule declares about itself."""
+        return FeedbackTraits()
 
     @property
     def residual(self) -> Array:
@@ -70,12 +59,9 @@ class Feedback(Protocol):
             ValueError: this rule cannot work in place.
         """
 
-    def share_among(self, ranks: int) -> None:
-        """Take note that there are as many ``ranks`` from now on as this says; `start` told the number before."""
-        return
-
     def check_gradient(self, gradient: Array) -> None:
         """Raise ValueError or TypeError unless `accumulate` can take ``gradient``; change nothing."""
+        return
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
         """Combine ``gradient`` with what is left of earlier steps to acc ``(n,)``, from which entries are selected.
@@ -93,26 +79,30 @@ class Feedback(Protocol):
         """
         return
 
-    def owed(self) -> Array:
-        """Return all that is owed as the acc ``(n,)`` of a step without a gradient, in which all of it is sent.
+    def pending(self) -> Array:
+        """Return the acc ``(n,)`` of a step without a gradient, in which all that waits is sent.
 
         Such a step ends with `consume`, as every other. It is not an `accumulate` of zeros, which would apply momentum.
 
         Raises:
-            ValueError: this rule never `owes` anything.
+            ValueError: this rule never defers anything.
         """
+        raise ValueError(
+            f"feedback must owe what was not sent for that to be flushed, as rules do that send it later, got "
+            f"{self!r}; leave the flush out, or use feedback='residual'"
+        )
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
         """Subtract what was sent, and take note of the step's result; where a sent value is not finite, keep nothing.
 
         Args:
-            sent: what this rank gave.
+            sent: the part of this rank.
             total: the sum over all ranks, the same bytes on each.
-        """
+            ranks: the number of ranks whose gradients are in ``total``; 0: as many as before.
 
-    def outcome(self, total: SparseVector | Array) -> SparseVector | Array:
-        """Return the result of a step, after `consume`, for the caller: ``total``, unless the rule makes more of it."""
-        return total
+        Returns:
+            The result of the step for the caller: ``total``, unless the rule makes more of it.
+        """
 
     def preview(self) -> Array | None:
         """Return what weights must go against while this rank computes its gradient, ``(n,)``; None if they stay.
@@ -121,42 +111,87 @@ class Feedback(Protocol):
         """
         return None
 
-    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return what this rank gave away, ``(n,)``, in the finished step that began with ``acc``.
+    def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
+        """Return what acc lost in the finished step that began with ``acc``, ``(n,)``: ``sent``, for many rules.
 
         By the second law, its sum over the ranks is the step's total.
         """
+        return sent.to_dense() if isinstance(sent, SparseVector) else sent
 
-    def adopt(self, buffer: Array) -> None:
+    def bind_buffer(self, buffer: Array) -> None:
         """Make ``buffer`` ``(n,)``, which holds nothing yet, the residual.
 
         Raises:
             ValueError: this instance does not work in place.
         """
+        raise ValueError(
+            f"in_place must be True for a buffer to hold the residual of {self!r}, got False; make the reducer with "
+            "in_place=True, and with feedback='residual' where that is refused"
+        )
 
-    def state(self) -> dict[str, Array]:
+    def state(self, replicated: bool = False) -> dict[str, Array]:
         """Return all that is remembered: named arrays ``(n,)``, not copied.
 
-        The arrays must be additive: the sums over several ranks describe what these ranks remember together.
+        The arrays must be additive: the sums over several ranks describe what these ranks remember together. With
+        ``replicated`` they are instead those that are the same on all ranks.
         """
-
-    def common(self) -> dict[str, Array]:
-        """Return what is remembered that is the same on all ranks: named arrays ``(n,)``, not copied."""
-        return {}
 
     def check_state(self, state: dict[str, Array]) -> None:
         """Raise ValueError unless `load` can take ``state``; change nothing."""
+        check_sizes(state, whole_state(self), len(self.residual))
 
-    def load(self, state: dict[str, Array]) -> None:
-        """Restore copies of the arrays that `state` and `common` returned; ignore other entries of ``state``."""
+    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+        """Restore copies of the arrays that `state` returned, of both kinds; ignore other entries of ``state``.
+
+        ``ranks`` is the number of ranks from now on; 0: as many as before.
+        """
 
 
-def not_owed(rule: Feedback) -> str:
-    """Return the message of an error about a flush with a rule that owes nothing."""
-    return (
-        f"feedback must owe what was not sent for that to be flushed, as rules do that send it later, got {rule!r}; "
-        "leave the flush out, or use feedback='residual'"
-    )
+def whole_state(rule: Feedback) -> dict[str, Array]:
+    """Return all arrays that ``rule`` remembers, additive and replicated."""
+    return rule.state() | rule.state(replicated=True)
+
+
+# Rules of release 0.2, which go on working for one more.
+
+
+def _state(before: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda rule, replicated=False: read_former(rule, "common")() if replicated else before(rule)
+
+
+def _load(before: Callable[..., Any]) -> Callable[..., Any]:
+    def load(rule: Any, state: Any, ranks: int = 0) -> None:
+        if ranks:
+            read_former(rule, "share_among")(ranks)
+        before(rule, state)
+
+    return load
+
+
+def _consume(before: Callable[..., Any]) -> Callable[..., Any]:
+    def consume(rule: Any, sent: Any, total: Any, ranks: int = 0) -> Any:
+        if ranks:
+            read_former(rule, "share_among")(ranks)
+        before(rule, sent, total)
+        return read_former(rule, "outcome")(total)
+
+    return consume
+
+
+CHANGED = {"state": ("replicated", _state), "consume": ("ranks", _consume), "load": ("ranks", _load)}
+FORMER = former_traits(
+    {name: name for name in ("momentum", "leak", "works_in_place", "needs_conservation", "previews")}
+    | {"owes": "defers", "divisible": "shardable"}
+) | {
+    "owed": Former("pending", "pending()"),
+    "given": Former("contribution", "contribution(acc, sent)"),
+    "adopt": Former("bind_buffer", "bind_buffer(buffer)"),
+    "common": Former("state", "state(replicated=True)", lambda state: partial(state, replicated=True)),
+    "outcome": Former("consume", "what consume returns", lambda call: getattr(call.__self__, "_result", lambda x: x)),
+    "share_among": Former(
+        "consume", "consume(sent, total, ranks)", lambda call: partial(setattr, call.__self__, "_sharers")
+    ),
+}
 
 
 # Add what a step did not send to the next step's gradient: error feedback (Stich et al., NeurIPS'18).
@@ -174,9 +209,8 @@ class ErrorFeedback(Feedback):
     _residual: Array | None = field(default=None, init=False, repr=False)
 
     @property
-    def works_in_place(self) -> bool:
-        """Return True."""
-        return True
+    def traits(self) -> FeedbackTraits:
+        return FeedbackTraits(works_in_place=True)
 
     def start(self, layout: Layout, in_place: bool, ranks: int) -> ErrorFeedback:
         """Return an instance with a zero residual, or with ``in_place`` an `AdoptedFeedback`."""
@@ -206,12 +240,11 @@ class ErrorFeedback(Feedback):
             self._residual = fitted(self._residual, gradient)
         return self._residual, gradient
 
-    def owed(self) -> Array:
-        """Return the residual."""
+    def pending(self) -> Array:
         self._residual = self.residual
         return self._residual
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
         """Subtract ``sent`` from the residual in place.
 
         Where a sent value is not finite the residual becomes 0: Inf - Inf would poison every later step.
@@ -221,26 +254,17 @@ class ErrorFeedback(Feedback):
             kernels.of(residual).subtract(residual, sent.indices, sent.values)
         else:
             kernels.of(residual).subtract_dense(residual, sent)
+        return total
 
-    def adopt(self, buffer: Array) -> None:
-        """Raise ValueError: this residual has memory of its own."""
-        raise ValueError("in_place must be True for a buffer to be adopted; make the reducer with in_place=True")
-
-    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
+    def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return ``acc - residual``, ``(n,)``."""
         with np.errstate(invalid="ignore"):
             return acc - self.residual
 
-    def state(self) -> dict[str, Array]:
-        """Return the residual."""
-        return {"residual": self.residual}
+    def state(self, replicated: bool = False) -> dict[str, Array]:
+        return {} if replicated else {"residual": self.residual}
 
-    def check_state(self, state: dict[str, Array]) -> None:
-        """Raise ValueError unless ``state`` has every array of `state`, with n elements each."""
-        check_sizes(state, self.state(), self.size)
-
-    def load(self, state: dict[str, Array]) -> None:
-        """Restore a copy of the residual."""
+    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
         self._residual = state["residual"].copy()
 
 
@@ -284,13 +308,13 @@ class AdoptedFeedback(ErrorFeedback):
         loaded, self._loaded = self._loaded, None
         return gradient, None if loaded is None else fitted(loaded, gradient)
 
-    def owed(self) -> Array:
+    def pending(self) -> Array:
         """Return the adopted buffer; before there is one, what was loaded, which waits for it."""
         if self._residual is None:
             self._loaded = self.residual
         return self.residual
 
-    def adopt(self, buffer: Array) -> None:
+    def bind_buffer(self, buffer: Array) -> None:
         """Make ``buffer`` ``(n,)`` the residual: it gets the values of the present one."""
         buffer[...] = namespace(buffer).asarray(self.residual)
         self._residual, self._loaded = buffer, None
@@ -305,7 +329,7 @@ class AdoptedFeedback(ErrorFeedback):
                 f"accumulate gradients into a {saved.dtype} buffer"
             )
 
-    def load(self, state: dict[str, Array]) -> None:
+    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
         """Write the residual to the adopted buffer; before there is one, keep it for the first step."""
         if self._residual is None:
             self._loaded = state["residual"].copy()

@@ -13,7 +13,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.checks import check_range, present
-from sparse_mpi.feedback.base import Feedback, add, check_sizes, fitted, not_owed
+from sparse_mpi.feedback.base import Feedback, FeedbackTraits, add, fitted
 from sparse_mpi.sparse import Layout, SparseVector
 
 
@@ -56,24 +56,9 @@ class EF21(Feedback):
         return fresh
 
     @property
-    def divisible(self) -> bool:
-        """Return False: H holds the h of every rank, which nobody else knows."""
-        return False
-
-    @property
-    def momentum(self) -> float:
-        """Return ``1 - weight``."""
-        return 1 - self.weight
-
-    @property
-    def owes(self) -> bool:
-        """Return False: a step goes along all that is known of the gradients, and nothing arrives late."""
-        return False
-
-    @property
-    def needs_conservation(self) -> bool:
-        """Return True: the sum of h over the ranks must stay H."""
-        return True
+    def traits(self) -> FeedbackTraits:
+        """Return that the sum of h over the ranks must stay H, which holds the h of every rank, and nothing is late."""
+        return FeedbackTraits(momentum=1 - self.weight, defers=False, needs_conservation=True, shardable=False)
 
     @property
     def residual(self) -> Array:
@@ -83,9 +68,6 @@ class EF21(Feedback):
             return np.zeros(self._size, np.float32)
         with np.errstate(invalid="ignore"):
             return velocity - told
-
-    def check_gradient(self, gradient: Array) -> None:
-        """Accept any gradient."""
 
     def accumulate(self, gradient: Array) -> tuple[Array, None]:
         """Update v in place, and return ``v - h`` as acc and nothing to add."""
@@ -100,12 +82,8 @@ class EF21(Feedback):
             self._velocity += gradient * gradient.dtype.type(self.weight)
         return self.residual, None
 
-    def owed(self) -> Array:
-        """Raise ValueError: nothing is owed."""
-        raise ValueError(not_owed(self))
-
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
-        """Add ``sent`` to h and ``total`` to H.
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> Array:
+        """Add ``sent`` to h and ``total`` to H; return a copy of H, ``(n,)``, with what in ``total`` is not finite.
 
         Where ``total`` is not finite all ranks begin anew: h and H are 0 there, and v is if it is not finite.
         """
@@ -118,10 +96,10 @@ class EF21(Feedback):
         told[bad], estimate[bad] = 0, 0
         values = velocity[bad]
         velocity[bad] = namespace(values).where(namespace(values).isfinite(values), values, 0)
+        return self._result(total)
 
-    def outcome(self, total: SparseVector | Array) -> Array:
-        """Return a copy of H, ``(n,)``, with what in ``total`` is not finite."""
-        estimate = present(self._estimate, "outcome must follow consume, which has not been called")
+    def _result(self, total: SparseVector | Array) -> Array:
+        estimate = present(self._estimate, "the result must follow consume, which has not been called")
         result, bad = estimate.copy(), nonfinite(total)
         if isinstance(total, SparseVector):
             result[bad] = total.values[~namespace(total.values).isfinite(total.values)]
@@ -129,28 +107,14 @@ class EF21(Feedback):
             result[bad] = total[bad]
         return result
 
-    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return ``sent`` as ``(n,)``."""
-        return sent.to_dense() if isinstance(sent, SparseVector) else sent
-
-    def adopt(self, buffer: Array) -> None:
-        """Raise ValueError: there is no residual to keep in ``buffer``."""
-        raise ValueError("in_place must be True for a buffer to be adopted, which EF21 cannot be")
-
-    def state(self) -> dict[str, Array]:
-        """Return v and h, whose sums over the ranks describe all of them."""
+    def state(self, replicated: bool = False) -> dict[str, Array]:
+        """Return v and h, whose sums over the ranks describe all of them, or H."""
         zeros = np.zeros(self._size, np.float32)
+        if replicated:
+            return {"estimate": _or(self._estimate, zeros)}
         return {"velocity": _or(self._velocity, zeros), "told": _or(self._told, zeros)}
 
-    def common(self) -> dict[str, Array]:
-        """Return H."""
-        return {"estimate": _or(self._estimate, np.zeros(self._size, np.float32))}
-
-    def check_state(self, state: dict[str, Array]) -> None:
-        """Raise ValueError unless ``state`` has v, h and H, with n elements each."""
-        check_sizes(state, [*self.state(), *self.common()], self._size)
-
-    def load(self, state: dict[str, Array]) -> None:
+    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
         """Restore copies of v, h and H; of nothing but zeros, as before the first gradient, nothing."""
         self._velocity = self._told = self._estimate = None
         if state["velocity"].any() or state["estimate"].any():

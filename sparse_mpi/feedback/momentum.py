@@ -18,7 +18,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype, like, namespace, widened
 from sparse_mpi.checks import check_range, check_switch, present
-from sparse_mpi.feedback.base import ErrorFeedback, add, check_sizes, fitted
+from sparse_mpi.feedback.base import ErrorFeedback, FeedbackTraits, add, check_sizes, fitted
 from sparse_mpi.feedback.wrapped import LeakyFeedback
 from sparse_mpi.sparse import Layout, SparseVector, merge
 
@@ -50,9 +50,8 @@ class MomentumCorrection(ErrorFeedback):
         check_switch("masking", self.masking)
 
     @property
-    def works_in_place(self) -> bool:
-        """Return False: the velocity needs the gradient apart from the residual."""
-        return False
+    def traits(self) -> FeedbackTraits:
+        return FeedbackTraits(momentum=self.momentum)
 
     def start(self, layout: Layout, in_place: bool, ranks: int) -> ErrorFeedback:
         """Return an instance with the same hyperparameters, with zero velocity and residual.
@@ -99,7 +98,7 @@ class MomentumCorrection(ErrorFeedback):
         """Leave these parts of velocity and residual as they are in the step that follows."""
         self._withheld = parts
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
         """Subtract ``sent`` from v, and mask; where ``sent`` is not finite, v = u = 0."""
         at = sent.indices if isinstance(sent, SparseVector) else slice(None)
         values = sent.values if isinstance(sent, SparseVector) else sent
@@ -110,6 +109,7 @@ class MomentumCorrection(ErrorFeedback):
         stale = bad | self._masked(at, before) if self.masking else bad
         velocity = self.velocity
         velocity[at] = namespace(values).where(stale, 0, velocity[at])
+        return total
 
     def _masked(self, at: Array | slice, before: Array) -> Array:
         """Tell at which of the positions ``at``, where abs(v) was ``before``, the momentum is stale, as booleans.
@@ -126,12 +126,10 @@ class MomentumCorrection(ErrorFeedback):
         waiting = xp.stack([xp.asarray(xp.count_nonzero(self.residual[part] != 0)) for part in layout.parts])
         return gone & (waiting > rounded)[tensors]
 
-    def state(self) -> dict[str, Array]:
-        """Return residual and velocity."""
-        return super().state() | {"velocity": self.velocity}
+    def state(self, replicated: bool = False) -> dict[str, Array]:
+        return {} if replicated else super().state() | {"velocity": self.velocity}
 
-    def load(self, state: dict[str, Array]) -> None:
-        """Restore copies of residual and velocity."""
+    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
         super().load(state)
         self._velocity = state["velocity"].copy()
 
@@ -182,6 +180,10 @@ class GlobalMomentum(LeakyFeedback):
         if self.late is not None:
             check_momentum(self.late, "late")
 
+    @property
+    def traits(self) -> FeedbackTraits:
+        return replace(super().traits, momentum=self.momentum)
+
     def withhold(self, parts: Sequence[slice]) -> None:
         """Take the momentum of these parts out of the residual until `consume` puts it back, as it was."""
         if self._withheld is not None:
@@ -195,13 +197,14 @@ class GlobalMomentum(LeakyFeedback):
                 self._withheld = held
                 add(self._inner.residual, _times(held, -self._share))
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
         """Subtract ``sent`` from the residual, let the rest leak, and add this rank's share of ``total``'s momentum.
 
         Where ``total`` is not finite there is no momentum.
         """
         super().consume(sent, total)
-        self._last, self._share = _finite(total, self._inner.residual.dtype), self.momentum / self._ranks
+        self._sharers = ranks or self._sharers
+        self._last, self._share = _finite(total, self._inner.residual.dtype), self.momentum / self._sharers
         if isinstance(self._last, SparseVector) and self.late is not None and self.momentum:
             self._last = _times(self._last, self.late / self.momentum)
         held, self._withheld = self._withheld, None
@@ -211,19 +214,22 @@ class GlobalMomentum(LeakyFeedback):
         elif held is not None:
             add(self._last, held)
         add(self._inner.residual, _times(self._last, self._share))
+        return total
 
-    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
+    def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return what acc lost before the leak and before the momentum was added, ``(n,)``."""
-        given = super().given(acc, sent)
+        lost = super().contribution(acc, sent)
         if self._last is not None:
-            add(given, _times(self._last, self._share / self.keep))
-        return given
+            add(lost, _times(self._last, self._share / self.keep))
+        return lost
 
-    def common(self) -> dict[str, Array]:
-        """Return what the ranks' shares of the momentum are of: the last result where finite, or less of it if late.
+    def state(self, replicated: bool = False) -> dict[str, Array]:
+        """Return the residual, or what the shares of the momentum are of: the finite last result, less of it if late.
 
         Where a tensor had no gradient it is the one of the last step in which it had.
         """
+        if not replicated:
+            return super().state()
         last = np.zeros(len(self.residual), np.float32) if self._last is None else self._last
         return {LAST: last.to_dense() if isinstance(last, SparseVector) else last}
 
@@ -231,10 +237,11 @@ class GlobalMomentum(LeakyFeedback):
         super().check_state(state)
         check_sizes(state, [LAST] if LAST in state else [], len(self._inner.residual))
 
-    def load(self, state: dict[str, Array]) -> None:
-        """Restore the residual, and what `common` returned, which earlier versions did not save."""
+    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+        """Restore the residual, and the last result, which earlier versions did not save."""
         super().load(state)
-        self._last, self._share = state[LAST].copy() if LAST in state else None, self.momentum / self._ranks
+        self._sharers = ranks or self._sharers
+        self._last, self._share = state[LAST].copy() if LAST in state else None, self.momentum / self._sharers
 
 
 def _finite(total: SparseVector | Array, dtype: Any) -> SparseVector | Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sparse_mpi.arrays import Array, widened
-from sparse_mpi.feedback.base import Feedback, not_owed
+from sparse_mpi.feedback.base import Feedback, FeedbackTraits
 from sparse_mpi.sparse import Layout, SparseVector
 
 
@@ -33,48 +33,23 @@ class NoFeedback(Feedback):
         return fresh
 
     @property
-    def leak(self) -> float:
-        """Return 1: what is not sent is lost."""
-        return 1.0
-
-    @property
-    def owes(self) -> bool:
-        """Return False: what is not sent is lost."""
-        return False
+    def traits(self) -> FeedbackTraits:
+        return FeedbackTraits(leak=1.0, defers=False)
 
     @property
     def residual(self) -> Array:
-        """Return zeros ``(n,)``."""
         return np.zeros(self.size, np.float32)
-
-    def check_gradient(self, gradient: Array) -> None:
-        """Accept any gradient."""
 
     def accumulate(self, gradient: Array) -> tuple[Array, None]:
         """Return ``gradient`` itself as acc, which no algorithm changes, and nothing to add."""
         return widened(gradient), None
 
-    def owed(self) -> Array:
-        """Raise ValueError: what was not sent is lost, not owed."""
-        raise ValueError(not_owed(self))
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
+        """Return ``total``: there is no residual to subtract from."""
+        return total
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
-        """Do nothing: there is no residual to subtract from."""
-
-    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return ``sent`` as ``(n,)``; the rest of acc is lost."""
-        return sent.to_dense() if isinstance(sent, SparseVector) else sent
-
-    def adopt(self, buffer: Array) -> None:
-        """Raise ValueError: there is no residual to keep in ``buffer``."""
-        raise ValueError("in_place must be True for a buffer to be adopted, which NoFeedback cannot be")
-
-    def state(self) -> dict[str, Array]:
-        """Return an empty state."""
+    def state(self, replicated: bool = False) -> dict[str, Array]:
         return {}
 
-    def check_state(self, state: dict[str, Array]) -> None:
-        """Accept any state."""
-
-    def load(self, state: dict[str, Array]) -> None:
+    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
         """Do nothing: there is nothing to restore."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_range
-from sparse_mpi.feedback.base import ErrorFeedback, Feedback
+from sparse_mpi.feedback.base import ErrorFeedback, Feedback, FeedbackTraits
 from sparse_mpi.sparse import Layout, SparseVector
 
 
@@ -16,66 +16,51 @@ from sparse_mpi.sparse import Layout, SparseVector
 class WrappedFeedback(Feedback):
     """A rule that keeps its residual in an `ErrorFeedback`, which may live in the gradient's own buffer.
 
-    A subclass extends `consume`, and `given` accordingly.
+    A subclass extends `consume`, and `contribution` accordingly.
     """
 
     _inner: ErrorFeedback = field(default_factory=ErrorFeedback, init=False, repr=False)
-    _ranks: int = field(default=1, init=False, repr=False)
+    _sharers: int = field(default=1, init=False, repr=False)
 
     def start(self, layout: Layout, in_place: bool, ranks: int) -> WrappedFeedback:
         """Return an instance with the same hyperparameters and a zero residual, see `ErrorFeedback.start`."""
         fresh = replace(self)
-        fresh._inner, fresh._ranks = ErrorFeedback().start(layout, in_place, ranks), ranks
+        fresh._inner, fresh._sharers = ErrorFeedback().start(layout, in_place, ranks), ranks
         return fresh
 
     @property
-    def works_in_place(self) -> bool:
-        """Return True."""
-        return True
+    def traits(self) -> FeedbackTraits:
+        return self._inner.traits
 
     @property
     def residual(self) -> Array:
-        """Return what has not been sent yet, ``(n,)``, as the rule has changed it."""
         return self._inner.residual
 
-    def share_among(self, ranks: int) -> None:
-        """Take note that there are as many ``ranks`` from now on as this says."""
-        self._ranks = ranks
-
     def check_gradient(self, gradient: Array) -> None:
-        """Raise what `ErrorFeedback.check_gradient` or that of `AdoptedFeedback` raises."""
         self._inner.check_gradient(gradient)
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """Return the residual, and ``gradient``, which must still be added to it in place to make the step's acc."""
         return self._inner.accumulate(gradient)
 
-    def owed(self) -> Array:
-        """Return the residual."""
-        return self._inner.owed()
+    def pending(self) -> Array:
+        return self._inner.pending()
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
-        """Subtract ``sent`` from the residual, see `ErrorFeedback.consume`."""
-        self._inner.consume(sent, total)
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
+        return self._inner.consume(sent, total)
 
-    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return what acc lost, ``(n,)``."""
-        return self._inner.given(acc, sent)
+    def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
+        return self._inner.contribution(acc, sent)
 
-    def adopt(self, buffer: Array) -> None:
-        """Make ``buffer`` the residual, as `AdoptedFeedback.adopt` does; only in place."""
-        self._inner.adopt(buffer)
+    def bind_buffer(self, buffer: Array) -> None:
+        self._inner.bind_buffer(buffer)
 
-    def state(self) -> dict[str, Array]:
-        """Return the residual."""
-        return self._inner.state()
+    def state(self, replicated: bool = False) -> dict[str, Array]:
+        return self._inner.state(replicated)
 
     def check_state(self, state: dict[str, Array]) -> None:
-        """Raise ValueError unless ``state`` has a residual that `load` can take."""
         self._inner.check_state(state)
 
-    def load(self, state: dict[str, Array]) -> None:
-        """Restore the residual."""
+    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
         self._inner.load(state)
 
 
@@ -89,18 +74,18 @@ class Leaking(WrappedFeedback):
         return 1.0
 
     @property
-    def leak(self) -> float:
-        """Return ``1 - kept``."""
-        return 1 - self.kept
+    def traits(self) -> FeedbackTraits:
+        return replace(super().traits, leak=1 - self.kept)
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array) -> None:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
         """Subtract ``sent`` from the residual, and let what is left of it leak."""
         super().consume(sent, total)
-        if self.leak:
+        if self.kept < 1:
             residual = self._inner.residual
             residual *= residual.dtype.type(self.kept)
+        return total
 
-    def given(self, acc: Array, sent: SparseVector | Array) -> Array:
+    def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return what acc lost before the leak, ``(n,)``."""
         with np.errstate(invalid="ignore"):
             return acc - self.residual / self.residual.dtype.type(self.kept)
@@ -163,9 +148,8 @@ class StepAhead(Leaking):
         return 1 - self.fraction
 
     @property
-    def previews(self) -> bool:
-        """Return True: gradients belong to weights that `preview` has moved."""
-        return True
+    def traits(self) -> FeedbackTraits:
+        return replace(super().traits, previews=True)
 
     def preview(self) -> Array:
         """Return ``b e``, ``(n,)``: weights go against it, times the learning rate."""

@@ -180,7 +180,7 @@ def _number(text: str) -> int | float | str:
 
 def check_together(feedback: Feedback, algorithm: Algorithm) -> None:
     """Raise ValueError if ``feedback`` needs the second law and ``algorithm`` is exempt from it."""
-    if feedback.needs_conservation and not algorithm.traits.conserves:
+    if feedback.traits.needs_conservation and not algorithm.traits.conserves:
         raise ValueError(
             f"feedback must not rely on what the ranks sent adding up to the result, which {algorithm!r} is exempt "
             f"from, got {feedback!r}; use feedback='residual', or the algorithm without residual='published'"

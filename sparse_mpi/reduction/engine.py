@@ -161,7 +161,7 @@ class Engine:
             plan = make_plan()
             if plan.flush:
                 # A flush has no gradient: acc has the type of what is owed
-                flat, dtype = None, self.feedback.owed().dtype
+                flat, dtype = None, self.feedback.pending().dtype
                 say(call="flush", dtype=dtype, check=check)
             else:
                 flat = self.entered(gradient)
@@ -212,7 +212,7 @@ class Engine:
             # Attempted again: acc has the gradient already, or gets it now where no selection has added it
             self._join()
         elif flat is None:
-            self._acc = self.feedback.owed()
+            self._acc = self.feedback.pending()
         else:
             # Clip the gradient alone, before it joins the residual
             if self.settings.clip_norm is not None:
@@ -246,7 +246,7 @@ class Engine:
         return Attempt(reduction, state, agreed, initial)
 
     def commit(self, attempt: Attempt, began: float, before: Traffic) -> SparseVector | Array:
-        """Take what was sent out of the residual, and return the sum over the ranks.
+        """Take what was sent out of the residual, and return the result of the step.
 
         Args:
             attempt: of the step, which all ranks have made.
@@ -255,7 +255,7 @@ class Engine:
         """
         # Take out: from here on the step cannot be attempted again
         reduction, agreed = attempt.reduction, attempt.agreed
-        self.feedback.consume(reduction.sent, reduction.total)
+        result = self.feedback.consume(reduction.sent, reduction.total, self.ranks)
         self.exchange.state, self._acc, self._add = attempt.state, None, None
         # Prepare the next step now if the next gradient will be added to the residual from outside.
         whole = agreed.plan.dense or agreed.plan.flush
@@ -276,7 +276,7 @@ class Engine:
             )
         if self.settings.nonfinite == "raise":
             raise_nonfinite(reduction.total)
-        return self.feedback.outcome(reduction.total)
+        return result
 
     def prepare(self) -> None:
         """Have the algorithm do for the next step what it can before the gradient is known. Collective."""
@@ -292,7 +292,7 @@ class Engine:
         """Add arrays ``(n,)``, which somebody else owed, to what this rank owes; ``pending`` is empty afterwards."""
         self._join()
         # In an attempt, what a lost rank owed joins acc, and may be sent in this very step
-        acc = self.feedback.owed() if self._acc is None else self._acc
+        acc = self.feedback.pending() if self._acc is None else self._acc
         for array in pending:
             kernels.accumulate(acc, arrays.like(array, acc).astype(acc.dtype, copy=False))
         pending.clear()

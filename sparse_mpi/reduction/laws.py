@@ -22,7 +22,7 @@ def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: 
     # Agreement first: then all ranks check conservation against the same total, and raise alike
     check_agreement(reduction.total, comm)
     if algorithm.traits.conserves:
-        given, kept = feedback.given(acc, reduction.sent), 1 - feedback.leak
+        given, kept = feedback.contribution(acc, reduction.sent), 1 - feedback.traits.leak
         check_conservation(reduction.total, given, acc, comm, algorithm.traits.rounds_relative_to_norm, kept)
 
 

@@ -325,7 +325,7 @@ class SparseAllreduce:
     def adopt(self, buffer: Any) -> None:
         """Make ``buffer`` hold the residual from now on, as the first step's gradient would; with ``in_place`` only."""
         with arrays.on_stream_of(buffer):
-            self.feedback.adopt(self.engine.entered(buffer))
+            self.feedback.bind_buffer(self.engine.entered(buffer))
 
     def use(self, algorithm: str | Algorithm) -> None:
         """Reduce the next steps by another algorithm; what either has not sent, the other sends. Collective.

@@ -18,6 +18,7 @@ from sparse_mpi.arrays import Array, as_arrays, to_host
 from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction.engine import Engine
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reduction.policy import Budget, Policy
@@ -32,8 +33,8 @@ LEAVES = (np.ndarray, str, (bool, int, float, np.generic))  # the kinds of what 
 class Snapshot:
     """Takes, restores and deals out the state of an engine and its policy.
 
-    Arrays of the feedback rule are *owed*: those of several ranks are added up. What the rule has in common is the same
-    on all ranks: any of them has it. The state of the algorithm is a rank's own, and begins afresh on other ranks.
+    Arrays of the feedback rule are *owed*: those of several ranks are added up. Replicated ones are the same on all
+    ranks: any of them has it. The state of the algorithm is a rank's own, and begins afresh on other ranks.
     """
 
     def __init__(self, engine: Engine, policy: Policy) -> None:
@@ -44,9 +45,8 @@ class Snapshot:
         engine = self._engine
         # Work queued on a device may still change these arrays
         synchronize((engine.feedback.residual, engine.exchange.state))
-        # What the feedback rule owes and what it has in common lie side by side, by name
-        remembered = engine.feedback.state() | engine.feedback.common()
-        owed = {name: to_host(array).copy() for name, array in remembered.items()}
+        # What the feedback rule owes and what is replicated lie side by side, by name
+        owed = {name: to_host(array).copy() for name, array in whole_state(engine.feedback).items()}
         spent = {} if self._budget is None else {BUDGET: self._budget.tracker.state()}
         exchange = {"state": asdict(engine.exchange.state, dict_factory=on_host)}
         dtype = {DTYPE: engine.exchange.dtype and engine.exchange.dtype.name}
@@ -66,7 +66,7 @@ class Snapshot:
             # Check everything before anything is loaded, for afterwards no rank may fail alone
             self._check(state)
             restored = restore(engine.exchange.state, state.get("state"), "state['state']")
-            names = [*engine.feedback.state(), *engine.feedback.common()]
+            names = whole_state(engine.feedback)
             remembered = {name: state[name] for name in names if name in state}  # earlier versions lack some
             agreement.words[0] = _widest(remembered)
             say(call="load_state_dict", dtype=state.get(DTYPE))
@@ -101,7 +101,8 @@ class Snapshot:
         engine.start_anew()
         engine.exchange.dtype = None
         size = engine.layout.size
-        self._load(owed | {name: from_first(states, name, size, comm) for name in engine.feedback.common()})
+        replicated = engine.feedback.state(replicated=True)
+        self._load(owed | {name: from_first(states, name, size, comm) for name in replicated})
         if self._budget is not None:
             self._budget.tracker.take_over([state[BUDGET] for state in states if BUDGET in state], comm)
 
@@ -147,7 +148,7 @@ class Snapshot:
         """Restore the arrays of the feedback rule, after all work on them and before all that follows."""
         feedback = self._engine.feedback
         synchronize(feedback.residual)
-        feedback.load(owed)
+        feedback.load(owed, self._engine.ranks)
         synchronize(feedback.residual)
 
     def _identity(self, shown: Any = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import DENSE, UNSEEN, Arrivals, kind_of
@@ -176,8 +177,7 @@ class Bucket:
 
     def _remembered(self) -> list[dict[str, np.ndarray]]:
         """Return by parameter the arrays that error feedback keeps, in host memory; none before the first step."""
-        rule = self.reducer.feedback
-        return cut_by_tensor(rule.state() | rule.common() if self.remembers else {}, self.members.sizes)
+        return cut_by_tensor(whole_state(self.reducer.feedback) if self.remembers else {}, self.members.sizes)
 
     def attach(self) -> None:
         """Make backward passes accumulate into the buffer that is reduced, once no gradient may be a sparse tensor."""

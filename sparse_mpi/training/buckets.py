@@ -69,7 +69,7 @@ class Buckets:
     @property
     def previews(self) -> bool:
         """Return True if gradients must be computed where weights were moved; all buckets have the same rule."""
-        return bool(self.list) and self.list[0].reducer.feedback.previews
+        return bool(self.list) and self.list[0].reducer.feedback.traits.previews
 
     def add(self, parameters: Iterable[Tensor]) -> bool:
         """Take in those ``parameters`` that need a gradient and are new, and say if there are any: then collective."""

@@ -18,7 +18,7 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.feedback.base import check_sizes
+from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, usual_density
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, sealed
@@ -144,8 +144,7 @@ class DDPBuckets:
 
 def _by_name(names: Names, reducer: SparseAllreduce) -> dict[str, dict[str, np.ndarray]]:
     """Return the arrays that ``reducer`` remembers of each of the parameters ``names``, in host memory."""
-    rule = reducer.feedback
-    return dict(zip(names, cut_by_tensor(rule.state() | rule.common(), reducer.layout.sizes), strict=True))
+    return dict(zip(names, cut_by_tensor(whole_state(reducer.feedback), reducer.layout.sizes), strict=True))
 
 
 class _Arrival(NamedTuple):
@@ -201,7 +200,7 @@ class SparseState:
             share = usual_density(self.algorithm) if density is None else density
             settings = make_settings(list(shapes.values()), density=share, algorithm=self.algorithm, feedback=feedback)
             rule = settings.feedback
-            if rule.previews:
+            if rule.traits.previews:
                 raise ValueError(
                     f"feedback must not move weights before the gradient is computed, as a hook cannot, got {rule!r}; "
                     "use feedback='residual', or DistributedOptimizer"

@@ -58,7 +58,7 @@ def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
         raise ValueError("outer_optimizer must be another one than inner_optimizer, got the same twice")
     # Names that no rule has are left to `make_settings`, which reports them
     rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
-    if isinstance(rule, Feedback) and rule.previews:
+    if isinstance(rule, Feedback) and rule.traits.previews:
         raise ValueError(
             f"feedback must not compute gradients ahead, for outer gradients are no gradients, got {feedback!r}; use "
             "'residual' or 'leaky'"

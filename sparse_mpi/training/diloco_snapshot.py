@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction.form import FORM, WHOLE, check_bytes, check_form, check_list, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.training.fragment import Arrived, Fragment
@@ -140,8 +141,7 @@ class DiLoCoSnapshot:
         # What was owed
         for number, fragment in enumerate(self.fragments):
             fragment.reducer.take_over(reducers[number :: len(self.fragments)], ranks)
-            rule = fragment.reducer.feedback
-            for array in [*rule.state().values(), *rule.common().values()] if ranks != comm.size else ():
+            for array in whole_state(fragment.reducer.feedback).values() if ranks != comm.size else ():
                 array *= comm.size / ranks  # means over other ranks shall move the model as far
         # What is the same on all ranks
         self._progress.steps, self._progress.synchronizations = common["steps"], common["synchronizations"]
@@ -202,7 +202,7 @@ class DiLoCoSnapshot:
             taken = mine["taken"][number]  # of which an outer gradient under way has the rest
             moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
             reducer.pop(FORM, None)  # its residual may have another dtype from here on
-            # A rule that owes nothing has nowhere to put what was moved
+            # A rule that defers nothing has nowhere to put what was moved
             if "residual" in reducer:
                 reducer["residual"] = (
                     reducer["residual"] + moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()

@@ -92,12 +92,12 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
         return _taken_over(optimizer, momentum, keep, share)
     # The optimizer keeps its momentum: the rule must have none
     own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
-    if isinstance(rule, Feedback) and rule.momentum and own:
+    if isinstance(rule, Feedback) and rule.traits.momentum and own:
         raise ValueError(
-            f"momentum must be given once, got {own} in the optimizer and {rule.momentum} in {rule!r}; make the "
+            f"momentum must be given once, got {own} in the optimizer and {rule.traits.momentum} in {rule!r}; make the "
             f"optimizer with momentum=0, or use feedback='residual' and momentum='global'"
         )
-    if isinstance(rule, Feedback) and rule.previews and not isinstance(optimizer, SGD):
+    if isinstance(rule, Feedback) and rule.traits.previews and not isinstance(optimizer, SGD):
         raise TypeError(
             f"feedback must not preview steps of {type(optimizer).__name__}, not a rate times the gradient, "
             f"got {rule!r}; use feedback='residual', or torch.optim.SGD"
@@ -108,9 +108,9 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
 def _keep_of(rule: Any) -> float | None:
     """Return the share of the residual that ``rule`` keeps, or None if it does more than that."""
     # Rules that derive from these two apply a momentum, but for one of 0, with which they do no more than these
-    if isinstance(rule, LeakyFeedback) and not rule.momentum:
+    if isinstance(rule, LeakyFeedback) and not rule.traits.momentum:
         return rule.keep
-    return 1.0 if isinstance(rule, ErrorFeedback) and not rule.momentum else None
+    return 1.0 if isinstance(rule, ErrorFeedback) and not rule.traits.momentum else None
 
 
 def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> GlobalMomentum | MomentumCorrection:

@@ -10,6 +10,7 @@ import numpy as np
 from sparse_mpi.arrays import as_tensors
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, sealed
 from sparse_mpi.training.bucket import Bucket
 from sparse_mpi.training.bucket_budget import BucketBudget
@@ -68,9 +69,8 @@ class ReductionSnapshot:
         for bucket, saved in self._begin(states):
             bucket.reducer.take_over(saved, ranks)
             bucket.remembers = True
-            rule = bucket.reducer.feedback
             # A mean over other ranks than before shall move the model as far
-            for array in [*rule.state().values(), *rule.common().values()] if average and ranks != comm.size else ():
+            for array in whole_state(bucket.reducer.feedback).values() if average and ranks != comm.size else ():
                 array *= comm.size / ranks
         if self._budget is not None:
             self._budget.restore(states, ranks, comm)

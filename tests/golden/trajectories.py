@@ -90,7 +90,7 @@ def reduced(comm: Any, *, shapes: Any = SHAPES, **options: Any) -> dict[str, Any
         else:
             trace.add(reducer.step(gradient(comm.rank, step)))
     trace.add(reducer.residual)
-    if reducer.feedback.owes:
+    if reducer.feedback.traits.defers:
         trace.add(reducer.flush(), reducer.residual)
     return trace.end()
 

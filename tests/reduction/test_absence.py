@@ -14,7 +14,7 @@ from .rules import KINDS
 
 LAYOUT = Layout.of([(6, 5), (7,), (9, 8)])
 N, SKIPPED = LAYOUT.size, LAYOUT.parts[1]
-PUSHING = [kind for kind, rule in KINDS.items() if rule.momentum and "ef21" not in kind]
+PUSHING = [kind for kind, rule in KINDS.items() if rule.traits.momentum and "ef21" not in kind]
 
 
 def vector(rank: int, step: int, absent: bool) -> np.ndarray:
@@ -54,7 +54,7 @@ def test_momentum_rests_where_no_rank_has_a_gradient(ranks, kind, algorithm):
 
     def body(comm):
         reducer = SparseAllreduce(LAYOUT, density=1.0, comm=comm, algorithm=algorithm, feedback=KINDS[kind])
-        velocity, m = np.zeros(N), KINDS[kind].momentum
+        velocity, m = np.zeros(N), KINDS[kind].traits.momentum
         for step in range(6):
             absent = step in (2, 3)
             mean = np.mean([vector(rank, step, absent) for rank in range(comm.size)], axis=0)
@@ -73,7 +73,7 @@ def test_momentum_rests_where_no_rank_has_a_gradient(ranks, kind, algorithm):
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize(
     ("kind", "in_place"),
-    [(kind, shared) for kind in PUSHING for shared in (False, True) if KINDS[kind].works_in_place or not shared],
+    [(kind, shared) for kind in PUSHING for shared in (False, True) if KINDS[kind].traits.works_in_place or not shared],
 )
 def test_a_run_that_is_resumed_before_such_a_step_ends_in_the_same_bits(ranks, kind, in_place):
     def body(comm):

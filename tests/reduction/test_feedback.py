@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.sparse import Layout
 
 from .feedback_steps import RANKS, STEPS, consume, joined, picked, sparse, started
@@ -52,7 +53,7 @@ def test_residual_and_sent_add_up_to_the_gradients(steps):
         part = picked(joined(feedback, gradient), chosen)
         acc = feedback.residual.copy()
         consume(feedback, part)
-        assert (feedback.given(acc, part) == part.to_dense()).all()
+        assert (feedback.contribution(acc, part) == part.to_dense()).all()
         gradients, sent = gradients + gradient, sent + part.to_dense()
         assert (sent + feedback.residual == gradients).all()
 
@@ -126,7 +127,7 @@ def test_global_momentum_is_that_of_the_totals(steps, others, in_place):
         feedback.consume(part, picked(total, chosen | others))
         owed = owed - part.to_dense() + 0.5 * total / RANKS
         assert feedback.residual.tolist() == owed.tolist()
-        assert feedback.given(before, part).tolist() == part.to_dense().tolist()
+        assert feedback.contribution(before, part).tolist() == part.to_dense().tolist()
 
 
 @given(STEPS)
@@ -162,7 +163,7 @@ def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
         assert acc.tolist() == [1, 2, 3]
         sent = picked(acc, {2})
         consume(feedback, sent)
-        assert feedback.given(acc, sent).tolist() == [0, 0, 3] and feedback.given(acc, acc).tolist() == [1, 2, 3]
+        assert [feedback.contribution(acc, part).tolist() for part in (sent, acc)] == [[0, 0, 3], [1, 2, 3]]
     assert gradient.tolist() == [1, 2, 3] and feedback.residual.tolist() == [0, 0, 0] and feedback.state() == {}
 
 
@@ -182,7 +183,7 @@ def test_loaded_state_is_a_copy(name):
     feedback.check_state(saved)
     feedback.load(saved)
     joined(feedback, np.ones(2, np.float32))
-    for array in [*feedback.state().values(), *feedback.common().values()]:
+    for array in whole_state(feedback).values():
         array += 7
     assert all(array.tolist() == [1, 2] for array in saved.values())
 

@@ -8,6 +8,7 @@ import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
 from sparse_mpi.algorithms.gtopk import GTopk
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.sparse import Layout
 
 from ..algorithms.conformance import dense_of, same_bytes
@@ -31,7 +32,7 @@ def reducer_of(comm, kind, name="oktopk", **options) -> SparseAllreduce:
 
 
 def remembered(reducer) -> dict[str, np.ndarray]:
-    return reducer.feedback.state() | reducer.feedback.common()
+    return whole_state(reducer.feedback)
 
 
 @few_ranks
@@ -40,7 +41,7 @@ def remembered(reducer) -> dict[str, np.ndarray]:
 @pytest.mark.thin(1)
 def test_in_place_gives_the_same_bits_or_is_refused(ranks, name, kind):
     def body(comm):
-        if not KINDS[kind].works_in_place:
+        if not KINDS[kind].traits.works_in_place:
             with pytest.raises(ValueError, match="in_place must be False with"):
                 reducer_of(comm, kind, name, in_place=True)
             return
@@ -72,13 +73,13 @@ def test_other_numbers_of_ranks_remember_together_what_the_old_ones_did(ranks, k
         reducer.take_over(states[comm.rank :: comm.size], 2)
         own = {name: array.copy() for name, array in remembered(reducer).items()}
         reducer.step(vector(comm.rank, 4), check=True)
-        return own, reducer.feedback.common()
+        return own, reducer.feedback.state(replicated=True)
 
     taken = [own for own, _ in ranks.run(body)]
     rule = KINDS[kind].start(LAYOUT, False, 2)
     for name in rule.state():
         np.testing.assert_allclose(sum(own[name] for own in taken), sum(s[name] for s in states), rtol=1e-5, atol=1e-3)
-    for name in rule.common():
+    for name in rule.state(replicated=True):
         assert all(own[name].tobytes() == states[0][name].tobytes() for own in taken)
 
 
@@ -92,7 +93,7 @@ def test_what_is_common_is_the_same_on_all_ranks_and_results_are_copies(ranks, k
             before = {name: array.copy() for name, array in remembered(reducer).items()}
             total[...] = -1
             assert all(array.tobytes() == before[name].tobytes() for name, array in remembered(reducer).items())
-        return {name: array.tobytes() for name, array in reducer.feedback.common().items()}
+        return {name: array.tobytes() for name, array in reducer.feedback.state(replicated=True).items()}
 
     common = ranks.run(body)
     assert all(own == common[0] for own in common)
@@ -121,7 +122,7 @@ def test_what_is_owed_is_flushed_or_there_is_nothing_to_flush(ranks, kind):
         for step in range(3):
             reducer.step(vector(comm.rank, step))
         before = {name: array.tobytes() for name, array in remembered(reducer).items()}
-        if KINDS[kind].owes:
+        if KINDS[kind].traits.defers:
             owed = reducer.residual.copy()
             return owed, reducer.flush(check=True)
         with pytest.raises(ValueError, match="feedback must owe what was not sent for that to be flushed"):
@@ -130,7 +131,7 @@ def test_what_is_owed_is_flushed_or_there_is_nothing_to_flush(ranks, kind):
         return None, None
 
     results = ranks.run(body)
-    if KINDS[kind].owes:
+    if KINDS[kind].traits.defers:
         owed = np.sum([owed for owed, _ in results], axis=0)
         for _, flushed in results:
             np.testing.assert_allclose(flushed, owed, rtol=1e-5, atol=1e-3)
@@ -143,7 +144,7 @@ def test_an_algorithm_that_is_exempt_from_the_second_law_is_refused_by_rules_tha
     published = GTopk(residual="published")
 
     def body(comm):
-        if not KINDS[kind].needs_conservation:
+        if not KINDS[kind].traits.needs_conservation:
             reducer = reducer_of(comm, kind, published)
             reducer.step(vector(comm.rank, 0), check=True)
             return

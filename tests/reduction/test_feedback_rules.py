@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.feedback import EF21, FEEDBACKS, LeakyFeedback, StepAhead
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.sparse import Layout
 
 from .feedback_steps import STEPS, consume, joined, picked, sparse, started
@@ -18,7 +19,7 @@ from .feedback_steps import STEPS, consume, joined, picked, sparse, started
 @given(STEPS, st.booleans())
 def test_leaky_feedback_keeps_its_share_of_what_is_not_sent(steps, in_place):
     feedback, owed, buffer = started(LeakyFeedback(0.5), in_place=in_place), np.zeros(5), np.zeros(5)
-    assert feedback.leak == 0.5
+    assert feedback.traits.leak == 0.5
     for gradient, chosen in steps:
         buffer += gradient  # as autograd does
         owed = owed + gradient
@@ -28,7 +29,7 @@ def test_leaky_feedback_keeps_its_share_of_what_is_not_sent(steps, in_place):
         consume(feedback, part)
         owed = (owed - part.to_dense()) / 2
         assert feedback.residual.tolist() == owed.tolist()
-        assert feedback.given(before, part).tolist() == part.to_dense().tolist()
+        assert feedback.contribution(before, part).tolist() == part.to_dense().tolist()
 
 
 @pytest.mark.parametrize(("keep", "error"), [(0, ValueError), (1.1, ValueError), ("0.9", TypeError), (True, TypeError)])
@@ -39,7 +40,7 @@ def test_bad_keep(keep, error):
 
 def test_rules_say_what_they_lose():
     """Nothing, unless it is meant."""
-    leaks = {name: kind().leak for name, kind in FEEDBACKS.items() if kind().leak}
+    leaks = {name: kind().traits.leak for name, kind in FEEDBACKS.items() if kind().traits.leak}
     assert leaks == {"leaky": pytest.approx(0.05), "sa-pef": 0.5, "none": 1}
 
 
@@ -54,10 +55,10 @@ def test_ef21_follows_the_paper(steps, weight, others):
         part = picked(acc, chosen)
         total = part.to_dense() + np.isin(np.arange(5), list(others))
         result = picked(total, chosen | others)
-        rule.consume(part, result)
         h, model = h + part.to_dense(), model + total
-        assert rule.outcome(result).tolist() == model.tolist() and rule.residual.tolist() == (v - h).tolist()
-        assert rule.state()["told"].tolist() == h.tolist() and rule.common()["estimate"].tolist() == model.tolist()
+        assert rule.consume(part, result).tolist() == model.tolist() and rule.residual.tolist() == (v - h).tolist()
+        remembered = whole_state(rule)
+        assert remembered["told"].tolist() == h.tolist() and remembered["estimate"].tolist() == model.tolist()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -71,16 +72,15 @@ def test_ef21_begins_anew_where_a_result_is_not_finite(bad, dense):
     accs = [joined(rule, np.array([g, 2.0, 3.0])) for rule, g in zip(ranks, (bad, 5.0), strict=True)]
     total = accs[0] + accs[1] if dense else sparse([0], [bad], 3)
     for rule, acc in zip(ranks, accs, strict=True):
-        rule.consume(acc if dense else sparse([0], acc[:1], 3), total)
-        assert not np.isfinite(rule.outcome(total)[0])
+        assert not np.isfinite(rule.consume(acc if dense else sparse([0], acc[:1], 3), total)[0])
     assert [rule.state()["velocity"][0] for rule in ranks] == [0.0, 3.0]
-    assert all(rule.state()["told"][0] == rule.common()["estimate"][0] == 0 for rule in ranks)
+    assert all(rule.state()["told"][0] == rule.state(replicated=True)["estimate"][0] == 0 for rule in ranks)
     assert all(np.isfinite(array).all() for rule in ranks for array in [*rule.state().values(), rule.residual])
 
 
 def test_ef21_whose_state_was_saved_before_its_first_gradient_takes_that_whole():
     fresh, loaded = started(EF21(0.5), 2), started(EF21(0.5), 2)
-    loaded.load(fresh.state() | fresh.common())
+    loaded.load(whole_state(fresh))
     assert joined(fresh, np.ones(2)).tolist() == joined(loaded, np.ones(2)).tolist() == [1, 1]
 
 
@@ -117,8 +117,8 @@ def test_bad_hyperparameters(kind, value, error, message):
 @pytest.mark.parametrize("name", FEEDBACKS)
 def test_rules_say_whether_they_work_in_place(name):
     rule = FEEDBACKS[name]()
-    if rule.works_in_place:
-        rule.start(Layout.of(3), True, 2).adopt(np.zeros(3))
+    if rule.traits.works_in_place:
+        rule.start(Layout.of(3), True, 2).bind_buffer(np.zeros(3))
     else:
         with pytest.raises(ValueError, match="in_place must be False with"):
             rule.start(Layout.of(3), True, 2)
@@ -130,7 +130,7 @@ def test_the_table_of_rules_says_what_they_declare():
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")
     ]
     table = {row[0].strip("`"): row[3:5] for row in rows if row[0].strip("`") in FEEDBACKS and len(row) == 6}
-    rules = {name: kind() for name, kind in FEEDBACKS.items()}
+    rules = {name: kind().traits for name, kind in FEEDBACKS.items()}
     assert table == {
         name: [f"{100 * rule.leak:.0f} %" if rule.leak else "0", "yes" if rule.works_in_place else "no"]
         for name, rule in rules.items()

@@ -75,7 +75,7 @@ def test_a_flush_is_a_step_without_a_gradient(ranks, rule):
         after = reducer.state_dict().get("velocity")
         assert velocity is None or (np.array_equal(after, velocity) and velocity.any())
         reducer.step(quarters(comm.rank, 4), check=True)
-        return owed, flushed, reducer.feedback.given(owed, owed)
+        return owed, flushed, reducer.feedback.contribution(owed, owed)
 
     results = ranks.run(body)
     owed = np.sum([owed for owed, *_ in results], axis=0)

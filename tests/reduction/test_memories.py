@@ -43,8 +43,8 @@ def test_laws(ranks, name, kind):
     everything_arrives = np.allclose(given, totals, atol=1e-4)
     algorithm = ALGORITHMS[name]()
     sends_all = algorithm.traits.lossless and algorithm.result_band(Layout.of(N), K, ranks.size)[0] == N
-    rule = KINDS[kind]
-    assert everything_arrives == (rule.momentum == 0 and (sends_all or (rule.owes and rule.leak == 0)))
+    rule = KINDS[kind].traits
+    assert everything_arrives == (rule.momentum == 0 and (sends_all or (rule.defers and rule.leak == 0)))
 
 
 @pytest.mark.thin(1, ranks=(3,), kind=("residual", "gmc"))

@@ -72,7 +72,7 @@ SHOWN = [
         (maker, {"feedback": name})
         for maker in LASTING
         for name, rule in feedback.FEEDBACKS.items()
-        if not (maker == "state" and rule().previews)  # a hook cannot move weights before the gradient is computed
+        if not (maker == "state" and rule().traits.previews)  # a hook cannot move weights before the backward pass
     ),
     *((maker, {"feedback": MomentumCorrection(0.9, nesterov=True)}) for maker in LASTING),
     *((maker, {"algorithm": "topka", "selector": "dgc"}) for maker in LASTING),

@@ -39,7 +39,7 @@ class Run:
         layers += [torch.nn.Linear(288, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
         self.net = torch.nn.Sequential(*layers).to(dtype)
         self.dtype, self.options = dtype, options
-        corrected = options is not None and FEEDBACKS[options.get("feedback", "residual")]().momentum > 0
+        corrected = options is not None and FEEDBACKS[options.get("feedback", "residual")]().traits.momentum > 0
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.0 if corrected else 0.9)
         self.saw: dict = {"losses": [], "buckets": []}
         self.given = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]

@@ -8,6 +8,7 @@ import torch
 
 from sparse_mpi import EF21, ErrorFeedback, StepAhead, World
 from sparse_mpi.comm import NullComm
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.optim import DistributedOptimizer
 
 from ..reduction.rules import KINDS, RULES
@@ -59,7 +60,7 @@ def test_overlap_and_place_change_no_bit(ranks, kind, passes):
     early = trained(ranks, kind, **options)
     assert np.array_equal(trained(ranks, kind, overlap=False, **options), early)
     assert not np.allclose(early, weights(net()))
-    if KINDS[kind].works_in_place:  # passes then join the residual one by one
+    if KINDS[kind].traits.works_in_place:  # passes then join the residual one by one
         shared = trained(ranks, kind, in_place=True, **options)
         np.testing.assert_allclose(shared, early, rtol=0, atol=0 if passes == 1 else 1e-5)
 
@@ -213,9 +214,9 @@ def test_other_ranks_go_on_where_the_old_ones_stopped(kind):
         optimizer = made(comm, model, kind, bucket_cap_mb=None)
         optimizer.reduction.take_over(states[comm.rank :: comm.size], 4)
         rule = optimizer.reduction.buckets[0].reducer.feedback
-        taken = {name: array.copy() for name, array in (rule.state() | rule.common()).items()}
+        taken = {name: array.copy() for name, array in whole_state(rule).items()}
         steps(comm, model, optimizer, range(4, 6))
-        return taken, list(rule.state()), list(rule.common())
+        return taken, list(rule.state()), list(rule.state(replicated=True))
 
     results = World(2).run(body)
     for name in results[0][1]:

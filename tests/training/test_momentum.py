@@ -160,14 +160,14 @@ def test_momentum_is_taken_over_by_default_where_that_is_possible_and_said_so(ma
     optimizer = optimizer_of(options, make, **own)
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == bool(says)
-    taken = optimizer.reduction.buckets[0].reducer.feedback.momentum
+    taken = optimizer.reduction.buckets[0].reducer.feedback.traits.momentum
     assert taken == (own["momentum"] if "SGD" in says or options.get("momentum") == "global" else 0)
 
 
 def test_a_leak_goes_with_momentum_that_is_taken_over():
     for feedback, keep in (("residual", 1.0), ("leaky", 0.95), (LeakyFeedback(0.9), 0.9)):
         rule = optimizer_of({"feedback": feedback}, momentum=0.8).reduction.buckets[0].reducer.feedback
-        assert (rule.momentum, rule.keep) == (0.8, keep) and rule.leak == pytest.approx(1 - keep)
+        assert (rule.momentum, rule.keep) == (0.8, keep) and rule.traits.leak == pytest.approx(1 - keep)
         assert rule.late == pytest.approx(0.6 + 0.2 / 3)  # one entry in three arrives in a step
     with pytest.raises(ValueError, match="feedback must be 'residual' with momentum='corrected', got one that keeps 0"):
         optimizer_of({"feedback": "leaky", "momentum": "corrected"}, momentum=0.8)

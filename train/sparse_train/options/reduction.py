@@ -182,13 +182,13 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     if args.arrival and (sgd or args.feedback not in ("residual", "leaky")):
         parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual or leaky")
     args.arrival = not sgd and args.feedback in ("residual", "leaky") if args.arrival is None else args.arrival
-    possible = rule.works_in_place and args.clip_norm is None
+    possible = rule.traits.works_in_place and args.clip_norm is None
     if args.zero_copy and not possible:
-        able = ", ".join(name for name, kind in sparse_mpi.FEEDBACKS.items() if kind().works_in_place)
+        able = ", ".join(name for name, kind in sparse_mpi.FEEDBACKS.items() if kind().traits.works_in_place)
         parser.error(f"argument --zero-copy: needs --feedback {able}, and no clipping (--clip-norm inf)")
-    if args.flush and not rule.owes:
+    if args.flush and not rule.traits.defers:
         parser.error(f"argument --flush: --feedback {args.feedback} owes nothing; leave out one of them")
-    if rule.previews and args.optimizer != "sgd":
+    if rule.traits.previews and args.optimizer != "sgd":
         parser.error(
             f"argument --feedback: {args.feedback} computes gradients ahead by a step of sgd, not of {args.optimizer}; "
             "use --feedback residual, or --optimizer sgd"
