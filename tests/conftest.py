@@ -10,11 +10,19 @@ Not all items of a test are run each time: see `tests/tiers.py`, and the option 
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from argparse import ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+# Recorded bytes are those of one thread, and of kernels that every x86 processor with AVX2 has: NumPy and torch read
+# this when they are first imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if platform.machine() == "x86_64":
+    os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -40,6 +40,18 @@ class Reduction(NamedTuple):
     sent: SparseVector | Array  #: this rank's net contribution
 
 
+class Carried(Reduction):
+    """A reduction that has carried a second vector, as an attribute: its sums at the entries of ``total``."""
+
+    beside: Array
+
+    def __new__(cls, total: SparseVector | Array, sent: SparseVector | Array, beside: Array) -> Carried:
+        """Return the reduction, which is a pair as every other, with ``beside``, the same bytes on every rank."""
+        made = super().__new__(cls, total, sent)
+        made.beside = beside
+        return made
+
+
 class Bound(NamedTuple):
     """The most one rank sends in one step."""
 
@@ -73,6 +85,7 @@ class Traits:
     rounds_relative_to_norm: bool = False  #: ``sent`` is rounded relative to the norm of acc, not element by element
     lossless: bool = True  #: values are sent in full precision
     accumulates: bool = False  #: `reduce` hands ``add`` on to its selector; otherwise the caller adds it beforehand
+    carries: bool = False  #: `reduce` takes a second vector too, ``beside``, and adds it up where ``total`` has entries
     prepares: bool = False  #: `prepare` does a part of the next step's work, which may overlap the backward pass
     auto_candidate: bool = False  #: ``algorithm="auto"`` may choose it, for any gradient
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
@@ -144,6 +157,9 @@ class Algorithm(ABC):
             layout: the shapes of the tensors that make up ``acc``, the same as in `init`.
             add: ``(n,)`` what has yet to be added to ``acc``, in place. An algorithm that `accumulates` hands it on to
                 ``selector.select``, which adds it in the pass that selects. All others are given None.
+
+        An algorithm that `carries` may be given ``beside`` too: ``(n,)`` of the dtype of acc, not negative, to be added
+        up at the entries of the result, coarsely. It then returns a `Carried`.
         """
 
     @abstractmethod

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, Reduction, Traits
 from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split_reduce, stages
 from sparse_mpi.algorithms.global_threshold import (
     Bracket,
@@ -50,7 +50,17 @@ from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, all_at_least, equal_boundaries, regions_of, subtract, take
 from sparse_mpi.wire import BitPacked, Int8, Wire
-from sparse_mpi.wire.packed import POSITIONS, Ballots, Complete, pack_positions, positions_lengths, unpack_positions
+from sparse_mpi.wire.codecs import Log4
+from sparse_mpi.wire.packed import (
+    POSITIONS,
+    Ballots,
+    Complete,
+    Paired,
+    pack_positions,
+    paired,
+    positions_lengths,
+    unpack_positions,
+)
 
 # Ownership of entries: neighbouring indices belong to different ranks, whose shares are equal on any gradient.
 #
@@ -244,7 +254,7 @@ def most_rounds(k: int) -> int:
     return 1 + ceil((12 + MANTISSA) / log2(CANDIDATES + 1))
 
 
-BALLOTS, WHOLE = Ballots(), BitPacked()
+BALLOTS, WHOLE, BESIDE = Ballots(), BitPacked(), Complete(Log4())
 TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
 STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
@@ -311,15 +321,22 @@ class Elect(Algorithm):
         are elected ahead of their step. At the usual density 8 bits a value are as many bytes as Ok-Topk's 1 % in 32,
         and as accurate as dense.
         """
-        lossless, ahead = self.wire.lossless, self.lag > 0
-        return Traits(lossless=lossless, accumulates=not ahead, prepares=ahead, usual_density=0.0275)
+        lossless, ahead, carries = self.wire.lossless, self.lag > 0, self.wire.codec is not None
+        return Traits(lossless=lossless, accumulates=not ahead, carries=carries, prepares=ahead, usual_density=0.0275)
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
         """Return the state before the first step."""
         return ElectState(self.selector.init(layout, k), ThresholdPredictor())
 
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: ElectState, layout: Layout, add: Array | None = None
+        self,
+        acc: Array,
+        k: int,
+        comm: Comm,
+        state: ElectState,
+        layout: Layout,
+        add: Array | None = None,
+        beside: Array | None = None,
     ) -> tuple[Reduction, ElectState]:
         """Return the sums of all ranks' ``acc`` at the entries that they elect.
 
@@ -334,8 +351,16 @@ class Elect(Algorithm):
 
         # Sum: every rank adds all that it has of the elected entries, whether it voted for them or not.
         contribution = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))
-        total, sent = self._sum(contribution, comm, self._sum_wire(k, len(acc), comm.size))
-        return Reduction(total, sent), state
+        wire = self._sum_wire(k, len(acc), comm.size)
+        if beside is None:
+            total, sent = self._sum(contribution.values, comm, wire)
+            return Reduction(contribution._replace(values=total), contribution._replace(values=sent)), state
+
+        # Two numbers an entry travel in the same messages, the second one as a power of 4.
+        numbers = paired(contribution.values, kernels.of(beside).gather(beside, elected))
+        total, sent = self._sum(numbers, comm, Paired((wire, wire if wire is WHOLE else BESIDE)), each=2)
+        mine, ours = (contribution._replace(values=x[::2].copy()) for x in (sent, total))
+        return Carried(ours, mine, total[1::2].copy()), state
 
     def prepare(self, residual: Array, comm: Comm, state: ElectState) -> ElectState:
         """Elect the entries of the next step by ``residual``, unless that was done; see `Algorithm.prepare`."""
@@ -390,25 +415,25 @@ class Elect(Algorithm):
         share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
         return indices, ElectState(selection, threshold, k, share, my_vote_sum=my_vote_sum, all_vote_sum=all_vote_sum)
 
-    def _sum(self, contribution: SparseVector, comm: Comm, wire: Wire) -> tuple[SparseVector, SparseVector]:
-        """Add up values of entries that are the same on all ranks.
+    def _sum(self, values: Array, comm: Comm, wire: Wire | Paired, each: int = 1) -> tuple[Array, Array]:
+        """Add up values ``(m,)`` of entries that are the same on all ranks.
 
         Args:
-            contribution: this rank's entries.
+            values: this rank's.
             comm: all ranks.
-            wire: the format of their values.
+            wire: their format.
+            each: values of an entry, which stay together.
 
         Returns:
-            The sums, and this rank's contribution to them, both with the indices of ``contribution``.
+            The sums ``(m,)``, and this rank's contribution to them ``(m,)``.
         """
-        values = contribution.values
         m, xp, dtype = len(values), namespace(values), values.dtype
-        # Reduce-scatter: entries are numbered, and each rank adds up an equal share of the numbers, without gaps.
-        numbered = SparseVector(xp.arange(m, dtype=contribution.indices.dtype), values, m)
-        bounds = equal_boundaries(m, comm.size)
+        # Reduce-scatter: values are numbered, and each rank adds up an equal share of the numbers, without gaps.
+        numbered = SparseVector(xp.arange(m, dtype=index_dtype(m)), values, m)
+        bounds = each * equal_boundaries(m // each, comm.size)
         shares, sizes = regions_of(bounds), np.diff(bounds)
         own = slice(comm.rank, comm.rank + 1)
-        summed, sent, _ = split_reduce(numbered, bounds, self._radix(m, comm.size), wire, comm)
+        summed, sent, _ = split_reduce(numbered, bounds, self._radix(m // each, comm.size), wire, comm)
         # Allgather: every rank gets the sums of all shares.
         packed = wire.pack(summed, sizes[own], shares[own])
         gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))
@@ -416,7 +441,7 @@ class Elect(Algorithm):
         # Owed: what rounding takes from a sum stays with the rank that added it up.
         if not wire.lossless:
             sent = subtract(sent, subtract(summed, packed.vector))
-        return contribution._replace(values=total.values), contribution._replace(values=sent.values)
+        return total.values, sent.values
 
     def _radix(self, k: int, ranks: int) -> int | None:
         """Return the groups into which a stage divides so many ranks; None makes a single stage."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sparse_mpi.feedback.base import ErrorFeedback, Feedback, FeedbackTraits
+from sparse_mpi.feedback.base import ErrorFeedback, Feedback, FeedbackTraits, NoFeedback
 from sparse_mpi.feedback.ef21 import EF21
 from sparse_mpi.feedback.momentum import GlobalMomentum, MomentumCorrection
-from sparse_mpi.feedback.nothing import NoFeedback
 from sparse_mpi.feedback.wrapped import LeakyFeedback, StepAhead
 
 FEEDBACKS: dict[str, type] = {

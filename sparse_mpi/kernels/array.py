@@ -20,6 +20,7 @@ __all__ = [
     "clear",
     "contains",
     "count",
+    "follow_squares",
     "from_int8",
     "from_levels",
     "gather",
@@ -173,6 +174,13 @@ def subtract_dense(x: Array, values: Array) -> None:
     with np.errstate(invalid="ignore"):
         x -= values
     x[~np.isfinite(values)] = 0
+
+
+def follow_squares(mean: Array, x: Array, weight: float) -> None:
+    """See `base.Kernels.follow_squares`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        change = (x * x - mean) * mean.dtype.type(weight)
+    mean += np.where(np.isfinite(change), change, mean.dtype.type(0))
 
 
 def gather(x: Array, indices: Array) -> Array:

@@ -153,6 +153,12 @@ class Kernels(Protocol):
     def subtract_dense(self, x: Array, values: Array) -> None:
         """Subtract ``values`` ``(n,)`` from ``x`` in place; set 0 where a value is not finite. ``x`` is contiguous."""
 
+    def follow_squares(self, mean: Array, x: Array, weight: float) -> None:
+        """Move ``mean`` ``(n,)``, contiguous, towards the squares of ``x`` in place: ``mean += weight (x^2 - mean)``.
+
+        An element stays as it is where its square is not finite. Both are of one dtype, float32 or float64.
+        """
+
     def gather(self, x: Array, indices: Array) -> Array:
         """Return ``x[indices]`` ``(m,)``."""
 

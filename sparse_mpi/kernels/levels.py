@@ -91,7 +91,7 @@ class _Blocks:
         self.x, self.edges = x, edges
         self.finite = np.isfinite(x)
         self.magnitudes = np.where(self.finite, np.abs(x), np.float32(0))
-        self.of, self.places = _numbers(edges)
+        self.of, self.places = numbered_blocks(edges)
         self.rows = self.filled(self.magnitudes, 0)  # (b, SCALED)
 
     def filled(self, values: Array, rest: float) -> Array:
@@ -119,7 +119,7 @@ class _Blocks:
 def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
     """See `base.Kernels.from_levels`."""
     half = 1 << (bits - 1)
-    of, places = _numbers(edges)
+    of, places = numbered_blocks(edges)
     starts, each = code_places(edges, bits), 8 // bits
     shifts = (places % each * bits).astype(np.uint8)
     own = codes[starts[of] + places // each] >> shifts & np.uint8(2 * half - 1)
@@ -136,7 +136,7 @@ def _spaced(words: Array, steps: int) -> tuple[Array, Array]:
     return low, (high - low) / np.float32(steps)
 
 
-def _numbers(edges: np.ndarray) -> tuple[Array, Array]:
+def numbered_blocks(edges: np.ndarray) -> tuple[Array, Array]:
     """Return for each of n values its block ``(n,)`` and its place in it ``(n,)``."""
     counts = np.diff(edges)
     of = np.repeat(np.arange(len(counts)), counts)

@@ -187,6 +187,29 @@ def check_together(feedback: Feedback, algorithm: Algorithm) -> None:
         )
 
 
+def can_carry(algorithm: str | Algorithm, options: dict[str, Any]) -> bool:
+    """Return True if ``algorithm`` with these options can add up a second vector beside the gradient."""
+    try:
+        return make_algorithm(algorithm, options).traits.carries
+    except (TypeError, ValueError):  # "auto", options of a team, and what the reducer will refuse
+        return False
+
+
+def check_second_moment(second_moment: float, algorithm: Algorithm | None, in_place: bool) -> None:
+    """Raise TypeError or ValueError unless a second moment of that beta can travel with entries of ``algorithm``."""
+    check_range("second_moment", second_moment, "[0, 1)", "0.999 is Adam's, None keeps none")
+    if algorithm is None or not algorithm.traits.carries:
+        able = ", ".join(name for name, kind in ALGORITHMS.items() if kind().traits.carries)
+        raise ValueError(
+            f"algorithm must carry a second moment beside its values, as {able} does with packed wires, got "
+            f"{algorithm or 'auto'!r}; use it, or second_moment=None"
+        )
+    if in_place:
+        raise ValueError(
+            "in_place must be False with a second moment, which needs the gradient apart from the residual, got True"
+        )
+
+
 def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: bool) -> Feedback:
     """Return a feedback rule by name, or the given instance, if it can be combined with ``clip_norm`` and ``in_place``.
 

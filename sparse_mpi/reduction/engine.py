@@ -16,6 +16,7 @@ import numpy as np
 
 from sparse_mpi import arrays, kernels
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm, Reduction
+from sparse_mpi.algorithms.base import Carried
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -24,6 +25,7 @@ from sparse_mpi.reduction.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reduction.laws import check_laws, raise_nonfinite
 from sparse_mpi.reduction.policy import Plan
 from sparse_mpi.reduction.report import Instrumented, StepReport, check_added, instrument, summarise, unselected
+from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.watch import Watch
 from sparse_mpi.sparse import SparseVector
@@ -111,6 +113,7 @@ class Engine:
         ranks: the number of ranks whose gradients are in the last result.
         whole: the last step was to send every entry.
         absence: of gradients, in a step.
+        second_moment: of this rank's gradients, where it is to travel with the entries.
         watch: measures the quality of some steps, if set.
         report: counts and times of the last step.
         prepared: traffic of what was prepared for the next step in the background, if anything was.
@@ -123,6 +126,8 @@ class Engine:
         self.ranks: int = comm.size
         self.whole: bool = False
         self.absence = Absence(len(self.layout.shapes))
+        beta = settings.second_moment
+        self.second_moment: SecondMoment | None = None if beta is None else SecondMoment(beta, self.layout)
         self.watch: Watch | None = None
         self.report: StepReport | None = None
         self.prepared: Traffic | None = None
@@ -218,6 +223,8 @@ class Engine:
             if self.settings.clip_norm is not None:
                 factor = self.clipping_factor(flat) if factor is None else factor
                 flat = scaled(arrays.widened(flat), factor)
+            if self.second_moment is not None:
+                self.second_moment.update(flat, self.absence.everywhere)
             self._acc, self._add = self.feedback.accumulate(flat)
             # An algorithm that accumulates has its selector add the gradient, in the pass over acc that selects
             if join or not self.exchange.algorithm.traits.accumulates:
@@ -238,10 +245,15 @@ class Engine:
         if sends_all:
             state = DENSE.init(self.layout, self.settings.k, self.comm.size)
             reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
+            if self.second_moment is not None:
+                moments = self.comm.allreduce(self.second_moment.like(acc))
+                reduction = Carried(reduction.total, reduction.sent, moments)
             return Attempt(reduction, self.exchange.instrumented.forget(self.exchange.state), agreed, initial)
         # Sparse: the algorithm selects about k entries, and exactly one of its selections adds the gradient
         exchange = self.exchange
-        reduction, state = exchange.instrumented.reduce(acc, plan.k, self.comm, exchange.state, self.layout, add)
+        reduce: Callable[..., tuple[Reduction, Any]] = exchange.instrumented.reduce
+        beside = {} if self.second_moment is None else {"beside": self.second_moment.like(acc)}
+        reduction, state = reduce(acc, plan.k, self.comm, exchange.state, self.layout, add, **beside)
         check_added(exchange.selectors, exchange.algorithm, add)
         return Attempt(reduction, state, agreed, initial)
 
@@ -257,6 +269,8 @@ class Engine:
         reduction, agreed = attempt.reduction, attempt.agreed
         result = self.feedback.consume(reduction.sent, reduction.total, self.ranks)
         self.exchange.state, self._acc, self._add = attempt.state, None, None
+        if self.second_moment is not None and isinstance(reduction, Carried):
+            self.second_moment.sums = reduction.beside
         # Prepare the next step now if the next gradient will be added to the residual from outside.
         whole = agreed.plan.dense or agreed.plan.flush
         if self.settings.in_place and not whole:

@@ -23,6 +23,7 @@ from sparse_mpi.reduction.autotune import fastest, fastest_now
 from sparse_mpi.reduction.engine import Absence, Direct, Engine
 from sparse_mpi.reduction.policy import Budget, FixedK, Plan
 from sparse_mpi.reduction.report import StepReport
+from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.reduction.snapshot import Snapshot
 from sparse_mpi.reduction.watch import Watch
@@ -52,6 +53,8 @@ class SparseAllreduce:
             which saves the pass that adds the gradient. Only for rules that work in place, without clip_norm.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one.
+        second_moment: keep the moving mean of the squares of this rank's gradients, with this weight of the past, and
+            add it up over the ranks where the result has entries, see `SecondMoment`; in ``reducer.second_moment``.
         settings: all these arguments but comm, checked before; nothing else is given then.
 
     Raises:
@@ -70,6 +73,7 @@ class SparseAllreduce:
         clip_norm: float | None = None,
         in_place: bool = False,
         nonfinite: str = "keep",
+        second_moment: float | None = None,
         budget: str | None = None,
         step_seconds: float | None = None,
         settings: Settings | None = None,
@@ -89,6 +93,7 @@ class SparseAllreduce:
                     clip_norm=clip_norm,
                     in_place=in_place,
                     nonfinite=nonfinite,
+                    second_moment=second_moment,
                     budget=budget,
                     step_seconds=step_seconds,
                     **options,
@@ -154,6 +159,11 @@ class SparseAllreduce:
     def absence(self) -> Absence:
         """Return which tensors have no gradient, in a step."""
         return self.engine.absence
+
+    @property
+    def second_moment(self) -> SecondMoment | None:
+        """Return the second moment of this rank's gradients, and its sums at the entries of the last result."""
+        return self.engine.second_moment
 
     @property
     def report(self) -> StepReport | None:

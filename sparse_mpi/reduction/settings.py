@@ -9,7 +9,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.checks import check_choice
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.arguments import check_together, make_feedback, resolve_k, usual_density
+from sparse_mpi.reduction.arguments import check_second_moment, check_together, make_feedback, resolve_k, usual_density
 from sparse_mpi.reduction.autotune import make_candidate
 from sparse_mpi.sparse import Layout
 
@@ -25,6 +25,7 @@ class Settings:
     clip_norm: float | None = None
     in_place: bool = False
     nonfinite: str = "keep"
+    second_moment: float | None = None
     goal: Goal | None = None  # of a budget, which then sets k
 
     @property
@@ -39,6 +40,7 @@ class Settings:
             "clip_norm": self.clip_norm,
             "in_place": self.in_place,
             "nonfinite": self.nonfinite,
+            "second_moment": self.second_moment,
             "budget": self.goal,
         }
 
@@ -59,6 +61,7 @@ def make_settings(
     clip_norm: float | None = None,
     in_place: bool = False,
     nonfinite: str = "keep",
+    second_moment: float | None = None,
     budget: str | None = None,
     step_seconds: float | None = None,
     **options: Any,
@@ -75,6 +78,8 @@ def make_settings(
     chosen = make_candidate(algorithm, options)
     if chosen is not None:
         check_together(rule, chosen)
+    if second_moment is not None:
+        check_second_moment(second_moment, chosen, in_place)
     goal = make_goal(budget, step_seconds, k=k, density=density)
     entries = resolve_k(shapes.size, k, density, usual_density(algorithm))
-    return Settings(shapes, entries, chosen, rule, clip_norm, in_place, nonfinite, goal)
+    return Settings(shapes, entries, chosen, rule, clip_norm, in_place, nonfinite, second_moment, goal)

@@ -50,7 +50,8 @@ class Snapshot:
         spent = {} if self._budget is None else {BUDGET: self._budget.tracker.state()}
         exchange = {"state": asdict(engine.exchange.state, dict_factory=on_host)}
         dtype = {DTYPE: engine.exchange.dtype and engine.exchange.dtype.name}
-        return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | spent)
+        moment = {} if engine.second_moment is None else engine.second_moment.state()
+        return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | moment | spent)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore what `taken` returned, on the same rank of as many ranks. Collective.
@@ -75,6 +76,8 @@ class Snapshot:
         # Where a state does not tell the type of acc, it is that of what is remembered
         engine.exchange.state, engine.exchange.dtype = restored, np.dtype(state.get(DTYPE) or dtype)
         self._load({name: array.astype(dtype, copy=False) for name, array in remembered.items()})
+        if engine.second_moment is not None:
+            engine.second_moment.load(state)
         if self._budget is not None and BUDGET in state:
             self._budget.tracker.load(state[BUDGET])
 
@@ -103,6 +106,8 @@ class Snapshot:
         size = engine.layout.size
         replicated = engine.feedback.state(replicated=True)
         self._load(owed | {name: from_first(states, name, size, comm) for name in replicated})
+        if engine.second_moment is not None:
+            engine.second_moment.deal(states, ranks, comm)
         if self._budget is not None:
             self._budget.tracker.take_over([state[BUDGET] for state in states if BUDGET in state], comm)
 
@@ -139,6 +144,8 @@ class Snapshot:
                     "load it into a SparseAllreduce made with the arguments it was saved from"
                 )
         self._engine.feedback.check_state(state)
+        if self._engine.second_moment is not None:
+            self._engine.second_moment.check_state(state)
         if state.get(DTYPE) is not None:
             check_choice(f"state[{DTYPE!r}]", state[DTYPE], ("float32", "float64"))
         if self._budget is not None and BUDGET in state:

@@ -18,10 +18,11 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.deprecated import takes_alias
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback, GlobalMomentum
-from sparse_mpi.reduction.arguments import resolve_k, usual_density
+from sparse_mpi.reduction.arguments import can_carry, resolve_k, usual_density
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.optimizer_momentum import (
     TAKING,
+    USUAL_DENSITY,
     along_gradients,
     announcement,
     default_mode,
@@ -30,7 +31,7 @@ from sparse_mpi.training.optimizer_momentum import (
 )
 from sparse_mpi.training.parameters import ordered
 from sparse_mpi.training.reduction import GradientReduction, is_distributed
-from sparse_mpi.training.staleness_adam import StalenessAwareAdam
+from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam, second_beta
 
 Average: str = "average"
 Sum: str = "sum"
@@ -224,7 +225,8 @@ def DistributedOptimizer(
         named_parameters: ``model.named_parameters()``. It is checked that the optimizer has parameters of that model,
             and gradients are reduced in the model's order; the default is the optimizer's order.
         k: the number of the gradient's entries that a rank may send in a step.
-        density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect.
+        density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect, or 0.0214 where a
+            second moment travels, which makes as many bytes.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`. Duplicated.
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`. The
             default of all that trains, elect, was as accurate as dense sums; that of bare sums is oktopk.
@@ -237,10 +239,12 @@ def DistributedOptimizer(
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
             selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
             momentum for sums that arrive late: 0.8 for 0.9, see `optimizer_momentum.matched`. For Adam and
-            AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
+            AdamW ``"second-moment"``: each rank keeps that of its own gradients, and an algorithm that can carry it
+            adds it up beside the entries, for a byte each: they move their weights at once, without the first
+            moment. And ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
             `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in torch. None
-            takes ``"matched"`` or ``"arrival"`` where that is possible with optimizer and ``feedback``, and says so in
-            a line on stderr.
+            takes ``"matched"``, ``"second-moment"`` or ``"arrival"`` where that is possible with optimizer, algorithm
+            and ``feedback``, and says so in a line on stderr.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
@@ -279,12 +283,16 @@ def DistributedOptimizer(
         if is_distributed(optimizer):
             raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
         parameters = ordered(optimizer, named_parameters)
-        mode = default_mode(optimizer, feedback) if momentum is None else momentum
         share = 0.0  # a budget may leave little room
         if budget is None and step_seconds is None:
             # The share of entries that arrive in a step, by which momentum is matched to their wait
             elements = max(1, sum(p.numel() for p in parameters if p.requires_grad))
             share = resolve_k(elements, k, density, usual_density(algorithm)) / elements
+        # A second moment can travel where a part of the entries does
+        carries = share < 1 and not in_place and can_carry(algorithm, options)
+        mode = default_mode(optimizer, feedback, carries) if momentum is None else momentum
+        if mode == TRAVELLING and share and k is None and density is None:
+            density = USUAL_DENSITY
         rule = momentum_rule(optimizer, feedback, mode, share)
         say(op=op, parameters=len(parameters), momentum=mode)
     late = rule.late if isinstance(rule, GlobalMomentum) else None
@@ -302,6 +310,7 @@ def DistributedOptimizer(
         clip_norm=clip_norm,
         in_place=in_place,
         nonfinite=nonfinite,
+        second_moment=second_beta(optimizer) if mode == TRAVELLING else None,
         passes=backward_passes_per_step,
         average=op == Average,
         bucket_cap_mb=bucket_cap_mb,
@@ -313,7 +322,7 @@ def DistributedOptimizer(
     # The momentum of now: `without_momentum` raises when somebody changes it in the optimizer
     taken = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
     state = MomentumState(taken, taken if late is None else late, mode in ("matched", "global"))
-    state.adam = StalenessAwareAdam(reduction) if mode == "arrival" else None
+    state.adam = StalenessAwareAdam(reduction) if mode in ("arrival", TRAVELLING) else None
     return _class_of(type(optimizer))(optimizer, reduction, state)  # type: ignore[arg-type]
 
 

@@ -15,27 +15,28 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
-from sparse_mpi.training.staleness_adam import check_adam
+from sparse_mpi.training.staleness_adam import TRAVELLING, check_adam
 
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
-MODES = ("local", *TAKING, "arrival")
+MODES = ("local", *TAKING, "arrival", TRAVELLING)
+USUAL_DENSITY = 0.0214  # with second moments: elect sends as many bytes as at its usual density without
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
 DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
 
 
-def default_mode(optimizer: Optimizer, feedback: str | Feedback) -> str:
+def default_mode(optimizer: Optimizer, feedback: str | Feedback, carries: bool) -> str:
     """Return the mode in which training of sparse sums comes closest to that of dense ones, of those that can be used.
 
-    The momentum of SGD becomes global and is matched to the wait, and Adam goes by arrival, if ``feedback`` leaves that
-    open.
+    The momentum of SGD becomes global and is matched to the wait, and Adam goes by second moments that travel, where
+    the algorithm ``carries`` them, or else by arrival, if ``feedback`` leaves that open.
     """
-    # SGD is fit for the first alone, Adam for the second
-    for mode in ("matched", "arrival"):
+    # SGD is fit for the first alone, Adam for the others
+    for mode in ("matched", *([TRAVELLING] if carries else []), "arrival"):
         try:
             momentum_rule(optimizer, feedback, mode)
         except (TypeError, ValueError):
             continue
-        if mode == "arrival" or optimizer.param_groups[0]["momentum"]:  # SGD may have none to take over
+        if mode != "matched" or optimizer.param_groups[0]["momentum"]:  # SGD may have none to take over
             return mode
     return "local"
 
@@ -59,6 +60,9 @@ def announcement(optimizer: Optimizer, mode: str, late: float | None) -> str:
     return {
         "matched": f"sparse_mpi: {name}'s momentum enters before entries are selected, as {late or 0:.3g} for sums "
         "that are late (momentum='matched'); momentum='global' keeps the number, 'local' leaves it to the optimizer",
+        TRAVELLING: f"sparse_mpi: {name} divides by second moments of the ranks' own gradients, which travel with the "
+        f"entries (momentum={TRAVELLING!r}); 'arrival' makes up for the steps that an entry has waited, 'local' takes "
+        "entries as they come",
         "arrival": f"sparse_mpi: {name} makes up for the steps that an entry has waited (momentum='arrival'); "
         "momentum='local' takes entries as they come",
     }.get(mode, "")
@@ -83,9 +87,9 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
             f"feedback must be 'residual' or leaky with momentum={momentum!r}, which says what happens to late "
             f"entries, got {feedback!r}; use momentum='local', and an optimizer without momentum"
         )
-    # Adam: the moments catch up, and error feedback stays as it is
-    if momentum == "arrival":
-        check_adam(optimizer)
+    # Adam: the moments catch up or travel, and error feedback stays as it is
+    if momentum in ("arrival", TRAVELLING):
+        check_adam(optimizer, momentum)
         return feedback
     # SGD: a rule with its momentum takes the place of feedback
     if momentum != "local" and keep is not None:

@@ -56,8 +56,9 @@ class GradientReduction:
 
     Args:
         parameters: in the order in which the model uses them; those that need no gradient are left out.
-        k, density, comm, algorithm, feedback, budget, step_seconds, nonfinite, options: as for `SparseAllreduce`; ``k``
-            and what is set instead of it are for all parameters together. The communicator is duplicated.
+        k, density, comm, algorithm, feedback, budget, step_seconds, nonfinite, second_moment, options: as for
+            `SparseAllreduce`; ``k`` and what is set instead of it are for all parameters together. The communicator is
+            duplicated.
         clip_norm: as for `SparseAllreduce`, but of the sum with ``average=False``; of the whole gradient if nothing
             overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
         in_place: see `Bucket`.
@@ -92,6 +93,7 @@ class GradientReduction:
         clip_norm: float | None = None,
         in_place: bool = False,
         nonfinite: str = "keep",
+        second_moment: float | None = None,
         budget: str | None = None,
         step_seconds: float | None = None,
         passes: int = 1,
@@ -119,6 +121,7 @@ class GradientReduction:
                 clip_norm=clip_norm,
                 in_place=in_place,
                 nonfinite=nonfinite,
+                second_moment=second_moment,
                 budget=budget,
                 step_seconds=step_seconds,
                 **options,

@@ -1,10 +1,15 @@
-"""Adam and AdamW by arrival: an entry of the gradient that arrives after d steps catches up on the d steps it missed.
+"""Adam and AdamW of entries that arrive late, in two ways: by a second moment that travels with them, or by arrival.
 
-Adam divides by the root of a second moment. To a sum of d gradients that arrives at once this does two wrongs: the sum
-moves its weight once, though its parts would have moved it d times, and it enters the second moment as one gradient
-that is d times too large. At 1 % an entry arrives about every 100 steps. So each entry's waiting time is kept, and what
-arrives is taken for d equal gradients in d steps, all of which are replayed at once. Waiting times follow from the
-results, which are the same on all ranks, so that nothing more is sent.
+Where a second moment comes with the entries, see `SecondMoment`, each moves its weight by its value over the root of
+that, at once: the sum that waited in the residual has gathered what a first moment would, so that beta1 has no part.
+The optimizer then keeps no moments.
+
+Otherwise an entry of the gradient that arrives after d steps catches up on the d steps that it missed. Adam divides by
+the root of a second moment. To a sum of d gradients that arrives at once this does two wrongs: the sum moves its weight
+once, though its parts would have moved it d times, and it enters the second moment as one gradient that is d times too
+large. At 1 % an entry arrives about every 100 steps. So each entry's waiting time is kept, and what arrives is taken
+for d equal gradients in d steps, all of which are replayed at once. Waiting times follow from the results, which are
+the same on all ranks, so that nothing more is sent.
 
 An entry has arrived if the result of the reduction has its index, whatever its value, also 0; all have if the result is
 dense, or if the step was to send all of them (k = n). So at density 1 training is that of torch's Adam, to rounding.
@@ -22,6 +27,8 @@ from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
 from sparse_mpi.training.reduction import GradientReduction
+
+TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
 
 Places = tuple[Any, ...]  # an index of a tensor
 EVERYWHERE: Places = (...,)
@@ -61,22 +68,59 @@ class StalenessAwareAdam:
         partly = [p for p, _ in moved if p in masks]
         # What is not 0 although it has not arrived was added by the caller, and moves its weight too
         places = dict(zip(partly, _places([masks[p] | (p.grad != 0) for p in partly]), strict=True))
+        seconds = {p: moment for bucket in self._reduction.buckets for p, moment in bucket.second_moments().items()}
         for parameter, group in moved:
-            decoupled = isinstance(optimizer, AdamW) or group.get("decoupled_weight_decay", False)
+            decoupled = _decoupled(optimizer, group)
             state, at = optimizer.state[parameter], places.get(parameter, EVERYWHERE)
-            _catch_up(parameter, at, state, group, decoupled)
+            if parameter in seconds:
+                _move(parameter, at, seconds[parameter], state, group, decoupled)
+            else:
+                _catch_up(parameter, at, state, group, decoupled)
+        # A scheduler may have changed the beta of the steps that follow
+        for bucket in self._reduction.buckets:
+            if bucket.reducer.second_moment is not None:
+                bucket.reducer.second_moment.beta = second_beta(optimizer)
         return loss
 
 
-def check_adam(optimizer: Optimizer) -> None:
-    """Raise TypeError or ValueError unless ``optimizer`` is an Adam whose steps can be replayed."""
+def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
+    """Raise TypeError or ValueError unless ``optimizer`` is an Adam whose steps this ``mode`` can take."""
     if not isinstance(optimizer, ADAMS):
         raise TypeError(
-            f"momentum must not be 'arrival' with {type(optimizer).__name__}, which is neither torch's Adam nor AdamW; "
+            f"momentum must not be {mode!r} with {type(optimizer).__name__}, which is neither torch's Adam nor AdamW; "
             "use 'global' with SGD, and 'local' with others"
         )
     if any(group.get("amsgrad") for group in optimizer.param_groups):
-        raise ValueError("amsgrad must be False with momentum='arrival', got True; use momentum='local'")
+        raise ValueError(f"amsgrad must be False with momentum={mode!r}, got True; use momentum='local'")
+    if mode == TRAVELLING:
+        second_beta(optimizer)
+
+
+def second_beta(optimizer: Optimizer) -> float:
+    """Return the second beta of ``optimizer``, if second moments of its gradients can travel.
+
+    Raises:
+        ValueError: the groups have several, or weights decay as a part of the gradient.
+    """
+    groups = optimizer.param_groups
+    betas = sorted({float(group["betas"][1]) for group in groups})
+    if len(betas) > 1:
+        raise ValueError(
+            f"betas must have the same second one in all parameter groups with momentum='second-moment', got "
+            f"{', '.join(map(str, betas))}; use momentum='arrival'"
+        )
+    coupled = [group for group in groups if not _decoupled(optimizer, group)]
+    if decays := [group["weight_decay"] for group in coupled if group["weight_decay"]]:
+        raise ValueError(
+            f"weight_decay must be 0 with momentum='second-moment' where it is part of the gradient, got {decays[0]}; "
+            "use AdamW, or momentum='arrival'"
+        )
+    return betas[0]
+
+
+def _decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+    """Return True if the weights of a group decay apart from the gradient."""
+    return isinstance(optimizer, AdamW) or bool(group.get("decoupled_weight_decay", False))
 
 
 def _places(masks: list[Tensor]) -> list[Places]:
@@ -94,6 +138,19 @@ def _first(mask: Tensor, count: int) -> Places:
     so_far = mask.flatten().cumsum(0)
     positions = torch.searchsorted(so_far, torch.arange(1, count + 1, device=mask.device))
     return torch.unravel_index(positions, mask.shape)
+
+
+def _move(
+    parameter: Tensor, at: Places, second: Tensor, state: dict[str, Any], group: dict[str, Any], decoupled: bool
+) -> None:
+    """Move the weights whose entries of ``parameter.grad`` have come, which are ``at``, by the moment ``second``."""
+    rate, decay = float(group["lr"]), group["weight_decay"]
+    state["step"] = state.get("step", torch.tensor(0.0)) + 1
+    if decoupled and decay:
+        parameter.mul_(1 - rate * decay)
+    total = parameter.grad[at].double()  # type: ignore[index]
+    move = rate * total / (second[at].double().sqrt() + group["eps"])
+    parameter[at] -= (-move if group["maximize"] else move).to(parameter.dtype)
 
 
 def _catch_up(parameter: Tensor, at: Places, state: dict[str, Any], group: dict[str, Any], decoupled: bool) -> None:

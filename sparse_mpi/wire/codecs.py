@@ -13,9 +13,12 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, namespace, widened
-from sparse_mpi.kernels.base import SCALED
+from sparse_mpi.arrays import Array, like, namespace, widened
+from sparse_mpi.kernels.base import SCALED, code_places
+from sparse_mpi.kernels.levels import numbered_blocks
 from sparse_mpi.sparse import SparseVector
+
+NO_EXPONENT = -999  # of 0 in `Log4`: its power of 2 is 0 in float32
 
 
 @runtime_checkable
@@ -201,6 +204,44 @@ class Int2(_Levels):
         """See `Codec.encode`."""
         values = single(vector.values)
         return kernels.of(values).to_int2(values, edges)
+
+
+@dataclass(frozen=True)
+class Log4:
+    """A power of 4 at or below the largest of 128 neighbours, in four bits: for numbers that are not negative.
+
+    A number is at most twice, and at least half of what arrives, down to 2^-30 of the largest, which stands for all
+    that is smaller. It is meant for second moments, of which the order of magnitude is enough: nothing is owed.
+    """
+
+    lossless: ClassVar[bool] = False
+    block: ClassVar[int] = SCALED
+    together: ClassVar[int] = 2
+    code_bytes: ClassVar[int | None] = 1
+
+    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
+        """See `Codec.encode`."""
+        values = single(vector.values)
+        xp = namespace(values)
+        # x = f 2^e with f in [1/2, 1): e tells the power, and 2^(e - 1) is the middle of two octaves
+        exponents = xp.where(values > 0, xp.frexp(values)[1], NO_EXPONENT)
+        of, places = (like(numbers, values) for numbers in numbered_blocks(edges))
+        rows = xp.full((len(edges) - 1, SCALED), NO_EXPONENT, exponents.dtype)
+        rows[of, places] = exponents
+        top = rows.max(axis=1)
+        rows = xp.minimum((top[:, None] - rows) // 2, 15).astype(np.uint8)
+        pairs = rows[:, 0::2] | rows[:, 1::2] << np.uint8(4)
+        kept = np.arange(SCALED // 2) < np.diff(code_places(edges, 4))[:, None]
+        return pairs[like(kept, values)], xp.ldexp(np.float32(1), top - 1)
+
+    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
+        """See `Codec.decode`."""
+        xp = namespace(codes)
+        of, places = numbered_blocks(edges)
+        own = codes[like(code_places(edges, 4)[of] + places // 2, codes)] >> like(
+            (places % 2 * 4).astype(np.uint8), codes
+        )
+        return xp.ldexp(scales[like(of, codes)], -2 * (own & np.uint8(15)).astype(np.int32)).astype(dtype, copy=False)
 
 
 def single(values: Array) -> Array:

@@ -38,7 +38,7 @@ from sparse_mpi.kernels.array import count_bytes
 from sparse_mpi.kernels.base import SCALED, MalformedMessage
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
-from sparse_mpi.wire.base import Packed, SizeBound
+from sparse_mpi.wire.base import Packed, SizeBound, Wire
 from sparse_mpi.wire.codecs import Codec, Unrounded, single
 
 
@@ -261,6 +261,71 @@ class Complete(KnownCounts):
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         """See `Wire.max_size`: codes and scales."""
         return self._max_size_of_codes(entries, messages)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two numbers an entry: those at even indices of a complete vector in one format, those at odd ones in another.
+
+    A message is the one of the first format and, after it, the one of the second. Regions begin and end between
+    entries.
+
+    Args:
+        formats: of complete messages, whose buffers are bytes.
+    """
+
+    formats: tuple[Wire, Wire]
+
+    @property
+    def lossless(self) -> bool:
+        """See `Wire.lossless`."""
+        return all(wire.lossless for wire in self.formats)
+
+    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
+        """See `Wire.pack`."""
+        halves = [
+            wire.pack(
+                SparseVector(vector.indices[::2] // 2, vector.values[place::2], vector.size // 2),
+                counts // 2,
+                regions // 2,
+            )
+            for place, wire in enumerate(self.formats)
+        ]
+        messages = [cut_messages(half.buffer, half.lengths) for half in halves]
+        buffer = namespace(vector.values).concatenate([part for pair in zip(*messages, strict=True) for part in pair])
+        values = paired(*(half.vector.values for half in halves))
+        return Packed(buffer, halves[0].lengths + halves[1].lengths, vector._replace(values=values))
+
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+        """See `Wire.unpack`."""
+        entries = (regions[:, 1] - regions[:, 0]) // 2
+        both = np.stack([wire.lengths_of(entries, regions // 2, size // 2, dtype) for wire in self.formats], axis=1)
+        check_lengths(lengths, both.sum(axis=1))
+        messages = cut_messages(buffer, both.ravel())
+        halves = [
+            wire.unpack(
+                namespace(buffer).concatenate(messages[place::2]), both[:, place], regions // 2, size // 2, dtype
+            )
+            for place, wire in enumerate(self.formats)
+        ]
+        indices = paired(2 * halves[0].indices, 2 * halves[0].indices + 1)
+        return SparseVector(indices, paired(*(half.values for half in halves)), size)
+
+    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+        """See `Wire.lengths_of`."""
+        first, second = (wire.lengths_of(entries // 2, regions // 2, size // 2, dtype) for wire in self.formats)
+        return first + second
+
+
+def cut_messages(buffer: Array, lengths: np.ndarray) -> list[Array]:
+    """Return the messages of these ``lengths`` ``(m,)``, which stand one after another in ``buffer``."""
+    ends = np.cumsum(lengths)
+    return [buffer[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+
+
+def paired(even: Array, odd: Array) -> Array:
+    """Return an array ``(2m,)`` in which the elements of two ``(m,)`` take turns."""
+    return namespace(even).stack([even, odd], axis=1).ravel()
 
 
 POSITIONS = KnownCounts(NoValues())

@@ -281,7 +281,8 @@ class WholeArrays:
     def __getattr__(self, name: str):
         def call(*arguments, **options):
             passed = [argument for argument in arguments if isinstance(argument, ndarray)]
-            if name in ("accumulate", "accumulate_select", "add", "subtract", "subtract_dense", "clear", "mark"):
+            changed = "accumulate", "accumulate_select", "add", "subtract", "subtract_dense", "clear", "mark"
+            if name in (*changed, "follow_squares"):
                 DEVICE.work(passed[0]._a)
             if name in ("select", "accumulate_select", "merge", "merge_runs"):
                 counted()

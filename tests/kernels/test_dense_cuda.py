@@ -36,9 +36,21 @@ def test_subtracting_all_values(cuda, name, dtype):
     cuda.subtract_dense(x[:0], put(cuda, values[:0]))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["normal", "special", "student", "tiny"])
+def test_following_squares(cuda, name, dtype):
+    x = inputs(dtype)[name]
+    host = np.abs(inputs(dtype)["student"])
+    mean = put(cuda, host)
+    cuda.follow_squares(mean, put(cuda, x), 0.001)
+    array.follow_squares(host, x, 0.001)
+    assert mean.get().tobytes() == host.tobytes()
+
+
 def test_each_is_one_launch(cuda, launches):
     x = put(cuda, inputs(np.float32)["normal"])
     back = cuda.cupy.empty_like(x)
     cuda.to_bfloat16(x, back)
     cuda.subtract_dense(x, back)
-    assert len(launches) == 2
+    cuda.follow_squares(x, back, 0.5)
+    assert len(launches) == 3

@@ -58,6 +58,19 @@ def test_subtracts_all_values_and_clears_where_one_is_not_finite(kernels, pairs)
 
 
 @every_set
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(st.lists(st.tuples(st.floats(0, 1e30), st.floats(-1e30, 1e30)), max_size=40), st.floats(0, 1))
+@example([(1.0, np.inf), (2.0, np.nan), (3.0, 1e25), (0.0, -0.0)], 0.5)
+def test_a_mean_follows_squares_unless_they_are_not_finite(kernels, dtype, pairs, weight):
+    mean, x = np.array(pairs, dtype).reshape(-1, 2).T.copy()
+    with np.errstate(all="ignore"):
+        change = (x * x - mean) * dtype(weight)
+        expected = np.where(np.isfinite(change), mean + change, mean)
+        kernels.follow_squares(mean, x, weight)
+    assert mean.tobytes() == expected.tobytes()
+
+
+@every_set
 def test_no_bit_pattern_of_nan_becomes_a_number(kernels):
     bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF, 0x7FFF8000], np.uint32)
     assert np.isnan(widened(kernels.to_bfloat16(bits.view(np.float32)))).all()

@@ -233,15 +233,29 @@ def test_zero_copy_is_the_default_where_it_is_possible():
     assert feedback_options(options()) == expected
 
 
-def test_adam_goes_by_arrival_unless_told_otherwise(capsys):
-    adam = ["--optimizer", "adam"]
-    assert feedback_options(options(*adam))["momentum"] == "arrival"
+def test_second_moments_of_adam_travel_unless_told_otherwise(capsys):
+    adam = ["--optimizer", "adam", "--weight-decay", "0"]
+    travelling = options(*adam)
+    assert feedback_options(options("--optimizer", "adamw"))["momentum"] == "second-moment"
+    assert feedback_options(travelling)["momentum"] == "second-moment" and not travelling.zero_copy
+    elsewhere = (
+        ["--algo", "oktopk"],
+        ["--zero-copy"],
+        ["--weight-decay", "0.1"],
+        ["--algo", "elect", "--wire", "coo32"],
+    )
+    for argv in (["--arrival"], ["--no-second-moment"], *elsewhere):
+        assert feedback_options(options(*adam, *argv))["momentum"] == "arrival"
     for argv in (["--no-arrival"], ["--feedback", "none"]):
         assert feedback_options(options(*adam, *argv))["momentum"] == "local"
     for argv in (["--arrival"], ["--arrival", *adam, "--feedback", "none"]):
         with pytest.raises(SystemExit):
             options(*argv)
         assert "--arrival: needs --optimizer adam or adamw, and --feedback residual or leaky" in capsys.readouterr().err
+    for argv in ([], [*adam, "--algo", "oktopk"], [*adam, "--arrival"], [*adam, "--feedback", "none"]):
+        with pytest.raises(SystemExit):
+            options("--second-moment", *argv)
+        assert "--second-moment: needs --optimizer adamw, or adam without" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
@@ -254,9 +268,9 @@ def test_adam_keeps_what_beta1_says_of_its_mean_gradient(name):
 
 def test_a_run_says_who_applies_momentum():
     assert momentum_line(options()).startswith("momentum 0.9 enters before entries are selected")
-    assert momentum_line(options("--optimizer", "adam")).startswith(
-        "adam makes up for the steps that an entry has waited"
-    )
+    assert momentum_line(options("--optimizer", "adamw")).startswith("adamw divides by second moments that travel")
+    arriving = momentum_line(options("--optimizer", "adam", "--arrival"))
+    assert arriving.startswith("adam makes up for the steps that an entry has waited")
     assert not momentum_line(options("--feedback", "residual")) + momentum_line(options("--feedback", "dgc"))
 
 
@@ -264,7 +278,7 @@ def test_a_leak_is_an_option_of_rules_that_keep():
     assert options().leak == 0 and options("--feedback", "leaky").leak == 0.05
     leaking = feedback_options(options("--leak", "0.02"))
     assert leaking["feedback"].keep == 0.98 and leaking["momentum"] == "matched" and leaking["in_place"]
-    assert feedback_options(options("--leak", "0.1", "--optimizer", "adam"))["momentum"] == "arrival"
+    assert feedback_options(options("--leak", "0.1", "--optimizer", "adamw"))["momentum"] == "second-moment"
 
 
 def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):

@@ -88,9 +88,10 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch):
 
 
 def test_runs_that_planned_with_algo_auto_resume_with_plan_auto():
-    """Their checkpoints have --feedback under its former name, --memory, and no --arrival, --leak or --beta1."""
+    """Their checkpoints have --feedback under its former name, --memory, and no --second-moment, --arrival,
+    --leak or --beta1."""
     old = {"algo": "auto", "memory": "residual", "plan": None, "seed": 1}
-    today = {"feedback": "residual", "arrival": False, "leak": 0.0, "beta1": 0.9, "seed": 1}
+    today = {"feedback": "residual", "second_moment": False, "arrival": False, "leak": 0.0, "beta1": 0.9, "seed": 1}
     check_identity(Path("old"), old, {"plan": "auto", "algo": "plan", **today})
     with pytest.raises(ValueError, match="old is of a run with plan auto, but this one has None"):
         check_identity(Path("old"), old, {"plan": None, "algo": "auto", **today})

@@ -43,7 +43,8 @@ SGD_OR_ADAM = {
     "global": (torch.optim.SGD, SGD, {"momentum": "global"}),
     "global in place": (torch.optim.SGD, SGD, {"momentum": "global", "in_place": True}),
     "leaky in place": (torch.optim.SGD, SGD, {"momentum": "global", "feedback": "leaky", "in_place": True}),
-    "arrival": (torch.optim.AdamW, {"lr": 0.05}, {}),
+    "arrival": (torch.optim.AdamW, {"lr": 0.05}, {"momentum": "arrival"}),
+    "second moment": (torch.optim.AdamW, {"lr": 0.05}, {}),
 }
 
 
@@ -87,7 +88,11 @@ def optimizer_of(options, make=torch.optim.SGD, **own):
 @pytest.mark.parametrize(
     ("options", "own", "message"),
     [
-        ({"momentum": "mine"}, {}, "momentum must be one of local, matched, global, corrected, arrival, got 'mine'"),
+        (
+            {"momentum": "mine"},
+            {},
+            "momentum must be one of local, matched, global, corrected, arrival, second-moment, got",
+        ),
         ({"momentum": "global", "feedback": "dgc"}, {}, "feedback must be 'residual' or leaky with momentum='global'"),
         (
             {"momentum": "corrected"},
@@ -150,7 +155,8 @@ def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
         (torch.optim.SGD, {"momentum": 0.9}, {"momentum": "global"}, ""),
         (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}, {}, ""),
         (torch.optim.SGD, {"momentum": 0.9}, {"feedback": "none"}, ""),
-        (torch.optim.AdamW, {}, {}, "AdamW makes up for the steps that an entry has waited"),
+        (torch.optim.AdamW, {}, {}, "AdamW divides by second moments of the ranks' own gradients"),
+        (torch.optim.AdamW, {}, {"algorithm": "oktopk"}, "AdamW makes up for the steps that an entry has waited"),
         (torch.optim.Adam, {"amsgrad": True}, {}, ""),
         (torch.optim.RMSprop, {"momentum": 0.9}, {}, ""),
     ],

@@ -22,6 +22,7 @@ from sparse_mpi.kernels.cpu.pairs import (
 )
 from sparse_mpi.kernels.cpu.passes import accumulate, accumulate_select, select, sketch
 from sparse_mpi.kernels.cpu.rounding import (
+    follow_squares,
     from_int8,
     from_levels,
     subtract_dense,
@@ -39,6 +40,7 @@ __all__ = [
     "clear",
     "contains",
     "count",
+    "follow_squares",
     "from_int8",
     "from_levels",
     "gather",

@@ -67,6 +67,20 @@ def _subtract_dense(x, values):
         x[i] = x[i] - value if value - value == 0 else 0
 
 
+def follow_squares(mean: Array, x: Array, weight: float) -> None:
+    """See `base.Kernels.follow_squares`."""
+    share = mean.dtype.type(weight)
+    threads.each(lambda lo, hi: _follow_squares(mean[lo:hi], x[lo:hi], share), threads.parts(len(mean)))
+
+
+@compiled
+def _follow_squares(mean, x, weight):
+    """Move each mean towards a square; the change minus itself is 0 only if it is finite."""
+    for i in range(mean.size):
+        change = (x[i] * x[i] - mean[i]) * weight
+        mean[i] = mean[i] + change if change - change == 0 else mean[i]
+
+
 def to_float16(x: Array) -> Array:
     """See `base.Kernels.to_float16`."""
     rounded = np.empty(len(x), np.uint16)

@@ -20,6 +20,7 @@ from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
+    follow_squares,
     from_int8,
     from_levels,
     read_messages,
@@ -38,6 +39,7 @@ __all__ = [
     "clear",
     "contains",
     "count",
+    "follow_squares",
     "from_int8",
     "from_levels",
     "gather",

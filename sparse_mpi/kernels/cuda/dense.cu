@@ -20,3 +20,15 @@ subtract_dense(REAL* x, const REAL* values, int64 n) {
     const REAL value = values[i];
     x[i] = value - value == 0 ? x[i] - value : (REAL)0;
 }
+
+// Products that are rounded before anything is added to them, as on the host
+__device__ inline float32 product(float32 a, float32 b) { return __fmul_rn(a, b); }
+__device__ inline float64 product(float64 a, float64 b) { return __dmul_rn(a, b); }
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+follow_squares(REAL* mean, const REAL* x, REAL weight, int64 n) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= n) return;
+    const REAL change = product(product(x[i], x[i]) - mean[i], weight);
+    if (change - change == 0) mean[i] += change;
+}

@@ -82,6 +82,13 @@ def subtract_dense(x: Array, values: Array) -> None:
         start(subtracted, blocks_for(x.size), x, values, x.size)
 
 
+def follow_squares(mean: Array, x: Array, weight: float) -> None:
+    """See `base.Kernels.follow_squares`."""
+    if mean.size:
+        followed = kernel("follow_squares", "dense.cu", REAL=mean.dtype.name)
+        start(followed, blocks_for(mean.size), mean, cupy.ascontiguousarray(x), mean.dtype.type(weight), mean.size)
+
+
 # Values in eight, four or two bits on a device: blocks of threads for blocks of values.
 
 

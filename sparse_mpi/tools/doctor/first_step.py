@@ -42,6 +42,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "add": lambda cpu: cpu.add(x.copy(), indices, values),
         "subtract": lambda cpu: cpu.subtract(x.copy(), indices, values),
         "subtract_dense": lambda cpu: cpu.subtract_dense(x.copy(), x),
+        "follow_squares": lambda cpu: cpu.follow_squares(x.copy(), x, 0.1),
         "gather": lambda cpu: cpu.gather(x, indices),
         "clear": lambda cpu: cpu.clear(x.copy(), indices),
         "mark": lambda cpu: cpu.mark(np.zeros(n // 8 + 1, np.uint8), indices),

@@ -19,6 +19,7 @@ from sparse_mpi.comm import Comm, conversion
 from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.tools.values import FIGURES, Parser, Value, folder, integer, new_folder, number
+from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY
 from sparse_train.options import local, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES
 
@@ -224,8 +225,9 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
     for field in fields(Settings):
         if field.name not in given and not (field.name == "density" and amount):
             setattr(args, field.name, getattr(chosen, field.name))
+    reduction.resolve_second_moment(parser, args)
     if args.density is None and not amount:
-        args.density = usual_density(args.algo.partition(":")[0])
+        args.density = USUAL_DENSITY if args.second_moment else usual_density(args.algo.partition(":")[0])
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs
     if args.beta1 is not None and (args.optimizer == "sgd" or args.beta1 >= 1):
@@ -298,7 +300,7 @@ def _defaults(settings: Mapping[str, Settings], field: str) -> str:
     """Return the text of --help about the default of an option: one value, or one for each data set."""
     values = {name: _show(getattr(chosen, field)) for name, chosen in settings.items()}
     if field == "density":
-        own = f"{DENSITY}, elect {usual_density('elect')}"
+        own = f"{DENSITY}, elect {usual_density('elect')}, with --second-moment {USUAL_DENSITY}"
         published = [f"{name} {text}" for name, text in values.items() if settings[name].density]
         return f"(default: {', '.join([own, *published])})"
     if field == "lr":

@@ -13,10 +13,11 @@ import sparse_mpi
 from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.budget.goal import EXAMPLES
 from sparse_mpi.feedback import Feedback, LeakyFeedback
-from sparse_mpi.reduction.arguments import algorithm_spelled, spelled, takes
+from sparse_mpi.reduction.arguments import algorithm_spelled, can_carry, spelled, takes
 from sparse_mpi.tools import values
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.tools.values import checked, integer, number, positive, share
+from sparse_mpi.training.staleness_adam import TRAVELLING
 from sparse_mpi.wire import WIRES
 from sparse_train.options.optimization import densities, norm
 
@@ -70,7 +71,10 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05)"
     add("--leak", type=share, metavar="S", help=text)
     add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
-    text = "make up for the steps that an entry has waited (default: with adam and adamw, and --feedback residual)"
+    text = "let second moments of the ranks' own gradients travel with the entries, a byte each (default: with adamw, "
+    text += "and with adam where no weights decay, if --algo can carry them, as elect does, and --feedback is residual)"
+    add("--second-moment", action=BooleanOptionalAction, default=None, help=text)
+    text = "make up for the steps that an entry has waited (default: with adam and adamw where none travel)"
     add("--arrival", action=BooleanOptionalAction, default=None, help=text)
     text = "L2 norm to clip the mean of all ranks' gradients to; inf: no clipping " + default("clip_norm")
     add("--clip-norm", type=norm, metavar="C", help=text)
@@ -169,6 +173,23 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
     args.bucket_mb = 0.0 if whole else 25.0 if args.bucket_mb is None else args.bucket_mb
 
 
+def resolve_second_moment(parser: ArgumentParser, args: Namespace) -> None:
+    """Let second moments travel where optimizer, algorithm and error feedback can take them, unless told otherwise."""
+    adam = args.optimizer == "adamw" or (args.optimizer == "adam" and not args.weight_decay)
+    able = adam and args.feedback in (None, "residual", "leaky") and (args.density or 0) < 1 and not args.zero_copy
+    able = able and args.algo != PLAN
+    if able:
+        options = algorithm_and_options(args)
+        able = can_carry(options.pop("algorithm"), options)
+    if args.second_moment and (args.arrival or not able):
+        parser.error(
+            "argument --second-moment: needs --optimizer adamw, or adam without --weight-decay, --feedback residual or "
+            "leaky, an --algo that can carry them, as elect does with packed wires, no --zero-copy and no --arrival"
+        )
+    if args.second_moment is None:
+        args.second_moment = able and args.arrival is None
+
+
 def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     """Reduce in place where that is possible, and give momentum to the error feedback if it is the one for momentum."""
     args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
@@ -181,8 +202,9 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
     args.leak = args.leak or LEAKS.get(args.feedback, 0.0)
     if args.arrival and (sgd or args.feedback not in ("residual", "leaky")):
         parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual or leaky")
-    args.arrival = not sgd and args.feedback in ("residual", "leaky") if args.arrival is None else args.arrival
-    possible = rule.traits.works_in_place and args.clip_norm is None
+    if args.arrival is None:
+        args.arrival = not sgd and args.feedback in ("residual", "leaky") and not args.second_moment
+    possible = rule.traits.works_in_place and args.clip_norm is None and not args.second_moment
     if args.zero_copy and not possible:
         able = ", ".join(name for name, kind in sparse_mpi.FEEDBACKS.items() if kind().traits.works_in_place)
         parser.error(f"argument --zero-copy: needs --feedback {able}, and no clipping (--clip-norm inf)")
@@ -216,6 +238,7 @@ def _prepares(algo: str) -> bool:
 def feedback_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
     momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, OWN)
+    momentum = TRAVELLING if args.second_moment else momentum
     momentum = "matched" if momentum == "global" and args.matched else momentum
     feedback: str | Feedback = "residual" if momentum != OWN else args.feedback
     if args.feedback in MOMENTUM and momentum == OWN:
@@ -227,6 +250,8 @@ def feedback_options(args: Namespace) -> dict[str, Any]:
 
 def momentum_line(args: Namespace) -> str:
     """Return the line that says at the start of a run who applies momentum; empty if it is the optimizer, as always."""
+    if args.second_moment:
+        return f"{args.optimizer} divides by second moments that travel with the entries (--arrival sends none)"
     if args.arrival:
         return (
             f"{args.optimizer} makes up for the steps that an entry has waited (--no-arrival takes them as they come)"

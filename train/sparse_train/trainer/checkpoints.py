@@ -29,7 +29,7 @@ from sparse_train.tasks.task import Task
 AMOUNT = ("density", "k")  # one of them
 FIXED = (
     *("data", "tiny", "algo", "selector", "wire", "residual", "rank", "optimizer", "beta1", "feedback", "leak"),
-    *("arrival", "seed", "bucket_mb", "local_steps", "fragments", "fragment_delay", "fragment_alpha"),
+    *("second_moment", "arrival", "seed", "bucket_mb", "local_steps", "fragments", "fragment_delay", "fragment_alpha"),
 )
 HARMLESS = (  # options that may change without a message: where things are, when a run ends, what is shown
     "plan",  # whose content tells it
@@ -72,10 +72,10 @@ def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, An
 def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``saved`` with today's names and options.
 
-    It may be from when there was no --arrival, --leak or --beta1, or even from when --feedback was --memory and --algo
-    auto made a plan.
+    It may be from when there was no --second-moment, --arrival, --leak or --beta1, or even from when --feedback was
+    --memory and --algo auto made a plan.
     """
-    saved = {"arrival": False, "leak": 0.0, "beta1": 0.9, **saved}
+    saved = {"second_moment": False, "arrival": False, "leak": 0.0, "beta1": 0.9, **saved}
     if "memory" not in saved:
         return saved
     planned = {"algo": PLAN, "plan": AUTO} if saved["algo"] == AUTO else {}

@@ -1,0 +1,112 @@
+"""The second moment of a rank's own gradients, which travels with the entries of its steps: `SecondMoment`.
+
+Adam divides an entry of the mean gradient by the root of its second moment. Sums that arrive late tell it badly: the
+square of a sum of d noisy gradients is d times that of one. Each rank knows the squares of its own gradients in every
+step, though. For independent ones the second moment of their mean is the mean of theirs over the number of ranks, so
+each rank keeps a moving mean of its own, and an algorithm that `carries` a second vector adds it up where the result
+has entries: fresh exactly where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi import arrays, kernels
+from sparse_mpi.arrays import Array, like
+from sparse_mpi.comm import Comm
+from sparse_mpi.feedback.base import fitted
+from sparse_mpi.sparse import Layout
+
+MEAN, STEPS = "second_moment", "second_moment_steps"  # keys in a state
+
+
+class SecondMoment:
+    """The moving mean of the squares of this rank's gradients, without bias from the start.
+
+    It keeps n numbers of the residual's dtype, and counts the gradients of each tensor. An element whose square is not
+    finite leaves its mean as it is.
+
+    Args:
+        beta: the weight of the past, as Adam's second beta, in [0, 1).
+        layout: of the gradient.
+
+    Attributes:
+        sums: ``(m,)`` of the means of all ranks, at the entries of the last result; ``(n,)`` where that is dense.
+    """
+
+    def __init__(self, beta: float, layout: Layout) -> None:
+        self.beta, self._layout = beta, layout
+        self.sums: Array | None = None
+        self._mean: Array | None = None
+        self._steps = [0] * len(layout.sizes)  # gradients of each tensor
+
+    @property
+    def mean(self) -> Array:
+        """Return the moving mean ``(n,)``."""
+        return np.zeros(self._layout.size, np.float32) if self._mean is None else self._mean
+
+    def update(self, gradient: Array, absent: Collection[int] = ()) -> None:
+        """Take ``gradient`` ``(n,)`` into the mean, but for the tensors that are ``absent`` on all ranks."""
+        wide = arrays.widened(gradient)
+        mean = arrays.namespace(wide).zeros_like(wide) if self._mean is None else fitted(self._mean, wide)
+        wide, self._mean = wide.astype(mean.dtype, copy=False), mean
+        for number in range(len(self._steps)):
+            self._steps[number] += number not in absent
+        # Neighbours that have seen as many gradients are one stretch; with all of them there is one
+        parts, first = self._layout.parts, 0
+        ages = [0 if number in absent else steps for number, steps in enumerate(self._steps)]
+        for steps, group in groupby(ages):
+            last = first + len(list(group)) - 1
+            if steps:
+                part = slice(parts[first].start, parts[last].stop)
+                # The weight of Adam's moment divided by 1 - beta^t, which so needs no correction
+                weight = (1 - self.beta) / (1 - self.beta**steps)
+                kernels.of(mean).follow_squares(mean[part], wide[part], weight)
+            first = last + 1
+
+    def like(self, acc: Array) -> Array:
+        """Return the mean ``(n,)`` in the library and the dtype of ``acc``."""
+        return like(self.mean, acc).astype(acc.dtype, copy=False)
+
+    def state(self) -> dict[str, Any]:
+        """Return copies of what this remembers, on the host: the mean, and how many gradients of each tensor."""
+        return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self._steps)}
+
+    def of_tensors(self, numbers: Sequence[int]) -> dict[str, Any]:
+        """Return the state of those tensors of the layout that have these ``numbers``."""
+        state, parts = self.state(), self._layout.parts
+        mean = np.concatenate([state[MEAN][parts[number]] for number in numbers])
+        return {MEAN: mean, STEPS: [self._steps[number] for number in numbers]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore copies of what `state` returned."""
+        self._mean, self._steps = np.array(state[MEAN]), [int(steps) for steps in state[STEPS]]
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise ValueError unless `load` can take ``state``."""
+        mean, steps = state.get(MEAN), state.get(STEPS)
+        good = isinstance(mean, np.ndarray) and mean.shape == (self._layout.size,) and mean.dtype.kind == "f"
+        counted = (
+            isinstance(steps, list)
+            and len(steps) == len(self._steps)
+            and all(isinstance(number, (int, np.integer)) and number >= 0 for number in steps)
+        )
+        if not good or not counted:
+            raise ValueError(
+                f"state must have {MEAN!r}, {self._layout.size} numbers, and {STEPS!r}, one for each of "
+                f"{len(self._steps)} tensors, got {arrays.describe(mean)} and {steps!r}; save it from a reducer with a "
+                "second moment, or load it into one without"
+            )
+
+    def deal(self, states: Sequence[dict[str, Any]], ranks: int, comm: Comm) -> None:
+        """Take the mean of what ``ranks`` ranks have saved, of which this one has ``states``. Collective."""
+        size = self._layout.size
+        own = sum((state[MEAN].astype(np.float64) for state in states), np.zeros(size))
+        steps = np.max([np.zeros(len(self._steps), np.int64), *(state[STEPS] for state in states)], axis=0)
+        total = comm.allreduce(own, control=True) / ranks
+        most = comm.allreduce(steps, "max", control=True)
+        self.load({MEAN: total.astype(np.float32), STEPS: most.tolist()})

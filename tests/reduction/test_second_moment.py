@@ -1,0 +1,191 @@
+"""A second moment that travels: what arrives of it, and that it changes nothing of the gradient that it goes with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.algorithms.exchange import stages
+from sparse_mpi.reduction.second_moment import MEAN, SecondMoment
+from sparse_mpi.sparse import Layout
+
+N, BETA = 6000, 0.9
+ROUNDED = 2.001  # rounding makes half or twice as much at most
+
+
+def gradient(rank: int, step: int, size: int = N) -> np.ndarray:
+    """Of entries that differ in size by orders of magnitude, the same ones on all ranks."""
+    scale = np.exp(2 * np.random.default_rng(1).standard_normal(size))
+    return (scale * np.random.default_rng([rank, step]).standard_normal(size)).astype(np.float32)
+
+
+def reducer(comm, **options):
+    made = {"density": 0.03, "algorithm": "elect", "second_moment": BETA} | options
+    return SparseAllreduce(made.pop("layout", N), comm=comm, **made)
+
+
+def mean_square(rank: int, steps: int) -> np.ndarray:
+    """Adam's second moment of a rank's own gradients, without bias, by its definition."""
+    moment = np.zeros(N)
+    for step in range(steps):
+        moment = BETA * moment + (1 - BETA) * gradient(rank, step).astype(np.float64) ** 2
+    return moment / (1 - BETA**steps)
+
+
+@pytest.mark.parametrize("options", [{}, {"radix": 2}, {"lag": 1}, {"wire": "packed"}, {"feedback": "gmc"}], ids=str)
+def test_it_arrives_with_the_entries_and_changes_none_of_their_bits(ranks, options):
+    def body(comm):
+        with_it, without = reducer(comm, **options), reducer(comm, second_moment=None, **options)
+        found = []
+        for step in range(4):
+            total = with_it.step(gradient(comm.rank, step), check=True)
+            same = without.step(gradient(comm.rank, step))
+            assert total.indices.tobytes() == same.indices.tobytes()
+            assert total.values.tobytes() == same.values.tobytes()
+            assert with_it.residual.tobytes() == without.residual.tobytes()
+            found.append((total.indices, with_it.second_moment.sums))
+        return found
+
+    results = ranks.run(body)
+    for step, (indices, sums) in enumerate(results[0]):
+        assert all(other[step][1].tobytes() == sums.tobytes() for other in results)
+        exact = sum(mean_square(rank, step + 1) for rank in range(ranks.size))[indices]
+        assert len(sums) == len(indices) > 50
+        # Rounded before it is added up, in each of the stages, and once more
+        most = ROUNDED ** (1 + len(stages(ranks.size, options.get("radix"))))
+        assert (sums <= most * exact).all() and (exact <= most * sums).all()
+        assert ranks.size > 1 or np.allclose(sums, exact, rtol=1e-5)
+
+
+def test_it_costs_about_a_byte_an_entry_and_no_message():
+    size = 40_000
+
+    def body(comm):
+        reports = []
+        for made in (reducer(comm, layout=size), reducer(comm, layout=size, second_moment=None)):
+            for step in range(6):
+                made.step(gradient(comm.rank, step, size))
+            reports.append(made.report)
+        return reports
+
+    for with_it, without in World(5).run(body):
+        k = 0.03 * size * 4 / 5
+        assert 0 < with_it.traffic.sent - without.traffic.sent <= 1.1 * k
+        assert with_it.traffic.messages == without.traffic.messages
+
+
+def test_dense_steps_and_flushes_bring_all_of_it(ranks):
+    def body(comm):
+        made = reducer(comm)
+        made.step(gradient(comm.rank, 0))
+        made.step(gradient(comm.rank, 1), dense=True)
+        dense = made.second_moment.sums
+        made.flush(like=gradient(0, 0))
+        return dense, made.second_moment.sums
+
+    exact = sum(mean_square(rank, 2) for rank in range(ranks.size))
+    for moments in ranks.run(body):
+        for sums in moments:  # a flush has no gradient, and so it changes nothing
+            np.testing.assert_allclose(sums, exact, rtol=1e-4)
+
+
+def test_what_is_not_finite_leaves_it_as_it_is():
+    moment, wild = SecondMoment(BETA, Layout.of(4)), np.array([1, np.inf, np.nan, 1e30], np.float32)
+    moment.update(np.full(4, 2, np.float32))
+    moment.update(wild)
+    expected = [4 + (1 - BETA) / (1 - BETA**2) * (1 - 4), 4, 4, 4]
+    np.testing.assert_allclose(moment.mean, expected, rtol=1e-6)
+
+
+def test_tensors_without_a_gradient_keep_theirs():
+    """As torch's Adam leaves them alone, with the number of their steps."""
+    moment = SecondMoment(BETA, Layout.of([(2,), (3,), (1,)]))
+    skipped = [[], [1], [1, 2], []]
+    seen: list[list[int]] = [[], [], []]
+    for step, absent in enumerate(skipped):
+        moment.update(np.full(6, step + 1, np.float32), absent)
+        for tensor in {0, 1, 2}.difference(absent):
+            seen[tensor].append(step + 1)
+    expected = []
+    for values in seen:
+        mean = 0.0
+        for value in values:
+            mean = BETA * mean + (1 - BETA) * value**2
+        expected.append(mean / (1 - BETA ** len(values)))
+    np.testing.assert_allclose(moment.mean, np.repeat(expected, [2, 3, 1]), rtol=1e-6)
+
+
+def test_half_precision_and_double_go_with_it():
+    for dtype, wide in ((np.float16, np.float32), (np.float64, np.float64)):
+        moment = SecondMoment(BETA, Layout.of(2))
+        moment.update(np.array([3, -300], dtype))
+        assert moment.mean.dtype == wide and moment.mean.tolist() == [9, 90000]
+
+
+def test_a_state_goes_on_to_the_same_bits(ranks):
+    def body(comm):
+        straight, short = reducer(comm), reducer(comm)
+        for step in range(3):
+            straight.step(gradient(comm.rank, step))
+            short.step(gradient(comm.rank, step))
+        resumed = reducer(comm)
+        resumed.load_state_dict(short.state_dict())
+        for step in range(3, 5):
+            straight.step(gradient(comm.rank, step))
+            resumed.step(gradient(comm.rank, step))
+        return [(made.second_moment.mean, made.second_moment.sums) for made in (straight, resumed)]
+
+    for straight, resumed in ranks.run(body):
+        for one, other in zip(straight, resumed, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("new", [1, 3, 4])
+def test_other_ranks_take_over_the_mean_of_all(new):
+    def save(comm):
+        made = reducer(comm)
+        for step in range(2):
+            made.step(gradient(comm.rank, step))
+        return made.state_dict()
+
+    states = World(2).run(save)
+    mean = sum(state[MEAN] for state in states) / 2
+
+    def load(comm):
+        made = reducer(comm)
+        made.take_over(states[comm.rank :: comm.size], 2)
+        taken = made.second_moment.mean.copy()
+        made.step(gradient(comm.rank, 2))
+        return taken, made.second_moment.mean, gradient(comm.rank, 2)
+
+    for taken, after, own in World(new).run(load):
+        np.testing.assert_allclose(taken, mean, rtol=1e-6)
+        weight = (1 - BETA) / (1 - BETA**3)
+        np.testing.assert_allclose(after, taken + weight * (own**2 - taken), rtol=1e-4)
+
+
+def test_a_state_without_it_is_refused():
+    comm = World(1)
+    state = comm.run(lambda comm: reducer(comm, second_moment=None).state_dict())[0]
+    with pytest.raises(ValueError, match="state must have 'second_moment', 6000 numbers"):
+        comm.run(lambda comm: reducer(comm).load_state_dict(state))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "oktopk"}, "algorithm must carry a second moment beside its values, as elect does"),
+        ({"algorithm": "auto"}, "algorithm must carry a second moment .* got 'auto'"),
+        ({"wire": "coo32"}, "algorithm must carry a second moment beside its values"),
+        ({"in_place": True}, "in_place must be False with a second moment"),
+        ({"second_moment": 1.0}, r"second_moment must be in \[0, 1\)"),
+    ],
+    ids=str,
+)
+def test_it_is_refused_where_it_cannot_travel(options, message):
+    def body(comm):
+        with pytest.raises(ValueError, match=message):
+            reducer(comm, **options)
+
+    World(2).run(body)

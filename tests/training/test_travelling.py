@@ -1,0 +1,149 @@
+"""Adam whose second moment travels: each weight moves by its sum over the root of the ranks' own second moments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import World
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY
+
+from .loops import equal, loss_of, own, train, weights, wrapped
+from .loops import wide_net as net
+
+BETA, EPS, DECAY, RATE = 0.95, 1e-3, 0.1, 0.05
+ADAMW = {"lr": RATE, "betas": (0.9, BETA), "eps": EPS, "weight_decay": DECAY}
+
+
+def adamw(parameters, **options):
+    return torch.optim.AdamW(parameters, **ADAMW | options)
+
+
+def flat_gradient(model, rank, step):
+    gradients = torch.autograd.grad(loss_of(model, rank, step), list(model.parameters()))
+    return torch.cat([gradient.flatten() for gradient in gradients]).numpy().astype(np.float64)
+
+
+@pytest.mark.parametrize("op", ["average", "sum"])
+def test_a_step_is_what_its_docstring_says(ranks, op):
+    """Computed anew from the gradients of all ranks; the sums of the moments are those that came, which are rounded."""
+
+    def body(comm):
+        model = net()
+        optimizer = wrapped(model, comm, adamw, RATE, algorithm="elect", op=op, bucket_cap_mb=None)
+        (bucket,) = optimizer.reduction.buckets
+        squares = np.zeros((comm.size, len(weights(model))))
+        for step in range(4):
+            before = weights(model).astype(np.float64)
+            gradients = [flat_gradient(model, rank, step) for rank in range(comm.size)]
+            squares = BETA * squares + (1 - BETA) * np.square(gradients)
+            optimizer.zero_grad()
+            own(comm.rank)(model, step).backward()
+            (total,) = optimizer.synchronize()
+            indices, values = total.indices.numpy(), total.values.numpy().astype(np.float64)
+            sums = np.asarray(bucket.reducer.second_moment.sums, np.float64)
+            exact = squares.sum(axis=0)[indices] / (1 - BETA ** (step + 1))
+            assert (sums <= 4.01 * exact).all() and (exact <= 4.01 * sums).all()
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            divisor = comm.size if op == "average" else 1
+            expected = before * (1 - RATE * DECAY)
+            expected[indices] -= RATE * (values / divisor) / (np.sqrt(sums) / divisor + EPS)
+            np.testing.assert_allclose(weights(model), expected, rtol=2e-5, atol=1e-6)
+        assert not any("exp_avg" in state for state in optimizer.state.values())
+        return weights(model)
+
+    assert equal(ranks.run(body))
+
+
+def test_it_is_the_default_of_adam_with_elect_at_equal_bytes(ranks):
+    def body(comm):
+        weight = [torch.zeros(30_000, requires_grad=True)]
+        made = DistributedOptimizer(torch.optim.Adam(weight), comm=comm)
+        (bucket,) = made.reduction.buckets
+        return bucket.reducer.second_moment.beta, bucket.reducer.k
+
+    assert ranks.run(body) == [(0.999, round(USUAL_DENSITY * 30_000))] * ranks.size
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (adamw, {"algorithm": "oktopk"}),
+        (adamw, {"wire": "coo32"}),
+        (adamw, {"density": 1.0}),
+        (adamw, {"in_place": True}),
+        (adamw, {"momentum": "arrival"}),
+        (lambda p: torch.optim.Adam(p, weight_decay=0.1), {}),
+        (lambda p: adamw([{"params": p[:1]}, {"params": p[1:], "betas": (0.9, 0.9)}]), {}),
+    ],
+)
+def test_elsewhere_it_goes_by_arrival(make, options):
+    def body(comm):
+        model = net()
+        made = DistributedOptimizer(make(list(model.parameters())), comm=comm, **options)
+        return [bucket.reducer.second_moment for bucket in made.reduction.buckets], made._momentum.adam
+
+    for moments, adam in World(2).run(body):
+        assert not any(moments) and adam is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (adamw, {"algorithm": "oktopk"}, "algorithm must carry a second moment beside its values"),
+        (adamw, {"feedback": "dgc"}, "feedback must be 'residual' or leaky with momentum='second-moment'"),
+        (lambda p: adamw(p, amsgrad=True), {}, "amsgrad must be False with momentum='second-moment'"),
+        (lambda p: torch.optim.Adam(p, weight_decay=0.1), {}, "weight_decay must be 0 with momentum='second-moment'"),
+        (
+            lambda p: adamw([{"params": p[:1]}, {"params": p[1:], "betas": (0.9, 0.9)}]),
+            {},
+            "betas must have the same second one in all parameter groups",
+        ),
+        (lambda p: torch.optim.SGD(p, lr=0.1), {}, "momentum must not be 'second-moment' with SGD"),
+    ],
+)
+def test_it_is_refused_where_it_means_nothing(make, options, message):
+    def body(comm):
+        with pytest.raises((TypeError, ValueError), match=message):
+            DistributedOptimizer(make(list(net().parameters())), comm=comm, momentum="second-moment", **options)
+
+    World(2).run(body)
+
+
+def test_layers_that_a_step_skips_keep_their_weights_and_moments():
+    def body(comm):
+        model = net()
+        optimizer = wrapped(model, comm, adamw, RATE, algorithm="elect", bucket_cap_mb=None)
+        train(model, optimizer, own(comm.rank), range(2))
+        (bucket,) = optimizer.reduction.buckets
+        (first, *_), moment = bucket.reducer.layout.parts, bucket.reducer.second_moment
+        before, kept = weights(model), moment.mean[first].copy()
+        # Flush first: nothing of the layer is to arrive late
+        optimizer.flush()
+        after = weights(model)
+        optimizer.zero_grad()
+        model[1:](torch.ones(2, 40)).square().sum().backward()
+        optimizer.step()
+        now = weights(model)
+        return (
+            np.array_equal(before[first], after[first]),
+            np.array_equal(after[first], now[first]),
+            np.array_equal(kept, moment.mean[first]),
+        )
+
+    for moved, same, kept in World(3).run(body):
+        assert not moved and same and kept
+
+
+def test_a_scheduler_may_change_beta():
+    def body(comm):
+        model = net()
+        optimizer = wrapped(model, comm, adamw, RATE, algorithm="elect")
+        optimizer.param_groups[0]["betas"] = (0.9, 0.5)
+        train(model, optimizer, own(comm.rank), range(1))
+        return {bucket.reducer.second_moment.beta for bucket in optimizer.reduction.buckets}
+
+    assert World(2).run(body) == [{0.5}, {0.5}]
