@@ -32,14 +32,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, index_dtype, like, magnitude_bits, namespace, to_host
+from sparse_mpi.arrays import Array, index_dtype, like, magnitude_bits, namespace, to_host, widened
 from sparse_mpi.checks import check_instance
 from sparse_mpi.kernels.array import count_bytes
 from sparse_mpi.kernels.base import SCALED, MalformedMessage
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Packed, SizeBound
-from sparse_mpi.wire.codecs import Codec, Unrounded, single
+from sparse_mpi.wire.codecs import Codec, Int8, Unrounded, single
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class BitPacked:
         buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
         if not self.codec.lossless:
             vector = SparseVector(vector.indices, self.codec.decode(codes, scales, edges, dtype), vector.size)
-        return Packed(buffer, messages["end"] - messages["head"], vector)
+        return Packed(self._shortened(buffer, messages), self._lengths(messages), vector)
 
     def unpack(
         self,
@@ -85,10 +85,23 @@ class BitPacked:
             whole = regions[:, 1] - regions[:, 0]
             entries = entries_of(buffer, lengths, regions // self.unit) if self.unit else whole
         messages, edges = self.lay_out(entries, regions, dtype)
-        check_lengths(lengths, messages["end"] - messages["head"])
-        indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
+        check_lengths(lengths, self._lengths(messages))
+        indices, codes, scales = kernels.of(buffer).read_messages(messages, self._whole(buffer, messages), size)
         kernels.check_indices(indices, entries, regions)
         return SparseVector(indices, self.codec.decode(codes, scales, edges, dtype), size)
+
+    def _shortened(self, buffer: Array, messages: np.ndarray) -> Array:
+        """Return what is sent of messages as laid out; `_whole` inverts it."""
+        return buffer
+
+    def _whole(self, buffer: Array, messages: np.ndarray) -> Array:
+        """Return the messages as laid out, of which ``buffer`` has arrived."""
+        return buffer
+
+    def _lengths(self, messages: np.ndarray) -> np.ndarray:
+        """Return the lengths ``(m,)`` in which messages are sent."""
+        lengths: np.ndarray = messages["end"] - messages["head"]
+        return lengths
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
         """See `Wire.pack_sum`."""
@@ -117,8 +130,7 @@ class BitPacked:
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
         """See `Wire.lengths_of`."""
-        messages, _ = self.lay_out(entries, regions, dtype)
-        return messages["end"] - messages["head"]
+        return self._lengths(self.lay_out(entries, regions, dtype)[0])
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         """See `Wire.max_size`.
@@ -239,7 +251,8 @@ def _nonzero(vector: SparseVector, kept: Any = False) -> SparseVector:
 
 # Packed messages that leave out what their receiver knows: how many entries there are, and indices or values.
 #
-# Both are bit-packed as in `wire.packed`, without the number with which a message begins there.
+# Both are bit-packed as in `wire.packed`, without the number with which a message begins there. Where messages are so
+# short that scales are a good part of them, these are sent as bfloat16: what they round is owed as codes' rounding is.
 
 
 class NoValues(Unrounded):
@@ -257,6 +270,51 @@ class KnownCounts(BitPacked):
 @dataclass(frozen=True)
 class Complete(KnownCounts):
     """The format of messages that have an entry for every index of their region: only values are sent."""
+
+    def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
+        """See `Wire.max_size`: codes and scales."""
+        return self._max_size_of_codes(entries, messages)
+
+
+class ShortScales(BitPacked):
+    """A packed format of scales that bfloat16 holds: of their four bytes the lower two, which are 0, are not sent."""
+
+    def _shortened(self, buffer: Array, messages: np.ndarray) -> Array:
+        return buffer[like(self._sent(messages), buffer)]
+
+    def _whole(self, buffer: Array, messages: np.ndarray) -> Array:
+        sent = like(self._sent(messages), buffer)
+        whole: Array = sent.astype(np.uint8)
+        whole[sent] = buffer
+        return whole
+
+    def _lengths(self, messages: np.ndarray) -> np.ndarray:
+        lengths: np.ndarray = messages["end"] - messages["head"] - (messages["lows"] - messages["scales"]) // 2
+        return lengths
+
+    def _sent(self, messages: np.ndarray) -> np.ndarray:
+        """Return the mask of the bytes of messages as laid out that are sent."""
+        scales = (messages["lows"] - messages["scales"]) // 4
+        zeros = np.repeat(messages["scales"] - 4 * messages["block"], scales) + 4 * np.arange(scales.sum())
+        sent = np.ones(int(messages["end"][-1]), bool)
+        sent[zeros] = sent[zeros + 1] = False
+        return sent
+
+
+@dataclass(frozen=True)
+class ShortInt8(Int8):
+    """`Int8` with scales rounded to bfloat16, for `ShortComplete`."""
+
+    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
+        """See `Codec.encode`."""
+        codes, scales = super().encode(vector, edges)
+        return codes, widened(kernels.of(scales).to_bfloat16(scales))
+
+
+class ShortComplete(ShortScales):
+    """The format of `Complete` messages with scales of two bytes."""
+
+    unit: ClassVar[int] = 0
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         """See `Wire.max_size`: codes and scales."""
@@ -297,9 +355,10 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 #
 # An entry is an index and a code: its sign, and how many quarters of an octave its magnitude lies above the smallest
 # one of its sender. The code is written as the lowest bits of the index, so that the packed format needs no other
-# section. Of the 8 levels the last one is for NaN and Inf, which arrive as Inf; finite magnitudes beyond the others
-# count as the largest of them, about 3.4 times the smallest magnitude. A hash of the index says where inside its level
-# a magnitude is taken to be, so that votes seldom tie.
+# section but the smallest magnitude, in two bytes. Of the 8 levels the last one is for NaN and Inf, which arrive as
+# Inf; finite magnitudes beyond the others count as the largest of them, about 3.4 times the smallest magnitude. A hash
+# of the index says where inside its level a magnitude is taken to be, so that votes seldom tie, and its sign in one bit
+# of that, so that votes of the same level and opposite signs do not add up to 0, which would be as none.
 
 
 CODES = 16  # a sign and 8 levels
@@ -325,7 +384,7 @@ class _Same(NoValues):
         return kernels.of(scales).from_int8(ones, scales, edges)
 
 
-class _Coded(BitPacked):
+class _Coded(ShortScales):
     """The packed format of indices that are `CODES` times as large, of which no more are sent for that."""
 
     unit: ClassVar[int] = CODES
@@ -369,19 +428,19 @@ def _decoded(indices: Array, codes: Array, low: Array | int) -> Array:
     """Return the float32 values ``(m,)`` of entries whose senders' lowest levels begin at magnitude bits ``low``."""
     xp = namespace(codes)
     levels = codes.astype(np.uint32) >> np.uint32(1)
-    inside = (indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)
+    negative = codes.astype(np.uint32) & np.uint32(1)
+    inside = ((indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)) ^ (negative << np.uint32(4))
     bits = xp.asarray(low).astype(np.uint32) + levels * np.uint32(LEVEL) + inside  # below 2^32
     bits = xp.where(levels == INFINITE, np.uint32(INF_BITS), xp.minimum(bits, np.uint32(INF_BITS - 1)))
-    signs = codes.astype(np.uint32) << np.uint32(31)
-    return (bits | signs).view(np.float32)
+    return (bits | negative << np.uint32(31)).view(np.float32)
 
 
 def _lowest(bits: Array) -> int:
-    """Return the magnitude bits of the lowest level for values of magnitude ``bits`` ``(m,)``.
+    """Return the magnitude bits of the lowest level for values of magnitude ``bits`` ``(m,)``; the lower 16 are 0.
 
     They are those of the smallest value, but for a few values so small that the others could not be told apart.
     """
     if not len(bits):
         return 0
     total, least = to_host(namespace(bits).stack([bits.sum(dtype=np.int64), bits.min().astype(np.int64)])).tolist()
-    return min(max(least, total // len(bits) - INFINITE // 2 * LEVEL), INF_BITS)
+    return min(max(least, total // len(bits) - INFINITE // 2 * LEVEL), INF_BITS) & ~0xFFFF
