@@ -40,6 +40,8 @@ from sparse_mpi.algorithms.global_threshold import (
     narrowed,
     result_mask,
     search,
+    sum_counts,
+    sum_type,
 )
 from sparse_mpi.arrays import Array, index_dtype, like, namespace
 from sparse_mpi.checks import check_range, check_whole
@@ -56,6 +58,8 @@ from sparse_mpi.wire.packed import (
     Ballots,
     Complete,
     Paired,
+    ShortComplete,
+    ShortInt8,
     pack_positions,
     paired,
     positions_lengths,
@@ -160,6 +164,22 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> Spa
     return take(candidates._replace(values=deltas), chosen[deltas[chosen] != 0])
 
 
+def may_vote(indices: Array, place: int, ranks: int, share: float) -> Array:
+    """Return the mask ``(m,)`` of those ``indices`` for which a rank may vote where ranks divide them up.
+
+    It may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, may vote for each index.
+
+    Args:
+        indices: of entries.
+        place: of the rank among all ``ranks``.
+        ranks: P.
+        share: of all indices.
+    """
+    hashes = (indices.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
+    offsets = (hashes + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
+    return offsets < np.uint32(round(share * (1 << 16)))
+
+
 # The count of the votes: it decides which entries are elected, for few bytes of control on any number of ranks.
 #
 # It is Ok-Topk's counting (`global_threshold.py`) with fewer bytes where there are many ranks: counts of
@@ -227,9 +247,7 @@ def _counts(values: Array, candidates: np.ndarray, k: int, comm: Comm) -> tuple[
     if comm.size <= GATHERED:
         by_rank, _ = gather_counts(values, candidates, k, comm)
         return by_rank.sum(axis=0), by_rank
-    own = np.minimum(kernels.of(values).count(values, candidates), k + 1)
-    width = np.min_scalar_type((k + 1) * comm.size)
-    return comm.allreduce(own.astype(width), control=True).astype(np.int64), None
+    return sum_counts(values, candidates, k, comm), None
 
 
 def _rank_counts(values: Array, k: int, comm: Comm, bracket: Bracket) -> RankCounts:
@@ -243,7 +261,8 @@ def cut_bound(everything: float, k: int, ranks: int) -> tuple[float, float, int,
     """Return the most that a step of this rule may cost one rank; see `Counted.bound`."""
     entries, values, _, gathered = Counted(MANTISSA).bound(everything, k, ranks)
     searches = most_rounds(k)
-    counted = 2 * count_type(k).itemsize * (ranks - 1) + 16 * (CANDIDATES + 1) * (searches + 1)
+    counted = 2 * count_type(k).itemsize * (ranks - 1)
+    counted += 2 * sum_type(k, ranks).itemsize * (CANDIDATES + 1) * (searches + 1)
     if ranks > GATHERED:
         return entries, values, (3 + 2 * searches) * rounds(ranks), counted
     return entries, values, (2 + 2 * searches) * rounds(ranks), counted + gathered
@@ -254,7 +273,7 @@ def most_rounds(k: int) -> int:
     return 1 + ceil((12 + MANTISSA) / log2(CANDIDATES + 1))
 
 
-BALLOTS, WHOLE, BESIDE = Ballots(), BitPacked(), Complete(Log4())
+BALLOTS, WHOLE, BESIDE = Ballots(), BitPacked(), ShortComplete(Log4())
 TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
 STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
@@ -274,7 +293,8 @@ class ElectState:
     selection: Any  # the selector's state
     threshold: Any  # the state of the rule that finds the global threshold
     k: int = 0  # entries wanted in the last step; 0 before the first
-    votes: float = 0.0  # the votes of a rank, as a share of k
+    votes: float = 0.0  # the entries from which a rank takes those it votes for, as a share of k
+    turn: int = 0  # the place of rank 0 where ranks divide entries up; it changes from step to step
     elected: Array = field(default_factory=lambda: _NOBODY)  # entries elected ahead of the next step, if any
     # (n,) the sum of this rank's votes for each entry; (width,) the sum of all ranks' votes for each entry it owns
     my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES, metadata={"former": "told"})
@@ -287,9 +307,9 @@ class Elect(Algorithm):
 
     Args:
         selector: picks the entries among which a rank looks for those it votes for, four for each vote.
-        votes: c, the fewest votes of a rank as a share of k, if that is not less than 1/P; half of it where votes take
-            two stages. A step in which fewer than 0.9k entries were elected raises it for the next, up to 1; any
-            other lowers it again.
+        votes: c, the votes of a rank as a share of k, if that is not less than 1/P; half of it where votes take two
+            stages. After a step in which fewer than 0.9k entries were elected, because ranks voted for the same ones,
+            they divide up more entries among themselves, up to k; after any other fewer again.
         wire: the message format of values, in 8 bits unless another one is given; what rounding takes stays in the
             residual. Where k is n nothing waits there to make up for it, and values keep their precision, as they do on
             a single rank. Indices that all ranks know are not sent, unless the format cannot do so.
@@ -379,11 +399,15 @@ class Elect(Algorithm):
         my_vote_sum = vote_sum_like(acc, state.my_vote_sum, len(acc))
         all_vote_sum = vote_sum_like(acc, state.all_vote_sum, owners.width)
 
-        # Vote: each rank votes for its largest entries with the difference to its earlier votes, if there is any.
+        # Vote: each rank votes for its largest entries with the difference to its earlier votes, if there is any. Where
+        # ranks vote for the same entries, they divide up more of them.
         least = self._least_votes(k, len(acc), comm.size)
         share = max(state.votes, least) if k == state.k else least
-        votes = max(1, round(share * k))
-        candidates, selection = self.selector.select(acc, candidates_for(votes, len(acc)), state.selection, add)
+        nominees, votes = max(1, round(share * k)), max(1, round(least * k))
+        candidates, selection = self.selector.select(acc, candidates_for(nominees, len(acc)), state.selection, add)
+        if share > least:
+            place = (comm.rank + state.turn) % comm.size
+            candidates = take(candidates, may_vote(candidates.indices, place, comm.size, least / share))
         ballots = owners.numbered(vote_deltas(candidates, my_vote_sum, votes))
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
@@ -410,10 +434,11 @@ class Elect(Algorithm):
         indices = namespace(indices).sort(indices)
         passes.clear(my_vote_sum, indices)
 
-        # Adapt: if too few entries have votes, ranks have more of them next time.
+        # Adapt: if too few entries have votes, ranks divide up more of them next time, and others than this time.
         enough = int(counts.sum()) >= k - k // 10
-        share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
-        return indices, ElectState(selection, threshold, k, share, my_vote_sum=my_vote_sum, all_vote_sum=all_vote_sum)
+        share, turn = max(share / STEP, least) if enough else min(share * STEP, 1.0), (state.turn + 1) % comm.size
+        sums = {"my_vote_sum": my_vote_sum, "all_vote_sum": all_vote_sum}
+        return indices, ElectState(selection, threshold, k, share, turn=turn, **sums)
 
     def _sum(self, values: Array, comm: Comm, wire: Wire | Paired, each: int = 1) -> tuple[Array, Array]:
         """Add up values ``(m,)`` of entries that are the same on all ranks.
@@ -449,16 +474,20 @@ class Elect(Algorithm):
         return self.radix or (isqrt(ranks - 1) + 1 if few else None)
 
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
-        """Return the fewest votes of a rank as a share of k.
+        """Return the votes of a rank as a share of k.
 
         They are fewer if a second stage forwards them, but enough for all ranks together to nominate about k entries,
         and as many as k if k is n.
         """
         return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NOMINATED / ranks, k / size)
 
+    def _votes(self, k: int, size: int, ranks: int) -> int:
+        """Return the most votes of a rank in a step."""
+        return max(1, round(self._least_votes(k, size, ranks) * k))
+
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the fewest and the most entries among which a rank looks for those it votes for."""
-        votes = max(1, round(self._least_votes(k, layout.size, ranks) * k))
+        votes = self._votes(k, layout.size, ranks)
         fewest, most = super().selected_band(layout, candidates_for(votes, layout.size), ranks)
         return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
 
@@ -467,7 +496,7 @@ class Elect(Algorithm):
         return 0, k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the most that one rank sends in a step: k votes, indices of the elected, and twice their values.
+        """Return the most that one rank sends in a step: votes, indices of the elected, and twice their values.
 
         See `OkTopk.bound`: the exchange of votes, balancing and the allgather of the elected send no more entries than
         there.
@@ -477,7 +506,8 @@ class Elect(Algorithm):
         exchange = stages(ranks, self._radix(k, ranks))
         elected, _, messages, control = cut_bound(layout.size, k, ranks)
         numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire(k, layout.size, ranks)
-        votes = [BALLOTS.max_size(min(layout.size, k * selections), numbers, number) for number, selections in exchange]
+        own = self._votes(k, layout.size, ranks)
+        votes = [BALLOTS.max_size(min(layout.size, own * merged), numbers, number) for number, merged in exchange]
         sums = [wire.max_size(elected, elected, number) for number, _ in exchange]
         share = -(-elected // ranks)
         sent = 2 * sum(number for number, _ in exchange)
@@ -492,4 +522,6 @@ class Elect(Algorithm):
     @cached_property
     def _values(self) -> Wire:
         """Return the format of values alone, if ``wire`` has one; it needs no indices."""
+        if isinstance(self.wire.codec, Int8):
+            return ShortComplete(ShortInt8())
         return self.wire if self.wire.codec is None else Complete(self.wire.codec)

@@ -26,7 +26,8 @@ from sparse_mpi.sparse import (
     subtract,
     take,
 )
-from sparse_mpi.wire import Packed, SizeBound, Wire, decode, encode, pack_whole, unpack_whole
+from sparse_mpi.wire import Packed, SizeBound, Wire, pack_whole, unpack_whole
+from sparse_mpi.wire.packed import KnownCounts
 
 
 class WireFormat(Protocol):
@@ -114,6 +115,32 @@ def samples(k: int, ranks: int) -> int:
     return min(max(k // ranks, 8), 4 * ranks, 64)
 
 
+def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> np.ndarray:
+    """Return the boundaries that cut the ``loads`` equally, by what all ranks know: it takes no message.
+
+    The load of a region is taken to lie evenly over the gaps between its results.
+
+    Args:
+        boundaries: ``(P + 1,)`` int64, of the regions that have these loads.
+        loads: ``(P,)`` int64, of each region, in any unit; one of them is not zero.
+        results: ``(m,)`` int64 ascending, indices of the results of all regions.
+    """
+    # Find the region in which each rank's share of all loads ends, in units in which shares are whole numbers.
+    ranks, ends = len(loads), np.cumsum(loads) * len(loads)
+    shares = int(loads.sum()) * np.arange(1, ranks)
+    region = np.searchsorted(ends, shares, side="right")
+    whole = loads[region] * ranks
+
+    # Find the gap of the region in which it ends, and the place inside the gap.
+    starts = np.searchsorted(results, boundaries)
+    first, last = starts[region], starts[region + 1]
+    gap, part = np.divmod((shares - ends[region] + whole) * (last - first + 1), whole)
+    padded = np.concatenate([[0], results, [0]])
+    low = np.where(gap > 0, padded[first + gap], boundaries[region])
+    high = np.where(gap < last - first, padded[first + gap + 1], boundaries[region + 1])
+    return np.concatenate([boundaries[:1], low + (high - low) * part // whole, boundaries[-1:]])
+
+
 def imbalance_limit(mean: float, trigger: float) -> float:
     """Return the entries that a rank may have where ranks have ``mean`` of them, before they are shared out anew.
 
@@ -128,6 +155,11 @@ def reduction_load(added: int, k: int) -> int:
     return -(-16 * added // k)
 
 
+def uneven(loads: np.ndarray) -> bool:
+    """Return True if some rank added up more than an eighth above the mean of the ``loads`` ``(P,)`` of all ranks."""
+    return bool(8 * loads.max() * len(loads) > 9 * loads.sum())
+
+
 def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
     """Return True if some rank added up far more entries than others, by the ``loads`` ``(P,)`` of all ranks.
 
@@ -135,6 +167,9 @@ def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
     """
     entries = loads * k / 16
     return bool(entries.max() > imbalance_limit(entries.mean(), max(trigger, 2)))
+
+
+MOVED = KnownCounts()  # the format of results that move, of which every rank knows how many come from where
 
 
 def balance(
@@ -162,13 +197,17 @@ def balance(
     # Send each rank what this one has of its share, and receive what the others have of this one's.
     leaving = _overlap(starts[rank], ends[rank], shares[:-1], shares[1:])
     arriving = _overlap(shares[rank], shares[rank + 1], starts, ends)
-    received, _ = ring.alltoallv(encode(results), leaving, expected=arriving)
+    own = np.tile(regions[rank], (ring.size, 1))
+    packed, dtype = MOVED.pack(results, leaving, own), results.values.dtype
+    lengths = MOVED.lengths_of(arriving, regions, results.size, dtype)
+    received, _ = ring.alltoallv(packed.buffer, packed.lengths, expected=lengths)
+    moved = MOVED.unpack(received, lengths, regions, results.size, dtype, arriving)
 
     # A share extends from the region of its first entry to that of its last.
     first = np.minimum(np.searchsorted(ends, shares[:-1], side="right"), ring.size - 1)
     last = np.minimum(np.searchsorted(ends, shares[1:], side="left"), ring.size - 1)
     wider = np.stack([regions[first, 0], regions[np.maximum(first, last), 1]], axis=1)
-    return decode(received, results.size, results.values.dtype), np.diff(shares), wider
+    return moved, np.diff(shares), wider
 
 
 def allgather_bound(message: Callable[[float], SizeBound], result: float, ranks: int, trigger: float) -> SizeBound:

@@ -89,6 +89,17 @@ def gather_counts(
     return rows[:, :m], rows[:, m:].sum(axis=1)
 
 
+def sum_counts(values: Array, thresholds: np.ndarray, k: int, comm: Comm) -> np.ndarray:
+    """Return how many entries of all ranks reach each threshold, ``(m,)`` int64; above k, any number above k."""
+    counts = np.minimum(kernels.of(values).count(values, thresholds), k + 1)
+    return comm.allreduce(counts.astype(sum_type(k, comm.size)), control=True).astype(np.int64)
+
+
+def sum_type(k: int, ranks: int) -> np.dtype:
+    """Return the unsigned integer type of a sum of counts of all ranks on the wire."""
+    return np.min_scalar_type((k + 1) * ranks)
+
+
 def result_mask(values: Array, counted: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
     """Return the mask and the counts of `Counted.cut`: all entries above the bracket, and then ties until there are k.
 
@@ -259,7 +270,7 @@ class Counted:
         """
         searches = self.most_rounds(k)
         gathered = (2 + candidates_gathered(k, ranks) + 2) * count_type(k).itemsize * (ranks - 1)
-        searched = 16 * (candidates_per_round(k) + 1) * searches
+        searched = 2 * sum_type(k, ranks).itemsize * (candidates_per_round(k) + 1) * searches
         return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), gathered + searched
 
     def most_rounds(self, k: int) -> int:
@@ -339,8 +350,7 @@ def search(
         candidates = np.union1d([lowest], candidates)
     # Count and narrow until magnitudes inside the bracket tie.
     while True:
-        counts = kernels.of(values).count(values, candidates)
-        totals = comm.allreduce(counts.astype(np.int64), control=True)
+        totals = sum_counts(values, candidates, k, comm)
         bracket = narrowed(candidates, totals, k, bracket, lowest)
         if bracket.settled(resolution):
             return bracket

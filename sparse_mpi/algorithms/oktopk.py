@@ -11,9 +11,10 @@ Returns between 0.9k and k entries: the largest of the sum of all selections, up
 Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global
 threshold is found by counting in every step (`global_threshold.py`) instead of by gathering everything in some
 (`Stale` there, for comparison); regions are cut at quantiles of all selections together, in place of means of
-each rank's quantiles, and redrawn as soon as results, or what ranks receive, are unbalanced; the result never exceeds k
-entries, ties included. `OkTopk.published` has the program's thresholds, periods and trigger, without its
-faults: regions that leave the last rank too much, indices as float32, results that are never balanced.
+each rank's quantiles, follow from step to step what ranks add up, without a message, and are redrawn as soon as that
+does not suffice; the result never exceeds k entries, ties included. `OkTopk.published` has the program's thresholds,
+periods and trigger, without its faults: regions that leave the last rank too much, indices as float32, results that are
+never balanced.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from sparse_mpi.algorithms.exchange import (
     imbalance_limit,
     overloaded,
     reduction_load,
+    refitted,
     samples,
     split_reduce,
     stages,
+    uneven,
 )
 from sparse_mpi.algorithms.global_threshold import Counted, Stale
-from sparse_mpi.arrays import Array, index_dtype
+from sparse_mpi.arrays import Array, index_dtype, to_host
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
@@ -79,9 +82,10 @@ class OkTopk(Algorithm):
     Args:
         selector: picks the entries to send.
         period: steps after which regions are redrawn even if they are still balanced (tau in the paper).
-        trigger: results move between ranks, and regions are redrawn for the next step, when one rank has more than this
-            many times the results that chance gives to some rank (the mean, if it is large), see
-            `exchange.imbalance_limit`. The paper waits for 4 times the mean, which alone would allow 8k(P-1)/P words.
+        trigger: results move between ranks when one rank has more than this many times the results that chance gives to
+            some rank (the mean, if it is large), see `exchange.imbalance_limit`. Regions are redrawn for the next step
+            when one rank had as many times the entries to add up, and at least twice as many. The paper waits for 4
+            times the mean, which alone would allow 8k(P-1)/P words.
         residual: which rank's residual takes what does not make it into the result. ``"sender"``, the paper's rule:
             every rank keeps what it selected in vain. ``"owner"``: the owner of a region keeps the sum, and ownership
             moves on by one rank in every step, so that sums kept on one rank meet the entries of others.
@@ -181,8 +185,7 @@ class OkTopk(Algorithm):
         results, regions = take(summed, chosen), regions_of(boundaries)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
-        unbalanced = bool(counts.max() > imbalance_limit(counts.mean(), self.trigger))
-        if unbalanced:
+        if counts.max() > imbalance_limit(counts.mean(), self.trigger):
             results, counts, regions = balance(results, counts, regions, ring)
 
         # Allgather: every rank gets all results, in the order of the regions.
@@ -199,8 +202,11 @@ class OkTopk(Algorithm):
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
 
-        # Adapt: regions that leave some rank too much are redrawn in the next step, unless they have just been drawn.
-        stale = age > 1 and (unbalanced or overloaded(loads, k, self.trigger))
+        # Adapt: regions follow the loads of all ranks. Where one rank has far too much, its load says too little, and
+        # regions are redrawn in the next step, unless they have just been drawn.
+        stale = age > 1 and overloaded(loads, k, self.trigger)
+        if not stale and uneven(loads):
+            boundaries = refitted(boundaries, loads, to_host(total.indices).astype(np.int64))
         return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale, turn)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:

@@ -225,7 +225,7 @@ def DistributedOptimizer(
         named_parameters: ``model.named_parameters()``. It is checked that the optimizer has parameters of that model,
             and gradients are reduced in the model's order; the default is the optimizer's order.
         k: the number of the gradient's entries that a rank may send in a step.
-        density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect, or 0.0214 where a
+        density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect, or 0.021 where a
             second moment travels, which makes as many bytes.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`. Duplicated.
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`. The

@@ -19,7 +19,7 @@ from sparse_mpi.training.staleness_adam import TRAVELLING, check_adam
 
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, "arrival", TRAVELLING)
-USUAL_DENSITY = 0.0214  # with second moments: elect sends as many bytes as at its usual density without
+USUAL_DENSITY = 0.021  # with second moments: elect sends as many bytes as at its usual density without
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
 DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
 

@@ -39,7 +39,7 @@ from sparse_mpi.kernels.base import SCALED, MalformedMessage
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Packed, SizeBound, Wire
-from sparse_mpi.wire.codecs import Codec, Unrounded, single
+from sparse_mpi.wire.codecs import Codec, Int8, Unrounded, single
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class BitPacked:
     """
 
     unit: ClassVar[int] = 1  # indices of a region for each entry that it may have; 0 if the number is not sent
+    short_scales: ClassVar[bool] = False  # bfloat16 holds the scales, whose lower two bytes, which are 0, are not sent
     codec: Codec = Unrounded()
 
     def __post_init__(self) -> None:
@@ -64,12 +65,14 @@ class BitPacked:
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
         dtype = vector.values.dtype
-        messages, edges = self.lay_out(counts, regions, dtype)
+        messages, edges, lengths = self.lay_out(counts, regions, dtype)
         codes, scales = self.codec.encode(vector, edges)
         buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
         if not self.codec.lossless:
             vector = SparseVector(vector.indices, self.codec.decode(codes, scales, edges, dtype), vector.size)
-        return Packed(buffer, messages["end"] - messages["head"], vector)
+        if self.short_scales:
+            buffer = buffer[_sent(messages, buffer)]
+        return Packed(buffer, lengths, vector)
 
     def unpack(
         self,
@@ -84,8 +87,13 @@ class BitPacked:
         if entries is None:
             whole = regions[:, 1] - regions[:, 0]
             entries = entries_of(buffer, lengths, regions // self.unit) if self.unit else whole
-        messages, edges = self.lay_out(entries, regions, dtype)
-        check_lengths(lengths, messages["end"] - messages["head"])
+        messages, edges, expected = self.lay_out(entries, regions, dtype)
+        check_lengths(lengths, expected)
+        if self.short_scales:
+            sent = _sent(messages, buffer)
+            whole = sent.astype(np.uint8)
+            whole[sent] = buffer
+            buffer = whole
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
         kernels.check_indices(indices, entries, regions)
         return SparseVector(indices, self.codec.decode(codes, scales, edges, dtype), size)
@@ -117,8 +125,7 @@ class BitPacked:
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
         """See `Wire.lengths_of`."""
-        messages, _ = self.lay_out(entries, regions, dtype)
-        return messages["end"] - messages["head"]
+        return self.lay_out(entries, regions, dtype)[2]
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         """See `Wire.max_size`.
@@ -169,7 +176,9 @@ class BitPacked:
         entries, regions = _tensors(pattern)
         return int((self.lengths_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
-    def lay_out(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    def lay_out(
+        self, entries: np.ndarray, regions: np.ndarray, dtype: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return where each section of each message begins in the buffer, and which values share a scale.
 
         Args:
@@ -178,8 +187,8 @@ class BitPacked:
             dtype: dtype of the values.
 
         Returns:
-            A table ``(m,)`` of `MESSAGE`, and the edges ``(b + 1,)`` of the blocks of values that share a scale, of
-            which every message begins a new one; no edges if the codec has no scales.
+            A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of the blocks of values that share a scale, of which
+            every message begins a new one, no edges if the codec has no scales; and the lengths ``(m,)`` that are sent.
         """
         entries, codec, unit = np.asarray(entries, np.int64), self.codec, self.unit
         code = np.dtype(dtype).itemsize if codec.code_bytes is None else codec.code_bytes
@@ -187,11 +196,14 @@ class BitPacked:
         blocks = -(-entries // codec.block) if codec.block else none
         numbers = count_bytes((regions[:, 1] - regions[:, 0]) // unit) if unit else none
         messages = kernels.host().lay_out(entries, regions, numbers, codes, blocks)
+        lengths = messages["end"] - messages["head"]
         if not codec.block:
-            return messages, none[:0]
+            return messages, none[:0], lengths
+        if self.short_scales:
+            lengths -= 2 * blocks
         places = np.arange(blocks.sum()) - np.repeat(messages["block"], blocks)
         starts = np.repeat(messages["first"], blocks) + codec.block * places
-        return messages, np.append(starts, entries.sum())
+        return messages, np.append(starts, entries.sum()), lengths
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
@@ -217,6 +229,15 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
     return entries
 
 
+def _sent(messages: np.ndarray, buffer: Array) -> Array:
+    """Return, where ``buffer`` is, the mask of the bytes that are sent of ``messages`` with short scales."""
+    scales = (messages["lows"] - messages["scales"]) // 4
+    zeros = np.repeat(messages["scales"] - 4 * messages["block"], scales) + 4 * np.arange(scales.sum())
+    sent = np.ones(int(messages["end"][-1]), bool)
+    sent[zeros] = sent[zeros + 1] = False
+    return sent if isinstance(buffer, np.ndarray) else like(sent, buffer)
+
+
 def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
     """Raise `MalformedMessage` unless messages have the ``expected`` ``lengths`` ``(m,)``."""
     if not np.array_equal(lengths, expected):
@@ -239,7 +260,8 @@ def _nonzero(vector: SparseVector, kept: Any = False) -> SparseVector:
 
 # Packed messages that leave out what their receiver knows: how many entries there are, and indices or values.
 #
-# Both are bit-packed as in `wire.packed`, without the number with which a message begins there.
+# Both are bit-packed as in `wire.packed`, without the number with which a message begins there. Where messages are so
+# short that scales are a good part of them, these are sent as bfloat16: what they round is owed as codes' rounding is.
 
 
 class NoValues(Unrounded):
@@ -261,6 +283,27 @@ class Complete(KnownCounts):
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         """See `Wire.max_size`: codes and scales."""
         return self._max_size_of_codes(entries, messages)
+
+
+LARGEST_SCALE = np.uint32(0x7C010000)  # of bfloat16, as bits: 127 times as much is finite
+
+
+@dataclass(frozen=True)
+class ShortInt8(Int8):
+    """`Int8` with scales rounded to bfloat16, for `ShortComplete`."""
+
+    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
+        """See `Codec.encode`."""
+        codes, scales = super().encode(vector, edges)
+        bits = scales.view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)  # ties to even
+        return codes, namespace(scales).minimum(rounded, LARGEST_SCALE).view(np.float32)
+
+
+class ShortComplete(Complete):
+    """The format of `Complete` messages with scales of two bytes."""
+
+    short_scales: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -342,7 +385,7 @@ def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> A
     Returns:
         The messages, bytes, one after the other; their lengths are those of `positions_lengths`.
     """
-    xp, (messages, _) = namespace(indices), POSITIONS.lay_out(counts, regions, None)
+    xp, messages = namespace(indices), POSITIONS.lay_out(counts, regions, None)[0]
     return kernels.of(indices).write_messages(messages, indices, xp.empty(0, np.uint8), xp.empty(0, np.float32))
 
 
@@ -362,9 +405,10 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 #
 # An entry is an index and a code: its sign, and how many quarters of an octave its magnitude lies above the smallest
 # one of its sender. The code is written as the lowest bits of the index, so that the packed format needs no other
-# section. Of the 8 levels the last one is for NaN and Inf, which arrive as Inf; finite magnitudes beyond the others
-# count as the largest of them, about 3.4 times the smallest magnitude. A hash of the index says where inside its level
-# a magnitude is taken to be, so that votes seldom tie.
+# section but the smallest magnitude, in two bytes. Of the 8 levels the last one is for NaN and Inf, which arrive as
+# Inf; finite magnitudes beyond the others count as the largest of them, about 3.4 times the smallest magnitude. A hash
+# of the index says where inside its level a magnitude is taken to be, so that votes seldom tie, and its sign in one bit
+# of that, so that votes of the same level and opposite signs do not add up to 0, which would be as none.
 
 
 CODES = 16  # a sign and 8 levels
@@ -394,6 +438,7 @@ class _Coded(BitPacked):
     """The packed format of indices that are `CODES` times as large, of which no more are sent for that."""
 
     unit: ClassVar[int] = CODES
+    short_scales: ClassVar[bool] = True
 
 
 LAYOUT = _Coded(_Same())
@@ -434,19 +479,19 @@ def _decoded(indices: Array, codes: Array, low: Array | int) -> Array:
     """Return the float32 values ``(m,)`` of entries whose senders' lowest levels begin at magnitude bits ``low``."""
     xp = namespace(codes)
     levels = codes.astype(np.uint32) >> np.uint32(1)
-    inside = (indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)
+    negative = codes.astype(np.uint32) & np.uint32(1)
+    inside = ((indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)) ^ (negative << np.uint32(4))
     bits = xp.asarray(low).astype(np.uint32) + levels * np.uint32(LEVEL) + inside  # below 2^32
     bits = xp.where(levels == INFINITE, np.uint32(INF_BITS), xp.minimum(bits, np.uint32(INF_BITS - 1)))
-    signs = codes.astype(np.uint32) << np.uint32(31)
-    return (bits | signs).view(np.float32)
+    return (bits | negative << np.uint32(31)).view(np.float32)
 
 
 def _lowest(bits: Array) -> int:
-    """Return the magnitude bits of the lowest level for values of magnitude ``bits`` ``(m,)``.
+    """Return the magnitude bits of the lowest level for values of magnitude ``bits`` ``(m,)``; the lower 16 are 0.
 
     They are those of the smallest value, but for a few values so small that the others could not be told apart.
     """
     if not len(bits):
         return 0
     total, least = to_host(namespace(bits).stack([bits.sum(dtype=np.int64), bits.min().astype(np.int64)])).tolist()
-    return min(max(least, total // len(bits) - INFINITE // 2 * LEVEL), INF_BITS)
+    return min(max(least, total // len(bits) - INFINITE // 2 * LEVEL), INF_BITS) & ~0xFFFF

@@ -91,7 +91,7 @@ def test_the_threshold_over_all_ranks_costs_a_gathering_of_counts_and_what_ties_
     searches = 1 + math.ceil((12 + Counted().mantissa) / math.log2(K // 16 + 1))
     _, values, messages, control = Counted().bound(N, K, P)
     assert values == 0 and messages == (2 + 2 * searches) * math.log2(P)
-    assert control == (4 + candidates) * 2 * (P - 1) + 16 * (K // 16 + 1) * searches
+    assert control == (4 + candidates) * 2 * (P - 1) + 2 * 2 * (K // 16 + 1) * searches
 
 
 @pytest.mark.parametrize("P", [2, 5])

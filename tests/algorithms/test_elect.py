@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.algorithms.elect import CANDIDATES_PER_VOTE, Elect, ElectState, Owners
+from sparse_mpi.algorithms.elect import CANDIDATES_PER_VOTE, Elect, ElectState, Owners, may_vote
 from sparse_mpi.algorithms.global_threshold import ThresholdPredictor
 from sparse_mpi.reduction.snapshot import restore
 from sparse_mpi.sparse import NoState, SparseVector
@@ -39,7 +39,7 @@ def test_ranks_that_differ_need_few_votes_each(ranks):
 
 
 @pytest.mark.ranks(3, 8)
-def test_ranks_that_agree_need_all_their_votes(ranks):
+def test_ranks_that_agree_divide_up_about_k_entries(ranks):
     def same(rng, step):
         return np.random.default_rng(step).standard_normal(N)
 
@@ -175,6 +175,35 @@ def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
 def test_rounded_values_take_fewer_bytes(wire):
     found = energy_of(Elect(wire=WIRES[wire]), gradients.make("independent", 100_000, ranks=8), 8, 1000, 40)
     assert found.volume <= BYTES[wire]
+
+
+class Decaying(gradients.Independent):
+    """The same gradient on all ranks, which shrinks from step to step: they vote for the same entries."""
+
+    def at(self, step, rank):
+        return np.float32(0.97**step) * super().at(0, 0)
+
+
+class HeavyTailed(gradients.Independent):
+    def at(self, step, rank):
+        return np.random.default_rng([step, rank]).standard_t(1.5, self.size).astype(np.float32)
+
+
+@pytest.mark.parametrize("wire", ["packed", "packed+bf16", "packed+int8"])
+@pytest.mark.parametrize(("made", "size"), [(Decaying, 5), (HeavyTailed, 16), (gradients.EmbeddingLike, 16)])
+def test_bytes_stay_few_where_ranks_agree_and_where_messages_are_short(made, size, wire):
+    found = energy_of(Elect(wire=WIRES[wire]), made(100_000, ranks=size), size, 1000, 20)
+    assert found.volume <= BYTES[wire]
+    assert made is not Decaying or found.energy > 0.99
+
+
+@pytest.mark.parametrize("size", [2, 5, 16])
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.95])
+def test_ranks_that_divide_entries_up_leave_none_out(size, share):
+    """As many may vote for each as for any other, and all ranks for as many."""
+    masks = np.array([may_vote(np.arange(N, dtype=np.int32), place, size, share) for place in range(size)])
+    assert np.ptp(masks.sum(axis=0)) <= 1 and masks.any(axis=0).all()
+    np.testing.assert_allclose(masks.mean(axis=1), share, atol=0.01)
 
 
 @pytest.mark.thin(0)  # and another one

@@ -89,7 +89,7 @@ SETTINGS = {
     "vit --data digits": {"lr": 1e-3, "epochs": 30, "batch_size": 16, "optimizer": "adamw", "schedule": "linear"},
     "vit --data fashion-mnist": {"lr": 1e-3, "epochs": 30, "size": None, "patch_size": None},
     "vit --data cifar10": {"lr": 1e-3, "warmup_epochs": 5, "weight_decay": 0.05},
-    "vit --data cifar100": {"lr": 1e-3, "epochs": 100, "density": 0.0214},
+    "vit --data cifar100": {"lr": 1e-3, "epochs": 100, "density": 0.021},
     "vit --data imagenet": {"lr": 5e-5, "batch_size": 32, "optimizer": "adamw", "schedule": "linear"},
     "gpt2 --data wikitext-103": {"optimizer": "adamw", "lr": 5e-5, "batch_size": 2},
     "transformer --data wikitext-2": {"batch_size": 64, "lr": 2e-3, "lr_times_ranks": True, "optimizer": "adam"},

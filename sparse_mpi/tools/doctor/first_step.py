@@ -27,7 +27,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
     indices, n = np.arange(0, len(x), 3, dtype=np.int32), len(x)
     values, pairs = x[indices], np.concatenate([indices, indices])
     count = np.array([len(indices)])
-    (laid, _), no_scales = BitPacked().lay_out(count, np.array([[0, n]]), x.dtype), np.empty(0, np.float32)
+    (laid, *_), no_scales = BitPacked().lay_out(count, np.array([[0, n]]), x.dtype), np.empty(0, np.float32)
     edges = np.append(np.arange(0, len(values), SCALED), len(values))
     return {
         "histogram": lambda cpu: [cpu.histogram(x, 31, 0, 16), cpu.histogram(x, 15, half >> 15, 15)],
