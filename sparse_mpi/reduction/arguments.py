@@ -191,7 +191,7 @@ def can_carry(algorithm: str | Algorithm, options: dict[str, Any]) -> bool:
     """Return True if ``algorithm`` with these options can add up a second vector beside the gradient."""
     try:
         return make_algorithm(algorithm, options).traits.carries
-    except (TypeError, ValueError):  # "auto", options of a team, and what the reducer will refuse
+    except (TypeError, ValueError):  # "auto", and what the reducer will refuse
         return False
 
 

@@ -30,7 +30,7 @@ from sparse_mpi.training.optimizer_momentum import (
     without_momentum,
 )
 from sparse_mpi.training.parameters import ordered
-from sparse_mpi.training.reduction import GradientReduction, is_distributed
+from sparse_mpi.training.reduction import SURVIVAL, GradientReduction, is_distributed
 from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam, second_beta
 
 Average: str = "average"
@@ -288,8 +288,9 @@ def DistributedOptimizer(
             # The share of entries that arrive in a step, by which momentum is matched to their wait
             elements = max(1, sum(p.numel() for p in parameters if p.requires_grad))
             share = resolve_k(elements, k, density, usual_density(algorithm)) / elements
-        # A second moment can travel where a part of the entries does
-        carries = share < 1 and not in_place and can_carry(algorithm, options)
+        # A second moment can travel where a part of the entries does. Options of a team are not the algorithm's
+        own = {name: value for name, value in options.items() if name not in SURVIVAL}
+        carries = share < 1 and not in_place and can_carry(algorithm, own)
         mode = default_mode(optimizer, feedback, carries) if momentum is None else momentum
         if mode == TRAVELLING and share and k is None and density is None:
             density = USUAL_DENSITY

@@ -58,6 +58,17 @@ def test_it_arrives_with_the_entries_and_changes_none_of_their_bits(ranks, optio
         assert ranks.size > 1 or np.allclose(sums, exact, rtol=1e-5)
 
 
+@pytest.mark.against_world
+@pytest.mark.ranks(3, 4)
+def test_world_equals_mpi(ranks):
+    def body(comm):
+        made = reducer(comm)
+        totals = [made.step(gradient(comm.rank, step)) for step in range(3)]
+        return [x.tobytes() for total in totals for x in total[:2]], made.second_moment.sums.tobytes()
+
+    assert ranks.run(body) == World(ranks.size).run(body)
+
+
 def test_it_costs_about_a_byte_an_entry_and_no_message():
     size = 40_000
 
