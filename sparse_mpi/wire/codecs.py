@@ -18,8 +18,6 @@ from sparse_mpi.kernels.base import SCALED, code_places
 from sparse_mpi.kernels.levels import numbered_blocks
 from sparse_mpi.sparse import SparseVector
 
-NO_EXPONENT = -999  # of 0 in `Log4`: its power of 2 is 0 in float32
-
 
 @runtime_checkable
 class Codec(Protocol):
@@ -223,25 +221,26 @@ class Log4:
         """See `Codec.encode`."""
         values = single(vector.values)
         xp = namespace(values)
-        # x = f 2^e with f in [1/2, 1): e tells the power, and 2^(e - 1) is the middle of two octaves
-        exponents = xp.where(values > 0, xp.frexp(values)[1], NO_EXPONENT)
+        # The exponent e of float32 tells that a number is in [2^e, 2^(e + 1)); 2^e stands for it and for half of it
+        exponents = (values.view(np.uint32) >> np.uint32(23)).astype(np.int32)
         of, places = (like(numbers, values) for numbers in numbered_blocks(edges))
-        rows = xp.full((len(edges) - 1, SCALED), NO_EXPONENT, exponents.dtype)
+        rows = xp.zeros((len(edges) - 1, SCALED), np.int32)
         rows[of, places] = exponents
         top = rows.max(axis=1)
-        rows = xp.minimum((top[:, None] - rows) // 2, 15).astype(np.uint8)
-        pairs = rows[:, 0::2] | rows[:, 1::2] << np.uint8(4)
+        levels = xp.minimum((top[:, None] - rows) // 2, 15).astype(np.uint8)
+        pairs = levels[:, 0::2] | levels[:, 1::2] << np.uint8(4)
         kept = np.arange(SCALED // 2) < np.diff(code_places(edges, 4))[:, None]
-        return pairs[like(kept, values)], xp.ldexp(np.float32(1), top - 1)
+        return pairs[like(kept, values)], (top.astype(np.uint32) << np.uint32(23)).view(np.float32)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""
         xp = namespace(codes)
         of, places = numbered_blocks(edges)
-        own = codes[like(code_places(edges, 4)[of] + places // 2, codes)] >> like(
-            (places % 2 * 4).astype(np.uint8), codes
-        )
-        return xp.ldexp(scales[like(of, codes)], -2 * (own & np.uint8(15)).astype(np.int32)).astype(dtype, copy=False)
+        shifts = like((places % 2 * 4).astype(np.uint8), codes)
+        levels = codes[like(code_places(edges, 4)[of] + places // 2, codes)] >> shifts & np.uint8(15)
+        top = (scales.view(np.uint32) >> np.uint32(23)).astype(np.int32)[like(of, codes)]
+        exponents = xp.maximum(top - 2 * levels.astype(np.int32), 0).astype(np.uint32)
+        return (exponents << np.uint32(23)).view(np.float32).astype(dtype, copy=False)
 
 
 def single(values: Array) -> Array:
