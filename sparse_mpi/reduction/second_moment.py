@@ -21,7 +21,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.feedback.base import fitted
 from sparse_mpi.sparse import Layout
 
-MEAN, STEPS = "second_moment", "second_moment_steps"  # keys in a state
+MEAN, STEPS, BETAS = "second_moment", "second_moment_steps", "second_moment_betas"  # keys in a state
 
 
 class SecondMoment:
@@ -35,11 +35,13 @@ class SecondMoment:
         layout: of the gradient.
 
     Attributes:
+        betas: of each tensor; they may change between steps.
         sums: ``(m,)`` of the means of all ranks, at the entries of the last result; ``(n,)`` where that is dense.
     """
 
     def __init__(self, beta: float, layout: Layout) -> None:
-        self.beta, self._layout = beta, layout
+        self._layout = layout
+        self.betas = [beta] * len(layout.sizes)
         self.sums: Array | None = None
         self._mean: Array | None = None
         self._steps = [0] * len(layout.sizes)  # gradients of each tensor
@@ -59,12 +61,12 @@ class SecondMoment:
         # Neighbours that have seen as many gradients are one stretch; with all of them there is one
         parts, first = self._layout.parts, 0
         ages = [0 if number in absent else steps for number, steps in enumerate(self._steps)]
-        for steps, group in groupby(ages):
+        for (steps, beta), group in groupby(zip(ages, self.betas, strict=True)):
             last = first + len(list(group)) - 1
             if steps:
                 part = slice(parts[first].start, parts[last].stop)
                 # The weight of Adam's moment divided by 1 - beta^t, which so needs no correction
-                weight = (1 - self.beta) / (1 - self.beta**steps)
+                weight = (1 - beta) / (1 - beta**steps)
                 kernels.of(mean).follow_squares(mean[part], wide[part], weight)
             first = last + 1
 
@@ -73,32 +75,30 @@ class SecondMoment:
         return like(self.mean, acc).astype(acc.dtype, copy=False)
 
     def state(self) -> dict[str, Any]:
-        """Return copies of what this remembers, on the host: the mean, and how many gradients of each tensor."""
-        return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self._steps)}
+        """Return copies of what this remembers: the mean, on the host; gradients and beta of each tensor."""
+        return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self._steps), BETAS: list(self.betas)}
 
     def of_tensors(self, numbers: Sequence[int]) -> dict[str, Any]:
         """Return the state of those tensors of the layout that have these ``numbers``."""
         state, parts = self.state(), self._layout.parts
         mean = np.concatenate([state[MEAN][parts[number]] for number in numbers])
-        return {MEAN: mean, STEPS: [self._steps[number] for number in numbers]}
+        return {MEAN: mean} | {name: [state[name][number] for number in numbers] for name in (STEPS, BETAS)}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore copies of what `state` returned."""
-        self._mean, self._steps = np.array(state[MEAN]), [int(steps) for steps in state[STEPS]]
+        self._mean, self._steps = np.array(state[MEAN]), list(map(int, state[STEPS]))
+        self.betas = list(map(float, state[BETAS]))
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise ValueError unless `load` can take ``state``."""
-        mean, steps = state.get(MEAN), state.get(STEPS)
-        good = isinstance(mean, np.ndarray) and mean.shape == (self._layout.size,) and mean.dtype.kind == "f"
-        counted = (
-            isinstance(steps, list)
-            and len(steps) == len(self._steps)
-            and all(isinstance(number, (int, np.integer)) and number >= 0 for number in steps)
-        )
-        if not good or not counted:
+        size, tensors, mean = self._layout.size, len(self._steps), state.get(MEAN)
+        of_tensors: list[Any] = [state.get(name) for name in (STEPS, BETAS)]
+        good = isinstance(mean, np.ndarray) and mean.shape == (size,) and mean.dtype.kind == "f"
+        good = good and all(isinstance(numbers, list) and len(numbers) == tensors for numbers in of_tensors)
+        if not good or min(map(min, of_tensors)) < 0 or max(of_tensors[1]) >= 1:
             raise ValueError(
-                f"state must have {MEAN!r}, {self._layout.size} numbers, and {STEPS!r}, one for each of "
-                f"{len(self._steps)} tensors, got {arrays.describe(mean)} and {steps!r}; save it from a reducer with a "
+                f"state must have {MEAN!r}, {size} numbers, and {STEPS!r} and {BETAS!r} of {tensors} tensors, got "
+                f"{arrays.describe(mean)}, {of_tensors[0]!r} and {of_tensors[1]!r}; save it from a reducer with a "
                 "second moment, or load it into one without"
             )
 
@@ -109,4 +109,5 @@ class SecondMoment:
         steps = np.max([np.zeros(len(self._steps), np.int64), *(state[STEPS] for state in states)], axis=0)
         total = comm.allreduce(own, control=True) / ranks
         most = comm.allreduce(steps, "max", control=True)
-        self.load({MEAN: total.astype(np.float32), STEPS: most.tolist()})
+        betas = states[0][BETAS] if states else self.betas
+        self.load({MEAN: total.astype(np.float32), STEPS: most.tolist(), BETAS: betas})

@@ -31,7 +31,7 @@ from sparse_mpi.training.optimizer_momentum import (
 )
 from sparse_mpi.training.parameters import ordered
 from sparse_mpi.training.reduction import SURVIVAL, GradientReduction, is_distributed
-from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam, second_beta
+from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam
 
 Average: str = "average"
 Sum: str = "sum"
@@ -311,7 +311,7 @@ def DistributedOptimizer(
         clip_norm=clip_norm,
         in_place=in_place,
         nonfinite=nonfinite,
-        second_moment=second_beta(optimizer) if mode == TRAVELLING else None,
+        second_moment=float(optimizer.param_groups[0]["betas"][1]) if mode == TRAVELLING else None,
         passes=backward_passes_per_step,
         average=op == Average,
         bucket_cap_mb=bucket_cap_mb,
@@ -323,7 +323,9 @@ def DistributedOptimizer(
     # The momentum of now: `without_momentum` raises when somebody changes it in the optimizer
     taken = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
     state = MomentumState(taken, taken if late is None else late, mode in ("matched", "global"))
-    state.adam = StalenessAwareAdam(reduction) if mode in ("arrival", TRAVELLING) else None
+    if mode in ("arrival", TRAVELLING):
+        state.adam = StalenessAwareAdam(reduction)
+        state.adam.set_betas(optimizer)
     return _class_of(type(optimizer))(optimizer, reduction, state)  # type: ignore[arg-type]
 
 

@@ -53,7 +53,8 @@ class StalenessAwareAdam:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        check_adam(optimizer)  # options may have changed
+        travelling = any(bucket.reducer.second_moment is not None for bucket in self._reduction.buckets)
+        check_adam(optimizer, TRAVELLING if travelling else "arrival")  # options may have changed
         groups = optimizer.param_groups
         # As in torch, other parameters keep their weights, their moments and their number of steps
         moved = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
@@ -76,11 +77,15 @@ class StalenessAwareAdam:
                 _move(parameter, at, seconds[parameter], state, group, decoupled)
             else:
                 _catch_up(parameter, at, state, group, decoupled)
-        # A scheduler may have changed the beta of the steps that follow
+        self.set_betas(optimizer)
+        return loss
+
+    def set_betas(self, optimizer: Optimizer) -> None:
+        """Take the second moments of the next gradients by the betas of ``optimizer``."""
+        betas = {p: float(group["betas"][1]) for group in optimizer.param_groups for p in group["params"]}
         for bucket in self._reduction.buckets:
             if bucket.reducer.second_moment is not None:
-                bucket.reducer.second_moment.beta = second_beta(optimizer)
-        return loss
+                bucket.reducer.second_moment.betas = [betas[p] for p in bucket.parameters]
 
 
 def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
@@ -92,30 +97,13 @@ def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
         )
     if any(group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError(f"amsgrad must be False with momentum={mode!r}, got True; use momentum='local'")
-    if mode == TRAVELLING:
-        second_beta(optimizer)
-
-
-def second_beta(optimizer: Optimizer) -> float:
-    """Return the second beta of ``optimizer``, if second moments of its gradients can travel.
-
-    Raises:
-        ValueError: the groups have several, or weights decay as a part of the gradient.
-    """
-    groups = optimizer.param_groups
-    betas = sorted({float(group["betas"][1]) for group in groups})
-    if len(betas) > 1:
+    coupled = [group for group in optimizer.param_groups if not _decoupled(optimizer, group)]
+    decays = [group["weight_decay"] for group in coupled if group["weight_decay"]]
+    if mode == TRAVELLING and decays:
         raise ValueError(
-            f"betas must have the same second one in all parameter groups with momentum='second-moment', got "
-            f"{', '.join(map(str, betas))}; use momentum='arrival'"
-        )
-    coupled = [group for group in groups if not _decoupled(optimizer, group)]
-    if decays := [group["weight_decay"] for group in coupled if group["weight_decay"]]:
-        raise ValueError(
-            f"weight_decay must be 0 with momentum='second-moment' where it is part of the gradient, got {decays[0]}; "
+            f"weight_decay must be 0 with momentum={TRAVELLING!r} where it is part of the gradient, got {decays[0]}; "
             "use AdamW, or momentum='arrival'"
         )
-    return betas[0]
 
 
 def _decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:

@@ -39,12 +39,19 @@ def test_weights_decay_as_they_do_in_torch_where_no_gradient_is(momentum, nester
     np.testing.assert_allclose(decayed[1], decayed[0], rtol=1e-5)
 
 
+def by_group(parameters, lr):
+    """AdamW whose groups have betas of their own."""
+    first, *others = parameters
+    return torch.optim.AdamW([{"params": [first]}, {"params": others, "betas": (0.9, 0.5)}], lr=lr)
+
+
 SGD_OR_ADAM = {
     "global": (torch.optim.SGD, SGD, {"momentum": "global"}),
     "global in place": (torch.optim.SGD, SGD, {"momentum": "global", "in_place": True}),
     "leaky in place": (torch.optim.SGD, SGD, {"momentum": "global", "feedback": "leaky", "in_place": True}),
     "arrival": (torch.optim.AdamW, {"lr": 0.05}, {"momentum": "arrival"}),
     "second moment": (torch.optim.AdamW, {"lr": 0.05}, {}),
+    "second moments by group": (by_group, {"lr": 0.05}, {}),
 }
 
 
