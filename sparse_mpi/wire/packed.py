@@ -90,9 +90,8 @@ class BitPacked:
         messages, edges, expected = self.lay_out(entries, regions, dtype)
         check_lengths(lengths, expected)
         if self.short_scales:
-            sent = _sent(messages, buffer)
-            whole = sent.astype(np.uint8)
-            whole[sent] = buffer
+            whole = namespace(buffer).zeros(int(messages["end"][-1]), np.uint8)
+            whole[_sent(messages, buffer)] = buffer
             buffer = whole
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
         kernels.check_indices(indices, entries, regions)
@@ -230,12 +229,18 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
 
 
 def _sent(messages: np.ndarray, buffer: Array) -> Array:
-    """Return, where ``buffer`` is, the mask of the bytes that are sent of ``messages`` with short scales."""
+    """Return, where ``buffer`` is, the places, or the mask, of the bytes sent of ``messages`` with short scales."""
     scales = (messages["lows"] - messages["scales"]) // 4
     zeros = np.repeat(messages["scales"] - 4 * messages["block"], scales) + 4 * np.arange(scales.sum())
-    sent = np.ones(int(messages["end"][-1]), bool)
-    sent[zeros] = sent[zeros + 1] = False
-    return sent if isinstance(buffer, np.ndarray) else like(sent, buffer)
+    size = int(messages["end"][-1])
+    if isinstance(buffer, np.ndarray):
+        sent = np.ones(size, bool)
+        sent[zeros] = sent[zeros + 1] = False
+        return sent
+    # A device is told only where the zeros are; for a mask it would have the host wait
+    xp, shifts = namespace(buffer), like(zeros - 2 * np.arange(len(zeros)), buffer)
+    numbers = xp.arange(size - 2 * len(zeros))
+    return numbers + 2 * xp.searchsorted(shifts, numbers, side="right")
 
 
 def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
@@ -297,7 +302,7 @@ class ShortInt8(Int8):
         codes, scales = super().encode(vector, edges)
         bits = scales.view(np.uint32)
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)  # ties to even
-        return codes, namespace(scales).minimum(rounded, LARGEST_SCALE).view(np.float32)
+        return codes, rounded.clip(0, LARGEST_SCALE).view(np.float32)
 
 
 class ShortComplete(Complete):

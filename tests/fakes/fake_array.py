@@ -31,7 +31,7 @@ unique unpackbits where zeros zeros_like
 """.split()
 COUNTING = {"flatnonzero", "nonzero", "unique"}  # as long as what they find
 BINARY = "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift lt le gt ge eq ne matmul".split()
-METHODS = "all any argsort cumsum dot max mean min nonzero partition prod ravel reshape sum take transpose".split()
+METHODS = "all any argsort clip cumsum dot max mean min nonzero partition prod ravel reshape sum take transpose".split()
 
 
 def host_of(x):

@@ -23,7 +23,8 @@ RULES = {**{name: {} for name in sorted(ALGORITHMS)}, "owner": {"algorithm": "ok
 )
 def test_nothing_is_sent_twice(rule, rank, copy_every):
     """All gradients are positive: what comes out of an entry is at most what was put in."""
-    if not ALGORITHMS[rule if rule in ALGORITHMS else "oktopk"]().traits.conserves:
+    traits = ALGORITHMS[rule if rule in ALGORITHMS else "oktopk"]().traits
+    if not traits.conserves:
         pytest.skip("sends other values than it has")
 
     def main(comm):
@@ -38,7 +39,9 @@ def test_nothing_is_sent_twice(rule, rank, copy_every):
     left = [result for result in World(RANKS, leave={rank: 9}).run(main) if result is not None]
     found = left[0][0] + sum(residual for _, residual in left)
     put_in = sum(np.abs(gradient(r, step)) for r in range(RANKS) for step in range(16) if r != rank or step < 9)
-    assert (found <= put_in + 1e-3 * put_in.max()).all()
+    # What the lost rank had rounded up, by less than a step of eight bits, nobody takes back
+    rounded = 0 if traits.lossless else put_in.max() / 127
+    assert (found <= put_in + 1e-3 * put_in.max() + rounded).all()
     assert found.sum() >= 0.88 * put_in.sum()
 
 

@@ -37,7 +37,15 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 def settings(**changes):
     values = {"algo": "plan", "plan": "auto", "planner": "best", "profile_steps": 3, "budget": None}
     values |= dict.fromkeys(OPTIONS) | {"step_seconds": None, "k": None, "density": 0.05, "feedback": "residual"}
-    values |= {"arrival": False, "leak": 0.0, "clip_norm": None, "zero_copy": True, "overlap": False, "bucket_mb": 0.0}
+    values |= {
+        "second_moment": False,
+        "arrival": False,
+        "leak": 0.0,
+        "clip_norm": None,
+        "zero_copy": True,
+        "overlap": False,
+        "bucket_mb": 0.0,
+    }
     return SimpleNamespace(**(values | {"progress": False, "out": None} | changes))
 
 
