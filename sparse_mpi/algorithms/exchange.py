@@ -27,7 +27,7 @@ from sparse_mpi.sparse import (
     take,
 )
 from sparse_mpi.wire import Packed, SizeBound, Wire, pack_whole, unpack_whole
-from sparse_mpi.wire.packed import KnownCounts
+from sparse_mpi.wire.packed import KnownCounts, cut_messages
 
 
 class WireFormat(Protocol):
@@ -317,8 +317,7 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
         The messages that this rank has to add up, in the rank order of their senders, and the length of each.
     """
     # Cut the buffer into messages; the one for the own group stays here.
-    ends = np.cumsum(packed.lengths)
-    messages = [packed.buffer[end - length : end] for length, end in zip(packed.lengths, ends, strict=True)]
+    messages = cut_messages(packed.buffer, packed.lengths)
     received = {comm.rank: messages[own]}
     for there, dest, sources in partners(groups, comm.rank):
         for to, source in zip_longest([dest], sources):

@@ -331,12 +331,9 @@ class Paired:
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
+        indices, size, counts, regions = vector.indices[::2] // 2, vector.size // 2, counts // 2, regions // 2
         halves = [
-            wire.pack(
-                SparseVector(vector.indices[::2] // 2, vector.values[place::2], vector.size // 2),
-                counts // 2,
-                regions // 2,
-            )
+            wire.pack(SparseVector(indices, vector.values[place::2], size), counts, regions)
             for place, wire in enumerate(self.formats)
         ]
         messages = [cut_messages(half.buffer, half.lengths) for half in halves]
@@ -346,14 +343,13 @@ class Paired:
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
-        entries = (regions[:, 1] - regions[:, 0]) // 2
-        both = np.stack([wire.lengths_of(entries, regions // 2, size // 2, dtype) for wire in self.formats], axis=1)
+        regions, half, join = regions // 2, size // 2, namespace(buffer).concatenate
+        entries = regions[:, 1] - regions[:, 0]
+        both = np.stack([wire.lengths_of(entries, regions, half, dtype) for wire in self.formats], axis=1)
         check_lengths(lengths, both.sum(axis=1))
         messages = cut_messages(buffer, both.ravel())
         halves = [
-            wire.unpack(
-                namespace(buffer).concatenate(messages[place::2]), both[:, place], regions // 2, size // 2, dtype
-            )
+            wire.unpack(join(messages[place::2]), both[:, place], regions, half, dtype)
             for place, wire in enumerate(self.formats)
         ]
         indices = paired(2 * halves[0].indices, 2 * halves[0].indices + 1)
