@@ -256,6 +256,7 @@ def lay_out(
     codes: np.ndarray,
     blocks: np.ndarray,
     tail: int = 0,
+    scale_bytes: int = 4,
 ) -> np.ndarray:
     """See `base.Kernels.lay_out`."""
     starts, widths, there = regions[:, 0], regions[:, 1] - regions[:, 0], entries > 0
@@ -269,17 +270,18 @@ def lay_out(
     shifts, lows, highs = shifts * spread, lows * spread, np.where(spread, highs, bitmap * sparse)
     spans = np.where(spread, spans, widths * sparse)
     # Sections follow one another without gaps, also from one message to the next.
-    sections = np.column_stack([numbers * there, codes, 4 * blocks, lows, highs + tail * there])
+    sections = np.column_stack([numbers * there, codes, scale_bytes * blocks, lows, highs + tail * there])
     ends = sections.cumsum().reshape(-1, 5)
     first, block, code = np.stack([entries, blocks, codes]).cumsum(axis=1) - [entries, blocks, codes]
-    fields = (entries, first, starts, shifts, spread, spans, block, code, ends - sections, ends[:, -1])
+    each = np.full_like(entries, scale_bytes)
+    fields = (entries, first, starts, shifts, spread, spans, block, code, each, ends - sections, ends[:, -1])
     return np.column_stack(fields).view(MESSAGE).reshape(-1)  # a column is a field
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
     """See `base.Kernels.write_messages`."""
     buffer = np.zeros(int(messages["end"][-1]), np.uint8)
-    codes, scales = codes.view(np.uint8), scales.view(np.uint8)
+    codes, scales = codes.view(np.uint8), scales.view(np.uint8).reshape(-1, 4)
     for (
         count,
         first,
@@ -289,6 +291,7 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
         span,
         block,
         code,
+        scale_bytes,
         head,
         values,
         factors,
@@ -300,7 +303,7 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
         if count:
             buffer[head:values] = np.array([count - 1], "<i8").view(np.uint8)[: values - head]
         buffer[values:factors] = codes[code : code + factors - values]
-        buffer[factors:lows] = scales[4 * block : 4 * block + lows - factors]
+        buffer[factors:lows] = scales[block : block + (lows - factors) // scale_bytes, 4 - scale_bytes :].ravel()
         # Low bits stand side by side; a high part is one bit, with Elias-Fano as many places on as the entry's number.
         buffer[lows:highs] = np.packbits(offsets[:, None] >> np.arange(shift) & 1, bitorder="little")
         flags = np.zeros(span, bool)
@@ -314,11 +317,14 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     """See `base.Kernels.read_messages`."""
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
-    scales = np.empty((messages["lows"] - messages["scales"]).sum(), np.uint8)
+    scales = np.zeros((((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum(), 4), np.uint8)
     for number, message in enumerate(messages.tolist()):
-        count, first, start, shift, spread, span, block, code, _, values, factors, lows, highs, end = message
+        count, first, start, shift, spread, span, block, code, scale_bytes, _, values, factors, lows, highs, end = (
+            message
+        )
         codes[code : code + factors - values] = buffer[values:factors]
-        scales[4 * block : 4 * block + lows - factors] = buffer[factors:lows]
+        factor = buffer[factors:lows].reshape(-1, scale_bytes)
+        scales[block : block + len(factor), 4 - scale_bytes :] = factor
         offsets = np.arange(count)
         if span:  # the i-th set bit is that of the i-th entry, and its position gives the high part back
             places = np.flatnonzero(np.unpackbits(buffer[highs:end], count=span, bitorder="little"))
@@ -327,7 +333,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
             offsets = (places - spread * offsets) << shift
         bits = np.unpackbits(buffer[lows:highs], count=count * shift, bitorder="little")
         indices[first : first + count] = offsets + bits.reshape(count, shift) @ (1 << np.arange(shift)) + start
-    return indices, codes, scales.view(np.float32)
+    return indices, codes, scales.ravel().view(np.float32)
 
 
 def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:

@@ -52,10 +52,11 @@ MESSAGE = np.dtype(
         ("span", np.int64),  # bits of the high section
         ("block", np.int64),  # scales of all messages before
         ("code", np.int64),  # bytes of the codes of all messages before
+        ("scale_bytes", np.int64),  # 2 or 4, the upper bytes of a float32 scale that are sent
         # Byte offsets in the buffer:
         ("head", np.int64),  # the number, which is entries - 1 in little endian
         ("values", np.int64),  # the codes
-        ("scales", np.int64),  # the scales, float32
+        ("scales", np.int64),  # the scales
         ("lows", np.int64),  # the low bits
         ("highs", np.int64),  # the high bits
         ("end", np.int64),  # the end of the message
@@ -253,6 +254,7 @@ class Kernels(Protocol):
         codes: np.ndarray,
         blocks: np.ndarray,
         tail: int = 0,
+        scale_bytes: int = 4,
     ) -> np.ndarray:
         """Return where each section of messages begins that stand one after another: a table ``(m,)`` of `MESSAGE`.
 
@@ -265,6 +267,7 @@ class Kernels(Protocol):
             codes: ``(m,)`` int64, bytes of the codes of each message; 0 without entries.
             blocks: ``(m,)`` int64, scales of each message; 0 without entries.
             tail: bytes that the caller will write at the end of each message that has entries.
+            scale_bytes: of a scale; of 2 the lower two bytes are not sent, which must be 0.
         """
 
     def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:

@@ -51,7 +51,7 @@ class BitPacked:
     """
 
     unit: ClassVar[int] = 1  # indices of a region for each entry that it may have; 0 if the number is not sent
-    short_scales: ClassVar[bool] = False  # bfloat16 holds the scales, whose lower two bytes, which are 0, are not sent
+    scale_bytes: ClassVar[int] = 4  # 2 where bfloat16 holds the scales
     codec: Codec = Unrounded()
 
     def __post_init__(self) -> None:
@@ -70,8 +70,6 @@ class BitPacked:
         buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
         if not self.codec.lossless:
             vector = SparseVector(vector.indices, self.codec.decode(codes, scales, edges, dtype), vector.size)
-        if self.short_scales:
-            buffer = buffer[_sent(messages, buffer)]
         return Packed(buffer, lengths, vector)
 
     def unpack(
@@ -89,10 +87,6 @@ class BitPacked:
             entries = entries_of(buffer, lengths, regions // self.unit) if self.unit else whole
         messages, edges, expected = self.lay_out(entries, regions, dtype)
         check_lengths(lengths, expected)
-        if self.short_scales:
-            whole = namespace(buffer).zeros(int(messages["end"][-1]), np.uint8)
-            whole[_sent(messages, buffer)] = buffer
-            buffer = whole
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
         kernels.check_indices(indices, entries, regions)
         return SparseVector(indices, self.codec.decode(codes, scales, edges, dtype), size)
@@ -145,7 +139,7 @@ class BitPacked:
 
     def _max_size_of_codes(self, entries: float, messages: int) -> SizeBound:
         """Return an upper bound on the size of the codes of values and their scales."""
-        scales = 4 * (entries / self.codec.block + messages) if self.codec.block else 0.0
+        scales = self.scale_bytes * (entries / self.codec.block + messages) if self.codec.block else 0.0
         if self.codec.code_bytes is None:
             return SizeBound(values=entries, extra=scales)
         together = self.codec.together  # of which the last ones of a message may be missing
@@ -194,15 +188,14 @@ class BitPacked:
         codes, none = -(-entries // codec.together) * code, np.zeros_like(entries)
         blocks = -(-entries // codec.block) if codec.block else none
         numbers = count_bytes((regions[:, 1] - regions[:, 0]) // unit) if unit else none
-        messages = kernels.host().lay_out(entries, regions, numbers, codes, blocks)
+        messages = kernels.host().lay_out(entries, regions, numbers, codes, blocks, scale_bytes=self.scale_bytes)
         lengths = messages["end"] - messages["head"]
         if not codec.block:
             return messages, none[:0], lengths
-        if self.short_scales:
-            lengths -= 2 * blocks
-        places = np.arange(blocks.sum()) - np.repeat(messages["block"], blocks)
-        starts = np.repeat(messages["first"], blocks) + codec.block * places
-        return messages, np.append(starts, entries.sum()), lengths
+        edges = np.append(np.repeat(messages["first"], blocks), entries.sum())
+        if blocks.max(initial=0) > 1:
+            edges[:-1] += codec.block * (np.arange(blocks.sum()) - np.repeat(messages["block"], blocks))
+        return messages, edges, lengths
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
@@ -226,21 +219,6 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
         number = int(np.flatnonzero((entries < 0) | (entries > widths))[0])
         raise MalformedMessage(number, len(entries), f"it tells of {entries[number]} entries of {widths[number]}")
     return entries
-
-
-def _sent(messages: np.ndarray, buffer: Array) -> Array:
-    """Return, where ``buffer`` is, the places, or the mask, of the bytes sent of ``messages`` with short scales."""
-    scales = (messages["lows"] - messages["scales"]) // 4
-    zeros = np.repeat(messages["scales"] - 4 * messages["block"], scales) + 4 * np.arange(scales.sum())
-    size = int(messages["end"][-1])
-    if isinstance(buffer, np.ndarray):
-        sent = np.ones(size, bool)
-        sent[zeros] = sent[zeros + 1] = False
-        return sent
-    # A device is told only where the zeros are; for a mask it would have the host wait
-    xp, shifts = namespace(buffer), like(zeros - 2 * np.arange(len(zeros)), buffer)
-    numbers = xp.arange(size - 2 * len(zeros))
-    return numbers + 2 * xp.searchsorted(shifts, numbers, side="right")
 
 
 def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
@@ -308,7 +286,7 @@ class ShortInt8(Int8):
 class ShortComplete(Complete):
     """The format of `Complete` messages with scales of two bytes."""
 
-    short_scales: ClassVar[bool] = True
+    scale_bytes: ClassVar[int] = 2
 
 
 @dataclass(frozen=True)
@@ -439,7 +417,7 @@ class _Coded(BitPacked):
     """The packed format of indices that are `CODES` times as large, of which no more are sent for that."""
 
     unit: ClassVar[int] = CODES
-    short_scales: ClassVar[bool] = True
+    scale_bytes: ClassVar[int] = 2
 
 
 LAYOUT = _Coded(_Same())

@@ -43,7 +43,7 @@ BUDGETS = {
     "micro": Budget(8, 44),
     "gaussiank": Budget(8, 24),
     "adtopk": Budget(3, 72),
-    "elect": Budget(26, 267),
+    "elect": Budget(26, 234),
     "powersgd": Budget(3, 37),
     "acpsgd": Budget(2, 35),
 }

@@ -10,7 +10,8 @@ import pytest
 from sparse_mpi.arrays import magnitude_bits, widened
 from sparse_mpi.kernels import array
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.wire import WIRES
+from sparse_mpi.wire import WIRES, BitPacked
+from sparse_mpi.wire.packed import ShortInt8
 
 from ..fakes import fake_cuda
 from ..gradients import gradient
@@ -197,13 +198,22 @@ def test_pairs(cuda):
     assert same([cuda.gather(on_device[1], on_device[0][::3])], [x[::3]])
 
 
+class ShortScales(BitPacked):
+    """With indices, unlike the formats of the library that have scales of two bytes."""
+
+    scale_bytes = 2
+
+
+FORMATS = {name: wire for name, wire in WIRES.items() if wire.codec is not None} | {"short": ShortScales(ShortInt8())}
+
+
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("start", [0, 2**31])
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", [name for name, wire in WIRES.items() if wire.codec is not None])
+@pytest.mark.parametrize("name", FORMATS)
 def test_packed_messages(cuda, name, dtype, start):
     """Sparse, crowded, full and empty ones, of few and of many entries, at once: the bytes of the host."""
-    form, rng = WIRES[name], np.random.default_rng(start)
+    form, rng = FORMATS[name], np.random.default_rng(start)
     widths, counts = np.array([10**6, 3, 0, 700, 900, 2**20, 1, 50]), np.array([400, 0, 0, 300, 900, 1, 1, 1])
     ends = start + np.cumsum(widths)
     regions = np.stack([ends - widths, ends], axis=1)

@@ -62,9 +62,9 @@ def test_layouts_are_the_same(messages):
     entries = np.array([min(round(share * width), 2**40) for width, share, _ in messages], np.int64)
     starts = np.array([start for *_, start in messages], np.int64)
     regions = np.stack([starts, starts + np.array([width for width, *_ in messages])], axis=1)
-    for number, tail, width in ((2, 0, 4), (0, 1, 0)):
+    for number, tail, width, scale in ((2, 0, 4, 4), (0, 1, 0, 4), (1, 0, 1, 2)):
         sizes = np.full(len(entries), number), width * entries, -(-entries // 128)
-        laid = [kernel_set.lay_out(entries, regions, *sizes, tail) for kernel_set in (cpu, array)]
+        laid = [kernel_set.lay_out(entries, regions, *sizes, tail, scale) for kernel_set in (cpu, array)]
         assert laid[0].tolist() == laid[1].tolist()
 
 

@@ -25,15 +25,16 @@ def lay_out(
     codes: np.ndarray,
     blocks: np.ndarray,
     tail: int = 0,
+    scale_bytes: int = 4,
 ) -> np.ndarray:
     """See `base.Kernels.lay_out`."""
     words = np.empty((len(entries), FIELDS), np.int64)
-    _lay_out(entries, regions, numbers, codes, blocks, tail, words)
+    _lay_out(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
     return words.view(MESSAGE).reshape(-1)
 
 
 @compiled
-def _lay_out(entries, regions, numbers, codes, blocks, tail, words):
+def _lay_out(entries, regions, numbers, codes, blocks, tail, scale_bytes, words):
     """Write the table, a column for each field, message by message."""
     first = block = code = at = 0
     for m in range(entries.size):
@@ -48,14 +49,14 @@ def _lay_out(entries, regions, numbers, codes, blocks, tail, words):
             span, spread = count + ((width - 1) >> shift), 1
             if _bytes(width) < _bytes(shift * count) + _bytes(span):
                 shift, span, spread = 0, width, 0
-        for field, value in enumerate((count, first, start, shift, spread, span, block, code)):
+        for field, value in enumerate((count, first, start, shift, spread, span, block, code, scale_bytes)):
             words[m, field] = value
         # Sections follow one another without gaps, also from one message to the next.
-        sections = (number, codes[m], 4 * blocks[m], _bytes(shift * count), _bytes(span) + end)
+        sections = (number, codes[m], scale_bytes * blocks[m], _bytes(shift * count), _bytes(span) + end)
         for section, length in enumerate(sections):
-            words[m, 8 + section] = at
+            words[m, 9 + section] = at
             at += length
-        words[m, 13] = at
+        words[m, 14] = at
         first += count
         block += blocks[m]
         code += codes[m]
@@ -88,11 +89,12 @@ def _write(messages, indices, codes, scales, buffer):
             buffer[at] = number & 255
             number >>= 8
         # The codes of the values, and their scales.
-        values, factors = one.scales - one.values, one.lows - one.scales
+        values = one.scales - one.values
         copy_bytes(buffer[one.values :], codes[code : code + values])
-        copy_bytes(buffer[one.scales :], scales[scale : scale + factors])
         code += values
-        scale += factors
+        for at in range(one.scales, one.lows, one.scale_bytes):
+            buffer[at : at + one.scale_bytes] = scales[scale + 4 - one.scale_bytes : scale + 4]
+            scale += 4
         # The indices.
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if shift:
@@ -146,11 +148,11 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     """See `base.Kernels.read_messages`."""
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
-    scales = np.empty((messages["lows"] - messages["scales"]).sum(), np.uint8)
-    bad = _read(messages, np.ascontiguousarray(buffer), indices, codes, scales)
+    scales = np.zeros(((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum(), np.float32)
+    bad = _read(messages, np.ascontiguousarray(buffer), indices, codes, scales.view(np.uint8))
     if bad >= 0:
         raise MalformedMessage(bad, len(messages), MISCOUNTED)
-    return indices, codes, scales.view(np.float32)
+    return indices, codes, scales
 
 
 @compiled
@@ -163,9 +165,10 @@ def _read(messages, buffer, indices, codes, scales):
     for m in range(messages.size):
         one = messages[m]
         copy_bytes(codes[code:], buffer[one.values : one.scales])
-        copy_bytes(scales[scale:], buffer[one.scales : one.lows])
         code += one.scales - one.values
-        scale += one.lows - one.scales
+        for at in range(one.scales, one.lows, one.scale_bytes):
+            scales[scale + 4 - one.scale_bytes : scale + 4] = buffer[at : at + one.scale_bytes]
+            scale += 4
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if one.span:
             if not _read_highs(buffer[one.highs : one.highs + _bytes(one.span)], part, start, shift, one.spread):

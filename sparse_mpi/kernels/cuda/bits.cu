@@ -2,7 +2,7 @@
 // entries share words.
 
 struct Message {
-    int64 entries, first, start, shift, spread, span, block, code, head, values, scales, lows, highs, end;
+    int64 entries, first, start, shift, spread, span, block, code, scale_bytes, head, values, scales, lows, highs, end;
 };
 
 // Returns the message that entry or chunk i belongs to: the last one with firsts[message * stride] <= i.
@@ -60,7 +60,8 @@ write_entries(const int64* messages, int64 count, const INDEX* indices, const ui
     put(words, 8 * (m.values + own.from), get(codes, 8 * (m.code + own.from), bits), bits);
     if (m.scales < m.lows && number % SCALED == 0) {
         const int64 block = number / SCALED;
-        put(words, 8 * (m.scales + 4 * block), scales[m.block + block], 32);
+        const int64 bits = 8 * m.scale_bytes; // the upper ones
+        put(words, 8 * m.scales + bits * block, scales[m.block + block] >> (32 - bits), bits);
     }
     const int64 offset = indices[i] - m.start;
     put(words, 8 * m.lows + number * m.shift, offset, m.shift);
@@ -108,7 +109,8 @@ read_entries(const int64* messages, int64 count, const uint8* buffer, int64 entr
     for (int64 byte = own.from; byte < own.to; ++byte) codes[m.code + byte] = buffer[m.values + byte];
     if (m.scales < m.lows && number % SCALED == 0) {
         const int64 block = number / SCALED;
-        scales[m.block + block] = (uint32)get(buffer, 8 * (m.scales + 4 * block), 32);
+        const int64 bits = 8 * m.scale_bytes;
+        scales[m.block + block] = (uint32)get(buffer, 8 * m.scales + bits * block, bits) << (32 - bits);
     }
     if (!m.span) indices[i] = m.start + number;
     else indices[i] += (INDEX)get(buffer, 8 * m.lows + number * m.shift, m.shift);

@@ -28,7 +28,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     entries, table, buffer = int(messages["entries"].sum()), _table(messages), cupy.ascontiguousarray(buffer)
     bytes_of_codes = int((messages["scales"] - messages["values"]).sum())
     indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(bytes_of_codes, np.uint8)
-    scales = cupy.empty(int((messages["lows"] - messages["scales"]).sum()) // 4, np.float32)
+    scales = cupy.empty(int(((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum()), np.float32)
     # High bits, in chunks of 64: a prefix sum of their counts tells each chunk which entries are in it.
     chunks = -(-messages["span"] // 64)
     count = int(chunks.sum())
