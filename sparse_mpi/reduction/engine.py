@@ -270,7 +270,8 @@ class Engine:
         result = self.feedback.consume(reduction.sent, reduction.total, self.ranks)
         self.exchange.state, self._acc, self._add = attempt.state, None, None
         if self.second_moment is not None and isinstance(reduction, Carried):
-            self.second_moment.sums = reduction.beside
+            total, sums = reduction.total, reduction.beside
+            self.second_moment.sums = total._replace(values=sums) if isinstance(total, SparseVector) else sums
         # Prepare the next step now if the next gradient will be added to the residual from outside.
         whole = agreed.plan.dense or agreed.plan.flush
         if self.settings.in_place and not whole:

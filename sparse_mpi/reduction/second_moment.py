@@ -19,7 +19,7 @@ from sparse_mpi import arrays, kernels
 from sparse_mpi.arrays import Array, like
 from sparse_mpi.comm import Comm
 from sparse_mpi.feedback.base import fitted
-from sparse_mpi.sparse import Layout
+from sparse_mpi.sparse import Layout, SparseVector
 
 MEAN, STEPS, BETAS = "second_moment", "second_moment_steps", "second_moment_betas"  # keys in a state
 
@@ -36,13 +36,13 @@ class SecondMoment:
 
     Attributes:
         betas: of each tensor; they may change between steps.
-        sums: ``(m,)`` of the means of all ranks, at the entries of the last result; ``(n,)`` where that is dense.
+        sums: of the means of all ranks, at the entries of the last result; ``(n,)`` where that is dense.
     """
 
     def __init__(self, beta: float, layout: Layout) -> None:
         self._layout = layout
         self.betas = [beta] * len(layout.sizes)
-        self.sums: Array | None = None
+        self.sums: SparseVector | Array | None = None
         self._mean: Array | None = None
         self._steps = [0] * len(layout.sizes)  # gradients of each tensor
 
@@ -83,6 +83,12 @@ class SecondMoment:
         state, parts = self.state(), self._layout.parts
         mean = np.concatenate([state[MEAN][parts[number]] for number in numbers])
         return {MEAN: mean} | {name: [state[name][number] for number in numbers] for name in (STEPS, BETAS)}
+
+    @staticmethod
+    def joined(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the state of the tensors of several, in their order."""
+        lists = {name: [number for state in states for number in state[name]] for name in (STEPS, BETAS)}
+        return {MEAN: np.concatenate([state[MEAN] for state in states]), **lists}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore copies of what `state` returned."""

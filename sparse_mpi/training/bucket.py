@@ -14,9 +14,9 @@ from torch import Tensor
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.sparse import SparseVector, leave
+from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import DENSE, UNSEEN, Arrivals, kind_of
-from sparse_mpi.training.parameters import FlatParameters, cut_by_tensor, joined
+from sparse_mpi.training.parameters import FlatParameters, cut_by_tensor, joined, mean_moment
 from sparse_mpi.training.sparse_gradients import give_back
 
 # Cut a model's parameters into buckets.
@@ -100,7 +100,6 @@ class Bucket:
         self._version = -1  # torch's version of the mean when it was written; others may modify it
         self._absent: list[int] = []  # numbers of the parameters that have no gradient on this rank
         self._skipped: Sequence[int] = ()  # numbers of those that had none on any rank in the last step
-        self._indices: Tensor | None = None  # of the last result; None: it is dense
         self._arrived: Tensor | None = None  # indices of the entries that came with the last result; None: all came
         self._flushing = False
 
@@ -268,14 +267,14 @@ class Bucket:
         if handle is None:
             raise RuntimeError("finish must follow start or start_flush")
         total = handle.wait()
-        self._indices = total.indices if isinstance(total, SparseVector) else None
         # Skipped are parameters without a gradient on any rank; in a flush there is no gradient at all
         self._skipped = range(len(self.parameters)) if self._flushing else self.reducer.absence.everywhere
         if self._flushing:
             self._arrived = torch.empty(0, dtype=torch.long)  # but for what is not 0
         else:
             # Where every entry was to be sent, those that are 0 have arrived as well
-            self._arrived = None if self.reducer.whole else self._indices
+            partly = isinstance(total, SparseVector) and not self.reducer.whole
+            self._arrived = total.indices if partly else None
         # The loss scaler, which divides .grad by the scale, is to find it there
         self._write(total, self._divisor / scale)
         for number, parameter in enumerate(self.parameters):
@@ -289,19 +288,10 @@ class Bucket:
 
     @torch.no_grad()
     def second_moments(self) -> dict[Tensor, Tensor]:
-        """Return by parameter the second moment of the last result where entries have come, if the reducer has them.
-
-        That of a sum of gradients which are independent of each other is the sum of theirs.
-        """
+        """Return by parameter the second moment of the last result, as `mean_moment` does, if the reducer has them."""
         moment = self.reducer.second_moment
-        if moment is None or moment.sums is None:
-            return {}
-        sums = leave(moment.sums, self.flat) / self._divisor**2
-        if self._indices is not None:
-            flat = torch.zeros(len(self.flat), dtype=sums.dtype, device=sums.device)
-            flat[self._indices.long()] = sums
-            sums = flat
-        return dict(zip(self.parameters, self.members.split(sums), strict=True))
+        flat = None if moment is None else mean_moment(moment, self._divisor, self.flat)
+        return {} if flat is None else dict(zip(self.parameters, self.members.split(flat), strict=True))
 
     @torch.no_grad()
     def fail(self) -> None:

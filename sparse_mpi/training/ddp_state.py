@@ -23,10 +23,13 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, usual_density
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, sealed
 from sparse_mpi.reduction.report import StepReport, combined
+from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.sparse import Layout
-from sparse_mpi.training.parameters import cut_by_tensor, joined, write_mean
+from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY, momentum_rule
+from sparse_mpi.training.parameters import cut_by_tensor, joined, mean_moment, write_mean
 from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
+from sparse_mpi.training.staleness_adam import ADAMS, TRAVELLING, move_along, take_betas
 
 # Reduce the buckets of DistributedDataParallel, and move residuals along when parameters change buckets.
 
@@ -68,7 +71,9 @@ class DDPBuckets:
         self.known: dict[Names, SparseAllreduce] = {}
         self._shapes, self._comm = shapes, comm
         self._settings, self._density = settings, density
-        self._owed: dict[str, dict[str, np.ndarray]] = {}  # what is remembered of parameters that are in no bucket
+        # What error feedback remembers of parameters that are in no bucket, and the second moments of their gradients
+        self._owed: dict[str, dict[str, np.ndarray]] = {}
+        self._moments: dict[str, dict[str, Any]] = {}
 
     def adopt(self, names: Names) -> SparseAllreduce:
         """Make a bucket of the parameters ``names`` and return it. Collective.
@@ -78,7 +83,10 @@ class DDPBuckets:
         """
         # Dissolve: what other buckets with these parameters remember is cut by parameter, and kept
         for other in [other for other in self.known if set(other) & set(names)]:
-            self._owed |= _by_name(other, self.known.pop(other))
+            dissolved = self.known.pop(other)
+            self._owed |= _by_name(other, dissolved)
+            if dissolved.second_moment is not None:
+                self._moments |= {name: dissolved.second_moment.of_tensors([i]) for i, name in enumerate(other)}
         settings = self._settings.part([self._shapes[name] for name in names], self._density)
 
         def make() -> SparseAllreduce:
@@ -89,6 +97,9 @@ class DDPBuckets:
         owed = [self._owed.pop(name, {}) for name in names]
         if any(owed):
             reducer.feedback.load(joined(owed, reducer.layout.sizes))
+        if (moment := reducer.second_moment) is not None:
+            moments = [self._moments.pop(name, moment.of_tensors([i])) for i, name in enumerate(names)]
+            moment.load(moment.joined(moments))
         return reducer
 
     def parts(self, names: Names, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
@@ -115,7 +126,7 @@ class DDPBuckets:
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to continue bit for bit: numbers, strings and NumPy arrays."""
         buckets = [{"names": list(names), "reducer": r.state_dict()} for names, r in self.known.items()]
-        return {"buckets": buckets, "owed": dict(self._owed)}
+        return {"buckets": buckets, "owed": dict(self._owed), "moments": dict(self._moments)}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise TypeError or ValueError unless ``state`` is whole, of this model's parameters; change nothing."""
@@ -133,11 +144,16 @@ class DDPBuckets:
         for name, arrays in state["owed"].items():
             check_mapping(arrays, f"state['owed'][{name!r}]")
             check_sizes(arrays, arrays, Layout.of([self._shapes[name]]).size)
+        moments, beta = state.get("moments", {}), self._settings.second_moment
+        check_mapping(moments, "state['moments']")
+        for name, moment in moments.items():
+            check_mapping(moment, f"state['moments'][{name!r}]")
+            SecondMoment(beta or 0.0, Layout.of([self._shapes[name]])).check_state(moment)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, in place of all buckets there are. Collective."""
         self.known.clear()
-        self._owed = dict(state["owed"])
+        self._owed, self._moments = dict(state["owed"]), dict(state.get("moments", {}))  # earlier versions had none
         for saved in state["buckets"]:
             self.adopt(tuple(saved["names"])).load_state_dict(saved["reducer"])
 
@@ -162,6 +178,10 @@ class SparseState:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
         density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket, but ``"auto"`` is not
             available.
+        optimizer: Adam or AdamW of these parameters, to move them by second moments that travel with the entries, as
+            ``momentum="second-moment"`` does in `DistributedOptimizer`. The density is .021 then, if none is given:
+            a moment takes a byte an entry. Its ``step`` sets ``.grad`` to None, and takes no closure and no loss
+            scaler. None: optimizers get the means as they come, of which Adam makes less than of dense ones.
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
             None: all ranks of the job, see `as_comm`.
         dense_steps: the number of steps at the beginning that are dense.
@@ -184,6 +204,7 @@ class SparseState:
         comm: Any = None,
         algorithm: str | Algorithm = "elect",
         feedback: str | Feedback = "residual",
+        optimizer: torch.optim.Optimizer | None = None,
         dense_steps: int = 2,
         check_every: int = 0,
         **options: Any,
@@ -197,8 +218,18 @@ class SparseState:
             self._names = names_of(named_parameters)
             self.algorithm: Algorithm = make_algorithm(algorithm, options)  # "auto" is none
             shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
-            share = usual_density(self.algorithm) if density is None else density
-            settings = make_settings(list(shapes.values()), density=share, algorithm=self.algorithm, feedback=feedback)
+            share, beta = usual_density(self.algorithm) if density is None else density, None
+            if optimizer is not None:
+                if not isinstance(optimizer, ADAMS):
+                    raise TypeError(
+                        f"optimizer must be torch's Adam or AdamW, got {type(optimizer).__name__}; leave it out: other "
+                        "optimizers step along what the hook returns"
+                    )
+                momentum_rule(optimizer, feedback, TRAVELLING)
+                share, beta = density or USUAL_DENSITY, float(optimizer.param_groups[0]["betas"][1])
+            settings = make_settings(
+                list(shapes.values()), density=share, algorithm=self.algorithm, feedback=feedback, second_moment=beta
+            )
             rule = settings.feedback
             if rule.traits.previews:
                 raise ValueError(
@@ -207,7 +238,7 @@ class SparseState:
                 )
             for argument, steps in (("dense_steps", dense_steps), ("check_every", check_every)):
                 check_whole(argument, steps, 0, "steps")
-            say(density=density, algorithm=self.algorithm, feedback=rule)
+            say(density=density, algorithm=self.algorithm, feedback=rule, second_moment=beta)
             say(dense_steps=dense_steps, check_every=check_every, named_parameters=list(self._names.values()))
         self.comm: Comm = transport.duplicate()
         self.density: float | None = density
@@ -216,6 +247,9 @@ class SparseState:
         self.steps: int = 0  # steps made so far
         self.report: StepReport | None = None
         self._buckets = DDPBuckets(shapes, settings, share, self.comm)
+        if optimizer is not None:
+            optimizer.register_step_pre_hook(self._move)
+            optimizer._step_supports_amp_scaling = True  # a scaler leaves its mark
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._now: list[_Arrival] = []  # the buckets of this step that have arrived
         # Reductions of this step: their handles, the buffers that get the means, and the reducers
@@ -280,6 +314,27 @@ class SparseState:
             say(steps=state["steps"], buckets=[saved["names"] for saved in state["buckets"]])
         self._buckets.load_state_dict(state)
         self.steps, self._before = state["steps"], set(self._buckets.known)
+
+    def _move(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Take the step of ``optimizer`` in its place; called before each."""
+        if any(argument is not None for argument in (*args[1:], *options.values())):
+            raise TypeError("step must have no closure: the hook reduces gradients before it; call backward() first")
+        if getattr(optimizer, "found_inf", None) is not None:
+            raise TypeError(
+                "step must not be taken by a GradScaler, whose scale the second moments of the hook have; train in "
+                "bfloat16, or give the scaler to DistributedOptimizer"
+            )
+        parameters = {name: parameter for parameter, name in self._names.items()}
+        moments = [(names, reducer.second_moment) for names, reducer in self._buckets.known.items()]
+        seconds: dict[torch.Tensor, torch.Tensor] = {}
+        for names, moment in moments:
+            flat = None if moment is None else mean_moment(moment, self.comm.size, parameters[names[0]])
+            for name, part in self._buckets.parts(names, flat) if flat is not None else ():
+                seconds[parameters[name]] = part.view_as(parameters[name])
+        move_along(optimizer, seconds)
+        for names, moment in moments:
+            if moment is not None:
+                take_betas(moment, [parameters[name] for name in names], optimizer)
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket of DDP and return the future of its mean."""

@@ -15,7 +15,8 @@ from sparse_mpi.arrays import Array, synchronize_device, to_host
 from sparse_mpi.checks import check_range, check_switch, check_whole
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.reduction.second_moment import SecondMoment
+from sparse_mpi.sparse import SparseVector, leave
 
 
 def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, scaler: Any, **switches: bool) -> None:
@@ -136,6 +137,23 @@ def write_mean(total: SparseVector | Tensor, divisor: float, out: Tensor) -> Ten
     if isinstance(total, SparseVector):
         return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))
     return out.copy_(total / divisor)
+
+
+def mean_moment(moment: SecondMoment, divisor: float, like: Tensor) -> Tensor | None:
+    """Return the second moment ``(n,)`` of the mean over the ranks, 0 where no entry has come; None before a step.
+
+    That of a sum of gradients which are independent of each other is the sum of theirs.
+
+    Args:
+        moment: of a rank's own gradients, with the sums of the last result.
+        divisor: makes sums over the ranks to means.
+        like: a tensor on the device.
+    """
+    if moment.sums is None:
+        return None
+    sums = leave(moment.sums, like)
+    values = sums.values if isinstance(sums, SparseVector) else sums
+    return write_mean(sums, divisor**2, values.new_zeros(len(moment.mean)))
 
 
 def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:

@@ -18,7 +18,7 @@ dense, or if the step was to send all of them (k = n). So at density 1 training 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
+from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.training.reduction import GradientReduction
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
@@ -82,10 +83,32 @@ class StalenessAwareAdam:
 
     def set_betas(self, optimizer: Optimizer) -> None:
         """Take the second moments of the next gradients by the betas of ``optimizer``."""
-        betas = {p: float(group["betas"][1]) for group in optimizer.param_groups for p in group["params"]}
         for bucket in self._reduction.buckets:
             if bucket.reducer.second_moment is not None:
-                bucket.reducer.second_moment.betas = [betas[p] for p in bucket.parameters]
+                take_betas(bucket.reducer.second_moment, bucket.parameters, optimizer)
+
+
+@torch.no_grad()
+def move_along(optimizer: Optimizer, seconds: Mapping[Tensor, Tensor]) -> None:
+    """Move the weights that have second moments by their gradients, which become None: the optimizer is to do no more.
+
+    Args:
+        optimizer: Adam or AdamW.
+        seconds: the second moment of the mean gradient, by parameter; 0 where no entry has come.
+    """
+    check_adam(optimizer, TRAVELLING)  # options may have changed
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and parameter in seconds:
+                decoupled = _decoupled(optimizer, group)
+                _move(parameter, EVERYWHERE, seconds[parameter], optimizer.state[parameter], group, decoupled)
+                parameter.grad = None
+
+
+def take_betas(moment: SecondMoment, parameters: Iterable[Tensor], optimizer: Optimizer) -> None:
+    """Take the second ``moment`` of the next gradients of these ``parameters`` by the betas of ``optimizer``."""
+    betas = {p: float(group["betas"][1]) for group in optimizer.param_groups for p in group["params"]}
+    moment.betas = [betas.get(parameter, beta) for parameter, beta in zip(parameters, moment.betas, strict=True)]
 
 
 def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
@@ -137,7 +160,9 @@ def _move(
     if decoupled and decay:
         parameter.mul_(1 - rate * decay)
     total = parameter.grad[at].double()  # type: ignore[index]
-    move = rate * total / (second[at].double().sqrt() + group["eps"])
+    # What the caller has added where nothing has come moves as in Adam's first step, whose second moment is its square
+    moment = torch.where(second[at] == 0, total**2, second[at].double())
+    move = rate * total / (moment.sqrt() + group["eps"])
     parameter[at] -= (-move if group["maximize"] else move).to(parameter.dtype)
 
 

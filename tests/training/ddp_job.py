@@ -31,7 +31,10 @@ SMALL, LARGE = 0.03, 25.0  # MB of a bucket, from the second step on: four bucke
 
 
 class Run:
-    """A model, its optimizer and, unless ``options`` is None, the state of the hook."""
+    """A model, its optimizer and, unless ``options`` is None, the state of the hook.
+
+    With "adamw" among the options that is the optimizer, whose second moments travel.
+    """
 
     def __init__(self, options: dict | None, dtype: torch.dtype = torch.float32, bucket_cap_mb: float = SMALL) -> None:
         torch.manual_seed(1)
@@ -39,8 +42,11 @@ class Run:
         layers += [torch.nn.Linear(288, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
         self.net = torch.nn.Sequential(*layers).to(dtype)
         self.dtype, self.options = dtype, options
+        self.adamw = dict(options or {}).get("adamw")
         corrected = options is not None and FEEDBACKS[options.get("feedback", "residual")]().traits.momentum > 0
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.0 if corrected else 0.9)
+        if self.adamw:
+            self.optimizer = torch.optim.AdamW(self.net.parameters(), **self.adamw)
         self.saw: dict = {"losses": [], "buckets": []}
         self.given = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
         self.applied = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
@@ -50,7 +56,9 @@ class Run:
         """The model in DDP, as if the job had begun anew."""
         self.model = DistributedDataParallel(self.net, bucket_cap_mb=bucket_cap_mb)
         if self.options is not None:
-            self.state = SparseState(self.net.named_parameters(), **self.options)
+            options = {name: value for name, value in self.options.items() if name != "adamw"}
+            adamw = {"optimizer": self.optimizer} if self.adamw else {}
+            self.state = SparseState(self.net.named_parameters(), **options, **adamw)
             self.model.register_comm_hook(self.state, self._hook)
 
     def _hook(self, state, bucket):
@@ -89,6 +97,26 @@ def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_ca
     for number in range(STEPS):
         run.step(number)
     return run.save()
+
+
+def with_moments(options: dict) -> dict:
+    """With everything sent weights move by the mean over the root of the ranks' mean squares, worked out beside it."""
+    run, (_, beta) = Run(options), options["adamw"]["betas"]
+    ranks, rate = dist.get_world_size(), options["adamw"]["lr"]
+    weights = [p.detach().clone() for p in run.net.parameters()]
+    squares = [torch.zeros_like(p) for p in weights]
+    for number in range(STEPS):
+        before = [kept.clone() for kept in run.given]
+        run.step(number)
+        for p, square, given, old in zip(weights, squares, run.given, before, strict=True):
+            gradient = (given - old).float()
+            mean, moment = gradient.clone(), square.mul_(beta).add_((1 - beta) * gradient**2).clone()
+            dist.all_reduce(mean)
+            dist.all_reduce(moment)
+            second = moment / (1 - beta ** (number + 1)) / ranks**2
+            p.mul_(1 - rate * options["adamw"]["weight_decay"])
+            p.sub_(rate * mean / ranks / (second.sqrt() + options["adamw"]["eps"]))
+    return run.save() | {"expected": torch.cat([p.flatten() for p in weights])}
 
 
 def told(state: SparseState) -> dict:
@@ -233,6 +261,7 @@ def by_optimizer(options: dict) -> dict:
 
 EXACT = {"density": 0.05, "selector": "exact"}  # the same entries in whatever order parameters stand
 SPARSE = {"density": 0.05, "check_every": 1, "wire": "packed"}
+MOMENTS = {"check_every": 1, "adamw": {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-4, "weight_decay": 0.1}}
 RUNS = {
     "plain": lambda: straight(None),
     "dense": lambda: straight({"algorithm": "dense", "check_every": 1}),
@@ -245,6 +274,9 @@ RUNS = {
     "ef21-resumed": lambda: resumed({"density": 0.05, "feedback": "ef21"}),
     "leaky": lambda: straight({"density": 0.05, "feedback": "leaky"}),
     "leaky-resumed": lambda: resumed({"density": 0.05, "feedback": "leaky"}),
+    "moments": lambda: straight(MOMENTS),
+    "moments-resumed": lambda: resumed(MOMENTS),
+    "moments-everything": lambda: with_moments(MOMENTS | {"density": 1.0}),
     "flushed": lambda: flushed(SPARSE),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),

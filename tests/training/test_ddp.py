@@ -16,7 +16,8 @@ RANKS = 3
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 HALF = ("float16", "bfloat16")
 TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "flushed", *HALF)
-OTHERS = tuple(f"{rule}{how}" for rule in ("dgc", "ef21", "leaky") for how in ("", "-resumed"))
+RULES = ("dgc", "ef21", "leaky", "moments")
+OTHERS = (*(f"{rule}{how}" for rule in RULES for how in ("", "-resumed")), "moments-everything")
 GRAPHS = ("static", "static views", "static reentrant", "static anew", "reentrant", "anew")
 TABLES = ("tables", "tables-hook", "tables-sparse")
 
@@ -65,7 +66,7 @@ def test_ranks_stay_alike_to_the_bit(by_torchrun, run):
     assert first["parameters"].isfinite().all()
 
 
-@pytest.mark.parametrize("run", TRAINED)
+@pytest.mark.parametrize("run", (*TRAINED, "moments"))
 def test_what_was_given_was_applied_or_is_in_a_residual(by_torchrun, run):
     """From the first step to the last, whatever buckets there were; half precision rounds what is applied."""
     assert_nothing_lost(by_torchrun[run], {"float16": 1e-3, "bfloat16": 1e-2}.get(run, 1e-6))
@@ -75,6 +76,11 @@ def test_what_was_given_was_applied_or_is_in_a_residual(by_torchrun, run):
 def test_what_sends_everything_trains_as_ddp_does(by_torchrun, run):
     for plain, ours in zip(by_torchrun["plain"], by_torchrun[run], strict=True):
         torch.testing.assert_close(ours["parameters"], plain["parameters"], rtol=1e-5, atol=1e-6)
+
+
+def test_weights_move_by_second_moments_of_the_ranks_own_gradients(by_torchrun):
+    for rank in by_torchrun["moments-everything"]:
+        torch.testing.assert_close(rank["parameters"], rank["expected"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_flush_leaves_nothing(by_torchrun):
@@ -103,7 +109,7 @@ def test_reports_tell_what_each_step_sent(by_torchrun, run):
     assert totals[:2] == [size, size] and max(totals[2:]) < size / 4
 
 
-@pytest.mark.parametrize("run", ["oktopk", "dgc", "ef21", "leaky"])
+@pytest.mark.parametrize("run", ["oktopk", *RULES])
 def test_a_resumed_job_goes_on_to_the_same_bits(by_torchrun, run):
     """Though DDP begins it with its first buckets again: one, where later there are three."""
     for straight, resumed in zip(by_torchrun[run], by_torchrun[f"{run}-resumed"], strict=True):
@@ -193,6 +199,10 @@ def test_other_ranks_than_mpis_are_refused(by_mpi):
         ),
         ("of another shape", "ValueError: gradient must have 10 elements as layout says, got 15"),
         ("complex", "TypeError: named_parameters: weight must be of dtype float32.*got complex64"),
+        ("no Adam", "TypeError: optimizer must be torch's Adam or AdamW, got SGD; leave it out"),
+        ("nothing can travel", "ValueError: algorithm must carry a second moment beside its values, as elect does"),
+        ("closure", "TypeError: step must have no closure: the hook reduces gradients before it"),
+        ("scaler", "TypeError: step must not be taken by a GradScaler, whose scale the second moments of the hook"),
         ("state", r"TypeError: state\['steps'\] must be a whole number, at least 0 steps, got None"),
         ("names", "ValueError: state must have each of this model's parameters at most once, got '0.weights'"),
     ],

@@ -43,7 +43,7 @@ def test_a_step_is_what_its_docstring_says(ranks, op):
             own(comm.rank)(model, step).backward()
             (total,) = optimizer.synchronize()
             indices, values = total.indices.numpy(), total.values.numpy().astype(np.float64)
-            sums = np.asarray(bucket.reducer.second_moment.sums, np.float64)
+            sums = np.asarray(bucket.reducer.second_moment.sums.values, np.float64)
             exact = squares.sum(axis=0)[indices] / (1 - BETA ** (step + 1))
             assert (sums <= 4.01 * exact).all() and (exact <= 4.01 * sums).all()
             with optimizer.skip_synchronize():
@@ -105,6 +105,26 @@ def test_it_is_refused_where_it_means_nothing(make, options, message):
             DistributedOptimizer(make(list(net().parameters())), comm=comm, momentum="second-moment", **options)
 
     World(2).run(body)
+
+
+def test_what_the_caller_adds_where_nothing_has_come_moves_weights_by_their_rate():
+    """As Adam's first step would: there is no second moment to divide by but its own square."""
+
+    def body(comm):
+        model = net()
+        optimizer = wrapped(model, comm, adamw, RATE, algorithm="elect", density=0.02, bucket_cap_mb=None)
+        train(model, optimizer, own(comm.rank), range(2))
+        before = weights(model) * (1 - RATE * DECAY)
+        own(comm.rank)(model, 2).backward()
+        (total,) = optimizer.synchronize()
+        for parameter in model.parameters():
+            parameter.grad += 100.0
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        return np.delete(before - weights(model), total.indices.numpy())
+
+    for moved in World(2).run(body):
+        np.testing.assert_allclose(moved, RATE, rtol=1e-3)
 
 
 def test_layers_that_a_step_skips_keep_their_weights_and_moments():
