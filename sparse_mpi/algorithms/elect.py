@@ -50,7 +50,16 @@ from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, SparseVector, all_at_least, equal_boundaries, regions_of, subtract, take
+from sparse_mpi.sparse import (
+    Layout,
+    SparseVector,
+    all_at_least,
+    equal_boundaries,
+    regions_of,
+    subtract,
+    take,
+    truncate,
+)
 from sparse_mpi.wire import BitPacked, Int8, Wire
 from sparse_mpi.wire.codecs import Log4
 from sparse_mpi.wire.packed import (
@@ -395,6 +404,12 @@ class Elect(Algorithm):
 
     def _elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
         """Return the ascending indices of the elected entries, the same on all ranks, and the next state."""
+        # Alone, a rank needs no votes: it elects its largest entries.
+        if comm.size == 1:
+            selected, selection = self.selector.select(acc, k, state.selection, add)
+            largest = truncate(selected, k)
+            return largest.indices[largest.values != 0], replace(state, selection=selection, k=k)
+
         owners, radix, passes = Owners(len(acc), comm.size), self._radix(k, comm.size), kernels.of(acc)
         my_vote_sum = vote_sum_like(acc, state.my_vote_sum, len(acc))
         all_vote_sum = vote_sum_like(acc, state.all_vote_sum, owners.width)
@@ -487,6 +502,8 @@ class Elect(Algorithm):
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the fewest and the most entries among which a rank looks for those it votes for."""
+        if ranks == 1:
+            return super().selected_band(layout, k, ranks)
         votes = self._votes(k, layout.size, ranks)
         fewest, most = super().selected_band(layout, candidates_for(votes, layout.size), ranks)
         return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
