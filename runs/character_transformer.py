@@ -2,8 +2,8 @@
 
     python runs/character_transformer.py --ranks 4 --seed 1 --steps 1500 --ways dense elect elect:momentum=arrival
 
-A way is an algorithm and options of `DistributedOptimizer`. Every way has dense's rate, 3e-3, which climbs there in 50
-steps, dense's betas, and the same draws. Prints a line of JSON for each: the loss on held-out text, and bytes a step.
+A way is an algorithm and options of `DistributedOptimizer`. Every way has dense's rate, which climbs there in 50 steps,
+dense's betas, and the same draws. Prints a line of JSON for each: the loss on held-out text, and bytes a step.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(comm: Any, model: Model, args: argparse.Namespace, way: str) -> dict[str
     if "density" in options:
         options["density"] = float(options["density"])
     train, test, _ = args.text
-    plain = torch.optim.Adam(model.parameters(), lr=3e-3)
+    plain = getattr(torch.optim, args.optimizer)(model.parameters(), lr=args.rate)
     optimizer = DistributedOptimizer(
         plain, comm=comm, algorithm=algorithm, bucket_cap_mb=None, overlap=False, **options
     )
@@ -89,6 +89,8 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4, help="of the World (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and draws (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1500, help="(default: %(default)s)")
+    parser.add_argument("--optimizer", default="Adam", help="of torch (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=3e-3, help="(default: %(default)s)")
     parser.add_argument("--batch", type=int, default=BATCH, help="pieces a rank and step (default: %(default)s)")
     parser.add_argument("--ways", nargs="+", default=["dense", "elect"], help="(default: dense elect)")
     args = parser.parse_args()

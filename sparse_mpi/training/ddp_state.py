@@ -29,7 +29,7 @@ from sparse_mpi.sparse import Layout
 from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY, momentum_rule
 from sparse_mpi.training.parameters import cut_by_tensor, joined, mean_moment, write_mean
 from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
-from sparse_mpi.training.staleness_adam import ADAMS, TRAVELLING, move_along, take_betas
+from sparse_mpi.training.staleness_adam import ADAMS, TRAVELLING, move_along, second_beta, take_betas
 
 # Reduce the buckets of DistributedDataParallel, and move residuals along when parameters change buckets.
 
@@ -178,10 +178,10 @@ class SparseState:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
         density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket, but ``"auto"`` is not
             available.
-        optimizer: Adam or AdamW of these parameters, to move them by second moments that travel with the entries, as
-            ``momentum="second-moment"`` does in `DistributedOptimizer`. The density is .021 then, if none is given:
-            a moment takes a byte an entry. Its ``step`` sets ``.grad`` to None, and takes no closure and no loss
-            scaler. None: optimizers get the means as they come, of which Adam makes less than of dense ones.
+        optimizer: Adam, AdamW, NAdam or RMSprop of these parameters, to move them by second moments that travel with
+            the entries, as ``momentum="second-moment"`` does in `DistributedOptimizer`. The density is .021 then, if
+            none is given: a moment takes a byte an entry. Its ``step`` sets ``.grad`` to None, and takes no closure and
+            no loss scaler. None: optimizers get the means as they come, of which Adam makes less than of dense ones.
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
             None: all ranks of the job, see `as_comm`.
         dense_steps: the number of steps at the beginning that are dense.
@@ -220,13 +220,13 @@ class SparseState:
             shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
             share, beta = usual_density(self.algorithm) if density is None else density, None
             if optimizer is not None:
-                if not isinstance(optimizer, ADAMS):
+                if not isinstance(optimizer, ADAMS[TRAVELLING]):
                     raise TypeError(
-                        f"optimizer must be torch's Adam or AdamW, got {type(optimizer).__name__}; leave it out: other "
-                        "optimizers step along what the hook returns"
+                        f"optimizer must divide by a second moment, as torch's Adam, AdamW, NAdam and RMSprop do, got "
+                        f"{type(optimizer).__name__}; leave it out: others step along what the hook returns"
                     )
                 momentum_rule(optimizer, feedback, TRAVELLING)
-                share, beta = density or USUAL_DENSITY, float(optimizer.param_groups[0]["betas"][1])
+                share, beta = density or USUAL_DENSITY, second_beta(optimizer.param_groups[0])
             settings = make_settings(
                 list(shapes.values()), density=share, algorithm=self.algorithm, feedback=feedback, second_moment=beta
             )
@@ -249,7 +249,7 @@ class SparseState:
         self._buckets = DDPBuckets(shapes, settings, share, self.comm)
         if optimizer is not None:
             optimizer.register_step_pre_hook(self._move)
-            optimizer._step_supports_amp_scaling = True  # a scaler leaves its mark
+            optimizer._step_supports_amp_scaling = True  # type: ignore[union-attr]  # a scaler leaves its mark
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._now: list[_Arrival] = []  # the buckets of this step that have arrived
         # Reductions of this step: their handles, the buffers that get the means, and the reducers

@@ -31,7 +31,7 @@ from sparse_mpi.training.optimizer_momentum import (
 )
 from sparse_mpi.training.parameters import ordered
 from sparse_mpi.training.reduction import SURVIVAL, GradientReduction, is_distributed
-from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam
+from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam, second_beta
 
 Average: str = "average"
 Sum: str = "sum"
@@ -238,13 +238,13 @@ def DistributedOptimizer(
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
             selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
-            momentum for sums that arrive late: 0.8 for 0.9, see `optimizer_momentum.matched`. For Adam and
-            AdamW ``"second-moment"``: each rank keeps that of its own gradients, and an algorithm that can carry it
-            adds it up beside the entries, for a byte each: they move their weights at once, without the first
-            moment. And ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
-            `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in torch. None
-            takes ``"matched"``, ``"second-moment"`` or ``"arrival"`` where that is possible with optimizer, algorithm
-            and ``feedback``, and says so in a line on stderr.
+            momentum for sums that arrive late: 0.8 for 0.9, see `optimizer_momentum.matched`. For Adam,
+            AdamW, NAdam and RMSprop ``"second-moment"``: each rank keeps that of its own gradients, and an algorithm
+            that can carry it adds it up beside the entries, for a byte each: they move their weights at once, without
+            the first moment. For Adam and AdamW ``"arrival"``: an entry that arrives makes up for the steps it has
+            waited, see `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in
+            torch. None takes ``"matched"``, ``"second-moment"`` or ``"arrival"`` where that is possible with optimizer,
+            algorithm and ``feedback``, and says so in a line on stderr.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
@@ -311,7 +311,7 @@ def DistributedOptimizer(
         clip_norm=clip_norm,
         in_place=in_place,
         nonfinite=nonfinite,
-        second_moment=float(optimizer.param_groups[0]["betas"][1]) if mode == TRAVELLING else None,
+        second_moment=second_beta(optimizer.param_groups[0]) if mode == TRAVELLING else None,
         passes=backward_passes_per_step,
         average=op == Average,
         bucket_cap_mb=bucket_cap_mb,

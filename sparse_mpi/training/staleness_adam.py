@@ -2,7 +2,8 @@
 
 Where a second moment comes with the entries, see `SecondMoment`, each moves its weight by its value over the root of
 that, at once: the sum that waited in the residual has gathered what a first moment would, so that beta1 has no part.
-The optimizer then keeps no moments.
+The optimizer then keeps no moments. NAdam, which differs from Adam in the first moment alone, is the same, and RMSprop
+but for its bias at the beginning.
 
 Otherwise an entry of the gradient that arrives after d steps catches up on the d steps that it missed. Adam divides by
 the root of a second moment. To a sum of d gradients that arrives at once this does two wrongs: the sum moves its weight
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import Adam, AdamW, NAdam, Optimizer, RMSprop
 
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.training.reduction import GradientReduction
@@ -33,7 +34,8 @@ TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' o
 
 Places = tuple[Any, ...]  # an index of a tensor
 EVERYWHERE: Places = (...,)
-ADAMS = (Adam, AdamW)
+# By mode, the optimizers whose steps it can take
+ADAMS = {"arrival": (Adam, AdamW), TRAVELLING: (Adam, AdamW, NAdam, RMSprop)}
 ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the step in which each entry came last
 
 
@@ -105,19 +107,28 @@ def move_along(optimizer: Optimizer, seconds: Mapping[Tensor, Tensor]) -> None:
                 parameter.grad = None
 
 
+def second_beta(group: Mapping[str, Any]) -> float:
+    """Return the weight of the past in the second moment of a group of parameters."""
+    return float(group["betas"][1] if "betas" in group else group["alpha"])
+
+
 def take_betas(moment: SecondMoment, parameters: Iterable[Tensor], optimizer: Optimizer) -> None:
     """Take the second ``moment`` of the next gradients of these ``parameters`` by the betas of ``optimizer``."""
-    betas = {p: float(group["betas"][1]) for group in optimizer.param_groups for p in group["params"]}
+    betas = {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
     moment.betas = [betas.get(parameter, beta) for parameter, beta in zip(parameters, moment.betas, strict=True)]
 
 
 def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
     """Raise TypeError or ValueError unless ``optimizer`` is an Adam whose steps this ``mode`` can take."""
-    if not isinstance(optimizer, ADAMS):
+    if not isinstance(optimizer, ADAMS[mode]):
+        able = ", ".join(kind.__name__ for kind in ADAMS[mode])
         raise TypeError(
-            f"momentum must not be {mode!r} with {type(optimizer).__name__}, which is neither torch's Adam nor AdamW; "
+            f"momentum must not be {mode!r} with {type(optimizer).__name__}, which is none of torch's {able}; "
             "use 'global' with SGD, and 'local' with others"
         )
+    for option in ("momentum", "centered"):  # of RMSprop
+        if given := [group[option] for group in optimizer.param_groups if group.get(option)]:
+            raise ValueError(f"{option} must be 0 with momentum={mode!r}, got {given[0]}; use momentum='local'")
     if any(group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError(f"amsgrad must be False with momentum={mode!r}, got True; use momentum='local'")
     coupled = [group for group in optimizer.param_groups if not _decoupled(optimizer, group)]
@@ -125,7 +136,7 @@ def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
     if mode == TRAVELLING and decays:
         raise ValueError(
             f"weight_decay must be 0 with momentum={TRAVELLING!r} where it is part of the gradient, got {decays[0]}; "
-            "use AdamW, or momentum='arrival'"
+            "use AdamW, or momentum='arrival' with Adam"
         )
 
 
@@ -162,6 +173,8 @@ def _move(
     total = parameter.grad[at].double()  # type: ignore[index]
     # What the caller has added where nothing has come moves as in Adam's first step, whose second moment is its square
     moment = torch.where(second[at] == 0, total**2, second[at].double())
+    if "alpha" in group:  # RMSprop's moment begins at 0
+        moment *= 1 - second_beta(group) ** int(state["step"])
     move = rate * total / (moment.sqrt() + group["eps"])
     parameter[at] -= (-move if group["maximize"] else move).to(parameter.dtype)
 

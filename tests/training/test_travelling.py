@@ -97,6 +97,9 @@ def test_elsewhere_it_goes_by_arrival(make, options):
         (lambda p: adamw(p, amsgrad=True), {}, "amsgrad must be False with momentum='second-moment'"),
         (lambda p: torch.optim.Adam(p, weight_decay=0.1), {}, "weight_decay must be 0 with momentum='second-moment'"),
         (lambda p: torch.optim.SGD(p, lr=0.1), {}, "momentum must not be 'second-moment' with SGD"),
+        (lambda p: torch.optim.Adamax(p), {}, "momentum must not be 'second-moment' with Adamax, which is none of"),
+        (lambda p: torch.optim.RMSprop(p, momentum=0.9), {}, "momentum must be 0 with momentum='second-moment'"),
+        (lambda p: torch.optim.RMSprop(p, centered=True), {}, "centered must be 0 with momentum='second-moment'"),
     ],
 )
 def test_it_is_refused_where_it_means_nothing(make, options, message):
@@ -105,6 +108,28 @@ def test_it_is_refused_where_it_means_nothing(make, options, message):
             DistributedOptimizer(make(list(net().parameters())), comm=comm, momentum="second-moment", **options)
 
     World(2).run(body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.Adam, {"betas": (0.0, BETA)}),
+        (torch.optim.AdamW, {"betas": (0.0, BETA), "weight_decay": DECAY}),
+        (torch.optim.NAdam, {"betas": (0.0, BETA)}),
+        (torch.optim.RMSprop, {"alpha": BETA}),
+    ],
+)
+def test_on_one_rank_with_everything_sent_it_is_torchs_without_first_moment(kind, options):
+    def body(comm):
+        plain, sparse = net(), net()
+        theirs = kind(plain.parameters(), lr=0.01, **options)
+        ours = kind(sparse.parameters(), lr=0.01, **options)
+        ours = DistributedOptimizer(ours, comm=comm, density=1.0, momentum="second-moment")
+        for model, optimizer in ((plain, theirs), (sparse, ours)):
+            train(model, optimizer, own(0), range(4))
+        np.testing.assert_allclose(weights(sparse), weights(plain), rtol=1e-4, atol=1e-6)
+
+    World(1).run(body)
 
 
 def test_what_the_caller_adds_where_nothing_has_come_moves_weights_by_their_rate():
