@@ -4,14 +4,14 @@
 // threads of a block are fibers of it that take turns at barriers. Shared memory is thread-local: one a block.
 
 #pragma once
+#include <sched.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,10 +20,12 @@ namespace emulated {
 
 struct Index { unsigned x; };
 
-struct Fiber {
+using Body = void (*)(void** arguments);  // what a thread does
+
+struct Fiber {  // entered by its context, and then by jumps, which ask nothing of the system
     ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    bool done = false;
+    jmp_buf place;
+    bool entered = false, done = false;
 };
 
 struct Barrier {  // of a block or of a warp
@@ -37,14 +39,24 @@ struct Block {
     std::vector<unsigned long long> slots;  // a word a thread, exchanged within warps
     Barrier all;
     int current = 0, any = 0;
-    ucontext_t scheduler;
-    std::function<void()> body;
+    jmp_buf scheduler;
+    Body body;
+    void** arguments;
 };
 
 inline thread_local Block* block;
 inline thread_local Index thread_index, block_index, grid_size;
 
-inline void pause() { swapcontext(&block->fibers[block->current].context, &block->scheduler); }
+inline void pause() {
+    if (!_setjmp(block->fibers[block->current].place)) _longjmp(block->scheduler, 1);
+}
+
+inline void resume(Fiber& fiber) {
+    if (_setjmp(block->scheduler)) return;
+    if (fiber.entered) _longjmp(fiber.place, 1);
+    fiber.entered = true;
+    setcontext(&fiber.context);
+}
 
 inline void release(Barrier& barrier) {
     if (barrier.arrived && barrier.arrived >= barrier.members) barrier.arrived = 0, ++barrier.generation;
@@ -60,42 +72,44 @@ inline void wait(Barrier& barrier) {
 inline Barrier& own_warp() { return block->warps[block->current / 32]; }
 
 inline void enter() {
-    block->body();
+    block->body(block->arguments);
     block->fibers[block->current].done = true;
     --block->all.members, --own_warp().members;
     release(block->all), release(own_warp());
     pause();
 }
 
-inline void run_block(unsigned number, unsigned blocks, int threads, unsigned seed, const std::function<void()>& body) {
-    constexpr size_t STACK = 64 << 10;
+constexpr size_t STACK = 64 << 10;  // bytes of a thread
+
+inline void run_block(unsigned number, unsigned blocks, int threads, unsigned seed, Body body, void** arguments,
+                      char* stacks) {
     Block own;
     block = &own;
-    own.body = body;
-    own.fibers.resize(threads), own.slots.resize(threads), own.warps.resize((threads + 31) / 32);
+    own.body = body, own.arguments = arguments;
+    own.fibers.resize(threads), own.warps.resize((threads + 31) / 32), own.slots.resize(32 * own.warps.size());
     own.all.members = threads;
     block_index.x = number, grid_size.x = blocks;
     for (int t = 0; t < threads; ++t) {
         Fiber& fiber = own.fibers[t];
-        fiber.stack.reset(new char[STACK]);
         ++own.warps[t / 32].members;
         getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_sp = stacks + t * STACK;
         fiber.context.uc_stack.ss_size = STACK;
         makecontext(&fiber.context, enter, 0);
     }
-    std::minstd_rand random(seed + number);
+    unsigned long long random = seed + number;
     for (int left = threads; left;) {  // rounds begin anywhere, so that no order of threads is taken for granted
-        const int shift = random() % threads;
+        random = random * 48271 % 2147483647;
+        const int shift = random % threads;
         for (int t = 0; t < threads; ++t) {
             own.current = (t + shift) % threads;
             Fiber& fiber = own.fibers[own.current];
             if (fiber.done) continue;
             thread_index.x = own.current;
-            swapcontext(&own.scheduler, &fiber.context);
+            resume(fiber);
             left -= fiber.done;
         }
-        std::this_thread::yield();
+        sched_yield();
     }
 }
 
@@ -111,14 +125,16 @@ inline void flush_subnormals() {
 }
 
 // `resident` blocks at a time, taken in the order of their numbers
-inline void launch(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush,
-                   const std::function<void()>& body) {
+inline void launch(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush, Body body,
+                   void** arguments) {
     std::atomic<unsigned> next{0};
     std::vector<std::thread> multiprocessors;
     for (unsigned m = 0; m < resident; ++m) {
         multiprocessors.emplace_back([&] {
             if (flush) flush_subnormals();
-            for (unsigned number; (number = next++) < blocks;) run_block(number, blocks, threads, seed, body);
+            std::unique_ptr<char[]> stacks(new char[threads * STACK]);
+            for (unsigned number; (number = next++) < blocks;)
+                run_block(number, blocks, threads, seed, body, arguments, stacks.get());
         });
     }
     for (auto& one : multiprocessors) one.join();
@@ -174,8 +190,13 @@ template <class T> T __shfl_sync(unsigned, T own, int from) { return emulated::e
 template <class T> T __shfl_up_sync(unsigned, T own, int by) { return emulated::exchange(own, emulated::lane() - by); }
 template <class T> T __shfl_xor_sync(unsigned, T own, int mask) { return emulated::exchange(own, emulated::lane() ^ mask); }
 inline unsigned __ballot_sync(unsigned, bool mine) {
+    using namespace emulated;
+    unsigned long long* words = &block->slots[block->current / 32 * 32];
+    words[lane()] = mine;
+    wait(own_warp());
     unsigned votes = 0;
-    for (int from = 0; from < 32; ++from) votes |= (unsigned)emulated::exchange<int>(mine, from) << from;
+    for (int from = 0; from < 32; ++from) votes |= (unsigned)words[from] << from;
+    wait(own_warp());
     return votes;
 }
 
