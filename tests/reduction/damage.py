@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 
 import numpy as np
-import pytest
 
 from sparse_mpi import World
 from sparse_mpi.reduction.form import FORM
@@ -13,17 +12,15 @@ from sparse_mpi.reduction.form import FORM
 OTHERS = (None, np.zeros((3, 2)), "damaged")
 GONE = object()
 REFUSED = (TypeError, ValueError)
-by_turns = pytest.mark.parametrize(
-    "turns", [1, pytest.param(2, marks=pytest.mark.full("each damage of one rank and of both, not one of them"))]
-)
 
 
 def paths(tree, at=()):
-    """Yield the path of every node of a tree but its root."""
+    """Yield the path of every node of a tree but its root; of its form, whose parts are texts, the first and last."""
     if at:
         yield at
-    children = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
-    for key, value in children:
+    parts = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
+    alike = len(tree) - 1 if at == (FORM,) else 1
+    for key, value in [*parts][::alike]:
         yield from paths(value, (*at, key))
 
 
@@ -76,19 +73,17 @@ def outcomes(states, make, go_on, load="load_state_dict"):
     return World(2).run(run)
 
 
-def check_all(states, make, go_on, loads=("load_state_dict",), *, deep=99, turns):
+def check_all(states, make, go_on, loads=("load_state_dict",), deep=99):
     """Assert that each damage, of one rank's state or both, is refused with its name on both, or loads on both.
 
-    Damage goes as ``deep`` as this many keys. In 2 ``turns`` each is of one rank's state and of both, in 1 they
-    alternate, so that each part of a state meets both, and all ``loads``.
+    Damage goes as ``deep`` as this many keys. Each damage meets all ``loads``, by turns of one rank and of both.
     """
     for number, (named, damage) in enumerate(damages(states[1])):
         if len(damage[0]) > deep:
             continue
         bad = [damaged(state, damage) for state in states]
-        for turn in range(number % 2, number % 2 + turns):
-            which = bad if turn % 2 else (states[0], bad[1])
-            problems = outcomes(which, make, go_on, loads[(number // 2 + turn) % len(loads)])
+        for turn, which in enumerate(((states[0], bad[1]), bad)):
+            problems = outcomes(which, make, go_on, loads[(number + turn) % len(loads)])
             told = [None if problem is None else str(problem) for problem in problems]
             assert told == [None, None] or all(told), (damage, told)
             assert told == [None, None] or all(named in text or FORM in text for text in told), (damage, told)

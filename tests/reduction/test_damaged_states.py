@@ -11,7 +11,7 @@ from sparse_mpi.feedback import FEEDBACKS
 from sparse_mpi.reduction.form import FORM
 
 from ..gradients import gradient
-from .damage import REFUSED, by_turns, check_all
+from .damage import REFUSED, check_all
 
 SHAPES = [(6, 5), (10,)]
 
@@ -37,9 +37,8 @@ OTHERS = pytest.mark.full("their states have no other kinds of parts")
 MARKED = [pytest.param(*case, marks=() if case[0] in DAILY[0] or case[1] in DAILY[1] else OTHERS) for case in CASES]
 
 
-@by_turns
 @pytest.mark.parametrize(("algorithm", "feedback"), MARKED)
-def test_a_damaged_state_of_a_reducer_is_refused_by_name(algorithm, feedback, turns, deep=99):
+def test_a_damaged_state_of_a_reducer_is_refused_by_name(algorithm, feedback, deep=99):
     states = saved(algorithm=algorithm, feedback=feedback)
     if deep == 1:  # releases up to 0.2 saved none; then it is not known what an algorithm remembers
         states = [{key: value for key, value in state.items() if key != FORM} for state in states]
@@ -49,13 +48,12 @@ def test_a_damaged_state_of_a_reducer_is_refused_by_name(algorithm, feedback, tu
         lambda reducer, rank: reducer.step(gradient(rank, 3, 40)),
         ("load_state_dict", "take_over"),
         deep=deep,
-        turns=turns,
     )
 
 
 @pytest.mark.parametrize("algorithm", ["oktopk-2level", "elect", "adtopk"])
 def test_a_damaged_state_without_a_form_is_refused_by_name(algorithm):
-    test_a_damaged_state_of_a_reducer_is_refused_by_name(algorithm, "residual", turns=2, deep=1)
+    test_a_damaged_state_of_a_reducer_is_refused_by_name(algorithm, "residual", deep=1)
 
 
 def test_a_forged_layout_in_a_state_is_refused_by_name():
@@ -71,14 +69,12 @@ def test_a_forged_layout_in_a_state_is_refused_by_name():
     World(2).run(run)
 
 
-@by_turns
-def test_a_damaged_state_with_a_budget_is_refused_by_name(turns):
+def test_a_damaged_state_with_a_budget_is_refused_by_name():
     options = {"k": None, "budget": "200B/step", "algorithm": "elect"}
     check_all(
         saved(**options),
         lambda comm: reducer_of(comm, **options),
         lambda reducer, rank: reducer.step(gradient(rank, 3, 40)),
-        turns=turns,
     )
 
 
@@ -88,7 +84,6 @@ def test_a_damaged_state_is_refused_where_ranks_may_be_lost():
         saved(ElasticAllreduce),
         lambda comm: reducer_of(comm, ElasticAllreduce),
         lambda reducer, rank: reducer.step(gradient(rank, 3, 40)),
-        turns=2,
     )
 
 

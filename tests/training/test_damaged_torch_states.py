@@ -9,7 +9,7 @@ from sparse_mpi import World
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.training.reduction import GradientReduction
 
-from ..reduction.damage import by_turns, check_all
+from ..reduction.damage import check_all
 from ..training.loops import made, net, steps
 
 
@@ -42,9 +42,8 @@ BUDGET = {"density": None, "budget": "500B/step", "algorithm": "auto"}
 BUDGETED = pytest.param(BUDGET, marks=pytest.mark.full("a reducer's state with a budget is damaged in tests/reduction"))
 
 
-@by_turns
 @pytest.mark.parametrize("options", [{}, BUDGETED], ids=str)
-def test_a_damaged_state_of_buckets_is_refused_by_name(options, turns):
+def test_a_damaged_state_of_buckets_is_refused_by_name(options):
     def run(comm):
         made = Restored(comm, **options)
         for _ in range(3):
@@ -58,7 +57,6 @@ def test_a_damaged_state_of_buckets_is_refused_by_name(options, turns):
         lambda made, rank: reduced(made.pair, rank),
         loads,
         deep=2,
-        turns=turns,
     )
 
 
@@ -80,8 +78,7 @@ def hooked(state, rank):
         sparse_hook(state, Bucket(part, rank, last))
 
 
-@by_turns
-def test_a_damaged_state_of_a_hook_is_refused_by_name(turns):
+def test_a_damaged_state_of_a_hook_is_refused_by_name():
     def state_of(comm):
         return SparseState(net().named_parameters(), density=0.1, comm=comm, dense_steps=1)
 
@@ -91,7 +88,7 @@ def test_a_damaged_state_of_a_hook_is_refused_by_name(turns):
             hooked(state, comm.rank)
         return state.state_dict()
 
-    check_all(World(2).run(run), state_of, hooked, deep=2, turns=turns)
+    check_all(World(2).run(run), state_of, hooked, deep=2)
 
 
 @pytest.mark.parametrize("deep", [1, pytest.param(2, marks=pytest.mark.full("most of a minute; 1 damages each key"))])
@@ -111,10 +108,5 @@ def test_a_damaged_state_of_local_steps_is_refused_by_name(deep):
         return local.state_dict()
 
     check_all(
-        World(2).run(run),
-        Local,
-        lambda local, rank: steps(local.replica, rank, range(5, 9)),
-        ("take_over",),
-        deep=deep,
-        turns=deep,
+        World(2).run(run), Local, lambda local, rank: steps(local.replica, rank, range(5, 9)), ("take_over",), deep=deep
     )
