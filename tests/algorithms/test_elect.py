@@ -189,6 +189,7 @@ class HeavyTailed(gradients.Independent):
         return np.random.default_rng([step, rank]).standard_t(1.5, self.size).astype(np.float32)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("wire", ["packed", "packed+bf16", "packed+int8"])
 @pytest.mark.parametrize(("made", "size"), [(Decaying, 5), (HeavyTailed, 16), (gradients.EmbeddingLike, 16)])
 def test_bytes_stay_few_where_ranks_agree_and_where_messages_are_short(made, size, wire):

@@ -163,6 +163,7 @@ def rows(step: int, rank: int, width: int, dense: bool) -> np.ndarray:
     return g
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize(("width", "dense"), [(256, False), (64, True)])
 @pytest.mark.parametrize(("wire", "limit"), [("packed", 1.35), ("packed+bf16", 0.85)])
 def test_bytes_a_rank_where_ranks_have_rows_of_their_own(wire, limit, width, dense):

@@ -103,6 +103,7 @@ def test_extremes_are_the_exact_ones_rounded_once(way, wire, kind, op, sets, dty
         assert values.tolist() == torch.from_numpy(expected).to(kind).to(torch.float32).tolist()
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("bits", [4, 2])
 @given(SETS, SHAPES, FLOATS)

@@ -117,7 +117,7 @@ reducer, x, began = SparseAllreduce(n, k=n // 100, comm=Threaded(2)), torch.ones
 handle = reducer.start(x)
 handle.add_done_callback(lambda done: print(done.wait().nnz))
 progress = progress_thread_of(reducer.comm)
-progress.start(lambda: (began.set(), [torch.ones(512, 512) @ torch.ones(512, 512) for _ in range(100)]))
+progress.start(lambda: (began.set(), [torch.ones(512, 512) @ torch.ones(512, 512) for _ in range(20)]))
 progress.start(lambda: print("last"))
 WAIT
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,11 +16,11 @@ import pytest
 from sparse_mpi.comm.runtime import LAUNCHERS
 
 from ..launch import ALLOWED
+from .driver import FORKED, run_blocks
 from .outputs import difference, indented
 from .pages import ROOT, Block, Page
 
 SECONDS = 240  # for a block
-STRICT = ["-W", "error::DeprecationWarning:__main__"]  # pages show no former spellings
 WHAT_TO_DO = "Mend the page or the library, or write <!-- not run: why --> above the block."
 
 
@@ -62,15 +61,24 @@ def environment() -> dict[str, str]:
 def run_python(page: Page, folder: Path) -> None:
     """Run the Python of ``page`` and compare what it prints."""
     blocks = [block for block in page.run if block.kind == "python"]
-    given = [{"line": block.line, "code": block.code, "first": block.marks.get("first", "")} for block in blocks]
-    command = [sys.executable, *STRICT, "-m", "tests.docs.driver"]
-    status, printed, errors = run(command, folder, environment(), json.dumps([str(ROOT / page.name), given]))
-    if status:
-        fail(page, blocks[0], f"its Python ended with status {status}:\n{indented(printed + errors)}")
-    for block, done in zip(blocks, json.loads(printed.splitlines()[-1]), strict=False):
-        if done["error"]:
-            fail(page, block, f"this block fails:\n\n{indented(done['error'])}")
-        compare(page, block, done["printed"])
+    given = [(block.line, block.code, block.marks.get("first", "")) for block in blocks]
+    receiver, sender = FORKED.Pipe(duplex=False)
+    process = FORKED.Process(target=run_blocks, args=(sender, str(folder), environment(), str(ROOT / page.name), given))
+    process.start()
+    sender.close()
+    try:
+        answers = receiver.recv() if receiver.poll(SECONDS) else None
+    except EOFError:  # it has ended without an answer
+        process.join()
+        fail(page, blocks[0], f"its Python ended with status {process.exitcode}")
+    if answers is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        fail(page, blocks[0], f"its Python took longer than {SECONDS} s")
+    process.join()
+    for block, (printed, error) in zip(blocks, answers, strict=False):
+        if error:
+            fail(page, block, f"this block fails:\n\n{indented(error)}")
+        compare(page, block, printed)
 
 
 def run_commands(page: Page, blocks: Sequence[Block], folder: Path, variables: dict[str, str]) -> None:
@@ -83,20 +91,20 @@ def run_commands(page: Page, blocks: Sequence[Block], folder: Path, variables: d
         compare(page, block, printed)
 
 
-def run(command: Sequence[str], folder: Path, variables: dict[str, str], given: str = "") -> tuple[int, str, str]:
+def run(command: Sequence[str], folder: Path, variables: dict[str, str]) -> tuple[int, str, str]:
     """Return the status of ``command``, -9 where it took too long and was killed, and what it printed."""
     process = subprocess.Popen(
         command,
         cwd=folder,
         env=variables,
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        printed, errors = process.communicate(given, timeout=SECONDS)
+        printed, errors = process.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         printed, errors = process.communicate()

@@ -2,28 +2,29 @@
 //
 // A block is an operating system thread, so that blocks run at the same time and may wait for each other; the CUDA
 // threads of a block are fibers of it that take turns at barriers. Shared memory is thread-local: one a block.
+//
+// Headers of the C++ library take longer to compile than all else, for each of the kernels: only a small one is used.
 
 #pragma once
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
 
-#include <atomic>
-#include <cmath>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <random>
-#include <thread>
 #include <utility>
-#include <vector>
 
 namespace emulated {
 
 struct Index { unsigned x; };
 
-struct Fiber {
+using Body = void (*)(void** arguments);  // what a thread does
+
+struct Fiber {  // entered by its context, and then by jumps, which ask nothing of the system
     ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    bool done = false;
+    jmp_buf place;
+    bool entered = false, done = false;
 };
 
 struct Barrier {  // of a block or of a warp
@@ -31,20 +32,42 @@ struct Barrier {  // of a block or of a warp
     unsigned generation = 0;
 };
 
+constexpr int MOST_THREADS = 1024;
+constexpr size_t STACK = 64 << 10;  // bytes of a thread
+
 struct Block {
-    std::vector<Fiber> fibers;
-    std::vector<Barrier> warps;
-    std::vector<unsigned long long> slots;  // a word a thread, exchanged within warps
+    Fiber fibers[MOST_THREADS];
+    Barrier warps[MOST_THREADS / 32];
+    unsigned long long slots[MOST_THREADS] = {};  // a word a thread, exchanged within warps
     Barrier all;
     int current = 0, any = 0;
-    ucontext_t scheduler;
-    std::function<void()> body;
+    jmp_buf scheduler;
+};
+
+struct Launch {
+    unsigned blocks;
+    int threads;
+    unsigned seed;
+    bool flush;
+    Body body;
+    void** arguments;
+    unsigned next;  // number of the block that begins next
 };
 
 inline thread_local Block* block;
+inline thread_local const Launch* running;
 inline thread_local Index thread_index, block_index, grid_size;
 
-inline void pause() { swapcontext(&block->fibers[block->current].context, &block->scheduler); }
+inline void pause() {
+    if (!_setjmp(block->fibers[block->current].place)) _longjmp(block->scheduler, 1);
+}
+
+inline void resume(Fiber& fiber) {
+    if (_setjmp(block->scheduler)) return;
+    if (fiber.entered) _longjmp(fiber.place, 1);
+    fiber.entered = true;
+    setcontext(&fiber.context);
+}
 
 inline void release(Barrier& barrier) {
     if (barrier.arrived && barrier.arrived >= barrier.members) barrier.arrived = 0, ++barrier.generation;
@@ -60,43 +83,42 @@ inline void wait(Barrier& barrier) {
 inline Barrier& own_warp() { return block->warps[block->current / 32]; }
 
 inline void enter() {
-    block->body();
+    running->body(running->arguments);
     block->fibers[block->current].done = true;
     --block->all.members, --own_warp().members;
     release(block->all), release(own_warp());
     pause();
 }
 
-inline void run_block(unsigned number, unsigned blocks, int threads, unsigned seed, const std::function<void()>& body) {
-    constexpr size_t STACK = 64 << 10;
-    Block own;
+inline void run_block(unsigned number, char* stacks) {
+    const int threads = running->threads;
+    Block& own = *new Block;
     block = &own;
-    own.body = body;
-    own.fibers.resize(threads), own.slots.resize(threads), own.warps.resize((threads + 31) / 32);
     own.all.members = threads;
-    block_index.x = number, grid_size.x = blocks;
+    block_index.x = number, grid_size.x = running->blocks;
     for (int t = 0; t < threads; ++t) {
         Fiber& fiber = own.fibers[t];
-        fiber.stack.reset(new char[STACK]);
         ++own.warps[t / 32].members;
         getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_sp = stacks + t * STACK;
         fiber.context.uc_stack.ss_size = STACK;
         makecontext(&fiber.context, enter, 0);
     }
-    std::minstd_rand random(seed + number);
+    unsigned long long random = running->seed + number;
     for (int left = threads; left;) {  // rounds begin anywhere, so that no order of threads is taken for granted
-        const int shift = random() % threads;
+        random = random * 48271 % 2147483647;
+        const int shift = random % threads;
         for (int t = 0; t < threads; ++t) {
             own.current = (t + shift) % threads;
             Fiber& fiber = own.fibers[own.current];
             if (fiber.done) continue;
             thread_index.x = own.current;
-            swapcontext(&own.scheduler, &fiber.context);
+            resume(fiber);
             left -= fiber.done;
         }
-        std::this_thread::yield();
+        sched_yield();
     }
+    delete block;
 }
 
 // Have the processor take subnormal numbers for zero on this thread, as a GPU does for which ``-ftz=true`` has compiled.
@@ -110,18 +132,26 @@ inline void flush_subnormals() {
 #endif
 }
 
+inline void* multiprocessor(void* given) {
+    Launch& own = *static_cast<Launch*>(given);
+    running = &own;
+    if (own.flush) flush_subnormals();
+    char* stacks = static_cast<char*>(malloc(own.threads * STACK));
+    for (unsigned number; (number = __atomic_fetch_add(&own.next, 1u, __ATOMIC_SEQ_CST)) < own.blocks;)
+        run_block(number, stacks);
+    free(stacks);
+    return nullptr;
+}
+
 // `resident` blocks at a time, taken in the order of their numbers
-inline void launch(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush,
-                   const std::function<void()>& body) {
-    std::atomic<unsigned> next{0};
-    std::vector<std::thread> multiprocessors;
-    for (unsigned m = 0; m < resident; ++m) {
-        multiprocessors.emplace_back([&] {
-            if (flush) flush_subnormals();
-            for (unsigned number; (number = next++) < blocks;) run_block(number, blocks, threads, seed, body);
-        });
-    }
-    for (auto& one : multiprocessors) one.join();
+inline void launch(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush, Body body,
+                   void** arguments) {
+    if (threads > MOST_THREADS) abort();
+    Launch launch{blocks, threads, seed, flush, body, arguments, 0};
+    pthread_t multiprocessors[resident];
+    for (auto& one : multiprocessors)
+        if (pthread_create(&one, nullptr, multiprocessor, &launch)) abort();
+    for (auto& one : multiprocessors) pthread_join(one, nullptr);
 }
 
 template <class... A, size_t... I>
@@ -138,10 +168,10 @@ template <class T>
 T exchange(T own, int from) {
     static_assert(sizeof(T) <= 8);
     const int base = block->current / 32 * 32;
-    std::memcpy(&block->slots[block->current], &own, sizeof(T));
+    memcpy(&block->slots[block->current], &own, sizeof(T));
     wait(own_warp());
     T came = own;
-    if (from >= 0 && from < 32) std::memcpy(&came, &block->slots[base + from], sizeof(T));
+    if (from >= 0 && from < 32) memcpy(&came, &block->slots[base + from], sizeof(T));
     wait(own_warp());
     return came;
 }
@@ -168,14 +198,19 @@ inline int __syncthreads_or(int mine) {
     return any;
 }
 inline void __nanosleep(unsigned) { emulated::pause(); }
-inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 template <class T> T __shfl_sync(unsigned, T own, int from) { return emulated::exchange(own, from); }
 template <class T> T __shfl_up_sync(unsigned, T own, int by) { return emulated::exchange(own, emulated::lane() - by); }
 template <class T> T __shfl_xor_sync(unsigned, T own, int mask) { return emulated::exchange(own, emulated::lane() ^ mask); }
 inline unsigned __ballot_sync(unsigned, bool mine) {
+    using namespace emulated;
+    unsigned long long* words = &block->slots[block->current / 32 * 32];
+    words[lane()] = mine;
+    wait(own_warp());
     unsigned votes = 0;
-    for (int from = 0; from < 32; ++from) votes |= (unsigned)emulated::exchange<int>(mine, from) << from;
+    for (int from = 0; from < 32; ++from) votes |= (unsigned)words[from] << from;
+    wait(own_warp());
     return votes;
 }
 
@@ -186,7 +221,7 @@ inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 template <class To, class From> To reinterpreted(From x) {
     To result;
-    std::memcpy(&result, &x, sizeof(To));
+    memcpy(&result, &x, sizeof(To));
     return result;
 }
 inline float __fadd_rn(float a, float b) { return a + b; }
@@ -198,5 +233,6 @@ inline long long __double_as_longlong(double x) { return reinterpreted<long long
 inline double __longlong_as_double(long long x) { return reinterpreted<double>(x); }
 template <class T, class U> T atomicAdd(T* at, U by) { return __atomic_fetch_add(at, (T)by, __ATOMIC_RELAXED); }
 inline unsigned atomicOr(unsigned* at, unsigned bits) { return __atomic_fetch_or(at, bits, __ATOMIC_RELAXED); }
-using std::floor;
-using std::log;
+inline float floorf(float x) { return __builtin_floorf(x); }
+inline float log(float x) { return __builtin_logf(x); }
+inline double log(double x) { return __builtin_log(x); }

@@ -55,7 +55,7 @@ def compile_using_nvrtc(code: str, options: tuple[str, ...] = (), arch=None, fil
     for name in kernels:
         code += f"""
 extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush, void** given) {{
-    emulated::launch(blocks, threads, resident, seed, flush, [=] {{ emulated::call(&{name}, given); }});
+    emulated::launch(blocks, threads, resident, seed, flush, [](void** a) {{ emulated::call(&{name}, a); }}, given);
 }}
 """
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread"]

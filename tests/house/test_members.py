@@ -7,7 +7,6 @@ import io
 import re
 import tokenize
 from collections import Counter
-from functools import cache
 
 import pytest
 
@@ -15,7 +14,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm.base import MEMBERS, Comm
 from sparse_mpi.feedback import Feedback
 
-from .test_layers import LIBRARY, PACKAGE, lines_of_code
+from .test_layers import LIBRARY, PACKAGE, lines_of_code, tree_of
 
 MOST = {Comm: 15, Feedback: 14, Algorithm: 14}
 
@@ -34,7 +33,7 @@ def classes():
     """All classes of the library: the module and the name of each, and the names of its bases there."""
     found = {}
     for module, file in LIBRARY.items():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ClassDef):
                 found[node.name] = module, [ast.unparse(base).partition("[")[0] for base in node.bases]
     return found
@@ -43,12 +42,13 @@ def classes():
 def test_no_class_lies_in_several_files():
     """A base class that is a part of one other class, and of nothing else, is a mixin: compose objects instead."""
     found, text = classes(), "\n".join(file.read_text() for file in LIBRARY.values())
+    words, defined = Counter(re.findall(r"\w+", text)), Counter(re.findall(r"^class (\w+)", text, re.M))
     for name, (module, bases) in found.items():
         ours = [base for base in bases if base in found]
         assert len(ours) <= 1, f"{module}.{name} has several base classes: {', '.join(ours)}"
         for base in ours:
             heirs = [heir for heir, (_, of) in found.items() if base in of]
-            uses = len(re.findall(rf"\b{base}\b", text)) - len(re.findall(rf"^class {base}\b", text, re.M))
+            uses = words[base] - defined[base]
             used = found[base][0] == module or len(heirs) > 1 or uses > len(heirs) + 1  # the import of the one heir
             assert used, f"{base} is a part of {module}.{name} alone: make it an object that this has"
 
@@ -69,22 +69,12 @@ def test_there_is_a_comment_for_ten_lines_of_code(folder):
     assert comments >= 0.1 * sum(map(lines_of_code, files)), f"{comments} comments in {folder}"
 
 
-@cache
-def described_functions():
-    """The names of all functions and methods of the library that have a docstring."""
-    return {
-        node.name
-        for file in LIBRARY.values()
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node)
-    }
-
-
-@pytest.mark.parametrize("name", LIBRARY)
-def test_public_names_have_a_docstring(name):
+def test_public_names_have_a_docstring():
     """A method may have it from the base class, or the protocol, that it implements."""
-    described = described_functions()
-    for node in ast.walk(ast.parse(LIBRARY[name].read_text())):
+    nodes = [(name, node) for name, file in LIBRARY.items() for node in ast.walk(tree_of(file))]
+    functions = (node for _, node in nodes if isinstance(node, ast.FunctionDef))
+    described = {function.name for function in functions if ast.get_docstring(function)}
+    for name, node in nodes:
         inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.FunctionDef, ast.ClassDef))]
         for child in inner if isinstance(node, (ast.Module, ast.ClassDef)) else ():
             public = not child.name.startswith("_") and not getattr(node, "name", "").startswith("_")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
 from itertools import combinations, product
 
 import pytest
@@ -15,29 +17,31 @@ from ..tiers import COMPARED, CORE, LARGE, Tiers, cover, ids, keep, parameters, 
 LAWS = "tests/algorithms/test_algorithms.py::test_laws_form_economy_and_count"
 
 
-@pytest.fixture
-def tiers(request) -> Tiers:
-    return request.config.pluginmanager.getplugin("tiers")
-
-
-@pytest.fixture
-def collected(tiers) -> list[pytest.Item]:
+@pytest.fixture(scope="session")
+def collected(request) -> list[pytest.Item]:
     """All items that pytest found in this run, those of other tiers too."""
+    tiers: Tiers = request.config.pluginmanager.getplugin("tiers")
     return tiers.collected
 
 
-def test_every_test_is_run_unless_it_is_marked_full_with_a_reason(collected):
-    kept = {test.partition("[")[0] for test in keep(collected)}
+@pytest.fixture(scope="session")
+def kept(collected) -> Callable[..., set[str]]:
+    """What `keep` leaves of these, on so many ranks of MPI and in the wide tier or not."""
+    return cache(lambda size=None, wide=False: keep(collected, size, wide))
+
+
+def test_every_test_is_run_unless_it_is_marked_full_with_a_reason(collected, kept):
+    run = {test.partition("[")[0] for test in kept()}
     for item in collected:
         mark = item.get_closest_marker("full")
-        assert test_of(item) in kept or (mark and len(mark.args) == 1 and len(mark.args[0]) > 10), item.nodeid
+        assert test_of(item) in run or (mark and len(mark.args) == 1 and len(mark.args[0]) > 10), item.nodeid
 
 
-def test_the_choice_depends_on_nothing_but_the_tests(collected):
+def test_the_choice_depends_on_nothing_but_the_tests(collected, kept):
     shuffled = random.Random(0).sample(collected, len(collected))
     for size in (None, CORE):
-        fast, wide = keep(collected, size), keep(collected, size, wide=True)
-        assert keep(shuffled, size) == fast <= wide == keep(shuffled, size, wide=True)
+        fast, wide = kept(size), kept(size, True)
+        assert keep(shuffled, size) == fast <= wide == keep(shuffled, size, True)
 
 
 def test_every_algorithm_meets_every_case_of_the_laws_and_every_number_of_ranks(collected):
@@ -65,8 +69,8 @@ def met_by(items, strength) -> set[tuple]:
     }
 
 
-def test_a_test_with_ranks_meets_all_pairs_on_3_of_them_and_every_number_once(collected):
-    tests, chosen, wide = defaultdict(list), keep(collected), keep(collected, wide=True)
+def test_a_test_with_ranks_meets_all_pairs_on_3_of_them_and_every_number_once(collected, kept):
+    tests, chosen, wide = defaultdict(list), kept(), kept(None, True)
     for item in collected:
         if parameters(item).get("ranks") and not {mark.name for mark in item.iter_markers()} & {"thin", "full", "gpu"}:
             tests[test_of(item)].append(item)
@@ -74,11 +78,11 @@ def test_a_test_with_ranks_meets_all_pairs_on_3_of_them_and_every_number_once(co
         on = defaultdict(list)
         for item in items:
             on[parameters(item)["ranks"]].append(item)
-        kept = [item for item in items if item.nodeid in chosen]
-        assert {parameters(item)["ranks"] for item in kept} == set(on), test
-        assert met_by(on[CORE], 2) <= met_by(kept, 2), test
-        kept = [item for item in items if item.nodeid in wide]
-        assert met_by(on[CORE], 3) | met_by(on[LARGE], 1) <= met_by(kept, 3) | met_by(kept, 1), test
+        run = [item for item in items if item.nodeid in chosen]
+        assert {parameters(item)["ranks"] for item in run} == set(on), test
+        assert met_by(on[CORE], 2) <= met_by(run, 2), test
+        run = [item for item in items if item.nodeid in wide]
+        assert met_by(on[CORE], 3) | met_by(on[LARGE], 1) <= met_by(run, 3) | met_by(run, 1), test
 
 
 def test_every_marker_names_parameters_that_its_test_has(collected):
@@ -89,16 +93,16 @@ def test_every_marker_names_parameters_that_its_test_has(collected):
             assert set(mark.args) == {CORE} and "ranks" in item.fixturenames, item.nodeid
 
 
-def test_under_mpi_every_test_with_ranks_is_run_on_3_of_them_and_those_that_compare_on_4_too(collected):
+def test_under_mpi_every_test_with_ranks_is_run_on_3_of_them_and_those_that_compare_on_4_too(collected, kept):
     sizes = defaultdict(set)
     for item in collected:
         if "ranks" in item.fixturenames and item.get_closest_marker("full") is None:
             sizes[test_of(item)].add(parameters(item).get("ranks"))
-    kept = {item.partition("[")[0] for item in keep(collected, CORE)}
-    assert {test for test, found in sizes.items() if CORE in found} <= kept
+    run = {item.partition("[")[0] for item in kept(CORE)}
+    assert {test for test, found in sizes.items() if CORE in found} <= run
     compared = {item.nodeid for item in collected if item.get_closest_marker("against_world")}
     for size in COMPARED:
-        assert compared <= keep(collected, size)
+        assert compared <= kept(size)
 
 
 @pytest.mark.parametrize("strength", [0, 1, 2, 3])

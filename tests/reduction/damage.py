@@ -15,11 +15,12 @@ REFUSED = (TypeError, ValueError)
 
 
 def paths(tree, at=()):
-    """Yield the path of every node of a tree but its root."""
+    """Yield the path of every node of a tree but its root; of its form, whose parts are texts, the first and last."""
     if at:
         yield at
-    children = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
-    for key, value in children:
+    parts = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
+    alike = len(tree) - 1 if at == (FORM,) else 1
+    for key, value in [*parts][::alike]:
         yield from paths(value, (*at, key))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import ALGORITHMS, World
@@ -74,7 +74,6 @@ def test_what_rounding_takes_is_owed(ranks, name, wire):
         check_accounts(ranks.run(lambda comm: accounts(comm, algorithm=name, wire=wire)))
 
 
-@settings(max_examples=40)
 @given(
     size=st.sampled_from([1, 3, 5, 7]),
     shapes=st.lists(st.integers(1, 12), min_size=2, max_size=5).map(tuple),
