@@ -12,11 +12,11 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS, MPI_RANKS, TORCHRUN, ranks_of_mpi, refuse_torchrun
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied, torchrun
 
 dist = pytest.importorskip("torch.distributed")
 optim = pytest.importorskip("sparse_mpi.optim")
 
-TORCHRUN_2 = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 THREE_LINES = """
 import hashlib, sys, torch
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
@@ -97,16 +97,16 @@ def test_three_lines_train_alike_under_torchrun_and_mpiexec(tmp_path):
     """Before, under torchrun each rank trained alone, and none said so. Two addends have one order only."""
     program = tmp_path / "three_lines.py"
     program.write_text(THREE_LINES)
-    by_torchrun = weights_of(launch(None, *TORCHRUN_2, str(program), "group"))
+    by_torchrun = weights_of(launch(None, *torchrun(2, str(program), "group")))
     assert sorted(by_torchrun) == ["0/2", "1/2"] and len(set(by_torchrun.values())) == 1
-    assert weights_of(launch(2, str(program))) == by_torchrun
+    assert weights_of(launch(2, *copied(str(program)))) == by_torchrun
 
 
 @pytest.mark.jobs
 def test_every_entry_point_takes_the_group_under_torchrun(tmp_path):
     program = tmp_path / "entries.py"
     program.write_text(ENTRIES)
-    done = launch(None, *TORCHRUN_2, str(program), "group")
+    done = launch(None, *torchrun(2, str(program), "group"))
     assert done.returncode == 0, done.stderr[-3000:]
     others = sorted({line for line in done.stdout.splitlines() if not line.endswith("=2")})
     assert [line[:42] for line in others] == [
@@ -120,7 +120,7 @@ def test_every_entry_point_takes_the_group_under_torchrun(tmp_path):
 def test_without_a_group_every_entry_point_under_torchrun_names_both_remedies(tmp_path):
     program = tmp_path / "entries.py"
     program.write_text(ENTRIES)
-    done = launch(None, *TORCHRUN_2, str(program))
+    done = launch(None, *torchrun(2, str(program)))
     assert done.returncode == 0, done.stderr[-3000:]
     said = [line for line in done.stdout.splitlines() if line != "no MPI"]
     assert done.stdout.count("no MPI") == 2 and len(said) > 20, done.stdout

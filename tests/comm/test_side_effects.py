@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 
 pytestmark = [needs_mpi, pytest.mark.jobs]
 OBJECTS = """
@@ -51,15 +52,18 @@ assert "sparse_mpi watchdog" in [thread.name for thread in threading.enumerate()
 print("left alone")
 """
 CAUGHT = """
+import numpy as np, torch
 import sparse_mpi
 from sparse_mpi.collectives import inputs
 from sparse_mpi.comm import as_comm
+from sparse_mpi.optim import DistributedOptimizer
 
 comm, combined = as_comm(), inputs.combined
 
 def exhausted(*given):
     raise MemoryError("for the test")
 
+# Of a preparation, on one rank: all ranks raise
 for broken in (0, 1):
     if comm.rank == broken:
         inputs.combined = exhausted
@@ -72,20 +76,11 @@ for broken in (0, 1):
         raise AssertionError("all ranks raise")
     inputs.combined = combined
 assert sparse_mpi.allreduce({7: 1.0}) == {7: 2.0}
-print("goes on")
-"""
-HOOK = """
-import numpy as np, torch
-from sparse_mpi.comm import as_comm
-from sparse_mpi.optim import DistributedOptimizer
 
-comm = as_comm()
+# Of a gradient's hook
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
 optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), density=0.5)
-
-def exhausted(gradient):
-    raise MemoryError("for the test")
 
 def backward():
     model(torch.full((5, 4), 1.0 + comm.rank)).sum().backward()
@@ -122,16 +117,11 @@ def test_public_objects_replace_nothing_and_start_no_thread():
     assert done.stdout.splitlines() == ["left alone"] * 2, done.stderr
 
 
-def test_an_error_of_a_preparation_is_caught_on_all_ranks_and_the_job_goes_on():
-    done = launch(2, "-c", CAUGHT)
-    assert done.stdout.splitlines() == ["goes on"] * 2, done.stderr
-
-
-def test_an_error_of_a_gradient_hook_is_the_callers_and_the_job_goes_on():
-    done = launch(2, "-c", HOOK)
+def test_an_error_of_a_preparation_or_of_a_hook_is_the_callers_and_the_job_goes_on():
+    done = launch(2, *copied("-c", CAUGHT))
     assert done.stdout.splitlines() == ["goes on"] * 2, done.stderr
 
 
 def test_an_error_that_nothing_catches_ends_the_job():
-    done = launch(2, "-c", ENDS)
+    done = launch(2, *copied("-c", ENDS))
     assert done.returncode != 0 and "rank 1 of 2 aborts the job" in done.stderr and "MemoryError" in done.stderr

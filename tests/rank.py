@@ -1,8 +1,8 @@
-"""A rank of `chaos` that starts in no time: it has `prefork` make a copy of itself in its place, and ends as that does.
+"""A process that starts in no time: it has `prefork` make a copy of itself in its place, and ends as that does.
 
-    python tests/fault_tolerance/rank.py SOCKET [arguments of victim.py]
+    python tests/rank.py SOCKET (-c CODE | -m MODULE | PROGRAM.py) [arguments]
 
-Everything that takes long to import is in the copy already. It has this process's arguments, environment, output,
+Everything that takes long to import is in the copy already. It has this process's arguments, environment, open files,
 network and name of the host; MPI starts in it. If this process is killed, so is the copy.
 """
 
@@ -14,17 +14,23 @@ import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 NAMESPACES = ("net", "uts")
 
 
 def main() -> None:
+    files = []
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # the folder's own is closed
+            os.fstat(number)
+            files.append(number)
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(sys.argv[1])
         place = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
         # Files can only be sent with bytes, and bytes may come in parts
-        socket.send_fds(server, [b"."], [0, 1, 2, *place])
-        server.sendall(json.dumps([sys.argv[2:], dict(os.environ), os.getcwd()]).encode() + b"\n")
+        socket.send_fds(server, [b"."], [*place, *files])
+        server.sendall(json.dumps([files, sys.argv[2:], dict(os.environ), os.getcwd()]).encode() + b"\n")
         said = server.recv(16)
     status = int(said or -signal.SIGKILL)
     if status >= 0:

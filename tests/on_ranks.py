@@ -1,0 +1,35 @@
+"""pytest on several numbers of MPI ranks in turn, with ranks that start in no time, see `prefork`.
+
+    python -m tests.on_ranks 1 2 3 4 -- -m mpi -q
+
+`make test-mpi` does it. On one number of ranks it is what ``mpiexec -n 4 python -m pytest --with-mpi -m mpi`` is.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from . import conftest  # noqa: F401  its variables are to hold from the first import of NumPy on
+from .prefork import copied
+
+LIMIT = ("timeout", "-k", "10", "600")  # no run may hang for ever
+IMPORTED = ("pytest", "hypothesis", "scipy.sparse", "torch._meta_registrations")
+
+
+def main() -> int:
+    """Run the tests on as many ranks as each argument before ``--`` says; the others are options of pytest."""
+    end = sys.argv.index("--")
+    sizes, options = sys.argv[1:end], sys.argv[end + 1 :]
+    for size in sizes:
+        print(f"pytest on {size} MPI ranks", flush=True)
+        rank = copied("-m", "pytest", "--with-mpi", *options, modules=IMPORTED)
+        command = [*LIMIT, sys.executable, "-m", "sparse_mpi", "run", "-n", size, *rank]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            return done.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
