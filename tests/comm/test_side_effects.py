@@ -8,7 +8,7 @@ from ..launch import launch, needs_mpi
 from ..prefork import copied
 
 pytestmark = [needs_mpi, pytest.mark.jobs]
-OBJECTS = """
+BEFORE = """
 import atexit, os, sys, threading
 import numpy as np, torch
 from mpi4py import MPI
@@ -20,12 +20,18 @@ sys.excepthook = lambda *failed: seen.append(failed[0])
 def state():
     return os._exit, sys.exit, threading.enumerate(), [thread.name for thread in threading.enumerate()]
 
+def ours():
+    return [call for call in registered if call.__module__.startswith("sparse_mpi")]
+
 before, hook = state(), sys.excepthook
 import sparse_mpi
 from sparse_mpi import checkpoint, ddp, fault_tolerance
 from sparse_mpi.optim import DistributedOptimizer
-
-assert state() == before and sys.excepthook is hook, "importing the library changes nothing"
+"""
+IMPORTS = """
+assert state() == before and sys.excepthook is hook and not ours(), "importing the library changes nothing"
+"""
+OBJECTS = """
 x = np.arange(100, dtype=np.float32) + MPI.COMM_WORLD.rank
 comm = sparse_mpi.comm.as_comm()
 parts = comm.duplicate(), comm.split(0), comm.duplicate(yield_cpu=True)
@@ -38,8 +44,7 @@ model = torch.nn.Linear(3, 2)
 optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), density=0.5)
 local = sparse_mpi.DiLoCo(model, *[torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)], sync_every=2)
 assert state() == before, state()
-ours = [call for call in registered if call.__module__.startswith("sparse_mpi")]
-assert not ours, "nothing of ours is called at exit, whatever Numba and torch have there"
+assert not ours(), "nothing of ours is called at exit, whatever Numba and torch have there"
 
 # The hook is chained: the former one is called first
 from sparse_mpi.comm.job import uncaught
@@ -112,8 +117,13 @@ comm.barrier()
 """
 
 
+def test_importing_the_library_changes_nothing():
+    done = launch(None, "-c", BEFORE + IMPORTS)
+    assert done.returncode == 0, done.stderr
+
+
 def test_public_objects_replace_nothing_and_start_no_thread():
-    done = launch(2, "-c", OBJECTS)
+    done = launch(2, *copied("-c", BEFORE + OBJECTS))
     assert done.stdout.splitlines() == ["left alone"] * 2, done.stderr
 
 

@@ -96,9 +96,15 @@ def test_under_mpi_every_test_with_ranks_is_run_on_3_of_them_and_those_that_comp
             sizes[test_of(item)].add(parameters(item).get("ranks"))
     kept = {item.partition("[")[0] for item in keep(collected, CORE)}
     assert {test for test, found in sizes.items() if CORE in found} <= kept
-    compared = {item.nodeid for item in collected if item.get_closest_marker("against_world")}
+    compared = [item for item in collected if item.get_closest_marker("against_world")]
+    names = {item.nodeid for item in compared}
+    assert names <= keep(collected, CORE)
     for size in COMPARED:
-        assert compared <= keep(collected, size)
+        kept = keep(collected, size)
+        assert names <= keep(collected, size, wide=True)
+        for test in {test_of(item) for item in compared}:
+            items = [item for item in compared if test_of(item) == test]
+            assert met_by([item for item in items if item.nodeid in kept], 1) == met_by(items, 1), test
 
 
 @pytest.mark.parametrize("strength", [0, 1, 2, 3])
