@@ -14,7 +14,6 @@ from . import conftest  # noqa: F401  its variables are to hold from the first i
 from .prefork import copied
 
 LIMIT = ("timeout", "-k", "10", "600")  # no run may hang for ever
-IMPORTED = ("scipy.sparse", "torch._meta_registrations")
 
 
 def main() -> int:
@@ -23,7 +22,7 @@ def main() -> int:
     sizes, options = sys.argv[1:end], sys.argv[end + 1 :]
     for size in sizes:
         print(f"pytest on {size} MPI ranks", flush=True)
-        rank = copied("-m", "pytest", "--with-mpi", *options, modules=IMPORTED)
+        rank = copied("-m", "pytest", "--with-mpi", *options)
         command = [*LIMIT, sys.executable, "-m", "sparse_mpi", "run", "-n", size, *rank]
         done = subprocess.run(command, stdin=subprocess.DEVNULL)
         if done.returncode:

@@ -32,34 +32,30 @@ from .rank import NAMESPACES
 ROOT = Path(__file__).parents[1]
 MOST = 1 << 20  # bytes of a request
 FILES = 100  # that a process has open at most
-NEEDED = (
-    "torch",
-    "torch._dynamo",
-    "sparse_mpi.ddp",
-    "sparse_mpi.optim",
-    "sparse_mpi.fault_tolerance",
-    "sparse_mpi.training.diloco",
-)
+# torch's first optimizer imports the second
+OTHERS = ("torch", "torch._dynamo", "sklearn.datasets", "pytest", "hypothesis")
+OURS = ("sparse_mpi.ddp", "sparse_mpi.fault_tolerance", "sparse_mpi.optim", "sparse_mpi.training.diloco")
 
 
 class Server:
-    """The process that is copied; it ends with the one that has started it.
+    """The process that is copied; it ends with the one that has started it."""
 
-    Args:
-        modules: what it imports, beside what programs of ranks use.
-    """
-
-    def __init__(self, *modules: str) -> None:
+    def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="prefork-")
         self.path = f"{self._folder.name}/socket"
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(self.path)
             listening.listen(64)  # whoever asks before it is ready waits
-            command = [sys.executable, "-m", "tests.prefork", str(listening.fileno()), *modules]
-            variables = os.environ | {"OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-m", "tests.prefork", str(listening.fileno())]
+            # Unbuffered, copies would write a line in pieces, see `launch`
+            variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
             # It ends with its standard input, which this process holds
             self._process = subprocess.Popen(
-                command, cwd=ROOT, env=variables, stdin=subprocess.PIPE, pass_fds=[listening.fileno()]
+                command,
+                cwd=ROOT,
+                env=variables | {"OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                pass_fds=[listening.fileno()],
             )
 
     def rank(self, *arguments: str) -> list[str]:
@@ -73,17 +69,17 @@ class Server:
 
 
 @cache
-def server(*modules: str) -> Server:
+def server() -> Server:
     """Return the one of this process."""
-    return Server(*modules)
+    return Server()
 
 
-def copied(*arguments: str, modules: tuple[str, ...] = ()) -> list[str]:
+def copied(*arguments: str) -> list[str]:
     """Return the arguments of a Python that start in no time what ``arguments`` would: ``-c``, ``-m`` or a file.
 
-    The process that is copied has imported ``modules`` too. Where there is no Linux, ``arguments`` stay as they are.
+    Where there is no Linux, they stay as they are.
     """
-    return server(*modules).rank(*arguments) if sys.platform == "linux" else [*arguments]
+    return server().rank(*arguments) if sys.platform == "linux" else [*arguments]
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:
@@ -92,9 +88,9 @@ def torchrun(ranks: int, *arguments: str) -> list[str]:
     return copied(*launcher, *copied(*arguments))
 
 
-def prepare(modules: list[str]) -> None:
-    """Import ``modules`` and what ranks need, as far as it is installed, and load kernels."""
-    for module in (*NEEDED, *modules):
+def prepare() -> None:
+    """Import what ranks need, as far as it is installed, and load kernels."""
+    for module in (*OTHERS, *OURS):
         with suppress(ImportError):
             importlib.import_module(module)
     import numpy as np
@@ -111,9 +107,9 @@ def prepare(modules: list[str]) -> None:
         World(2).run(steps)
 
 
-def serve(listening: socket.socket, modules: list[str]) -> None:
+def serve(listening: socket.socket) -> None:
     """Answer requests until the parent has ended; return in the copies, each in its place."""
-    prepare(modules)
+    prepare()
     with listening, selectors.DefaultSelector() as events:
         events.register(listening, selectors.EVENT_READ)
         events.register(sys.stdin, selectors.EVENT_READ)
@@ -194,5 +190,5 @@ def run() -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    serve(socket.socket(fileno=int(sys.argv[1])))
     run()

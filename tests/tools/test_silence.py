@@ -69,6 +69,7 @@ print(f"rank {rank} is done", flush=True)
 
 OTHERS = [
     (("thread",), "ZeroDivisionError"),
+    (("exit", "0"), "waits for rank 2, which has ended its program: it has been in "),
     (("exit", "3"), "waits for rank 2, which has ended its program: it has been in "),
     (("vanish", "3"), ""),
     (("kill",), ""),
@@ -87,7 +88,6 @@ def program(tmp_path):
     ("what", "reason"),
     [
         (("raise",), "ValueError: for the test"),
-        (("exit", "0"), "waits for rank 2, which has ended its program: it has been in "),
         (("vanish", "0"), ""),  # the launcher says why
         *(pytest.param(way, reason, marks=pytest.mark.full("much as the others")) for way, reason in OTHERS),
     ],

@@ -12,7 +12,6 @@ from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.values import PATIENCE, Value
 
 from ..launch import launch, needs_mpi
-from ..prefork import copied
 from .parsers import ROOT, parsers, programs
 
 TEXTS = ("word", "-1", "0", "0.5", "nan", "inf", "", "no/such/file", "3furlongs", "two\nlines")
@@ -193,7 +192,7 @@ def test_what_does_not_go_together_is_one_line_before_anything_starts(line, caps
 @needs_mpi
 @pytest.mark.jobs
 def test_of_several_ranks_one_says_it():
-    done = launch(3, *copied("-m", "sparse_mpi", "bench", "allreduce", "--steps", "0"))
+    done = launch(3, "-m", "sparse_mpi", "bench", "allreduce", "--steps", "0")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("argument --steps: must be an integer >= 1, got 0; for example --steps 20") == 1
 
