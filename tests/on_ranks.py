@@ -19,7 +19,7 @@ LIMIT = ("timeout", "-k", "10", "600")  # no run may hang for ever
 def main() -> int:
     """Run the tests on as many ranks as each argument before ``--`` says; the others are options of pytest."""
     end = sys.argv.index("--")
-    sizes, options = sys.argv[1:end], sys.argv[end + 1 :]
+    sizes, options = sys.argv[1:end], ["-W", "ignore:Module already imported", *sys.argv[end + 1 :]]
     for size in sizes:
         print(f"pytest on {size} MPI ranks", flush=True)
         rank = copied("-m", "pytest", "--with-mpi", *options)

@@ -56,6 +56,7 @@ class Server:
                 env=variables | {"OMP_NUM_THREADS": "1"},
                 stdin=subprocess.PIPE,
                 pass_fds=[listening.fileno()],
+                start_new_session=True,
             )
 
     def rank(self, *arguments: str) -> list[str]:
@@ -117,6 +118,8 @@ def serve(listening: socket.socket) -> None:
         while True:
             for key, _ in events.select():
                 if key.fileobj is sys.stdin:
+                    for process in copies.values():
+                        os.kill(process, signal.SIGKILL)
                     os._exit(0)
                 elif key.fileobj is listening:
                     asking = listening.accept()[0]

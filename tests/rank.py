@@ -3,11 +3,13 @@
     python tests/rank.py SOCKET (-c CODE | -m MODULE | PROGRAM.py) [arguments]
 
 Everything that takes long to import is in the copy already. It has this process's arguments, environment, open files,
-network and name of the host; MPI starts in it. If this process is killed, so is the copy.
+network and name of the host; MPI starts in it. If this process is killed, so is the copy; if what has started this
+process ends, as a launcher that is a copy itself, so does this.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -17,9 +19,11 @@ import sys
 from contextlib import suppress
 
 NAMESPACES = ("net", "uts")
+PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     files = []
     for number in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # the folder's own is closed
