@@ -2,7 +2,7 @@
 
     python -m tests.on_ranks 1 2 3 4 -- -m mpi -q
 
-`make test-mpi` does it. On one number of ranks it is what ``mpiexec -n 4 python -m pytest --with-mpi -m mpi`` is.
+For each number it does what ``mpiexec -n 4 python -m pytest --with-mpi -m mpi -q`` does. `make test-mpi` runs it.
 """
 
 from __future__ import annotations

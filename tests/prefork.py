@@ -64,7 +64,7 @@ class Server:
         return [str(Path(__file__).with_name("rank.py")), self.path, *arguments]
 
     def check(self) -> None:
-        """Raise RuntimeError if it has failed: the jobs of late count for nothing."""
+        """Raise RuntimeError if it has failed: the last jobs count for nothing."""
         if self._process.poll() is not None:
             raise RuntimeError("the process that ranks are copied from has failed")
 
@@ -97,10 +97,11 @@ def prepare() -> None:
     import numpy as np
 
     from sparse_mpi import SparseAllreduce, World
+    from sparse_mpi.comm import Comm
 
     for algorithm in ("elect", "oktopk", "topka"):
 
-        def steps(comm: World, algorithm: str = algorithm) -> None:
+        def steps(comm: Comm, algorithm: str = algorithm) -> None:
             reducer = SparseAllreduce(1000, k=9, comm=comm, algorithm=algorithm)
             for _ in range(2):
                 reducer.step(np.ones(1000, np.float32))
