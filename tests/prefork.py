@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -107,6 +108,8 @@ def prepare() -> None:
                 reducer.step(np.ones(1000, np.float32))
 
         World(2).run(steps)
+    gc.collect()
+    gc.freeze()  # the end of a copy would take seconds to look through what is imported
 
 
 def serve(listening: socket.socket) -> None:
