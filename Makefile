@@ -77,10 +77,7 @@ test-jobs: $(READY)
 	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m jobs -q $(ARGS) $$(grep -rl --include='test_*.py' 'mark\.jobs' tests)
 
 test-mpi: $(READY)
-	@set -e; for n in $(SIZES); do \
-	    echo "pytest on $$n MPI ranks"; \
-	    $(LIMIT) 600 $(MPIRUN) -n $$n -m pytest --with-mpi -m mpi --tier $(TIER) -q --color=no --timeout 120 $(ARGS) </dev/null; \
-	done
+	$(RUN) -m tests.on_ranks $(SIZES) -- -m mpi --tier $(TIER) -q --color=no --timeout 120 $(ARGS)
 
 # Skipped where Slurm is not installed, or nobody is root
 test-slurm: $(READY)

@@ -31,6 +31,7 @@ from sparse_mpi import kernels
 from sparse_mpi.comm.world import World
 from sparse_mpi.tools.values import Value
 
+from .prefork import copied
 from .tiers import COMPARED, CORE, TIERS, TRANSPORT, Tiers, parameters
 
 SIZES = range(1, 9)
@@ -64,6 +65,8 @@ def pytest_configure(config):
     )
     settings.load_profile("same-on-all-ranks")
     _forget_stale_kernels()
+    if config.getoption("markexpr") == "jobs":
+        copied()  # starts what is copied while tests are collected
     if config.getoption("--with-mpi", False):
         from .mpi_harness import MPIHarness
 

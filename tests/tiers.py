@@ -20,11 +20,12 @@ On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun, the fast tie
 
 - of ``@pytest.mark.under_mpi(3)`` all items on 3 ranks, and none on other numbers of them;
 - of other tests of the transport, in tests/comm, on every number of ranks what ``thin`` says, or all items;
-- of ``against_world`` all items on 3 and 4 ranks;
+- of ``against_world`` all items on 3 ranks, and on 4 as many as it takes for each parameter value to occur;
 - of every other test one item, on 3 ranks if it runs on 3.
 
 The wide tier adds items until each parameter value occurs on every number of ranks but 1: of what World has shown,
-nothing but the transport is another there. Files of which a number of ranks runs nothing are not read.
+nothing but the transport is another there. It has all items of ``against_world`` on 4. Files of which a number of ranks
+runs nothing are not read.
 
 ``@pytest.mark.full(reason)`` leaves a test, or one parameter set of it, to the wide tier, which takes of these items
 what the fast one takes of others, and what has two such marks, as one of the test and one of a parameter, to the tier
@@ -118,15 +119,17 @@ def in_process(items: list[pytest.Item], wide: bool) -> list[int]:
 
 def on_ranks(items: list[pytest.Item], size: int, wide: bool) -> list[int]:
     """Return those for ``size`` ranks of MPI."""
-    first, everything = items[0], list(range(len(items)))
+    first, everything, rows = items[0], list(range(len(items))), [*map(ids, items)]
     wanted = {ranks for mark in first.iter_markers("under_mpi") for ranks in mark.args}
     if not wanted and first.nodeid.startswith(TRANSPORT):
         chosen = in_process(items, False) if first.get_closest_marker("thin") else everything
-    elif wanted or first.get_closest_marker("against_world"):
-        chosen = everything if size in (wanted or COMPARED) else []
+    elif wanted:
+        chosen = everything if size in wanted else []
+    elif first.get_closest_marker("against_world") and size in COMPARED:
+        chosen = everything if wide or size == CORE else cover(rows, 1)
     else:
         chosen = everything[: size == CORE]
-    return cover([*map(ids, items)], 1, chosen) if wide and size != 1 else chosen
+    return cover(rows, 1, chosen) if wide and size != 1 else chosen
 
 
 def test_of(item: pytest.Item) -> str:

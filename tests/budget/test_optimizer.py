@@ -20,6 +20,7 @@ GOALS = {
     "dense": {"budget": "1GB/step"},
 }
 every_goal = pytest.mark.parametrize("goal", GOALS.values(), ids=GOALS)
+FEW, FULL = ("rate", "dense"), [pytest.mark.full("how a goal is kept is the same on MPI and on World")]
 STEPS = 20
 BUCKETS = 4
 
@@ -70,7 +71,7 @@ def test_steps_become_dense_in_all_buckets(ranks, scripted):
 
 @pytest.mark.against_world
 @pytest.mark.ranks(3, 4)
-@every_goal
+@pytest.mark.parametrize("goal", [pytest.param(GOALS[name], marks=FULL[name in FEW :]) for name in GOALS], ids=GOALS)
 def test_world_equals_mpi(ranks, scripted, goal):
     if goal == GOALS["dense"] and ranks.size > 3:
         pytest.skip("MPI adds more than three numbers in an order of its own")

@@ -22,6 +22,7 @@ GOALS = {
     "dense": {"budget": "1GB/step", "step_seconds": 9.0},
 }
 every_goal = pytest.mark.parametrize("goal", GOALS.values(), ids=GOALS)
+FEW, FULL = ("rate", "dense"), [pytest.mark.full("how a goal is kept is the same on MPI and on World")]
 SOME = ("elect", "oktopk", "topka", "gtopk", "spardl")
 
 
@@ -72,7 +73,7 @@ def test_all_ranks_decide_alike_and_both_laws_hold_while_k_changes(ranks, script
 
 @pytest.mark.against_world
 @pytest.mark.ranks(3, 4)
-@every_goal
+@pytest.mark.parametrize("goal", [pytest.param(GOALS[name], marks=FULL[name in FEW :]) for name in GOALS], ids=GOALS)
 def test_world_equals_mpi(ranks, scripted, goal):
     if goal == GOALS["dense"] and ranks.size > 3:
         pytest.skip("MPI adds more than three numbers in an order of its own")

@@ -12,11 +12,11 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS, MPI_RANKS, TORCHRUN, ranks_of_mpi, refuse_torchrun
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied, torchrun
 
 dist = pytest.importorskip("torch.distributed")
 optim = pytest.importorskip("sparse_mpi.optim")
 
-TORCHRUN_2 = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 THREE_LINES = """
 import hashlib, sys, torch
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
@@ -70,15 +70,18 @@ ENTRIES = {
     "broadcast_parameters": lambda: broadcast_parameters(net.state_dict()) or 2,
     "broadcast_optimizer_state": lambda: broadcast_optimizer_state(sgd()) or 2,
 }
-if "group" in sys.argv:
-    torch.distributed.init_process_group("gloo")
-said = []
-for name, call in ENTRIES.items():
-    try:
-        said.append(f"{name}={int(call())}")
-    except Exception as error:
-        said.append(f"{name}: {type(error).__name__}: {error}")
-print("\\n".join(said) + "\\n", end="", flush=True)
+def try_all(where):
+    said = []
+    for name, call in ENTRIES.items():
+        try:
+            said.append(f"{where} {name}={int(call())}")
+        except Exception as error:
+            said.append(f"{where} {name}: {type(error).__name__}: {error}")
+    print("\\n".join(said) + "\\n", end="", flush=True)
+
+try_all("alone")
+torch.distributed.init_process_group("gloo")
+try_all("group")
 print("MPI" if "mpi4py.MPI" in sys.modules else "no MPI")
 """
 
@@ -97,33 +100,23 @@ def test_three_lines_train_alike_under_torchrun_and_mpiexec(tmp_path):
     """Before, under torchrun each rank trained alone, and none said so. Two addends have one order only."""
     program = tmp_path / "three_lines.py"
     program.write_text(THREE_LINES)
-    by_torchrun = weights_of(launch(None, *TORCHRUN_2, str(program), "group"))
+    by_torchrun = weights_of(launch(None, *torchrun(2, str(program), "group")))
     assert sorted(by_torchrun) == ["0/2", "1/2"] and len(set(by_torchrun.values())) == 1
-    assert weights_of(launch(2, str(program))) == by_torchrun
+    assert weights_of(launch(2, *copied(str(program)))) == by_torchrun
 
 
 @pytest.mark.jobs
-def test_every_entry_point_takes_the_group_under_torchrun(tmp_path):
-    program = tmp_path / "entries.py"
-    program.write_text(ENTRIES)
-    done = launch(None, *TORCHRUN_2, str(program), "group")
-    assert done.returncode == 0, done.stderr[-3000:]
-    others = sorted({line for line in done.stdout.splitlines() if not line.endswith("=2")})
+def test_under_torchrun_every_entry_point_names_both_remedies_or_takes_the_group():
+    done = launch(None, *torchrun(2, "-c", ENTRIES))
+    assert done.returncode == 0 and done.stdout.count("no MPI\n") == 2, done.stderr[-3000:]
+    lines = [line.partition(" ")[::2] for line in done.stdout.splitlines() if line != "no MPI"]
+    others = sorted({line for where, line in lines if where == "group" and not line.endswith("=2")})
     assert [line[:42] for line in others] == [
         "Team: ValueError: comm must be one that su",  # a process group does not
         "nccl: ModuleNotFoundError: No module named",
-        "no MPI",
     ], done.stdout
-
-
-@pytest.mark.jobs
-def test_without_a_group_every_entry_point_under_torchrun_names_both_remedies(tmp_path):
-    program = tmp_path / "entries.py"
-    program.write_text(ENTRIES)
-    done = launch(None, *TORCHRUN_2, str(program))
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = [line for line in done.stdout.splitlines() if line != "no MPI"]
-    assert done.stdout.count("no MPI") == 2 and len(said) > 20, done.stdout
+    said = [line for where, line in lines if where == "alone"]
+    assert len(said) > 20, done.stdout
     for line in said:
         assert "RuntimeError: " in line and "init_process_group" in line, line
         assert line.startswith("SparseState") or "start with mpiexec or `python -m sparse_mpi run`" in line, line

@@ -9,6 +9,7 @@ import pytest
 from sparse_mpi.comm.job.watchdog import WatchdogThread
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 
 pytestmark = needs_mpi
 DROPPED = """
@@ -140,7 +141,7 @@ except RuntimeError as error:
 @pytest.mark.jobs
 @pytest.mark.parametrize("times", [40, pytest.param(500, marks=pytest.mark.full("as 40"))])
 def test_dropped_optimizers_leave_nothing(times):
-    done = launch(2, "-c", DROPPED, str(times))
+    done = launch(2, *copied("-c", DROPPED, str(times)))
     # The main thread, and the hook of the one that is there
     assert done.stdout.splitlines() == ["True 1 1"] * 2, done.stderr
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -15,12 +13,12 @@ from sparse_mpi.sparse import Layout
 
 from ..algorithms.conformance import dense_of, same_bytes
 from ..launch import launch
+from ..prefork import torchrun
 
 dist = pytest.importorskip("torch.distributed")
 process_group = pytest.importorskip("sparse_mpi.comm.process_group")
 
 RANKS = 3
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 CONFORMANCE = [f"tests/comm/test_{name}.py" for name in ("comm", "counting", "split", "process_group")]
 HARNESS = "tests.comm.process_group_harness"
 IN_JOB = """
@@ -63,14 +61,14 @@ except ArithmeticError as error:
 
 @pytest.mark.jobs
 def test_the_bodies_of_other_tests_under_torchrun():
-    done = launch(None, *TORCHRUN, "-m", "pytest", "-p", HARNESS, "-q", "-rf", *CONFORMANCE)
+    done = launch(None, *torchrun(RANKS, "-m", "pytest", "-p", HARNESS, "-q", "-rf", *CONFORMANCE))
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert done.stdout.count(" passed") == RANKS
 
 
 @pytest.mark.jobs
 def test_subgroups_mismatches_and_the_end_of_a_job():
-    done = launch(None, *TORCHRUN, "--no-python", sys.executable, "-c", IN_JOB)
+    done = launch(None, *torchrun(RANKS, "-c", IN_JOB))
     assert done.returncode != 0 and done.stdout.split() == ["met", "met"], done.stderr
     assert "rank 1 of 3 aborts the job" in done.stderr and "ArithmeticError: gradient lost" in done.stderr
 

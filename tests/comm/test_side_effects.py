@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 
 pytestmark = [needs_mpi, pytest.mark.jobs]
-OBJECTS = """
+BEFORE = """
 import atexit, os, sys, threading
 import numpy as np, torch
 from mpi4py import MPI
@@ -19,12 +20,18 @@ sys.excepthook = lambda *failed: seen.append(failed[0])
 def state():
     return os._exit, sys.exit, threading.enumerate(), [thread.name for thread in threading.enumerate()]
 
+def ours():
+    return [call for call in registered if call.__module__.startswith("sparse_mpi")]
+
 before, hook = state(), sys.excepthook
 import sparse_mpi
 from sparse_mpi import checkpoint, ddp, fault_tolerance
 from sparse_mpi.optim import DistributedOptimizer
-
-assert state() == before and sys.excepthook is hook, "importing the library changes nothing"
+"""
+IMPORTS = """
+assert state() == before and sys.excepthook is hook and not ours(), "importing the library changes nothing"
+"""
+OBJECTS = """
 x = np.arange(100, dtype=np.float32) + MPI.COMM_WORLD.rank
 comm = sparse_mpi.comm.as_comm()
 parts = comm.duplicate(), comm.split(0), comm.duplicate(yield_cpu=True)
@@ -37,8 +44,7 @@ model = torch.nn.Linear(3, 2)
 optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), density=0.5)
 local = sparse_mpi.DiLoCo(model, *[torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)], sync_every=2)
 assert state() == before, state()
-ours = [call for call in registered if call.__module__.startswith("sparse_mpi")]
-assert not ours, "nothing of ours is called at exit, whatever Numba and torch have there"
+assert not ours(), "nothing of ours is called at exit, whatever Numba and torch have there"
 
 # The hook is chained: the former one is called first
 from sparse_mpi.comm.job import uncaught
@@ -51,15 +57,18 @@ assert "sparse_mpi watchdog" in [thread.name for thread in threading.enumerate()
 print("left alone")
 """
 CAUGHT = """
+import numpy as np, torch
 import sparse_mpi
 from sparse_mpi.collectives import inputs
 from sparse_mpi.comm import as_comm
+from sparse_mpi.optim import DistributedOptimizer
 
 comm, combined = as_comm(), inputs.combined
 
 def exhausted(*given):
     raise MemoryError("for the test")
 
+# Of a preparation, on one rank: all ranks raise
 for broken in (0, 1):
     if comm.rank == broken:
         inputs.combined = exhausted
@@ -72,20 +81,11 @@ for broken in (0, 1):
         raise AssertionError("all ranks raise")
     inputs.combined = combined
 assert sparse_mpi.allreduce({7: 1.0}) == {7: 2.0}
-print("goes on")
-"""
-HOOK = """
-import numpy as np, torch
-from sparse_mpi.comm import as_comm
-from sparse_mpi.optim import DistributedOptimizer
 
-comm = as_comm()
+# Of a gradient's hook
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
 optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), density=0.5)
-
-def exhausted(gradient):
-    raise MemoryError("for the test")
 
 def backward():
     model(torch.full((5, 4), 1.0 + comm.rank)).sum().backward()
@@ -117,21 +117,21 @@ comm.barrier()
 """
 
 
+def test_importing_the_library_changes_nothing():
+    done = launch(None, "-c", BEFORE + IMPORTS)
+    assert done.returncode == 0, done.stderr
+
+
 def test_public_objects_replace_nothing_and_start_no_thread():
-    done = launch(2, "-c", OBJECTS)
+    done = launch(2, *copied("-c", BEFORE + OBJECTS))
     assert done.stdout.splitlines() == ["left alone"] * 2, done.stderr
 
 
-def test_an_error_of_a_preparation_is_caught_on_all_ranks_and_the_job_goes_on():
-    done = launch(2, "-c", CAUGHT)
-    assert done.stdout.splitlines() == ["goes on"] * 2, done.stderr
-
-
-def test_an_error_of_a_gradient_hook_is_the_callers_and_the_job_goes_on():
-    done = launch(2, "-c", HOOK)
+def test_an_error_of_a_preparation_or_of_a_hook_is_the_callers_and_the_job_goes_on():
+    done = launch(2, *copied("-c", CAUGHT))
     assert done.stdout.splitlines() == ["goes on"] * 2, done.stderr
 
 
 def test_an_error_that_nothing_catches_ends_the_job():
-    done = launch(2, "-c", ENDS)
+    done = launch(2, *copied("-c", ENDS))
     assert done.returncode != 0 and "rank 1 of 2 aborts the job" in done.stderr and "MemoryError" in done.stderr

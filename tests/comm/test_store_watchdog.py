@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from itertools import pairwise
 
@@ -14,12 +13,12 @@ from sparse_mpi.comm.job.store_watchdog import SITES, StoreWatchdog
 from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
 
 from ..launch import launch
+from ..prefork import torchrun
 
 pytest.importorskip("torch.distributed")
 pytest.importorskip("sparse_mpi.comm.process_group")
 
 ALLREDUCE, SENDRECV, DUPLICATE = map(CALLS.index, ("allreduce", "sendrecv", "duplicate"))
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "--no-python", sys.executable)
 HANGS = """
 import sys, time
 from pathlib import Path
@@ -27,26 +26,28 @@ import numpy as np, torch.distributed as dist
 import sparse_mpi
 from sparse_mpi.comm.job import store_watchdog
 
-store_watchdog.WORD, folder, where = 0.0, Path(sys.argv[1]), sys.argv[2]
+store_watchdog.WORD, store_watchdog.LASTING, store_watchdog.SPEAKING = 0.0, 0.5, 0.5
+folder, ends = Path(sys.argv[1]), sys.argv[2] == "ends"
 report = store_watchdog.StoreWatchdog._report
 
 def noted(self, *about):
     report(self, *about)
-    (folder / "said").touch()
+    (folder / ("start" if reducer is None else "step")).touch()
 
 store_watchdog.StoreWatchdog._report = noted
 dist.init_process_group("gloo")
 
-def wait():
-    while not (folder / "said").exists():
+def wait(where):
+    while dist.get_rank() == 1 and (ends or not (folder / where).exists()):
         time.sleep(0.05)
 
-if where == "start" and dist.get_rank() == 1:
-    wait()
+reducer = None
+if not ends:
+    wait("start")
 reducer = sparse_mpi.SparseAllreduce(1000, k=10)
 for step in range(3):
-    if step == 2 and where == "step" and dist.get_rank() == 1:
-        wait()
+    if step == 2:
+        wait("step")
     reducer.step(np.ones(1000, np.float32))
 dist.barrier()
 print("done\\n", end="", flush=True)
@@ -59,24 +60,19 @@ def lines_of(done) -> list[str]:
 
 @pytest.mark.jobs
 def test_without_a_limit_one_rank_says_who_waits_for_whom_and_the_job_goes_on(tmp_path):
-    done = launch(None, *TORCHRUN, "-c", HANGS, str(tmp_path), "step", SPARSE_MPI_WATCH="1")
+    """Also for a rank that does not make its communicator."""
+    done = launch(None, *torchrun(3, "-c", HANGS, str(tmp_path), "goes on"), SPARSE_MPI_WATCH="1")
     assert done.returncode == 0 and done.stdout.split() == ["done"] * 3, done.stderr
     pattern = r"sparse_mpi: rank [02] of 3 has been in \w+ of reduction 3 for \d s, and waits for others: rank 1 left "
     assert any(re.match(pattern, line) for line in lines_of(done)), done.stderr
-    assert "of reduction 2" in lines_of(done)[0] and lines_of(done)[0].endswith("SPARSE_MPI_TIMEOUT would end the job")
-
-
-@pytest.mark.jobs
-def test_a_communicator_that_a_rank_does_not_make_is_named(tmp_path):
-    done = launch(None, *TORCHRUN, "-c", HANGS, str(tmp_path), "start", SPARSE_MPI_WATCH="1")
-    assert done.returncode == 0 and done.stdout.split() == ["done"] * 3, done.stderr
+    said = [line for line in lines_of(done) if "of reduction 2" in line]
+    assert said and all(line.endswith("SPARSE_MPI_TIMEOUT would end the job") for line in said)
     assert re.search(r"rank [02] of 3 has been in duplicate for \d s, and waits for others: ", done.stderr), done.stderr
 
 
 @pytest.mark.jobs
 def test_a_time_limit_ends_the_job(tmp_path):
-    program = HANGS.replace('(folder / "said").touch()', "pass")  # rank 1 never comes
-    done = launch(None, *TORCHRUN, "-c", program, str(tmp_path), "step", SPARSE_MPI_TIMEOUT="1")
+    done = launch(None, *torchrun(3, "-c", HANGS, str(tmp_path), "ends"), SPARSE_MPI_TIMEOUT="1")
     assert done.returncode != 0 and "done" not in done.stdout
     text = (
         r"rank [02] of 3 has been in \w+ of reduction 3 for \d s, longer than 1 s, and waits for others: rank 1 left "

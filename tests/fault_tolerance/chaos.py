@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,13 @@ from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.launch.find import find_library
 from sparse_mpi.tools.values import Parser
 
-from . import prefork
+from .. import prefork
 from .victim import KINDS, SIZE, Options
 
 STEPS = 60  # and of a job with many victims more
 LIMIT = 75  # seconds of a job
 FROZEN = 3  # seconds after which a frozen rank is given up
-RANK = (str(Path(__file__).with_name("victim.py")),)
+VICTIM = str(Path(__file__).with_name("victim.py"))
 LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--max-oversubscribe", "99", "--elastic")
 # What each kind of job reduces: algorithms whose sums MPI takes in an order of its own there have no planned result
 LAYOUTS = {"reducer": Layout.of(SIZE), "optimizer": Layout(((100, 40),)), "program": Layout(((8, 4), (8,), (2, 8)))}
@@ -104,14 +104,9 @@ def emulated(there: hosts.Hosts) -> Start:
     return start
 
 
-def lose(
-    job: dict[str, Any], start: Start = here, per_node: int | None = None, rank: Sequence[str] = RANK
-) -> dict[str, Any]:
-    """Run a job, with so many ranks a node, and return what became of it: ``problem`` is None if all is as promised.
-
-    ``rank`` is the command line of a rank, without the options of `victim`.
-    """
-    command = [*rank, "--kind", job["kind"], "--algo", job["algorithm"]]
+def lose(job: dict[str, Any], start: Start = here, per_node: int | None = None) -> dict[str, Any]:
+    """Run a job, with so many ranks a node, and return what became of it: ``problem`` is None if all is as promised."""
+    command = [*prefork.copied(VICTIM), "--kind", job["kind"], "--algo", job["algorithm"]]
     command += ["--steps", str(steps_of(job)), "--spares", str(job["spares"])]
     for name in ("faults", "victims", "after"):
         command += [f"--{name}", *map(str, job[name])]
@@ -193,14 +188,13 @@ def main() -> int:
         per_node = 1 if args.hosts else None
         if args.hosts:
             start = emulated(stack.enter_context(hosts.emulate(args.hosts, schedule.parse(args.rate))))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        rank = stack.enter_context(prefork.started(folder))
         made = provenance()
         made["versions"]["mpi"] = find_library(os.environ).version
         bar = stack.enter_context(Bar(args.jobs, "jobs"))
         for _ in range(args.jobs):
             job = draw(random_, args.most, args.hosts or args.ranks, bool(args.hosts), args.least)
-            results.append(lose(job, start, per_node, rank))
+            results.append(lose(job, start, per_node))
+            prefork.server().check()
             bar.update()
             if results[-1]["problem"]:
                 print(results[-1], flush=True)

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 from .chaos import draw, facts_in, lose
 
 pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.usefixtures("survival")]
@@ -33,7 +34,7 @@ def test_survivors_of_a_real_job_are_those_of_a_planned_departure(job):
 
 
 def test_ranks_that_cannot_survive_are_told_so():
-    done = launch(2, "-c", PROGRAM)
+    done = launch(2, *copied("-c", PROGRAM))
     assert done.stdout.splitlines() == ["comm must be one that survives "] * 2
 
 
@@ -63,7 +64,7 @@ sys.exit(0 if sys.argv[1] == "all" else 5)
 def test_an_exception_is_the_loss_of_that_rank_and_of_the_job_if_all_have_it(tmp_path, who, status, ended):
     program = tmp_path / "program.py"
     program.write_text(ALL_FAIL)
-    done = launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "3", str(program), who)
+    done = launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "3", *copied(str(program), who))
     assert done.returncode == status and done.stdout.splitlines() == ["done 2"] * ended
     assert done.stderr.count("ValueError: for the test") >= (3 if who == "all" else 1)
 
@@ -87,6 +88,6 @@ print("done", reducer.ranks)
 def test_the_thread_of_a_library_that_fails_loses_no_rank(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(LIBRARY)
-    done = launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "3", str(program))
+    done = launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "3", *copied(str(program)))
     assert (done.returncode, done.stdout.splitlines()) == (0, ["done 3"] * 3), done.stderr
     assert "ZeroDivisionError" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 
 pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.usefixtures("survival")]
 PROGRAM = """
@@ -63,7 +64,7 @@ def program(tmp_path_factory):
 
 
 def run(program, loss, end):
-    return launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "4", program, loss, end)
+    return launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "4", *copied(program, loss, end))
 
 
 def all_of(ends, *fast):

@@ -15,6 +15,7 @@ import pytest
 from sparse_mpi.tools.analysis.keyed_volume import stored
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +48,7 @@ def test_one_process_runs_the_plain_script():
     "script", ["distributed.py", pytest.param("local_steps.py", marks=pytest.mark.full("tests/training has its laws"))]
 )
 def test_ranks_end_with_one_model(script):
-    done = launch(2, f"examples/{script}")
+    done = launch(2, *copied(f"examples/{script}"))
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 2 and len(set(lines)) == 1, done.stderr
     assert float(re.search(r"accuracy ([\d.]+)", lines[0])[1]) > 0.8
@@ -117,7 +118,7 @@ def data_of(name: str, folder: Path) -> list[str]:
 def test_sparse_data_has_the_answer_of_one_process(name, tmp_path):
     figure, saved = tmp_path / "figure.png", tmp_path / "a" / "b"
     output = ["--plot", str(figure), *(["--save", str(saved)] if name in SAVED else [])]
-    done = launch(3, f"examples/{name}", *data_of(name, tmp_path), *output)
+    done = launch(3, *copied(f"examples/{name}", *data_of(name, tmp_path), *output))
     assert done.returncode == 0 and SPARSE[name] in done.stdout, done.stderr
     assert figure.stat().st_size > 5000
     for rank in range(3 if name in SAVED else 0):  # as `bench sparse --data` takes it
@@ -140,7 +141,7 @@ def test_a_wrong_answer_is_noticed(name, right, wrong, tmp_path):
     text = (ROOT / "examples" / name).read_text()
     assert right in text
     (tmp_path / name).write_text(text.replace(right, wrong))
-    done = launch(2, str(tmp_path / name), *data_of(name, tmp_path), seconds=90)
+    done = launch(2, *copied(str(tmp_path / name), *data_of(name, tmp_path)), seconds=90)
     assert done.returncode != 0 and "the answer is not that of one process" in done.stderr
 
 

@@ -100,9 +100,14 @@ def test_under_mpi_every_test_with_ranks_is_run_on_3_of_them_and_those_that_comp
             sizes[test_of(item)].add(parameters(item).get("ranks"))
     run = {item.partition("[")[0] for item in kept(CORE)}
     assert {test for test, found in sizes.items() if CORE in found} <= run
-    compared = {item.nodeid for item in collected if item.get_closest_marker("against_world")}
+    compared = [item for item in collected if item.get_closest_marker("against_world")]
+    names = {item.nodeid for item in compared}
+    assert names <= kept(CORE)
     for size in COMPARED:
-        assert compared <= kept(size)
+        assert names <= kept(size, wide=True)
+        for test in {test_of(item) for item in compared}:
+            items = [item for item in compared if test_of(item) == test]
+            assert met_by([item for item in items if item.nodeid in kept(size)], 1) == met_by(items, 1), test
 
 
 @pytest.mark.parametrize("strength", [0, 1, 2, 3])

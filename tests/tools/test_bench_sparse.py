@@ -17,6 +17,7 @@ from sparse_mpi.tools.cli import bench_network, bench_sparse_compare, main, pars
 from sparse_mpi.tools.figures.compare import rows
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 
 
 @pytest.mark.parametrize(("size", "fill_in"), [(1, 1), (2, 1.5), (3, 1), (3, 3), (7, 2.5), (16, 16)])
@@ -60,7 +61,7 @@ def measured(folder, ranks, *options, **variables):
     """The cases of a job, and what it printed."""
     record = folder / "record.json"
     small = ["--n", "5000", "--entries", "300", "--steps", "2", "--json", str(record), *options]
-    done = launch(ranks, "-m", "sparse_mpi", "bench", "sparse", *small, **variables)
+    done = launch(ranks, *copied("-m", "sparse_mpi", "bench", "sparse", *small), **variables)
     assert done.returncode == 0, done.stderr
     return json.loads(record.read_text())["cases"], done.stdout
 

@@ -146,18 +146,18 @@ def test_a_course_leaves_out_what_is_over(possible, capfd):
 
 @needs_mpi
 @pytest.mark.jobs
-def test_a_job_survives_changing_links_and_two_seconds_without(possible, tmp_path, capfd):
+def test_a_job_survives_changing_links_and_a_second_without(possible, tmp_path, capfd):
     """Its results are right, and the record says what the links did and carried."""
     program, record = tmp_path / "adding.py", tmp_path / "links.jsonl"
     program.write_text(ADDING)
-    options = ["--ranks", "3", "--rate", "1gbit,20mbit,down,100mbit", "--every", "2s", "--log", str(record)]
+    options = ["--ranks", "3", "--rate", "1gbit,20mbit,down,100mbit", "--every", "1s", "--log", str(record)]
     assert main(["bench", "network", *options, "--timeout", "150", "--", str(program), str(record), "5"]) == 0
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [line["event"] for line in lines] == ["start", *["change"] * (len(lines) - 2), "end"]
     seen = [line["rates"] for line in lines]
     assert seen[:5] == [[bits] * 3 for bits in (GBIT, 20_000_000, 0, 100_000_000, GBIT)]
     seconds = [line["seconds"] for line in lines]
-    assert seconds == sorted(seconds) and all(at >= due for at, due in zip(seconds, (0, 2, 4, 6, 8), strict=False))
+    assert seconds == sorted(seconds) and all(at >= due for due, at in enumerate(seconds[:5]))
     assert lines[0]["sent"] == lines[0]["received"] == [0, 0, 0]
     for before, after in zip(lines, lines[1:], strict=False):
         sent = sum(after["sent"]) - sum(before["sent"])

@@ -10,10 +10,13 @@ from .launcher import finish, start
 pytestmark = [needs_mpi, pytest.mark.jobs]
 PROGRAM = """
 import os, signal, sys, threading, time
+sys.modules["numba"] = None  # kernels of NumPy start sooner
 import numpy as np
 import sparse_mpi
 from mpi4py import MPI
+from sparse_mpi.comm.job import watchdog
 
+watchdog.LATE = 1.0
 way, what = sys.argv[1:3]
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 x = np.random.default_rng(rank).standard_normal(100).astype(np.float32)
@@ -60,12 +63,13 @@ for step in range(9):
     elif way == "ring":
         comm.sendrecv(x, (rank + 1) % size, (rank - 1) % size)
 if what == "late" and rank == size - 1:
-    time.sleep(3)
+    time.sleep(2.5)
 print(f"rank {rank} is done", flush=True)
 """
 
 OTHERS = [
     (("thread",), "ZeroDivisionError"),
+    (("exit", "0"), "waits for rank 2, which has ended its program: it has been in "),
     (("exit", "3"), "waits for rank 2, which has ended its program: it has been in "),
     (("vanish", "3"), ""),
     (("kill",), ""),
@@ -84,7 +88,6 @@ def program(tmp_path):
     ("what", "reason"),
     [
         (("raise",), "ValueError: for the test"),
-        (("exit", "0"), "waits for rank 2, which has ended its program: it has been in "),
         (("vanish", "0"), ""),  # the launcher says why
         *(pytest.param(way, reason, marks=pytest.mark.full("much as the others")) for way, reason in OTHERS),
     ],
@@ -122,11 +125,11 @@ def test_ranks_may_end_at_different_times_and_the_thread_of_a_library_may_fail(p
     ],
 )
 def test_a_rank_that_waits_for_too_long_says_for_whom(program, python, tmp_path, what, where):
-    job = start(python, tmp_path, "-n", 3, program, "reducer", what, SPARSE_MPI_TIMEOUT="3")
+    job = start(python, tmp_path, "-n", 3, program, "reducer", what, SPARSE_MPI_TIMEOUT="1.5")
     status, _, error = finish(job, tmp_path)
     said = [line for line in error.splitlines() if line.startswith("sparse_mpi: rank")]
     # Whoever says it first ends the job some seconds later: on a busy machine another may not come to say so
     assert status != 0 and said and {line.split()[2] for line in said} <= {"0", "1"}
     for line in said:
-        assert "of reduction 4 for" in line and "longer than 3 s, and waits for others: rank 2 " in line
+        assert "of reduction 4 for" in line and "longer than 1.5 s, and waits for others: rank 2 " in line
         assert where in line and "rank 0 " not in line.split("others:")[1] and line.count("rank 1 ") <= 1

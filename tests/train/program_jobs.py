@@ -25,6 +25,7 @@ from sparse_mpi.checkpoint import latest
 from sparse_mpi.tools.bench.records import provenance
 
 from ..launch import launch, start
+from ..prefork import copied
 
 RANKS = 4
 STEPS = 12  # at most, of a job that is killed
@@ -70,7 +71,7 @@ def trained(asked: Mapping[str, Sequence[str]], folder: Path, ranks: int = RANKS
 
 def finished(*arguments: str, ranks: int = RANKS) -> subprocess.CompletedProcess[str]:
     """Run a job, assert that it ends without an error, and return the process."""
-    done = launch(ranks, *arguments, seconds=600)
+    done = launch(ranks, *copied(*arguments), seconds=600)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-4000:]}")
     return done

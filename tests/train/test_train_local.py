@@ -11,6 +11,7 @@ from sparse_mpi import ALGORITHMS
 from sparse_train.ranks.job import JobError
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 from .small_program import LOG, records, train
 
 pytestmark = pytest.mark.usefixtures("no_signals")
@@ -80,7 +81,7 @@ def test_options_may_change_where_a_run_resumes_but_not_the_schedule(tmp_path, c
 def test_a_job_ends_as_in_one_process(tmp_path):
     options = [*OPTIONS["delayed"], "--out", str(tmp_path / "job")]
     expected = train(2, tmp_path / "world", *OPTIONS["delayed"])
-    done = launch(2, "-m", "tests.train.small_program", *LOG, *options)
+    done = launch(2, *copied("-m", "tests.train.small_program", *LOG, *options))
     assert done.returncode == 0, done.stderr
     (final,) = records(tmp_path / "job", "final")
     assert final["identical"] and json.loads(json.dumps(final["digest"])) == expected.digest

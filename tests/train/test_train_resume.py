@@ -16,6 +16,7 @@ from sparse_train.records.metrics import FILE, Resumed, retain
 from sparse_train.trainer import checkpoints
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 from .small_program import LOG, PROGRAM, records, train
 
 pytestmark = pytest.mark.usefixtures("no_signals")
@@ -207,8 +208,8 @@ def test_where_results_go(what, tmp_path, monkeypatch):
 
 
 def start(folder: Path, *options: str, **variables: str):
-    command = ["-m", "tests.train.small_program", "--out", str(folder), *LOG, "--checkpoint-every", "7", *options]
-    return launch(2, *command, **variables)
+    options = ("--out", str(folder), *LOG, "--checkpoint-every", "7", *options)
+    return launch(2, *copied("-m", "tests.train.small_program", *options), **variables)
 
 
 @needs_mpi

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied, torchrun
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sparse_mpi.ddp")
 
 RANKS = 3
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 HALF = ("float16", "bfloat16")
 TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "flushed", *HALF)
 RULES = ("dgc", "ef21", "leaky", "moments")
@@ -35,8 +35,10 @@ class Saved:
 pytestmark = pytest.mark.jobs
 
 
-def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) -> Saved:
-    done = launch(ranks, *launcher, "tests/training/ddp_job.py", str(folder), *runs, seconds=240, OMP_NUM_THREADS="1")
+def job(folder: Path, launcher: str, *runs: str) -> Saved:
+    program = ("tests/training/ddp_job.py", str(folder), *runs)
+    start = (None, *torchrun(RANKS, *program)) if launcher == "torchrun" else (RANKS, *copied(*program))
+    done = launch(*start, seconds=240, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-5000:]
     return Saved(folder)
 
@@ -45,12 +47,12 @@ def job(folder: Path, launcher: tuple[str, ...], ranks: int | None, *runs: str) 
 def by_torchrun(tmp_path_factory):
     graphs = [f"{graph}-{how}" for graph in GRAPHS for how in ("plain", "all")]
     runs = ["plain", *TRAINED, *OTHERS, "optimizer", "mistakes", *TABLES, *graphs, "static-sparse"]
-    return job(tmp_path_factory.mktemp("torchrun"), TORCHRUN, None, *runs)
+    return job(tmp_path_factory.mktemp("torchrun"), "torchrun", *runs)
 
 
 @pytest.fixture(scope="module")
 def by_mpi(tmp_path_factory):
-    return job(tmp_path_factory.mktemp("mpi"), (), RANKS, "oktopk")
+    return job(tmp_path_factory.mktemp("mpi"), "mpiexec", "oktopk")
 
 
 def assert_nothing_lost(ranks: list[dict], atol: float) -> None:
@@ -166,9 +168,9 @@ def test_a_static_graph_trains_sparsely(by_torchrun):
 @needs_mpi
 def test_mpi_trains_as_torchrun_does(by_torchrun, by_mpi):
     """MPI adds the dense steps in another order."""
-    for torchrun, mpi in zip(by_torchrun["oktopk"], by_mpi["oktopk"], strict=True):
-        assert mpi["losses"] == pytest.approx(torchrun["losses"], rel=1e-5)
-        torch.testing.assert_close(mpi["parameters"], torchrun["parameters"], rtol=1e-4, atol=1e-6)
+    for other, mpi in zip(by_torchrun["oktopk"], by_mpi["oktopk"], strict=True):
+        assert mpi["losses"] == pytest.approx(other["losses"], rel=1e-5)
+        torch.testing.assert_close(mpi["parameters"], other["parameters"], rtol=1e-4, atol=1e-6)
     for other in by_mpi["oktopk"][1:]:
         assert torch.equal(other["parameters"], by_mpi["oktopk"][0]["parameters"])
     assert_nothing_lost(by_mpi["oktopk"], 1e-6)
