@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import chain, pairwise
 from typing import Any, Protocol, cast
 
 import torch
@@ -90,25 +91,19 @@ def ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
         yield from (moved(batch, device) for batch in batches)
         return
     stream = torch.cuda.Stream(device)
-    waiting: list[Any] = []
-    for batch in batches:
+
+    def sent(batch: Any) -> Any:
         # Copy from pinned memory on a stream of its own: nobody waits for it
         with torch.cuda.stream(stream):
-            waiting.append(moved(batch, device, pinned=True))
-        if len(waiting) > 1:
-            yield _arrived(waiting.pop(0), stream)
-    for batch in waiting:
-        yield _arrived(batch, stream)
+            return moved(batch, device, pinned=True)
 
-
-def _arrived(batch: Any, stream: torch.cuda.Stream) -> Any:
-    """Return the batch; the current stream's work from here on comes after its copy."""
-    current = torch.cuda.current_stream()
-    current.wait_stream(stream)
-    for tensor in batch:
-        if isinstance(tensor, Tensor) and tensor.is_cuda:
-            tensor.record_stream(current)  # its memory is not given away before that work is done
-    return batch
+    for batch, _ in pairwise(chain(map(sent, batches), [None])):
+        current = torch.cuda.current_stream()
+        current.wait_stream(stream)  # its work from here on comes after the copy
+        for tensor in batch:
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(current)  # its memory is not given away before that work is done
+        yield batch
 
 
 def moved(batch: Any, device: torch.device, pinned: bool = False) -> Any:
