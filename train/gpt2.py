@@ -85,9 +85,11 @@ def make(args: Namespace, comm: Comm) -> LanguageTask:
         shape = Shape(*SIZES[args.size], shape.block, shape.vocabulary)
     shape = shape_of(args, shape)
     dropout = 0.0 if args.tiny else 0.1
-    return language_task(
-        args, comm, shape.block, byte_pairs(shape.vocabulary), lambda tokens: GPT2(tokens, shape, dropout)
-    )
+
+    def build(tokens: int) -> GPT2:
+        return GPT2(tokens, shape, dropout)
+
+    return language_task(args, comm, shape.block, shape.vocabulary, byte_pairs, build)
 
 
 def extend(parser: ArgumentParser) -> None:

@@ -54,7 +54,7 @@ def make(args: Namespace, comm: Comm) -> LanguageTask:
     def build(tokens: int) -> Transformer:
         return Transformer(tokens, shape.block, shape.width, shape.layers, shape.heads, dropout)
 
-    return language_task(args, comm, shape.block, words(shape.vocabulary), build)
+    return language_task(args, comm, shape.block, shape.vocabulary, words, build)
 
 
 def extend(parser: ArgumentParser) -> None:

@@ -116,7 +116,7 @@ def test_all_ranks_have_the_byte_pairs_that_rank_0_found(ranks):
     def text(rank):
         return f"words like those of rank {'abcdef'[rank] * 20}\n" * 9
 
-    found = ranks.run(lambda comm: byte_pairs(290)(Text(text(comm.rank), "words"), options(), comm))
+    found = ranks.run(lambda comm: byte_pairs(Text(text(comm.rank), "words"), 290, options(), comm))
     assert len({v.size for v in found}) == 1
     assert all(len(v.encode(text(0))) < len(v.encode(text(1))) for v in found)
 
@@ -125,7 +125,7 @@ def test_all_ranks_have_the_byte_pairs_that_rank_0_found(ranks):
 def test_all_ranks_refuse_byte_pairs_that_rank_0_cannot_find(ranks):
     def refusal(comm):
         with pytest.raises(JobError) as caught:
-            byte_pairs(10)(Text("words", "words"), options(), comm)
+            byte_pairs(Text("words", "words"), 10, options(), comm)
         return str(caught.value)
 
     first, *others = ranks.run(refusal)
@@ -134,9 +134,9 @@ def test_all_ranks_refuse_byte_pairs_that_rank_0_cannot_find(ranks):
 
 def test_256_byte_pairs_are_bytes_and_so_are_tiny_words():
     text = Text("words", "words")
-    assert byte_pairs(256)(text, options(), NullComm()).size == 256
-    assert words(10)(text, options(vocabulary=None), NullComm()).size == 256
-    assert words(10)(text, options(tiny=False, vocabulary=10), NullComm()).size == 2
+    assert byte_pairs(text, 256, options(), NullComm()).size == 256
+    assert words(text, 10, options(), NullComm()).size == 256
+    assert words(text, 10, options(tiny=False), NullComm()).size == 2
 
 
 def test_a_vocabulary_for_bytes_is_refused():

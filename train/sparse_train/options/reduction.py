@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import sparse_mpi
-from sparse_mpi.budget import Goal, make_goal
+from sparse_mpi.budget import make_goal
 from sparse_mpi.budget.goal import EXAMPLES
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.reduction.arguments import algorithm_spelled, can_carry, spelled, takes
@@ -210,29 +210,24 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
         parser.error(f"argument --zero-copy: needs --feedback {able}, and no clipping (--clip-norm inf)")
     if args.flush and not rule.traits.defers:
         parser.error(f"argument --flush: --feedback {args.feedback} owes nothing; leave out one of them")
-    if rule.traits.previews and args.optimizer != "sgd":
-        parser.error(
-            f"argument --feedback: {args.feedback} computes gradients ahead by a step of sgd, not of {args.optimizer}; "
-            "use --feedback residual, or --optimizer sgd"
-        )
     if args.zero_copy is None:  # entries can be elected ahead only while the residual holds no part of a gradient
-        args.zero_copy = possible and not _prepares(args.algo)
-    if args.optimizer != "sgd":
+        prepares = args.algo not in (AUTO, PLAN) and algorithm_spelled(args.algo).traits.prepares
+        args.zero_copy = possible and not prepares
+    if not sgd:
         args.momentum = 0.0  # Adam has its own
-    if taking and MOMENTUM[args.feedback] != OWN and args.optimizer != "sgd":
+    needs = "computes gradients ahead by a step" * rule.traits.previews
+    if taking and MOMENTUM[args.feedback] != OWN:
+        needs = "takes over the momentum"
+    if needs and not sgd:
         parser.error(
-            f"argument --feedback: {args.feedback} takes over the momentum of sgd, not of {args.optimizer}; "
-            "use --feedback residual, or --optimizer sgd"
+            f"argument --feedback: {args.feedback} {needs} of sgd, not of {args.optimizer}; use --feedback residual, "
+            "or --optimizer sgd"
         )
     if taking and args.momentum >= 1:
         parser.error(f"argument --momentum: must be below 1 with --feedback {args.feedback}, got {args.momentum}")
     args.correction = args.momentum if taking else 0.0  # the momentum that error feedback applies
     if taking and MOMENTUM[args.feedback] == OWN:
         args.momentum = 0.0
-
-
-def _prepares(algo: str) -> bool:
-    return algo not in (AUTO, PLAN) and algorithm_spelled(algo).traits.prepares
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
@@ -281,11 +276,6 @@ def budgeted(args: Namespace) -> bool:
     return args.budget is not None or args.step_seconds is not None
 
 
-def goal_of(args: Namespace) -> Goal | None:
-    """Return what the options ask for, or None."""
-    return make_goal(args.budget, args.step_seconds)
-
-
 def resolve_budget(parser: ArgumentParser, args: Namespace) -> None:
     """Reject what has no effect beside a budget; to be called before defaults are filled in."""
     if not budgeted(args):
@@ -296,6 +286,6 @@ def resolve_budget(parser: ArgumentParser, args: Namespace) -> None:
             other = f"--{name.replace('_', '-')}"
             parser.error(f"argument --{option}: cannot be combined with {other}; leave out one of them")
     try:
-        goal_of(args)
+        make_goal(args.budget, args.step_seconds)
     except ValueError as error:
         parser.error(f"argument --{option}: {error}")

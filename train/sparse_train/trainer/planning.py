@@ -34,19 +34,6 @@ from sparse_train.ranks.job import agreed
 from sparse_train.records.metrics import Stamps
 
 
-def choices_of(reduction: GradientReduction) -> list[str]:
-    """Return the algorithm of every bucket as a command line spells it: ``oktopk:wire=packed``."""
-    return [spelling(algorithm) for algorithm in reduction.algorithms]
-
-
-def reduce_with(reduction: GradientReduction, choices: Sequence[str]) -> None:
-    """Reduce every bucket by the algorithm that `choices_of` returned for it; collective.
-
-    Raises ValueError: they are of another number of buckets, or of algorithms that do not exist any more.
-    """
-    reduction.use([algorithm_spelled(choice) for choice in choices])
-
-
 def spelling(algorithm: Algorithm) -> str:
     """Return the text from which `spelled` makes ``algorithm``, whose options but the wire are the defaults.
 
@@ -122,7 +109,7 @@ class Planning:
         over: what carries their reductions.
         found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
             of ranks.
-        choices: what ``--algo auto`` chose before the run was resumed, see `choices_of`. It stays.
+        choices: what ``--algo auto`` chose for each bucket before the run was resumed. It stays.
     """
 
     def __init__(
@@ -177,11 +164,14 @@ class Planning:
         return distributed
 
     def _choose(self, reduction: GradientReduction) -> None:
-        """Keep what the library has chosen for the buckets, or return to what it chose before the run was resumed."""
+        """Keep what the library has chosen for the buckets, or return to what it chose before the run was resumed.
+
+        Raises ValueError: that is of another number of buckets, or of algorithms that do not exist any more.
+        """
         how = "chose" if not self.choices else "goes on with"
         if self.choices:
-            reduce_with(reduction, self.choices)
-        self.choices = choices_of(reduction)
+            reduction.use([algorithm_spelled(choice) for choice in self.choices])
+        self.choices = [spelling(algorithm) for algorithm in reduction.algorithms]
         if self._comm.rank == 0:
             print(f"--algo auto {how} {summary(self.choices)}")
 

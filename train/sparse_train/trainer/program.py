@@ -39,14 +39,6 @@ from sparse_train.trainer.planning import Planning
 __all__ = ["Program", "Settings", "Tiny"]
 
 
-def _nothing(parser: ArgumentParser) -> None:
-    """Add no options."""
-
-
-def _fine(args: Namespace) -> None:
-    """Take all options."""
-
-
 @dataclass(frozen=True)
 class Program:
     """A training program: what it trains, and with which settings.
@@ -70,8 +62,8 @@ class Program:
     settings: Mapping[str, Settings]
     folders: Mapping[str, str]
     tiny: Tiny
-    extend: Callable[[ArgumentParser], None] = _nothing
-    check: Callable[[Namespace], None] = _fine
+    extend: Callable[[ArgumentParser], None] = lambda parser: None
+    check: Callable[[Namespace], None] = lambda args: None
 
     def parse(self, argv: Sequence[str] | None = None) -> Namespace:
         """Return the options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
