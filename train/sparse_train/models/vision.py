@@ -177,19 +177,12 @@ class VGG16(nn.Module):
         return self.classifier(self.features(images))
 
 
-class Size(NamedTuple):
-    """The size of a Transformer's encoder."""
-
-    layers: int
-    width: int
-    heads: int
-
-
+# Layers, width and heads of a Transformer's encoder
 SIZES = {
-    "base": Size(12, 768, 12),  # 86,567,656 parameters for ImageNet, as published
-    "small": Size(12, 384, 6),  # Touvron et al., DeiT, 2021
-    "mini": Size(6, 192, 3),  # for small images, of which there are few
-    "micro": Size(4, 64, 2),
+    "base": (12, 768, 12),  # 86,567,656 parameters for ImageNet, as published
+    "small": (12, 384, 6),  # Touvron et al., DeiT, 2021
+    "mini": (6, 192, 3),  # for small images, of which there are few
+    "micro": (4, 64, 2),
 }
 
 

@@ -40,7 +40,7 @@ class Stamps(NamedTuple):
     updated: float
 
 
-def exchanged(report: StepReport) -> dict[str, float]:
+def exchanged(report: StepReport) -> dict[str, Any]:
     """Return what a reduction adds to the sums of a `Meter`: its bytes, messages, and seconds of exchange and merge."""
     return {
         "sent": report.traffic.sent + report.traffic.control,
@@ -50,16 +50,12 @@ def exchanged(report: StepReport) -> dict[str, float]:
     }
 
 
-def nothing() -> Sums:
-    """Return the sums of no step: a scalar, which may be added to those of any device."""
-    return torch.zeros((), dtype=torch.float64)
-
-
 @dataclass
 class Meter:
     """Sums over steps, of one rank or of all."""
 
-    sums: Sums = field(default_factory=nothing)  # of `Task.forward_and_loss`, first of them items
+    # Of `Task.forward_and_loss`, first of them items; those of no step are a scalar, which may be added to any
+    sums: Sums = field(default_factory=partial(torch.zeros, (), dtype=torch.float64))
     steps: float = 0
     selected: float = 0  # pairs that a rank selected
     total: float = 0  # entries of the reduced gradient
