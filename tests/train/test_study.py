@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -59,23 +59,8 @@ def test_each_way_gets_the_value_that_is_best_for_it_on_seeds_of_its_own(headlin
         costs = {"loss": 1, "mb_sent": 1, "mb_total": 1}
         return {**run._asdict(), "headline": headline, "score": score, **costs, "epochs": epochs}
 
-    class Here:  # in place of processes
-        def __init__(self, *_):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def submit(self, work, run):
-            done = Future()
-            done.set_result(work(run))
-            return done
-
     monkeypatch.setattr(study, "train", train)
-    monkeypatch.setattr(study, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(study, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(1))
     out = ["--out", str(tmp_path), "--seeds", "1", "2", "--tuning-seeds", "7", "8"]
     study.main(["vgg", "--ways", "dense", "topka", "--tune", "lr=0.1,0.2", *out, "--", "--tiny"])
     other = {"lr=0.1": "lr=0.2", "lr=0.2": "lr=0.1"}[best]

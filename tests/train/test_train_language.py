@@ -19,7 +19,6 @@ from sparse_train.tasks.language import (
     LanguageTask,
     Shape,
     byte_pairs,
-    check_vocabulary,
     extend_lstm,
     lstm_language_task,
     shape_of,
@@ -137,14 +136,6 @@ def test_256_byte_pairs_are_bytes_and_so_are_tiny_words():
     assert byte_pairs(text, 256, options(), NullComm()).size == 256
     assert words(text, 10, options(), NullComm()).size == 256
     assert words(text, 10, options(tiny=False), NullComm()).size == 2
-
-
-def test_a_vocabulary_for_bytes_is_refused():
-    with pytest.raises(ValueError, match="--vocabulary: 300 has no effect with --tiny, .* 256 bytes; leave it out"):
-        check_vocabulary(options(vocabulary=300))
-    for vocabulary in (None, 256):
-        check_vocabulary(options(vocabulary=vocabulary))
-    check_vocabulary(options(vocabulary=300, tiny=False))
 
 
 def test_options_change_a_shape():

