@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.checkpoint.manifest import NAME
-from sparse_mpi.comm import Comm, conversion
-from sparse_mpi.fault_tolerance import team_of
+from sparse_mpi.comm import conversion
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.tools.values import FIGURES, Parser, Value, folder, integer, new_folder, number
 from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY
@@ -116,12 +115,6 @@ def resolve_elastic(parser: ArgumentParser, args: Namespace) -> None:
     args.copy_every = COPY_EVERY if args.copy_every is None else args.copy_every
     args.min_ranks = args.min_ranks or 1
     args.spares = args.spares or 0
-
-
-def reducing_ranks(args: Namespace, comm: Comm) -> dict[str, Any]:
-    """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` that say which ranks reduce."""
-    team = team_of(comm)
-    return {"comm": comm} if team is None else {"team": team, "copy_every": args.copy_every}
 
 
 @dataclass(frozen=True)

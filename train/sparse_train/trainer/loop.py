@@ -161,7 +161,7 @@ class Training:
                 raise Preempted(f"{few}; there is no checkpoint of step {steps} without --checkpoint-every")
             return
         interrupted = bool(few) or self.checkpoints.interrupted(steps)
-        if ended or interrupted or self.checkpoints.due(steps):
+        if ended or interrupted or self._is_due(self.args.checkpoint_every, steps):
             self.journal.check(steps, self.progress.meter)
             written = self.checkpoints.write(steps, self.resumption.state)
             if interrupted and not ended:

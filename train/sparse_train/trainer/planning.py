@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
+from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.arguments import algorithm_spelled, takes
 from sparse_mpi.tools.plan import store
@@ -28,7 +29,6 @@ from sparse_mpi.tools.plan.planners import PLANNERS, best, explain
 from sparse_mpi.tools.plan.store import algorithm_of
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.wire import WIRES
-from sparse_train.options.arguments import reducing_ranks
 from sparse_train.options.reduction import AUTO, algorithm_and_options, budgeted, feedback_options, momentum_line
 from sparse_train.ranks.job import agreed
 from sparse_train.records.metrics import Stamps
@@ -146,6 +146,8 @@ class Planning:
             print("--algo auto tries algorithms on the gradient's buckets; a new installation compiles kernels first")
         if self._comm.rank == 0 and (line := momentum_line(args)):
             print(line)
+        team = team_of(self._over)
+        how |= {"comm": self._over} if team is None else {"team": team, "copy_every": args.copy_every}
         distributed = DistributedOptimizer(
             optimizer,
             self._model.named_parameters(),
@@ -153,7 +155,6 @@ class Planning:
             density=args.density,
             budget=args.budget,
             step_seconds=args.step_seconds,
-            **reducing_ranks(args, self._over),
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
             **feedback_options(args),
