@@ -205,7 +205,10 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
     """
     for option in ("plot", "timeline"):
         if getattr(args, option):
-            _check_plotting(f"--{option}")
+            try:
+                matplotlib("figure")  # which draws it
+            except ImportError as error:
+                raise ImportError(f"--{option}: {error}") from None
     if args.timeline and comm.rank == 0:
         _check_writable(args.timeline, "--timeline")
     begun = resumed is not None and (args.out / FILE).exists()
@@ -228,14 +231,6 @@ def plot(folder: Path) -> Path:
     if decided := [record for record in records if record["event"] == BUDGET]:
         write(partial(training.budget, [{"config": config, "decisions": decided}]), folder / "budget.png")
     return folder / "plot.png"
-
-
-def _check_plotting(option: str) -> None:
-    """Raise ImportError unless matplotlib is there, which draws what ``option`` asks for."""
-    try:
-        matplotlib("figure")
-    except ImportError as error:
-        raise ImportError(f"{option}: {error}") from None
 
 
 def _check_writable(file: Path, option: str) -> None:
