@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
@@ -64,10 +65,15 @@ PROGRAM = Program("small", "Small.", make, {"halves": SETTINGS}, {"halves": "now
 
 
 def outcomes(program: Any, size: int, folder: Path, *options: Any, **world: Any) -> list[Outcome]:
-    """Run a program in this process on ``size`` ranks, quietly, and return the outcomes of those that are left."""
+    """Run a program in this process on ``size`` ranks, quietly, and return the outcomes of those that are left.
+
+    There are no events for TensorBoard, which take a third of the time of a small training.
+    """
     words = [*QUIET, "--out", str(folder), *map(str, options)]
     args = [program.parse(words) for _ in range(size)]
-    found = World(size, **world).run(lambda comm: program.train(args[comm.rank], comm))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch.utils.tensorboard", None)
+        found = World(size, **world).run(lambda comm: program.train(args[comm.rank], comm))
     return [outcome for outcome in found if outcome is not None]
 
 

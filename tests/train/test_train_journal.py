@@ -6,12 +6,13 @@ import json
 import sys
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sparse_mpi import World
 from sparse_mpi.comm.null import NullComm
 from sparse_train.ranks import job
 from sparse_train.records.journal import Outcome, conclude
-from sparse_train.records.metrics import BUDGET, Metrics, plot, record
+from sparse_train.records.metrics import BUDGET, Metrics, Resumed, plot, record
 
 from .small_program import records
 from .small_training import settings, train
@@ -78,6 +79,17 @@ def test_on_a_full_disk_training_goes_on_without_records(tmp_path, capsys):
         file.write('{"event": "epoch", "step": 1, "accuracy": 1, "test_accuracy": 1, "test_loss": 1, "mb_sent": 1}')
         file.write('\n{"ev')
     assert plot(tmp_path).exists()
+
+
+def test_tensorboard_gets_the_numbers_of_what_has_a_step_once(tmp_path):
+    """A run that is resumed after step 1 takes step 2 again."""
+    for resumed in (None, Resumed(1, 0, "", 1)):
+        metrics = Metrics(tmp_path, NullComm(), resumed)
+        metrics.write("step", step=2, loss=0.5, why="text")
+        metrics.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert sorted(events.Tags()["scalars"]) == ["step/loss", "step/step"]
+    assert [(event.step, event.value) for event in events.Scalars("step/loss")] == [(2, 0.5)]
 
 
 def test_without_tensorboard_records_are_still_written(monkeypatch, tmp_path, capsys):
