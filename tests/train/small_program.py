@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
 from sparse_mpi import World
-from sparse_mpi.comm import NullComm
+from sparse_mpi.comm import Comm, NullComm
 from sparse_train.data import Images
 from sparse_train.data.share import Batches, share_of
+from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import Outcome
 from sparse_train.records.metrics import FILE
 from sparse_train.tasks.images import ImageTask
@@ -80,6 +81,17 @@ def outcomes(program: Any, size: int, folder: Path, *options: Any, **world: Any)
 def train(size: int, folder: Path, *options: str) -> Outcome:
     """Run the small program in this process on ``size`` ranks, and return its outcome."""
     return outcomes(PROGRAM, size, folder, *LOG, *options)[0]
+
+
+def refusals(ranks: Any, work: Callable[[Comm], object]) -> list[str]:
+    """Return what each of the ``ranks`` is told when ``work`` ends in a `JobError` on all of them."""
+
+    def refused(comm: Comm) -> str:
+        with pytest.raises(JobError) as error:
+            work(comm)
+        return str(error.value)
+
+    return ranks.run(refused)
 
 
 def tiny(line: str, folder: Path) -> tuple[Task, Namespace]:

@@ -12,9 +12,9 @@ import bert
 from sparse_mpi.comm import NullComm
 from sparse_train.data.corpus import encoded, gathered
 from sparse_train.models.language import Shape, for_answering, for_pretraining, load_encoder
-from sparse_train.ranks.job import JobError
 from sparse_train.tasks.masked import Examples, Pretraining
 
+from .small_program import refusals
 from .test_train_corpus import TEXTS, special
 
 
@@ -164,12 +164,7 @@ def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
 @pytest.mark.ranks(1, 2)
 @pytest.mark.under_mpi(3)
 def test_a_vocabulary_that_is_gone_is_refused_on_all_ranks(ranks, tmp_path):
-    def refused(comm):
-        args = bert.PROGRAM.parse(["--tiny", "--out", str(tmp_path)])
-        args.vocab_file = tmp_path / "absent"
-        with pytest.raises(JobError) as error:
-            bert.PROGRAM.programs["pretrain"].make(args, comm)
-        return str(error.value)
-
-    first, *others = ranks.run(refused)
+    args = bert.PROGRAM.parse(["--tiny", "--out", str(tmp_path)])
+    args.vocab_file = tmp_path / "absent"
+    first, *others = refusals(ranks, lambda comm: bert.PROGRAM.programs["pretrain"].make(args, comm))
     assert "no vocabulary" in first and all("because of rank 0" in text for text in others)

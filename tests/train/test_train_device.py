@@ -19,9 +19,9 @@ import torch
 from sparse_mpi import World
 from sparse_train.ranks import device as devices
 from sparse_train.ranks.job import JobError
-from sparse_train.tasks.task import ahead, moved, on_device
+from sparse_train.tasks.task import OnDevice, ahead, moved
 
-from .small_program import tiny, train
+from .small_program import refusals, tiny, train
 
 PROGRAMS = ["bert", "bert --task squad", "gpt2", "lstm", "resnet", "transformer", "vgg", "vit"]
 Pair = namedtuple("Pair", "values lengths")
@@ -38,7 +38,7 @@ def made(name, folder):
 @pytest.mark.parametrize("name", ["vgg", "resnet", "vit", "transformer"])
 def test_a_training_pass_waits_for_nothing(name, tmp_path):
     """Those of lstm.py and of transformers look at lengths and at masks, which ``meta`` cannot."""
-    task = on_device(made(name, tmp_path), torch.device("meta"), "float32")
+    task = OnDevice(made(name, tmp_path), torch.device("meta"), "float32")
     task.model.train()
     loss, sums = task.forward_and_loss(next(task.train(0)))
     loss.backward()
@@ -52,7 +52,7 @@ def test_a_training_pass_waits_for_nothing(name, tmp_path):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_half_precision_leaves_weights_and_gradients_as_they_are(name, tmp_path):
     torch.set_num_threads(1)
-    task, plain = (on_device(made(name, tmp_path), torch.device("cpu"), precision) for precision in ("bf16", "float32"))
+    task, plain = (OnDevice(made(name, tmp_path), torch.device("cpu"), precision) for precision in ("bf16", "float32"))
     assert task.headline == plain.headline and task.steps == plain.steps
     losses = [one.forward_and_loss(next(one.train(0)))[0] for one in (task, plain)]
     losses[0].backward()
@@ -123,13 +123,7 @@ def working(**more):
 
 def refused(wanted="cuda", ranks=2):
     """Return what all ranks are told."""
-
-    def body(comm):
-        with pytest.raises(JobError) as error:
-            devices.choose(wanted, comm)
-        return str(error.value)
-
-    return World(ranks).run(body)
+    return refusals(World(ranks), lambda comm: devices.choose(wanted, comm))
 
 
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(monkeypatch):

@@ -13,7 +13,6 @@ from torch import nn
 
 from sparse_mpi.comm import NullComm
 from sparse_train.data.corpus import TEXTS, Text
-from sparse_train.ranks.job import JobError
 from sparse_train.tasks.language import (
     LSTM_SETTINGS,
     LanguageTask,
@@ -25,6 +24,8 @@ from sparse_train.tasks.language import (
     shape_options,
     words,
 )
+
+from .small_program import refusals
 
 BLOCK = 4
 
@@ -122,12 +123,7 @@ def test_all_ranks_have_the_byte_pairs_that_rank_0_found(ranks):
 
 @pytest.mark.ranks(3)
 def test_all_ranks_refuse_byte_pairs_that_rank_0_cannot_find(ranks):
-    def refusal(comm):
-        with pytest.raises(JobError) as caught:
-            byte_pairs(Text("words", "words"), 10, options(), comm)
-        return str(caught.value)
-
-    first, *others = ranks.run(refusal)
+    first, *others = refusals(ranks, lambda comm: byte_pairs(Text("words", "words"), 10, options(), comm))
     assert "vocabulary must be at least 256" in first and all("because of rank 0" in text for text in others)
 
 
@@ -159,9 +155,5 @@ def test_the_vocabulary_of_an_lstm_is_as_large_as_asked_for(tmp_path, given, tok
 @pytest.mark.ranks(2)
 @pytest.mark.under_mpi(3)
 def test_a_text_that_is_missing_is_refused_by_all_ranks(ranks, tmp_path):
-    def refusal(comm):
-        with pytest.raises(JobError) as caught:
-            lstm_language_task(lstm_options(data="ptb", data_dir=tmp_path), comm)
-        return str(caught.value)
-
-    assert all("ptb.train.txt" in text for text in ranks.run(refusal))
+    args = lstm_options(data="ptb", data_dir=tmp_path)
+    assert all("ptb.train.txt" in text for text in refusals(ranks, lambda comm: lstm_language_task(args, comm)))

@@ -72,27 +72,9 @@ def test_a_step_makes_torch_wait_no_more_than_it_must(gpu, tmp_path, name):
     assert asked(2) - asked(1) == RANKS * (WAITS.get(name, 0) + (name in ADAPTIVE))
 
 
-def small(folder, device, *options):
-    return train(RANKS, folder, "--max-steps", "6", "--device", device, *options)
-
-
-@pytest.mark.thin(0, name=("elect", "oktopk"))
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_trains_there_to_the_bits_of_the_cpu(gpu, tmp_path, name):
-    options = ["--algo", name, "--check-every", "3"]
-    there, here = (small(tmp_path / device, device, *options) for device in ("cuda", "cpu"))
-    assert there.digest == here.digest and there.identical
-
-
-@pytest.mark.thin(0, name=("residual", "dgc"))
-@pytest.mark.parametrize("name", FEEDBACKS)
-def test_every_memory_trains_there_to_the_bits_of_the_cpu(gpu, tmp_path, name):
-    momentum = ["--momentum", "0"] if name in ("ef21", "sa-pef") else []
-    there, here = (small(tmp_path / device, device, "--feedback", name, *momentum) for device in ("cuda", "cpu"))
-    assert there.digest == here.digest and there.identical
-
-
-OTHER = {
+WAYS = {name: ["--algo", name, "--check-every", "3"] for name in ALGORITHMS}
+WAYS |= {name: ["--feedback", name] + ["--momentum", "0"] * (name in ("ef21", "sa-pef")) for name in FEEDBACKS}
+WAYS |= {
     "in buckets": ["--bucket-mb", "0.001"],
     "in place": ["--zero-copy"],
     "clipped": ["--clip-norm", "0.5"],
@@ -104,8 +86,11 @@ OTHER = {
 }
 
 
-@pytest.mark.thin(0, how=("in buckets", "watched", "flushed", "coarse"))
-@pytest.mark.parametrize("how", OTHER)
+@pytest.mark.thin(0, how=("elect", "oktopk", "residual", "dgc", "in buckets", "watched", "flushed", "coarse"))
+@pytest.mark.parametrize("how", WAYS)
 def test_every_way_to_train_has_the_bits_of_the_cpu(gpu, tmp_path, how):
-    there, here = (small(tmp_path / device, device, *OTHER[how]) for device in ("cuda", "cpu"))
+    there, here = (
+        train(RANKS, tmp_path / device, "--max-steps", "6", "--device", device, *WAYS[how])
+        for device in ("cuda", "cpu")
+    )
     assert there.digest == here.digest and there.identical

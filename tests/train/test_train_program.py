@@ -8,10 +8,9 @@ import pytest
 
 from sparse_mpi import World
 from sparse_train.options.optimization import OPTIMIZERS
-from sparse_train.ranks.job import JobError
 from sparse_train.trainer.program import Program, Settings, Tiny
 
-from .small_program import outcomes, records
+from .small_program import outcomes, records, refusals
 from .small_training import Slope
 
 SETTINGS = {"points": Settings(6, 4, 0.05, 0.5, warmup_epochs=1, schedule="linear", clip_norm=5.0)}
@@ -69,13 +68,8 @@ def test_a_run_is_a_function_of_its_seed(tmp_path):
 
 def test_what_make_refuses_on_one_rank_ends_all_of_them(tmp_path):
     args = SLOPE.parse(["--depth", "0", "--out", str(tmp_path / "run"), "--threads", "1"])
-
-    def body(comm):
-        with pytest.raises(JobError) as error:
-            SLOPE.train(args, comm)
-        return str(error.value)
-
-    assert World(2).run(body) == ["stopping because of rank 1; see its error", "depth must be at least 1, got 0"]
+    said = refusals(World(2), lambda comm: SLOPE.train(args, comm))
+    assert said == ["stopping because of rank 1; see its error", "depth must be at least 1, got 0"]
     assert not (tmp_path / "run").exists()
 
 

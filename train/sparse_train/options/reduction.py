@@ -19,7 +19,7 @@ from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.tools.values import checked, integer, number, positive, share
 from sparse_mpi.training.staleness_adam import TRAVELLING
 from sparse_mpi.wire import WIRES
-from sparse_train.options.optimization import densities, norm
+from sparse_train.options.optimization import densities, given, norm
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
@@ -128,12 +128,9 @@ def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
     if args.plan and not planning and (args.k or args.density):
         parser.error("argument --plan: the plan says how much is reduced, leave out --k and --density")
     # The first steps of --plan auto are dense, and one step at least must follow the plan.
-    for option in ("planner", "profile_steps"):
-        if getattr(args, option) and not planning:
-            also = " (--algo auto chooses an algorithm without a plan)" if choosing else ""
-            parser.error(
-                f"argument --{option.replace('_', '-')}: only --plan auto plans{also}; add it, or leave this out"
-            )
+    if (other := given(args, ("planner", "profile_steps"))) and not planning:
+        also = " (--algo auto chooses an algorithm without a plan)" if choosing else ""
+        parser.error(f"argument {other}: only --plan auto plans{also}; add it, or leave this out")
     args.planner, args.profile_steps = args.planner or "best", args.profile_steps or 5
     if planning and args.max_steps and args.max_steps <= args.profile_steps:
         parser.error(f"argument --max-steps: must be above the {args.profile_steps} --profile-steps of --plan auto")
@@ -165,10 +162,8 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
     """Put all gradients in one bucket where a plan or clipping needs the whole gradient, else in several."""
     reasons = {"a plan": args.plan, "clipping": args.clip_norm is not None}
     whole = [reason for reason, holds in reasons.items() if holds]
-    for option in ("overlap", "bucket_mb"):
-        if whole and getattr(args, option):
-            name = option.replace("_", "-")
-            parser.error(f"argument --{name}: {whole[0]} needs the whole gradient; leave out --{name}, or that")
+    if whole and (other := given(args, ("overlap", "bucket_mb"))):
+        parser.error(f"argument {other}: {whole[0]} needs the whole gradient; leave out {other}, or that")
     args.overlap = not whole if args.overlap is None else args.overlap
     args.bucket_mb = 0.0 if whole else 25.0 if args.bucket_mb is None else args.bucket_mb
 
@@ -281,10 +276,8 @@ def resolve_budget(parser: ArgumentParser, args: Namespace) -> None:
     if not budgeted(args):
         return
     option = "step-seconds" if args.budget is None else "budget"
-    for name in NOT_BUDGETED:
-        if getattr(args, name):
-            other = f"--{name.replace('_', '-')}"
-            parser.error(f"argument --{option}: cannot be combined with {other}; leave out one of them")
+    if other := given(args, NOT_BUDGETED):
+        parser.error(f"argument --{option}: cannot be combined with {other}; leave out one of them")
     try:
         make_goal(args.budget, args.step_seconds)
     except ValueError as error:

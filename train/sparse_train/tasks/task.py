@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import chain, pairwise
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -78,11 +78,6 @@ class OnDevice:
         """Return what the task does, of passes in this precision."""
         with torch.autocast(self._device.type, torch.bfloat16) if self._half else nullcontext():
             return self._task.forward_and_loss(batch)
-
-
-def on_device(task: Task, device: torch.device, precision: str) -> Task:
-    """Return the `OnDevice` task."""
-    return cast(Task, OnDevice(task, device, precision))
 
 
 def ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
