@@ -67,21 +67,6 @@ def test_ways_of_one_algorithm_are_told_apart_by_what_they_send():
     assert list(short(["dense", "elect:local-steps=4:density=0.1"]).values()) == ["dense", "elect /4"]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (["--every", "30s"], "argument --every: goes with --links"),
-        (["--links", "1gbit,50mbit"], "every must say how long each of the rates 1gbit,50mbit holds"),
-        (["--links", "1gbit", "--every", "30s"], "every needs several rates"),
-        (["--links", "fast"], "fast"),
-    ],
-)
-def test_wrong_links_are_refused_before_any_run(given, says, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        study.main(["vgg", "--ways", "dense", "--out", str(tmp_path / "out"), *given, "--", "--tiny"])
-    assert ended.value.code == 2 and says in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
 def test_a_job_that_fails_ends_the_study_with_what_it_said(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(comparison.sys, "executable", str(tmp_path / "python"))
     (tmp_path / "python").write_text("#!/bin/sh\necho no such luck\nexit 3\n")

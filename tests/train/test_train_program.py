@@ -71,10 +71,3 @@ def test_what_make_refuses_on_one_rank_ends_all_of_them(tmp_path):
     said = refusals(World(2), lambda comm: SLOPE.train(args, comm))
     assert said == ["stopping because of rank 1; see its error", "depth must be at least 1, got 0"]
     assert not (tmp_path / "run").exists()
-
-
-def test_help_says_what_the_program_does_and_takes(capsys):
-    with pytest.raises(SystemExit) as stop:
-        SLOPE.parse(["--help"])
-    said = capsys.readouterr().out
-    assert stop.value.code == 0 and "Find a line." in said and "--depth" in said and "samples a step" in said

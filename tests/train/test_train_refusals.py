@@ -73,14 +73,26 @@ LINES = {
     "lstm --task speech --data ptb": "ptb is for --task text, not speech",
     "gradients --tiny --plan auto": "name an algorithm with --algo, not --plan auto",
     "throughput --algos dense oktopk --rank 2": "--rank: has no effect on dense, oktopk; leave it out",
+    "pace vgg --out new --ways dense elect:votes=7": "votes must be in (0, 1]",
+    "study vgg --out new --ways dense elect:votes=7": "votes must be in (0, 1]",
+    "study vgg --out new --ways dense --network lan": "argument --network: must be 1gbe",
+    "study vgg --out new --ways dense --every 30s": "argument --every: goes with --links",
+    "study vgg --out new --ways dense --links 1gbit,50mbit": "how long each of the rates 1gbit,50mbit holds",
+    "study vgg --out new --ways dense --links 1gbit --every 30s": "every needs several rates",
+    "study vgg --out new --ways dense --links fast": "fast",
+    "study vgg --out new --ways dense --tune lr=0.1 --seeds 1 2 --tuning-seeds 2": "apart from --seeds, got [2]",
 }
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_wrong_options_of_a_program_are_told_in_one_line(line, capsys):
+def test_wrong_options_of_a_program_are_told_in_one_line_before_it_does_anything(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("setup.cfg").touch()
     name, *words = line.split()
-    module = import_module(name)
+    program = import_module(name)
+    program = getattr(program, "PROGRAM", program)
     with pytest.raises(SystemExit) as stop:
-        getattr(module, "PROGRAM", module).parse(words)
+        getattr(program, "parse", getattr(program, "main", None))(words)
     error = capsys.readouterr().err
     assert stop.value.code == 2 and error.count("\n") == 1 and LINES[line] in error
+    assert [path.name for path in tmp_path.iterdir()] == ["setup.cfg"]
