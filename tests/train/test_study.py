@@ -69,37 +69,31 @@ def test_each_way_gets_the_value_that_is_best_for_it_on_seeds_of_its_own(headlin
     assert f"shuffled, topka: {best} of" in capsys.readouterr().out
 
 
-def test_seconds_on_a_network_until_a_target():
-    """Two epochs of 10 steps, each 1 ms of computing, 4 messages of 1 ms and 2 MB of 1 ms: 7 ms a step."""
-    network = Network(alpha=1e-3, beta=0.5e-9)
-    scores = {1: (0.7, 0.9), 2: (0.5, 0.6)}
-    records = [
-        {
-            **{"way": "elect", "shards": "sorted", "seed": seed, "headline": "accuracy"},
-            "epochs": [
-                {"step": 10 * (i + 1), "messages": 4, "mb_sent": 4, "test_accuracy": score}
-                for i, score in enumerate(of)
-            ],
-        }
-        for seed, of in scores.items()
+def run(way, seed, *scores, seconds=(1.0, 1.0), headline="perplexity", **more):
+    """Return the record of a run: of each epoch, of 10 steps, the score at its end and its seconds."""
+    epochs = [
+        {"step": 10 * number, "seconds": span, "messages": 4, "mb_sent": 2.0, "test_loss": score / 10}
+        | {f"test_{headline}": score}
+        for number, (score, span) in enumerate(zip(scores, seconds, strict=True), 1)
     ]
-    first, second = records
+    about = {"program": "gpt2", "ranks": 4, "options": [], "shards": "shuffled", "step_seconds": 0.5}
+    return {"way": way, "seed": seed, "headline": headline, "epochs": epochs, **about, **more}
+
+
+def test_seconds_on_a_network_until_a_target():
+    """Two epochs of 10 steps, each 1 ms of computing, 4 messages of 1 ms and 2 MB of 1 ms a MB: 7 ms a step."""
+    network = Network(alpha=1e-3, beta=1e-9)
+    first, second = (run("elect", seed, *of, headline="accuracy") for seed, of in ((1, (0.7, 0.9)), (2, (0.5, 0.6))))
     assert modelled_seconds(first, network, 1e-3) == pytest.approx(0.14)
     assert modelled_seconds(first, network, 1e-3, target=0.7) == pytest.approx(0.07)
     assert modelled_seconds(first, network, 0, target=0.8) == pytest.approx(0.12)
     assert modelled_seconds(second, network, 0, target=0.8) is None
-    for record in records:
-        record["headline"] = "wer"
-        for epoch in record["epochs"]:
-            epoch["test_wer"] = epoch["test_accuracy"]
-    assert modelled_seconds(second, network, 0, target=0.5) == pytest.approx(0.06)
-    assert modelled_seconds(first, network, 0, target=0.6) is None
-    for record in records:
-        record["headline"] = "accuracy"
-    assert comparison.duration_table(records, "lan", network, 0, target=0.8).splitlines() == [
+    assert modelled_seconds(run("elect", 1, 0.5, 0.6, headline="wer"), network, 0, target=0.5) == pytest.approx(0.06)
+    assert modelled_seconds(run("elect", 1, 0.7, 0.9, headline="wer"), network, 0, target=0.6) is None
+    assert comparison.duration_table([first, second], "lan", network, 0, target=0.8).splitlines() == [
         "| shards | way | s on lan | s until accuracy 0.8 | reached by |",
         "| --- | --- | ---: | ---: | ---: |",
-        "| sorted | elect | 0.12 | 0.12 | 1 of 2 |",
+        "| shuffled | elect | 0.12 | 0.12 | 1 of 2 |",
     ]
 
 
@@ -127,22 +121,8 @@ def test_an_interval_is_students():
 
 def test_times_on_a_network_are_measured_steps_times_those_until_the_score():
     """By hand: 10 and 20 steps of 0.5 s until the two seeds have a perplexity of 5; one that never has is told."""
-
-    about = {"program": "gpt2", "ranks": 4, "options": []}
-
-    def run(way, seed, *perplexities):
-        epochs = [
-            {"step": 10 * (i + 1), "mb_sent": 2.0, "test_loss": p / 10, "test_perplexity": p}
-            for i, p in enumerate(perplexities)
-        ]
-        return {"way": way, "seed": seed, "headline": "perplexity", "epochs": epochs, **about}
-
-    records = [
-        run("dense", 1, 5.0, 4.0),
-        run("dense", 2, 6.0, 4.5),
-        run("elect", 1, 5.5, 5.5),
-        run("elect", 2, 5.0, 4.0),
-    ]
+    records = [run("dense", 1, 5.0, 4.0), run("dense", 2, 6.0, 4.5)]
+    records += [run("elect", 1, 5.5, 5.5), run("elect", 2, 5.0, 4.0)]
     table = comparison.race_table(records, "10mbit", {"dense": 0.5, "elect": 0.1}, {"dense": 0.25, "elect": 0.1}, 5.0)
     assert "| dense | 500.00 | 50% | 10.0 | 7.5 | 2 of 2 |" in table
     assert "| elect | 100.00 | 100% | 2.0 | 1.0 | 1 of 2 |" in table

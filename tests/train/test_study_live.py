@@ -13,31 +13,23 @@ from sparse_mpi.tools.figures.training import short
 from sparse_train.records import comparison
 from study import Run
 
+from .test_study import run
+
 LINKS = ("--rate", "1gbit,50mbit", "--every", "30s")
-
-
-def epoch(step, seconds, perplexity, mb=2.0):
-    scores = {"test_loss": perplexity / 10, "test_perplexity": perplexity}
-    return {"event": "epoch", "step": step, "seconds": seconds, "mb_sent": mb, **scores}
-
-
-def run(way, seed, *epochs, **more):
-    about = {"program": "gpt2", "ranks": 4, "options": [], "shards": "shuffled", "headline": "perplexity"}
-    return {"way": way, "seed": seed, "epochs": list(epochs), "step_seconds": 0.5, **about, **more}
 
 
 def test_seconds_until_a_score_are_those_of_the_epochs_before():
     """Epochs of 3 and 5 s: a perplexity of 6 is there after 8 s, one of 7 after 3, one of 5 never."""
-    record = run("dense", 1, epoch(10, 3.0, 7.0), epoch(20, 5.0, 6.0))
+    record = run("dense", 1, 7.0, 6.0, seconds=(3.0, 5.0))
     assert [comparison.until(record, score) for score in (7.0, 6.0, 5.0)] == [3.0, 8.0, None]
 
 
 def test_a_table_has_means_over_seeds_and_rates_of_bytes():
     """By hand: 20 steps of 2 MB in 8 and 4 s are 5 and 10 MB/s."""
     records = [
-        run("dense", 1, epoch(10, 3.0, 7.0), epoch(20, 5.0, 6.0)),
-        run("dense", 2, epoch(10, 2.0, 7.0), epoch(20, 2.0, 6.5)),
-        run("elect:budget=5MB/s", 1, epoch(10, 3.0, 7.0), epoch(20, 3.0, 6.0), spent={"dense": 0.25}),
+        run("dense", 1, 7.0, 6.0, seconds=(3.0, 5.0)),
+        run("dense", 2, 7.0, 6.5, seconds=(2.0, 2.0)),
+        run("elect:budget=5MB/s", 1, 7.0, 6.0, seconds=(3.0, 3.0), spent={"dense": 0.25}),
     ]
     table = comparison.live_table(records, "1gbit", 6.0)
     assert "| dense | 500.0 | 7.5 | - | 6.0000 +- 25.4124 | 8.0000 +- nan | 1 of 2 |" in table
