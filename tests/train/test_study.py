@@ -60,6 +60,7 @@ def test_each_way_gets_the_value_that_is_best_for_it_on_seeds_of_its_own(headlin
         return {**run._asdict(), "headline": headline, "score": score, **costs, "epochs": epochs}
 
     monkeypatch.setattr(study, "train", train)
+    monkeypatch.setattr(study, "write", lambda draw, file: None)  # figures, which the test before draws
     monkeypatch.setattr(study, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(1))
     out = ["--out", str(tmp_path), "--seeds", "1", "2", "--tuning-seeds", "7", "8"]
     study.main(["vgg", "--ways", "dense", "topka", "--tune", "lr=0.1,0.2", *out, "--", "--tiny"])

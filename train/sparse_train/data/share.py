@@ -1,8 +1,6 @@
 """A rank's share of each step's samples, before and after ranks are lost, and digests of the samples.
 
 Images in memory, and a rank's share of them as batches: shards reshuffled every epoch, varied, normalised.
-
-Sources of labelled images: where they are found, and how a rank gets its batches.
 """
 
 from __future__ import annotations

@@ -28,9 +28,8 @@ from sparse_train.data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Wo
 from sparse_train.models.language import WordLSTM
 from sparse_train.options.arguments import Settings
 from sparse_train.ranks.job import agreed
-from sparse_train.tasks.task import Sums, sums
+from sparse_train.tasks.task import MAX_LOSS, Sums, sums
 
-MAX_LOSS = 700  # in nats; the exponential of more is no float64
 TINY_TEXT = 100_000  # characters to train on with --tiny
 Batch = tuple[Tensor, Tensor]  # tokens and those that follow them, (B, block) int64 both
 Choose = Callable[[Text, int, Namespace, Comm], Vocabulary]  # of at most so many tokens

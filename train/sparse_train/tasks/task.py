@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparse_train.data.share import Share
 
+MAX_LOSS = 700  # in nats; the exponential of more is no float64
 Sums = Tensor  # (any,) float64 on the model's device: over items, for all batches and ranks; first, how many there are
 
 
