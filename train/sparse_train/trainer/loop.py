@@ -101,7 +101,8 @@ class Training:
                 epoch, first = divmod(self.progress.steps, self.task.steps)
                 self._epoch(epoch, first)
                 self._flush(epoch)  # by now at the latest: a resumed run may have nothing left to train
-                self.progress.scores = self._evaluate()
+                with self.taking.global_parameters():
+                    self.progress.scores = evaluate(self.task, self.comm)
                 self.journal.epoch(self._now(epoch), self.progress.meter, self.progress.seconds, self.progress.scores)
                 self.progress.meter, self.progress.seconds, self.progress.recorded = Meter(), 0.0, True
                 if self.progress.steps % self.task.steps == 0:
@@ -224,10 +225,6 @@ class Training:
         progress.flushed = progress.steps
         if self.args.flush:
             self.journal.flush(self._now(epoch), meter.sent, meter.exposed)
-
-    def _evaluate(self) -> dict[str, float]:
-        with self.taking.global_parameters():
-            return evaluate(self.task, self.comm)
 
     @staticmethod
     def _is_due(every: int, step: int) -> bool:
