@@ -101,15 +101,14 @@ def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) 
     """
 
     def work() -> list[str]:
-        if comm.rank:
-            return []
         size = args.vocabulary or (FEW_PIECES if args.tiny else PIECES)
         pieces = read_pieces(args.vocab_file) if args.vocab_file else train_pieces(_some(texts()), size)
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
         return pieces
 
-    return WordPiece(tell(comm, "\n".join(agreed(comm, work))).split("\n"))
+    pieces = agreed(comm, lambda: work() if comm.rank == 0 else [])
+    return WordPiece(tell(comm, "\n".join(pieces)).split("\n"))
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:

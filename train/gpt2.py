@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
-from importlib import import_module
 
 from torch import Tensor, nn
 
 from sparse_mpi.comm import Comm
 from sparse_train.data.corpus import FOLDERS
+from sparse_train.packages import needed
 from sparse_train.tasks.language import LanguageTask, Shape, byte_pairs, language_task, shape_of, shape_options
 from sparse_train.trainer.program import Program, Settings, Tiny
 
@@ -57,10 +57,7 @@ class GPT2(nn.Module):
 
     def __init__(self, tokens: int, shape: Shape, dropout: float = 0.1) -> None:
         super().__init__()
-        try:
-            transformers = import_module("transformers")
-        except ImportError:
-            raise ImportError("GPT-2 needs the package transformers: pip install transformers") from None
+        transformers = needed("transformers", "GPT-2 needs the package transformers: pip install transformers")
         config = transformers.GPT2Config(
             vocab_size=tokens,
             n_positions=shape.block,
@@ -88,9 +85,11 @@ def make(args: Namespace, comm: Comm) -> LanguageTask:
         shape = Shape(*SIZES[args.size], shape.block, shape.vocabulary)
     shape = shape_of(args, shape)
     dropout = 0.0 if args.tiny else 0.1
-    return language_task(
-        args, comm, shape.block, byte_pairs(shape.vocabulary), lambda tokens: GPT2(tokens, shape, dropout)
-    )
+
+    def build(tokens: int) -> GPT2:
+        return GPT2(tokens, shape, dropout)
+
+    return language_task(args, comm, shape.block, shape.vocabulary, byte_pairs, build)
 
 
 def extend(parser: ArgumentParser) -> None:

@@ -64,10 +64,9 @@ class Workshop:
 
     def enter(self, name: str, algorithm: Algorithm, predicted: float | None = None) -> None:
         """Add a candidate of that name; with --overlap, two, of which the second overlaps."""
-        bucket_cap_mb = self.args.bucket_mb if self.args.overlap else None
-        self.candidates[name] = Candidate(self, algorithm, predicted, False, bucket_cap_mb)
+        self.candidates[name] = Candidate(self, algorithm, predicted)
         if self.args.overlap:
-            self.candidates[f"{name}, overlap"] = Candidate(self, algorithm, predicted, True, bucket_cap_mb)
+            self.candidates[f"{name}, overlap"] = Candidate(self, algorithm, predicted, overlap=True)
 
 
 class Candidate:
@@ -78,25 +77,19 @@ class Candidate:
         algorithm: of all its buckets.
         predicted: seconds of a step by a profile, or None.
         overlap: whether to reduce while the backward pass still runs.
-        bucket_cap_mb: see `GradientReduction`.
     """
 
     def __init__(
-        self,
-        workshop: Workshop,
-        algorithm: Algorithm,
-        predicted: float | None = None,
-        overlap: bool = False,
-        bucket_cap_mb: float | None = None,
+        self, workshop: Workshop, algorithm: Algorithm, predicted: float | None = None, overlap: bool = False
     ) -> None:
-        self.workshop, self.predicted = workshop, predicted
+        self.workshop, self.predicted, args = workshop, predicted, workshop.args
         self.in_place = not algorithm.traits.prepares  # what is done ahead of a gradient needs the residual without it
         self.reduction = GradientReduction(
             workshop.model.parameters(),
-            density=workshop.args.density,
+            density=args.density,
             comm=workshop.comm,
             algorithm=algorithm,
-            bucket_cap_mb=bucket_cap_mb,
+            bucket_cap_mb=args.bucket_mb if args.overlap else None,
             overlap=overlap,
             in_place=self.in_place,
         )

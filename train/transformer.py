@@ -6,8 +6,9 @@ srun -n 8 python train/transformer.py --data wikitext-2 --data-dir ~/texts  as p
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import replace
+from functools import partial
 
 from sparse_mpi.comm import Comm
 from sparse_train.data.corpus import FOLDERS
@@ -54,14 +55,10 @@ def make(args: Namespace, comm: Comm) -> LanguageTask:
     def build(tokens: int) -> Transformer:
         return Transformer(tokens, shape.block, shape.width, shape.layers, shape.heads, dropout)
 
-    return language_task(args, comm, shape.block, words(shape.vocabulary), build)
+    return language_task(args, comm, shape.block, shape.vocabulary, words, build)
 
 
-def extend(parser: ArgumentParser) -> None:
-    """Add the options of this program."""
-    shape_options(parser, SHAPES)
-
-
+extend = partial(shape_options, shapes=SHAPES)
 PROGRAM = Program("transformer", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend, check_vocabulary)
 
 if __name__ == "__main__":

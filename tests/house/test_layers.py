@@ -41,6 +41,7 @@ LAYERS = """
 # The folders of what the training programs share; the programs themselves import from all of them.
 SHARED = "sparse_train"
 TRAIN_LAYERS = """
+    packages
     ranks  data  models
     options
     tasks

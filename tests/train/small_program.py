@@ -6,25 +6,32 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
 from sparse_mpi import World
+from sparse_mpi.comm import Comm, NullComm
 from sparse_train.data import Images
 from sparse_train.data.share import Batches, share_of
+from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import Outcome
 from sparse_train.records.metrics import FILE
 from sparse_train.tasks.images import ImageTask
+from sparse_train.tasks.task import Task
 from sparse_train.trainer.program import Program, Settings, Tiny
 
 from .small_training import network, two_classes
 
-LOG = ["--no-progress", "--log-every", "1", "--threads", "1", "--epochs", "3"]
+QUIET = ["--no-progress", "--threads", "1"]
+LOG = [*QUIET, "--log-every", "1", "--epochs", "3"]
 SETTINGS = Settings(density=0.2, epochs=3, batch_size=10, lr=0.2, warmup_epochs=1, milestones=(2,), momentum=0.5)
 
 
@@ -58,16 +65,49 @@ def make(args, comm) -> Struck:
 PROGRAM = Program("small", "Small.", make, {"halves": SETTINGS}, {"halves": "nowhere"}, Tiny("halves", SETTINGS))
 
 
+def outcomes(program: Any, size: int, folder: Path, *options: Any, **world: Any) -> list[Outcome]:
+    """Run a program in this process on ``size`` ranks, quietly, and return the outcomes of those that are left.
+
+    There are no events for TensorBoard, which take a third of the time of a small training.
+    """
+    words = [*QUIET, "--out", str(folder), *map(str, options)]
+    args = [program.parse(words) for _ in range(size)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch.utils.tensorboard", None)
+        found = World(size, **world).run(lambda comm: program.train(args[comm.rank], comm))
+    return [outcome for outcome in found if outcome is not None]
+
+
 def train(size: int, folder: Path, *options: str) -> Outcome:
-    """Run the program in this process on ``size`` ranks, and return its outcome."""
-    args = [PROGRAM.parse(["--out", str(folder), *LOG, *options]) for _ in range(size)]
-    return World(size).run(lambda comm: PROGRAM.train(args[comm.rank], comm))[0]
+    """Run the small program in this process on ``size`` ranks, and return its outcome."""
+    return outcomes(PROGRAM, size, folder, *LOG, *options)[0]
+
+
+def refusals(ranks: Any, work: Callable[[Comm], object]) -> list[str]:
+    """Return what each of the ``ranks`` is told when ``work`` ends in a `JobError` on all of them."""
+
+    def refused(comm: Comm) -> str:
+        with pytest.raises(JobError) as error:
+            work(comm)
+        return str(error.value)
+
+    return ranks.run(refused)
+
+
+def tiny(line: str, folder: Path) -> tuple[Task, Namespace]:
+    """Make the tiny task of a program and its options, such as ``"lstm --task text"``; return all its options too."""
+    name, *options = line.split()
+    program = import_module(name).PROGRAM
+    args = program.parse(["--tiny", *QUIET, "--out", str(folder), *options])
+    torch.manual_seed(args.seed)
+    chosen = program.programs[args.task] if "task" in args else program
+    return chosen.make(args, NullComm()), args
 
 
 def records(folder: Path, *events: str) -> list[dict[str, Any]]:
-    """Return the records of a run with these events, in their order."""
+    """Return the records of a run, or those with these events, in their order."""
     lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
-    return [line for line in lines if line["event"] in events]
+    return [line for line in lines if not events or line["event"] in events]
 
 
 if __name__ == "__main__":

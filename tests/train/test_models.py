@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -21,6 +20,7 @@ from sparse_train.models.language import SpeechLSTM, Transformer, WordLSTM, for_
 from sparse_train.models.vision import VGG16, ResNet, ViT
 from sparse_train.tasks.language import LSTM_SETTINGS, Shape
 
+from .small_program import tiny
 from .small_training import losses_of
 
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
@@ -65,15 +65,6 @@ def test_models_have_the_published_number_of_parameters(name):
         assert count(make()) == parameters
 
 
-@pytest.mark.parametrize("depth", [20, 50, 101, 152])
-def test_a_resnet_has_as_many_layers_as_it_says(depth):
-    with torch.device("meta"):
-        model = ResNet(depth, 10, 3, 32)
-    layers = [m for m in model.modules() if isinstance(m, (torch.nn.Conv2d, torch.nn.Linear))]
-    projections = [m for b in model.blocks for m in b.shortcut.modules() if isinstance(m, torch.nn.Conv2d)]
-    assert len(layers) - len(projections) == depth
-
-
 @pytest.mark.parametrize(("classes", "channels"), [(10, 3), (100, 1)])
 def test_the_library_knows_the_shapes_of_vgg16(classes, channels):
     trained = VGG16(classes, channels).named_parameters()
@@ -98,6 +89,9 @@ SETTINGS = {
         **{"schedule": "exponential", "decay": pytest.approx(1 / 1.01), "task": "speech"},
     },
     "lstm --task text": {"task": "text"},
+    "bert": {"optimizer": "adamw", "schedule": "linear", "epochs": 3, "warmup_epochs": 3 / 10, "task": "pretrain"},
+    "bert --data squad --epochs 7": {"batch_size": 4, "warmup_epochs": pytest.approx(7 / 10), "task": "squad"},
+    "bert --task squad --tiny": {"data": "python-cloze", "density": 0.05, "warmup_epochs": 1 / 10},
 }
 
 
@@ -145,17 +139,8 @@ def test_the_transformer_tells_the_order_of_what_came_before_and_its_layers_star
     assert not torch.equal(one, other)
 
 
-def tiny(name, folder):
-    """Make the tiny task of a program, and its options."""
-    program, *options = name.replace("lstm ", "lstm --task ").replace("bert ", "bert --task ").split()
-    chosen = import_module(program).PROGRAM
-    args = chosen.parse(["--tiny", "--threads", "1", "--out", str(folder), *options])
-    torch.manual_seed(args.seed)
-    return (chosen.programs[args.task] if options else chosen).make(args, NullComm()), args
-
-
 # Of a tiny model's loss on 256 bytes, how far it is from an even guess's at first, and what it is below after 15 steps
-LEARNS = {"gpt2": (0.1, 3.9), "transformer": (0.2, 3.9), "lstm text --block 32 --batch-size 32": (0.1, 3.6)}
+LEARNS = {"gpt2": (0.1, 3.9), "transformer": (0.2, 3.9), "lstm --task text --block 32 --batch-size 32": (0.1, 3.6)}
 
 
 @needs_transformers
@@ -170,7 +155,7 @@ def test_a_tiny_model_learns_in_few_steps(name, tmp_path):
 
 
 @needs_transformers
-@pytest.mark.parametrize("name", ["bert pretrain", "bert squad"])
+@pytest.mark.parametrize("name", ["bert --task pretrain", "bert --task squad"])
 def test_the_loss_of_a_tiny_bert_falls(name, tmp_path):
     task, _ = tiny(name, tmp_path)
     losses = losses_of(task, torch.optim.AdamW(task.model.train().parameters(), 3e-3), 20)
@@ -190,13 +175,6 @@ def test_a_tiny_model_of_images_learns_with_all_its_parameters_and_the_same_from
     assert first == again and 0 < loss.item() < 10 and sums[0] == 17  # 1437 images in 89 steps
     for name, parameter in task.model.named_parameters():  # softmax takes no notice of a key's bias
         assert parameter.grad.isfinite().all() and (parameter.grad.any() or "k_proj.bias" in name), name
-
-
-@pytest.mark.parametrize("make", [lambda: ViT("micro"), lambda: tiny("gpt2", "nowhere")], ids=["vit", "gpt2"])
-def test_without_transformers_the_remedy_is_said(make, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match="pip install '?transformers"):
-        make()
 
 
 @needs_transformers
@@ -222,20 +200,3 @@ def test_options_go_before_a_size_and_a_size_before_the_defaults():
 )
 def test_the_task_of_an_lstm_is_that_of_the_data(options, task):
     assert LSTM.chosen(options.split()) is LSTM.programs[task]
-
-
-@pytest.mark.parametrize(("task", "data", "meant"), [("text", "an4", "speech"), ("speech", "ptb", "text")])
-def test_data_of_the_other_task_are_refused(capsys, task, data, meant):
-    with pytest.raises(SystemExit) as stop:
-        LSTM.chosen(["--task", task, "--data", data])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.count("\n") == 1
-    assert f"{data} is for --task {meant}, not {task}" in error
-
-
-def test_options_of_the_transformer_that_do_not_fit_are_refused():
-    transformer = import_module("transformer").PROGRAM
-    with pytest.raises(SystemExit, match="--vocabulary: 300 has no effect with --tiny"):
-        transformer.parse(["--tiny", "--vocabulary", "300"])
-    with pytest.raises(ValueError, match="width must be a multiple of the 5 heads, got 201; 200 is"):
-        transformer.make(transformer.parse(["--width", "201"]), NullComm())

@@ -13,31 +13,23 @@ from sparse_mpi.tools.figures.training import short
 from sparse_train.records import comparison
 from study import Run
 
+from .test_study import run
+
 LINKS = ("--rate", "1gbit,50mbit", "--every", "30s")
-
-
-def epoch(step, seconds, perplexity, mb=2.0):
-    scores = {"test_loss": perplexity / 10, "test_perplexity": perplexity}
-    return {"event": "epoch", "step": step, "seconds": seconds, "mb_sent": mb, **scores}
-
-
-def run(way, seed, *epochs, **more):
-    about = {"program": "gpt2", "ranks": 4, "options": [], "shards": "shuffled", "headline": "perplexity"}
-    return {"way": way, "seed": seed, "epochs": list(epochs), "step_seconds": 0.5, **about, **more}
 
 
 def test_seconds_until_a_score_are_those_of_the_epochs_before():
     """Epochs of 3 and 5 s: a perplexity of 6 is there after 8 s, one of 7 after 3, one of 5 never."""
-    record = run("dense", 1, epoch(10, 3.0, 7.0), epoch(20, 5.0, 6.0))
+    record = run("dense", 1, 7.0, 6.0, seconds=(3.0, 5.0))
     assert [comparison.until(record, score) for score in (7.0, 6.0, 5.0)] == [3.0, 8.0, None]
 
 
 def test_a_table_has_means_over_seeds_and_rates_of_bytes():
     """By hand: 20 steps of 2 MB in 8 and 4 s are 5 and 10 MB/s."""
     records = [
-        run("dense", 1, epoch(10, 3.0, 7.0), epoch(20, 5.0, 6.0)),
-        run("dense", 2, epoch(10, 2.0, 7.0), epoch(20, 2.0, 6.5)),
-        run("elect:budget=5MB/s", 1, epoch(10, 3.0, 7.0), epoch(20, 3.0, 6.0), spent={"dense": 0.25}),
+        run("dense", 1, 7.0, 6.0, seconds=(3.0, 5.0)),
+        run("dense", 2, 7.0, 6.5, seconds=(2.0, 2.0)),
+        run("elect:budget=5MB/s", 1, 7.0, 6.0, seconds=(3.0, 3.0), spent={"dense": 0.25}),
     ]
     table = comparison.live_table(records, "1gbit", 6.0)
     assert "| dense | 500.0 | 7.5 | - | 6.0000 +- 25.4124 | 8.0000 +- nan | 1 of 2 |" in table
@@ -65,21 +57,6 @@ def test_ways_of_one_algorithm_are_told_apart_by_what_they_send():
     ways = ["elect:density=0.01:lr=0.1", "elect:density=0.03:lr=0.1", "elect:step-seconds=0.07", "dense"]
     assert list(short(ways).values()) == ["elect 0.01", "elect 0.03", "elect 0.07 s", "dense"]
     assert list(short(["dense", "elect:local-steps=4:density=0.1"]).values()) == ["dense", "elect /4"]
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (["--every", "30s"], "argument --every: goes with --links"),
-        (["--links", "1gbit,50mbit"], "every must say how long each of the rates 1gbit,50mbit holds"),
-        (["--links", "1gbit", "--every", "30s"], "every needs several rates"),
-        (["--links", "fast"], "fast"),
-    ],
-)
-def test_wrong_links_are_refused_before_any_run(given, says, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        study.main(["vgg", "--ways", "dense", "--out", str(tmp_path / "out"), *given, "--", "--tiny"])
-    assert ended.value.code == 2 and says in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_a_job_that_fails_ends_the_study_with_what_it_said(tmp_path, monkeypatch, capfd):

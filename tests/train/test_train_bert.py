@@ -10,18 +10,12 @@ import torch
 
 import bert
 from sparse_mpi.comm import NullComm
-from sparse_train.data.corpus import documents, encoded, gathered
-from sparse_train.data.vocabulary import WordPiece, train_pieces
+from sparse_train.data.corpus import encoded, gathered
 from sparse_train.models.language import Shape, for_answering, for_pretraining, load_encoder
-from sparse_train.ranks.job import JobError
 from sparse_train.tasks.masked import Examples, Pretraining
 
-TEXTS = documents()
-
-
-@cache
-def special():
-    return WordPiece(train_pieces([text for _, text in TEXTS], 600))
+from .small_program import refusals
+from .test_train_corpus import TEXTS, special
 
 
 @cache
@@ -153,24 +147,6 @@ def test_other_files_are_no_models(tmp_path, content):
         load_encoder(for_answering(Shape(1, 16, 2), 50), tmp_path / "absent")
 
 
-@pytest.mark.parametrize(
-    ("argv", "name"),
-    [([], "bert"), (["--k", "3", "--task", "squad", "--tiny"], "bert-squad"), (["--data", "squad"], "bert-squad")],
-)
-def test_the_task_decides_on_options(argv, name):
-    args = bert.PROGRAM.parse(argv)
-    assert bert.PROGRAM.chosen(argv).name == name and args.optimizer == "adamw" and args.schedule == "linear"
-    assert args.data in bert.PROGRAM.programs[args.task].folders
-
-
-@pytest.mark.parametrize("name", bert.PROGRAM.programs)
-def test_a_tenth_of_any_number_of_epochs_is_warm_up(name):
-    for given in ([], ["--tiny"], ["--epochs", "7"], ["--tiny", "--epochs", "5"]):
-        args = bert.PROGRAM.programs[name].parse(given)
-        assert args.warmup_epochs == pytest.approx(args.epochs / 10)
-    assert bert.PROGRAM.programs[name].parse(["--epochs", "7", "--warmup-epochs", "1"]).warmup_epochs == 1
-
-
 @pytest.mark.parametrize("name", bert.PROGRAM.programs)
 @pytest.mark.ranks(2)
 def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
@@ -188,23 +164,7 @@ def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
 @pytest.mark.ranks(1, 2)
 @pytest.mark.under_mpi(3)
 def test_a_vocabulary_that_is_gone_is_refused_on_all_ranks(ranks, tmp_path):
-    def refused(comm):
-        args = bert.PROGRAM.parse(["--tiny", "--out", str(tmp_path)])
-        args.vocab_file = tmp_path / "absent"
-        with pytest.raises(JobError) as error:
-            bert.PROGRAM.programs["pretrain"].make(args, comm)
-        return str(error.value)
-
-    first, *others = ranks.run(refused)
+    args = bert.PROGRAM.parse(["--tiny", "--out", str(tmp_path)])
+    args.vocab_file = tmp_path / "absent"
+    first, *others = refusals(ranks, lambda comm: bert.PROGRAM.programs["pretrain"].make(args, comm))
     assert "no vocabulary" in first and all("because of rank 0" in text for text in others)
-
-
-@pytest.mark.parametrize("name", bert.PROGRAM.programs)
-def test_a_vocabulary_is_read_or_trained(name):
-    with pytest.raises(SystemExit, match="--vocabulary: 300 has no effect beside --vocab-file setup.cfg"):
-        bert.PROGRAM.programs[name].parse(["--tiny", "--vocabulary", "300", "--vocab-file", "setup.cfg"])
-
-
-def test_a_model_is_of_no_use_without_its_vocabulary():
-    with pytest.raises(SystemExit, match="--model-from: needs .* --vocab-file"):
-        bert.PROGRAM.programs["squad"].parse(["--tiny", "--task", "squad", "--model-from", "setup.cfg"])

@@ -7,17 +7,22 @@ import io
 import pickle
 import struct
 import tarfile
+from argparse import ArgumentParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from sparse_mpi import World
 from sparse_train.data import DATASETS, Images, Split
 from sparse_train.data.share import Batches, Share, crop, mirror, shard
 from sparse_train.data.small_images import load_cifar10, load_cifar100, load_fashion_mnist, load_scikit_digits, read_idx
+from sparse_train.tasks.images import extend, image_task
 
 
 def idx(array):
@@ -169,13 +174,6 @@ def test_a_damaged_or_wrong_archive_is_refused(tmp_path):
         load_cifar100(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10", "cifar100"])
-def test_missing_files_are_named_with_the_remedy(tmp_path, name):
-    with pytest.raises(FileNotFoundError, match="--data-dir") as error:
-        DATASETS[name].load(tmp_path / "absent")
-    assert "absent" in str(error.value) and "gz" in str(error.value)
-
-
 @pytest.mark.parametrize(("count", "batch", "size"), [(1437, 16, 4), (100, 16, 4), (17, 4, 3), (8, 16, 4), (64, 8, 1)])
 def test_shards_are_a_partition_of_equal_steps(count, batch, size):
     shards = list(zip(*shard(count, batch, size, seed=3, epoch=5), strict=True))
@@ -316,3 +314,48 @@ def test_two_losses_before_one_step_are_both_made_up_for():
     share.deal(0, 4, [2], [(3, 0)])
     dealt = np.concatenate([parts[3][1], parts[3][0], *parts[4]])
     assert share.take(parts, 0, 4)[0].tolist() == dealt.tolist()
+
+
+def digits(comm, **changes):
+    values = {"data": "digits", "data_dir": Path("nowhere"), "batch_size": 16, "seed": 1}
+    args = SimpleNamespace(
+        **(values | {"augment": True, "image_size": None, "shards": "shuffled", "spares": 0} | changes)
+    )
+    return image_task(args, comm, lambda seen: nn.Sequential(nn.Flatten(), nn.Linear(64 * seen.channels, seen.classes)))
+
+
+def test_ranks_share_the_images_and_their_model_fits_them():
+    tasks = World(3).run(digits)
+    assert {task.steps for task in tasks} == {1437 // 48} and tasks[0].model[1].weight.shape == (10, 64)
+    assert sum(len(labels) for task in tasks for _, labels in task.train(0)) == 1437
+    assert sum(len(labels) for task in tasks for _, labels in task.test()) == 360
+    for (images, _), (later, _) in zip(list(tasks[1].train(2))[5:], tasks[1].train(2, 5), strict=True):
+        assert torch.equal(images, later)
+
+
+def test_what_is_judged_adds_up_to_mean_loss_and_accuracy():
+    (task,) = World(1).run(digits)
+    batches = list(task.test())
+    outputs = torch.cat([task.model(images) for images, _ in batches])
+    labels = torch.cat([labels for _, labels in batches])
+    results = [task.forward_and_loss(batch) for batch in batches]
+    sums = sum(sums for _, sums in results)
+    loss = -outputs.log_softmax(1)[range(360), labels].mean()
+    right = (outputs.argmax(1) == labels).float().mean()
+    assert task.scores(sums) == {"loss": pytest.approx(loss.item()), "accuracy": pytest.approx(right.item())}
+    assert list(task.scores(sums)) == ["loss", task.headline] and sums[0] == 360
+    results[0][0].backward()
+    assert task.model[1].weight.grad.any()
+
+
+def test_options_for_images():
+    parser = ArgumentParser()
+    extend(parser)
+    assert vars(parser.parse_args([])) == {"image_size": None, "augment": True, "shards": "shuffled"}
+    args = parser.parse_args(["--image-size", "5", "--no-augment"])
+    (task,) = World(1).run(lambda comm: digits(comm, batch_size=1437, **vars(args)))
+    (plain,) = World(1).run(lambda comm: digits(comm, batch_size=1437, augment=False))
+    (varied,) = World(1).run(lambda comm: digits(comm, batch_size=1437))
+    seen = [next(task.train(0))[0] for task in (task, plain, varied)]
+    assert [images.shape[2:] for images in seen] == [(5, 5), (8, 8), (8, 8)]
+    assert not torch.equal(seen[1], seen[2])

@@ -11,22 +11,19 @@ import sys
 from argparse import Namespace
 from collections import namedtuple
 from contextlib import contextmanager
-from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
 
 from sparse_mpi import World
-from sparse_mpi.comm.null import NullComm
 from sparse_train.ranks import device as devices
 from sparse_train.ranks.job import JobError
-from sparse_train.tasks.task import ahead, moved, on_device
+from sparse_train.tasks.task import OnDevice, ahead, moved
 
-from .small_program import LOG, PROGRAM, train
+from .small_program import refusals, tiny, train
 
-PROGRAMS = {name: [] for name in ("vgg", "resnet", "vit", "lstm", "transformer", "gpt2")}
-PROGRAMS |= {"bert": ["--task", "pretrain"], "squad": ["--task", "squad"]}
+PROGRAMS = ["bert", "bert --task squad", "gpt2", "lstm", "resnet", "transformer", "vgg", "vit"]
 Pair = namedtuple("Pair", "values lengths")
 
 
@@ -34,19 +31,14 @@ class OnHost(Pair):
     on_host = ("lengths",)
 
 
-def made(name):
-    program = import_module("bert" if name == "squad" else name).PROGRAM
-    torch.manual_seed(1)
-    args = program.parse(["--tiny", "--batch-size", "4", *PROGRAMS[name]])
-    return (program.programs[args.task] if "task" in args and hasattr(program, "programs") else program).make(
-        args, NullComm()
-    )
+def made(name, folder):
+    return tiny(f"{name} --batch-size 4", folder)[0]
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet", "vit", "transformer"])
-def test_a_training_pass_waits_for_nothing(name):
+def test_a_training_pass_waits_for_nothing(name, tmp_path):
     """Those of lstm.py and of transformers look at lengths and at masks, which ``meta`` cannot."""
-    task = on_device(made(name), torch.device("meta"), "float32")
+    task = OnDevice(made(name, tmp_path), torch.device("meta"), "float32")
     task.model.train()
     loss, sums = task.forward_and_loss(next(task.train(0)))
     loss.backward()
@@ -57,10 +49,10 @@ def test_a_training_pass_waits_for_nothing(name):
 
 
 @pytest.mark.thin(0, name=("vgg", "lstm"))
-@pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_half_precision_leaves_weights_and_gradients_as_they_are(name):
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_half_precision_leaves_weights_and_gradients_as_they_are(name, tmp_path):
     torch.set_num_threads(1)
-    task, plain = (on_device(made(name), torch.device("cpu"), precision) for precision in ("bf16", "float32"))
+    task, plain = (OnDevice(made(name, tmp_path), torch.device("cpu"), precision) for precision in ("bf16", "float32"))
     assert task.headline == plain.headline and task.steps == plain.steps
     losses = [one.forward_and_loss(next(one.train(0)))[0] for one in (task, plain)]
     losses[0].backward()
@@ -131,13 +123,7 @@ def working(**more):
 
 def refused(wanted="cuda", ranks=2):
     """Return what all ranks are told."""
-
-    def body(comm):
-        with pytest.raises(JobError) as error:
-            devices.choose(wanted, comm)
-        return str(error.value)
-
-    return World(ranks).run(body)
+    return refusals(World(ranks), lambda comm: devices.choose(wanted, comm))
 
 
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_an_error(monkeypatch):
@@ -239,12 +225,7 @@ def test_a_program_chooses_deterministic_kernels_if_told_to(tmp_path, monkeypatc
 
 
 def test_a_program_trains_in_half_precision_and_goes_on_in_whole(tmp_path):
-    options = [*LOG, "--checkpoint-every", "4", "--max-steps", "8"]
-
-    def outcome(folder, *more):
-        args = PROGRAM.parse([*options, "--out", str(tmp_path / folder), *more])
-        return World(2).run(lambda comm: PROGRAM.train(args, comm))[0]
-
-    assert outcome("half", "--precision", "bf16", "--device", "auto").identical
+    options = ["--checkpoint-every", "4", "--max-steps", "8"]
+    assert train(2, tmp_path / "half", *options, "--precision", "bf16", "--device", "auto").identical
     checkpoint = tmp_path / "half" / "checkpoints" / "step-00000004"
-    assert outcome("whole", "--resume", str(checkpoint), "--device", "cpu").steps == 8
+    assert train(2, tmp_path / "whole", *options, "--resume", str(checkpoint), "--device", "cpu").steps == 8

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
 from sparse_train.ranks.job import JobError, Preempted
 
-from .small_program import LOG, PROGRAM, records
+from .small_program import LOG, PROGRAM, outcomes, records
 
 pytestmark = pytest.mark.usefixtures("no_signals")
 
 
 def train(ranks, folder, *options, leave=None):
     """Outcomes of the ranks that are left."""
-    args = [PROGRAM.parse(["--out", str(folder), *LOG, "--elastic", *options]) for _ in range(ranks)]
-    found = World(ranks, leave=leave or {}).run(lambda comm: PROGRAM.train(args[comm.rank], comm))
-    return [outcome for outcome in found if outcome is not None]
+    return outcomes(PROGRAM, ranks, folder, *LOG, "--elastic", *options, leave=leave or {})
 
 
 def test_nobody_lost_is_training_as_ever(tmp_path):
-    args = [PROGRAM.parse(["--out", str(tmp_path / "plain"), *LOG]) for _ in range(2)]
-    plain = World(2).run(lambda comm: PROGRAM.train(args[comm.rank], comm))
+    plain = outcomes(PROGRAM, 2, tmp_path / "plain", *LOG)
     elastic = train(2, tmp_path / "elastic", "--copy-every", "3")
     assert {outcome.digest for outcome in elastic} == {outcome.digest for outcome in plain}
 

@@ -1,4 +1,4 @@
-"""A program as one job: what ranks agree on, and how they share CPUs."""
+"""A program as one job: how it starts and ends, what ranks agree on, and how they share CPUs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import pytest
 
 from sparse_mpi import World
 from sparse_train.ranks import job
+
+from ..launch import launch, needs_mpi
+from .small_program import records, refusals
 
 
 @pytest.mark.ranks(2, 4)
@@ -15,25 +18,17 @@ def test_what_fails_on_one_rank_is_refused_on_all(ranks):
             raise FileNotFoundError("no such folder")
         return rank
 
-    def body(comm):
-        with pytest.raises(job.JobError) as error:
-            job.agreed(comm, lambda: load(comm.rank))
-        return str(error.value), job.agreed(comm, lambda: comm.rank)
-
-    for rank, (said, agreed) in enumerate(ranks.run(body)):
-        assert ("no such folder" if rank == 1 else "rank 1") in said and agreed == rank
+    for rank, said in enumerate(refusals(ranks, lambda comm: job.agreed(comm, lambda: load(comm.rank)))):
+        assert ("no such folder" if rank == 1 else "rank 1") in said
+    assert ranks.run(lambda comm: job.agreed(comm, lambda: comm.rank)) == list(range(ranks.size))
 
 
 def test_a_failure_without_words_is_a_failure_too():
     def fail():
         raise ValueError
 
-    def body(comm):
-        with pytest.raises(job.JobError) as error:
-            job.agreed(comm, fail if comm.rank == 0 else lambda: None)
-        return str(error.value)
-
-    assert World(2).run(body) == ["ValueError", "stopping because of rank 0; see its error"]
+    said = refusals(World(2), lambda comm: job.agreed(comm, fail if comm.rank == 0 else lambda: None))
+    assert said == ["ValueError", "stopping because of rank 0; see its error"]
 
 
 @pytest.mark.parametrize(
@@ -61,3 +56,59 @@ def test_a_gpu_whose_memory_is_full_says_where_and_what_to_lower():
     said = job.out_of_memory(error.value)
     assert "full in widen (test_train_job.py): CUDA out of memory. Tried to allocate 2.00 GiB.; lower --batch" in said
     assert job.out_of_memory(ValueError("of another kind")) == ""
+
+
+def start(ranks, *options, program=("train/vgg.py",)):
+    """Run ``program`` on ``ranks`` ranks, None for no launcher; exit code and what it printed."""
+    done = launch(ranks, *program, *options, seconds=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.full("one job of each program is in test_train_programs")
+def test_one_process_needs_no_launcher(tmp_path):
+    options = (
+        "--max-steps 1 --batch-size 2 --algo topka --feedback dgc --clip-norm 2 --density-warmup 0.25 --no-progress"
+    )
+    code, out, error = start(None, *options.split(), "--out", str(tmp_path))
+    assert code == 0, error
+    assert "replicas identical, 1 steps" in out and "epoch 1/" not in error
+    config, *_, epoch, _ = records(tmp_path)
+    kept = [config[name] for name in ("feedback", "zero_copy", "correction", "momentum")]
+    assert kept == ["dgc", False, 0.75, 0.75]
+    # A quarter of all entries at most: of two images less than that is not zero
+    assert config["parameters"] / 8 < epoch["selected"] <= config["parameters"] / 4 + 1
+
+
+@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
+@needs_mpi
+def test_a_folder_without_the_data_ends_the_job_with_an_error_from_every_rank(tmp_path):
+    code, _, error = start(2, "--data", "cifar10", "--data-dir", str(tmp_path))
+    assert code != 0
+    for rank in range(2):
+        assert f"error on rank {rank}: neither cifar-10-python.tar.gz nor" in error
+    assert "Traceback" not in error
+
+
+JOB = """
+import sys
+sys.path.insert(0, "train")
+from sparse_train.ranks.job import run
+
+def program(args, comm):
+    if comm.rank == 1:
+        raise KeyError("broken on one rank")
+    comm.barrier()
+
+run(program, None)
+"""
+
+
+@needs_mpi
+def test_an_unexpected_error_on_one_rank_ends_the_job_with_its_traceback():
+    code, _, error = start(2, program=("-c", JOB))
+    assert code != 0 and "Traceback" in error and "KeyError: 'broken on one rank'" in error
+
+
+def test_processes_that_mpi_does_not_know_of_are_refused():
+    done = launch(None, "-c", JOB, PMI_SIZE="2")
+    assert done.returncode != 0 and "singletons" in done.stderr and "Traceback" not in done.stderr

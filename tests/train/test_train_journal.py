@@ -6,13 +6,15 @@ import json
 import sys
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sparse_mpi import World
 from sparse_mpi.comm.null import NullComm
 from sparse_train.ranks import job
 from sparse_train.records.journal import Outcome, conclude
-from sparse_train.records.metrics import Metrics, plot
+from sparse_train.records.metrics import BUDGET, Metrics, Resumed, plot, record
 
+from .small_program import records
 from .small_training import settings, train
 
 
@@ -20,15 +22,12 @@ def test_records_of_a_run_and_its_plot(tmp_path):
     args = settings(epochs=3, max_steps=11, dense_warmup=4, check_every=2, out=tmp_path / "deep" / "run")
     outcomes = World(3).run(lambda comm: train(comm, args, args.out, k=7)[0])
     assert [o.steps for o in outcomes] == [11] * 3
-    records = [json.loads(line) for line in (args.out / "metrics.jsonl").read_text().splitlines()]
-    steps = [r for r in records if r["event"] == "step"]
-    epochs = [r for r in records if r["event"] == "epoch"]
+    steps, epochs = records(args.out, "step"), records(args.out, "epoch")
     assert [r["step"] for r in steps] == [1, 3, 5, 7, 9, 11] and [r["step"] for r in epochs] == [8, 11]
     assert [r["selected"] for r in steps[:2]] == [74, 74] and max(r["selected"] for r in steps[2:]) < 20
     assert steps[0]["mb_sent"] >= 74 * 4 * 4 / 3 / 1e6
     assert epochs[1]["test_accuracy"] == outcomes[0].score
-    with (args.out / "metrics.jsonl").open() as file:
-        rest = file.read()
+    rest = (args.out / "metrics.jsonl").read_text()
     config = {"event": "config", "algo": "oktopk", "data": "x", "ranks": 3, "k": 7, "parameters": 74}
     config["headline"] = "accuracy"
     (args.out / "metrics.jsonl").write_text(json.dumps(config) + "\n" + rest)
@@ -40,8 +39,7 @@ def test_what_is_sent_is_measured_every_few_steps(tmp_path):
     args = settings(max_steps=11, dense_warmup=4, watch_every=3, out=tmp_path)
     plain = World(3).run(lambda comm: train(comm, settings(max_steps=11, dense_warmup=4), tmp_path / "plain", k=7)[0])
     outcomes = World(3).run(lambda comm: train(comm, args, tmp_path, k=7)[0])
-    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    watched = [r for r in records if r["event"] == "watch"]
+    watched = records(tmp_path, "watch")
     assert [r["step"] for r in watched] == [3, 6, 9]
     assert (watched[0]["energy"], watched[0]["wait"]) == (pytest.approx(1), 1)
     assert all(0 < r["energy"] <= 1.001 and r["xi"] < 1 and 1 <= r["wait"] < 6 for r in watched[1:])
@@ -51,12 +49,7 @@ def test_what_is_sent_is_measured_every_few_steps(tmp_path):
 def test_density_falls_over_the_first_epochs(tmp_path):
     args = settings(density_warmup=(0.5, 0.25), log_every=1, out=tmp_path)
     World(2).run(lambda comm: train(comm, args, args.out, k=7)[0])
-    records = [json.loads(line) for line in (args.out / "metrics.jsonl").read_text().splitlines()]
-    selected = {
-        epoch: {r["selected"] for r in records if r["event"] == "step" and r["epoch"] == epoch}
-        for epoch in (1, 2, 3, 4)
-    }
-    assert selected == {1: {37}, 2: {18}, 3: {7}, 4: {7}}
+    assert {(r["epoch"], r["selected"]) for r in records(tmp_path, "step")} == {(1, 37), (2, 18), (3, 7), (4, 7)}
 
 
 def test_different_replicas_are_refused_in_the_end(capsys):
@@ -88,10 +81,40 @@ def test_on_a_full_disk_training_goes_on_without_records(tmp_path, capsys):
     assert plot(tmp_path).exists()
 
 
+def test_tensorboard_gets_the_numbers_of_what_has_a_step_once(tmp_path):
+    """A run that is resumed after step 1 takes step 2 again."""
+    for resumed in (None, Resumed(1, 0, "", 1)):
+        metrics = Metrics(tmp_path, NullComm(), resumed)
+        metrics.write("step", step=2, loss=0.5, why="text")
+        metrics.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert sorted(events.Tags()["scalars"]) == ["step/loss", "step/step"]
+    assert [(event.step, event.value) for event in events.Scalars("step/loss")] == [(2, 0.5)]
+
+
 def test_without_tensorboard_records_are_still_written(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     metrics = Metrics(tmp_path, NullComm())
     metrics.write("step", step=1, loss=0.5)
     metrics.close()
     assert "tensorboard is not installed" in capsys.readouterr().out
-    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"event": "step", "step": 1, "loss": 0.5}
+    assert records(tmp_path) == [{"event": "step", "step": 1, "loss": 0.5}]
+
+
+def test_decisions_are_recorded_and_drawn(tmp_path, no_signals):
+    pytest.importorskip("matplotlib")
+    comm, args = NullComm(), settings(out=tmp_path, log_every=1)
+    args.budget, args.step_seconds = "1MB/s", 0.5
+    metrics = record(args, comm, headline="accuracy", algo="topka", data="toy", k=1, parameters=9)
+    metrics.close()
+    train(comm, settings(log_every=1), tmp_path / "run", budget="1MB/s", step_seconds=0.5, algorithm="topka")
+    decided = records(tmp_path / "run", BUDGET)
+    assert [line["decision"] for line in decided] == list(range(1, len(decided) + 1))
+    assert len(decided) == len(records(tmp_path / "run", "step")) - 2
+    assert {"step", "epoch", "k", "dense", "why", "seconds", "exposed", "mb_sent", "mb_credit", "elapsed"} <= {
+        *decided[0]
+    }
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write((tmp_path / "run" / "metrics.jsonl").read_text())
+    plot(tmp_path)
+    assert (tmp_path / "budget.png").read_bytes().startswith(b"\x89PNG")

@@ -13,19 +13,19 @@ from torch import nn
 
 from sparse_mpi.comm import NullComm
 from sparse_train.data.corpus import TEXTS, Text
-from sparse_train.ranks.job import JobError
 from sparse_train.tasks.language import (
     LSTM_SETTINGS,
     LanguageTask,
     Shape,
     byte_pairs,
-    check_vocabulary,
     extend_lstm,
     lstm_language_task,
     shape_of,
     shape_options,
     words,
 )
+
+from .small_program import refusals
 
 BLOCK = 4
 
@@ -116,35 +116,22 @@ def test_all_ranks_have_the_byte_pairs_that_rank_0_found(ranks):
     def text(rank):
         return f"words like those of rank {'abcdef'[rank] * 20}\n" * 9
 
-    found = ranks.run(lambda comm: byte_pairs(290)(Text(text(comm.rank), "words"), options(), comm))
+    found = ranks.run(lambda comm: byte_pairs(Text(text(comm.rank), "words"), 290, options(), comm))
     assert len({v.size for v in found}) == 1
     assert all(len(v.encode(text(0))) < len(v.encode(text(1))) for v in found)
 
 
 @pytest.mark.ranks(3)
 def test_all_ranks_refuse_byte_pairs_that_rank_0_cannot_find(ranks):
-    def refusal(comm):
-        with pytest.raises(JobError) as caught:
-            byte_pairs(10)(Text("words", "words"), options(), comm)
-        return str(caught.value)
-
-    first, *others = ranks.run(refusal)
+    first, *others = refusals(ranks, lambda comm: byte_pairs(Text("words", "words"), 10, options(), comm))
     assert "vocabulary must be at least 256" in first and all("because of rank 0" in text for text in others)
 
 
 def test_256_byte_pairs_are_bytes_and_so_are_tiny_words():
     text = Text("words", "words")
-    assert byte_pairs(256)(text, options(), NullComm()).size == 256
-    assert words(10)(text, options(vocabulary=None), NullComm()).size == 256
-    assert words(10)(text, options(tiny=False, vocabulary=10), NullComm()).size == 2
-
-
-def test_a_vocabulary_for_bytes_is_refused():
-    with pytest.raises(ValueError, match="--vocabulary: 300 has no effect with --tiny, .* 256 bytes; leave it out"):
-        check_vocabulary(options(vocabulary=300))
-    for vocabulary in (None, 256):
-        check_vocabulary(options(vocabulary=vocabulary))
-    check_vocabulary(options(vocabulary=300, tiny=False))
+    assert byte_pairs(text, 256, options(), NullComm()).size == 256
+    assert words(text, 10, options(), NullComm()).size == 256
+    assert words(text, 10, options(tiny=False), NullComm()).size == 2
 
 
 def test_options_change_a_shape():
@@ -168,9 +155,5 @@ def test_the_vocabulary_of_an_lstm_is_as_large_as_asked_for(tmp_path, given, tok
 @pytest.mark.ranks(2)
 @pytest.mark.under_mpi(3)
 def test_a_text_that_is_missing_is_refused_by_all_ranks(ranks, tmp_path):
-    def refusal(comm):
-        with pytest.raises(JobError) as caught:
-            lstm_language_task(lstm_options(data="ptb", data_dir=tmp_path), comm)
-        return str(caught.value)
-
-    assert all("ptb.train.txt" in text for text in ranks.run(refusal))
+    args = lstm_options(data="ptb", data_dir=tmp_path)
+    assert all("ptb.train.txt" in text for text in refusals(ranks, lambda comm: lstm_language_task(args, comm)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from time import perf_counter
 from types import SimpleNamespace
@@ -16,13 +15,12 @@ from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.tools.plan import store
 from sparse_mpi.tools.plan.base import Part, Plan
-from sparse_train.options.reduction import OPTIONS
 from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import coverage
 from sparse_train.records.metrics import Stamps
 from sparse_train.trainer.planning import Planning, Profiler
 
-from ..launch import launch, needs_mpi
+from .small_program import PROGRAM, QUIET
 
 
 def network():
@@ -35,18 +33,9 @@ PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense
 
 
 def settings(**changes):
-    values = {"algo": "plan", "plan": "auto", "planner": "best", "profile_steps": 3, "budget": None}
-    values |= dict.fromkeys(OPTIONS) | {"step_seconds": None, "k": None, "density": 0.05, "feedback": "residual"}
-    values |= {
-        "second_moment": False,
-        "arrival": False,
-        "leak": 0.0,
-        "clip_norm": None,
-        "zero_copy": True,
-        "overlap": False,
-        "bucket_mb": 0.0,
-    }
-    return SimpleNamespace(**(values | {"progress": False, "out": None} | changes))
+    """Return the options of --plan auto, but for these changes."""
+    args = PROGRAM.parse(["--plan", "auto", "--density", "0.05", "--profile-steps", "3", *QUIET])
+    return SimpleNamespace(**vars(args) | changes)
 
 
 def test_gradients_are_ready_from_the_last_layer_to_the_first():
@@ -135,32 +124,6 @@ def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path
             Planning(network(), settings(algo="plan", plan=file), comm, comm)
 
     ranks.run(body)
-
-
-@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
-@needs_mpi
-def test_a_plan_for_another_model_ends_the_job_with_an_error_from_every_rank(tmp_path):
-    store.save(PLAN, tmp_path / "plan.json")
-    done = launch(2, "train/vgg.py", "--plan", str(tmp_path / "plan.json"), "--out", str(tmp_path / "run"))
-    assert done.returncode != 0 and "Traceback" not in done.stderr
-    for rank in range(2):
-        assert f"error on rank {rank}: plan must be for the tensors of this model, but tensor 0" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
-@needs_mpi
-def test_auto_profiles_plans_and_goes_on(tmp_path):
-    out = tmp_path / "run"
-    options = ["--max-steps", "6", "--batch-size", "2", "--check-every", "2", "--profile-steps", "2", "--no-progress"]
-    done = launch(2, "train/vgg.py", "--plan", "auto", *options, "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    assert "a step: predicted" in done.stdout and "replicas identical, 6 steps" in done.stdout
-    final = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    assert final["predicted_seconds"] == store.load(out / "plan.json").predicted and final["step_seconds"] > 0
-    again = launch(2, "train/vgg.py", "--plan", str(out / "plan.json"), "--max-steps", "1", "--batch-size", "2",
-                   "--out", str(tmp_path / "again"))  # fmt: skip
-    assert again.returncode == 0 and "a step: predicted" in again.stdout, again.stderr
 
 
 @pytest.mark.parametrize("algorithm", ["dense", "mixed"])

@@ -10,16 +10,15 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
-import torch
 
-from sparse_mpi import ALGORITHMS, FEEDBACKS, World
+from sparse_mpi import ALGORITHMS, FEEDBACKS
 
 from ..fakes import fake_torch
 from .program_jobs import NEEDS, PROGRAMS
-from .small_program import LOG, PROGRAM
+from .small_program import outcomes, train
 
 RANKS = 2
-OPTIONS = "--tiny --batch-size 4 --threads 1 --no-progress".split()
+OPTIONS = ["--tiny", "--batch-size", "4"]
 # What torch makes the host wait for in a step: sequences are packed by their lengths, and transformers looks at masks.
 # Adam by arrival waits once to learn how many entries of each parameter have arrived.
 WAITS = {"lstm speech": 3, "bert pretrain": 1, "bert squad": 1, "gpt2": 1}
@@ -31,13 +30,6 @@ def gpu(device, monkeypatch):
     """The pretended device, for torch too."""
     fake_torch.install_torch(monkeypatch)
     return device
-
-
-def outcome(program, *options):
-    """Train on two ranks of this process."""
-    torch.set_num_threads(1)
-    args = [program.parse(list(map(str, options))) for _ in range(RANKS)]
-    return World(RANKS).run(lambda comm: program.train(args[comm.rank], comm))[0]
 
 
 def program_of(name):
@@ -54,7 +46,7 @@ def test_a_program_ends_in_the_bits_of_the_cpu_and_goes_on_from_a_checkpoint_of_
     program, options = program_of(name)
 
     def run(device, folder, *more):
-        return outcome(program, *options, "--max-steps", 4, "--device", device, "--out", tmp_path / folder, *more)
+        return outcomes(program, RANKS, tmp_path / folder, *options, "--max-steps", 4, "--device", device, *more)[0]
 
     there, here = (run(device, device, "--checkpoint-every", 2) for device in ("cuda", "cpu"))
     assert there.steps == here.steps == 4 and there.identical
@@ -73,34 +65,16 @@ def test_a_step_makes_torch_wait_no_more_than_it_must(gpu, tmp_path, name):
 
     def asked(steps):
         fake_torch.ASKED.clear()
-        folder = tmp_path / f"{steps}"
-        outcome(program, *options, "--max-steps", steps, "--log-every", 100, "--device", "cuda", "--out", folder)
+        chosen = [*options, "--max-steps", steps, "--log-every", 100, "--device", "cuda"]
+        outcomes(program, RANKS, tmp_path / f"{steps}", *chosen)
         return len(fake_torch.ASKED)
 
     assert asked(2) - asked(1) == RANKS * (WAITS.get(name, 0) + (name in ADAPTIVE))
 
 
-def small(folder, device, *options):
-    return outcome(PROGRAM, "--out", folder, *LOG, "--max-steps", 6, "--device", device, *options)
-
-
-@pytest.mark.thin(0, name=("elect", "oktopk"))
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_trains_there_to_the_bits_of_the_cpu(gpu, tmp_path, name):
-    options = ["--algo", name, "--check-every", "3"]
-    there, here = (small(tmp_path / device, device, *options) for device in ("cuda", "cpu"))
-    assert there.digest == here.digest and there.identical
-
-
-@pytest.mark.thin(0, name=("residual", "dgc"))
-@pytest.mark.parametrize("name", FEEDBACKS)
-def test_every_memory_trains_there_to_the_bits_of_the_cpu(gpu, tmp_path, name):
-    momentum = ["--momentum", "0"] if name in ("ef21", "sa-pef") else []
-    there, here = (small(tmp_path / device, device, "--feedback", name, *momentum) for device in ("cuda", "cpu"))
-    assert there.digest == here.digest and there.identical
-
-
-OTHER = {
+WAYS = {name: ["--algo", name, "--check-every", "3"] for name in ALGORITHMS}
+WAYS |= {name: ["--feedback", name] + ["--momentum", "0"] * (name in ("ef21", "sa-pef")) for name in FEEDBACKS}
+WAYS |= {
     "in buckets": ["--bucket-mb", "0.001"],
     "in place": ["--zero-copy"],
     "clipped": ["--clip-norm", "0.5"],
@@ -112,8 +86,11 @@ OTHER = {
 }
 
 
-@pytest.mark.thin(0, how=("in buckets", "watched", "flushed", "coarse"))
-@pytest.mark.parametrize("how", OTHER)
+@pytest.mark.thin(0, how=("elect", "oktopk", "residual", "dgc", "in buckets", "watched", "flushed", "coarse"))
+@pytest.mark.parametrize("how", WAYS)
 def test_every_way_to_train_has_the_bits_of_the_cpu(gpu, tmp_path, how):
-    there, here = (small(tmp_path / device, device, *OTHER[how]) for device in ("cuda", "cpu"))
+    there, here = (
+        train(RANKS, tmp_path / device, "--max-steps", "6", "--device", device, *WAYS[how])
+        for device in ("cuda", "cpu")
+    )
     assert there.digest == here.digest and there.identical

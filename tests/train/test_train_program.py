@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
 from sparse_mpi import World
 from sparse_train.options.optimization import OPTIMIZERS
-from sparse_train.ranks.job import JobError
 from sparse_train.trainer.program import Program, Settings, Tiny
 
+from .small_program import outcomes, records, refusals
 from .small_training import Slope
 
 SETTINGS = {"points": Settings(6, 4, 0.05, 0.5, warmup_epochs=1, schedule="linear", clip_norm=5.0)}
@@ -30,17 +29,15 @@ def extend(parser):
 SLOPE = Program("slope", "Find a line.", make, SETTINGS, {"points": "-"}, Tiny("points", SETTINGS["points"]), extend)
 
 
-def train(folder, *options, ranks=2):
+def train(folder, *options):
     """Outcomes, and the records of rank 0."""
-    args = [SLOPE.parse(["--threads", "1", "--no-progress", "--out", str(folder), *options]) for _ in range(ranks)]
-    outcomes = World(ranks).run(lambda comm: SLOPE.train(args[comm.rank], comm))
-    return outcomes, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return outcomes(SLOPE, 2, folder, *options), records(folder)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_learns(tmp_path, optimizer):
-    (outcome, other), (config, *records) = train(tmp_path, "--optimizer", optimizer)
-    losses = [r["test_loss"] for r in records if r["event"] == "epoch"]
+    (outcome, other), (config, *_) = train(tmp_path, "--optimizer", optimizer)
+    losses = [r["test_loss"] for r in records(tmp_path, "epoch")]
     assert len(losses) == 6 and losses[-1] < 0.7 * losses[0]
     assert outcome.identical and (outcome.steps, outcome.score) == (30, other.score)
     assert (config["optimizer"], config["headline"], config["items"]) == (optimizer, "worst", "points")
@@ -54,14 +51,14 @@ def test_optimizers_differ_and_listen_to_their_options(tmp_path):
 
 
 def test_a_score_of_evaluation_alone_is_left_out_of_training(tmp_path, capsys):
-    (outcome, _), (_, *records) = train(tmp_path, "--plot", "--log-every", "3")
+    (outcome, _), (_, *events) = train(tmp_path, "--plot", "--log-every", "3")
     said = capsys.readouterr().out
     assert re.search(r"epoch 6: test worst \d\.\d{4}, test loss [\d.]+, loss [\d.]+, lr", said) and " points/s" in said
     assert f"final: test worst {outcome.score:.4f}, replicas identical, 30 steps" in said
     assert (tmp_path / "plot.png").exists()
-    for record in records:
+    for record in events:
         assert "worst" not in record and ("test_worst" in record) == (record["event"] == "epoch")
-    assert [r["lr"] for r in records if r["event"] == "epoch"][-1] == pytest.approx(0.05 * 0.2 / 5)
+    assert records(tmp_path, "epoch")[-1]["lr"] == pytest.approx(0.05 * 0.2 / 5)
 
 
 def test_a_run_is_a_function_of_its_seed(tmp_path):
@@ -71,18 +68,6 @@ def test_a_run_is_a_function_of_its_seed(tmp_path):
 
 def test_what_make_refuses_on_one_rank_ends_all_of_them(tmp_path):
     args = SLOPE.parse(["--depth", "0", "--out", str(tmp_path / "run"), "--threads", "1"])
-
-    def body(comm):
-        with pytest.raises(JobError) as error:
-            SLOPE.train(args, comm)
-        return str(error.value)
-
-    assert World(2).run(body) == ["stopping because of rank 1; see its error", "depth must be at least 1, got 0"]
+    said = refusals(World(2), lambda comm: SLOPE.train(args, comm))
+    assert said == ["stopping because of rank 1; see its error", "depth must be at least 1, got 0"]
     assert not (tmp_path / "run").exists()
-
-
-def test_help_says_what_the_program_does_and_takes(capsys):
-    with pytest.raises(SystemExit) as stop:
-        SLOPE.parse(["--help"])
-    said = capsys.readouterr().out
-    assert stop.value.code == 0 and "Find a line." in said and "--depth" in said and "samples a step" in said

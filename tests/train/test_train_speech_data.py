@@ -134,12 +134,6 @@ def test_announcements_with_known_words_are_taken(tmp_path):
         load_asterisk(sounds)
 
 
-@pytest.mark.parametrize("load", [load_an4, load_asterisk])
-def test_missing_speech_is_named_with_the_remedy(tmp_path, load):
-    with pytest.raises(FileNotFoundError, match="absent.*--data-dir"):
-        load(tmp_path / "absent")
-
-
 def test_synthetic_speech_is_the_same_every_time():
     pytest.importorskip("espeakng_loader")
     first, again = (speech.load_few(Path()) for _ in range(2))

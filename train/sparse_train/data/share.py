@@ -1,8 +1,6 @@
 """A rank's share of each step's samples, before and after ranks are lost, and digests of the samples.
 
 Images in memory, and a rank's share of them as batches: shards reshuffled every epoch, varied, normalised.
-
-Sources of labelled images: where they are found, and how a rank gets its batches.
 """
 
 from __future__ import annotations
@@ -65,11 +63,11 @@ class Share:
 
     def state(self) -> list[Any]:
         """Return how samples were dealt so far, for `join` on a rank that gets some from now on."""
-        return [(deal.epoch, deal.first, list(deal.ranks), list(deal.missed)) for deal in self._deals]
+        return [tuple(deal) for deal in self._deals]
 
     def join(self, state: Sequence[Any]) -> None:
         """Have samples dealt as on other ranks, see `state`."""
-        self._deals = [Deal(epoch, first, tuple(ranks), tuple(missed)) for epoch, first, ranks, missed in state]
+        self._deals = [Deal(*deal) for deal in state]
 
     def take(self, steps: Sequence[Parts], epoch: int, first: int = 0) -> list[np.ndarray]:
         """Return the positions of this rank's samples in each of an epoch's ``steps``, from step ``first`` on."""

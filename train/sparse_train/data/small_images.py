@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from sparse_train.data.share import Images, Split
+from sparse_train.packages import needed
 
 TEST = 360  # images held out: one in five
 
@@ -30,11 +31,8 @@ def load_scikit_digits(folder: Path) -> Images:
 
     Raises ImportError: scikit-learn is not installed.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise ImportError("--data digits needs scikit-learn: pip install scikit-learn") from None
-    pixels, labels = load_digits(return_X_y=True)
+    datasets = needed("sklearn.datasets", "--data digits needs scikit-learn: pip install scikit-learn")
+    pixels, labels = datasets.load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     images = (pixels[order] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     labels = labels[order].astype(np.int64)

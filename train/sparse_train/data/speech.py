@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from sparse_train.packages import needed
+
 RAW_RATE = 16_000  # of files that cannot say, which are AN4's, as is their order of bytes
 _ORDERS = {b"01": "<i2", b"10": ">i2"}  # how SPHERE names little and big endian
 
@@ -174,18 +176,13 @@ def say(text: str, speaker: Speaker) -> Clip:
 @cache
 def _library() -> tuple[Any, int, list[np.ndarray]]:
     """Load the library, once a process; return it, its samples a second, and the list that its output is added to."""
-    try:
-        import espeakng_loader
-    except ImportError:
-        raise ImportError(
-            "the data set espeak needs the package espeakng-loader; pip install espeakng-loader, or take another --data"
-        ) from None
-    library: Any = ctypes.CDLL(espeakng_loader.get_library_path())
-    rate = library.espeak_Initialize(_AUDIO_OUTPUT_SYNCHRONOUS, 0, espeakng_loader.get_data_path().encode(), 0)
+    remedy = "pip install espeakng-loader, or take another --data"
+    loader = needed("espeakng_loader", f"the data set espeak needs the package espeakng-loader; {remedy}")
+    library: Any = ctypes.CDLL(loader.get_library_path())
+    voices = loader.get_data_path()
+    rate = library.espeak_Initialize(_AUDIO_OUTPUT_SYNCHRONOUS, 0, voices.encode(), 0)
     if rate <= 0:
-        raise OSError(
-            f"eSpeak NG did not find its voices in {espeakng_loader.get_data_path()}; reinstall espeakng-loader"
-        )
+        raise OSError(f"eSpeak NG did not find its voices in {voices}; reinstall espeakng-loader")
     pieces: list[np.ndarray] = []
 
     @_Callback

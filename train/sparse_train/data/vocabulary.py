@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from sparse_train.packages import needed
 
 UNKNOWN, END = "<unk>", "<eos>"  # a word that is not in the vocabulary, and the end of a line
 BYTES = 256
 LINES = 10_000  # tokenised together; bounds memory only
-
-
-class Vocabulary(Protocol):
-    """Tokens and their numbers."""
-
-    size: int
-
-    def encode(self, text: str) -> np.ndarray:
-        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
-
-    def decode(self, tokens: np.ndarray) -> str:
-        """Return a text that ``tokens`` stand for."""
+BYTE_PAIRS = "pairs of bytes need the package tokenizers: pip install tokenizers"
 
 
 class Bytes:
@@ -35,12 +25,8 @@ class Bytes:
     size = BYTES
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the tokens of ``text``, see `Vocabulary`."""
+        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-
-    def decode(self, tokens: np.ndarray) -> str:
-        """Return the text of ``tokens``; bytes that are no UTF-8 become replacement characters."""
-        return bytes(tokens.astype(np.uint8)).decode(errors="replace")
 
 
 class Words:
@@ -63,14 +49,9 @@ class Words:
         self.size = len(self._words)
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the tokens of ``text``, see `Vocabulary`."""
+        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
         words = (word for line in StringIO(text) for word in (*self._split(line), END))
         return np.fromiter((self._numbers.get(word, 0) for word in words), np.int32)
-
-    def decode(self, tokens: np.ndarray) -> str:
-        """Return the text of ``tokens``, with spaces between the words."""
-        lines = " ".join(self._words[token] for token in tokens).split(END)
-        return "\n".join(line.strip() for line in lines)
 
 
 class BytePairs:
@@ -83,20 +64,19 @@ class BytePairs:
     """
 
     def __init__(self, description: str) -> None:
-        self._tokenizer = _tokenizers().Tokenizer.from_str(description)
+        self._tokenizer = needed("tokenizers", BYTE_PAIRS).Tokenizer.from_str(description)
         self.size: int = self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the tokens of ``text``, see `Vocabulary`."""
+        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
         parts = [np.zeros(0, np.int32)]
         for lines in _batches(text):
             encoded = self._tokenizer.encode_batch_fast(lines, add_special_tokens=False)
             parts += [np.array(line.ids, np.int32) for line in encoded]
         return np.concatenate(parts)
 
-    def decode(self, tokens: np.ndarray) -> str:
-        """Return the text of ``tokens``, see `Vocabulary`."""
-        return self._tokenizer.decode(tokens.tolist())
+
+Vocabulary = Bytes | Words | BytePairs
 
 
 def train_byte_pairs(text: str, most: int) -> str:
@@ -106,7 +86,7 @@ def train_byte_pairs(text: str, most: int) -> str:
     """
     if most < BYTES:
         raise ValueError(f"vocabulary must be at least {BYTES}, the bytes there are, got {most}")
-    package = _tokenizers()
+    package = needed("tokenizers", BYTE_PAIRS)
     tokenizer = package.Tokenizer(package.models.BPE())
     tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = package.decoders.ByteLevel()
@@ -121,13 +101,6 @@ def _batches(text: str) -> Iterator[list[str]]:
     lines = StringIO(text)
     while batch := list(islice(lines, LINES)):
         yield batch
-
-
-def _tokenizers() -> Any:
-    try:
-        return import_module("tokenizers")
-    except ImportError:
-        raise ImportError("pairs of bytes need the package tokenizers: pip install tokenizers") from None
 
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -216,8 +189,5 @@ def read_pieces(path: Path) -> list[str]:
 
 
 def _tokenizer(numbers: dict[str, int] | None) -> Any:
-    try:
-        from tokenizers import BertWordPieceTokenizer
-    except ImportError:
-        raise ImportError("WordPiece needs the package tokenizers: pip install tokenizers") from None
-    return BertWordPieceTokenizer(numbers, lowercase=True)
+    package = needed("tokenizers", "WordPiece needs the package tokenizers: pip install tokenizers")
+    return package.BertWordPieceTokenizer(numbers, lowercase=True)

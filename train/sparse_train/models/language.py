@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 from zipfile import is_zipfile
 
@@ -22,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from sparse_train.packages import needed
 
 UNIFORM = 0.1  # weights of embedding and output start within it
 
@@ -176,6 +177,7 @@ def _replace(packed: PackedSequence, data: Tensor) -> PackedSequence:
 POSITIONS = 512  # longest sequence, in tokens
 ENCODER = "bert."  # what the names of the encoder's weights begin with
 POOLER = "bert.pooler."  # which questions and answers have no use for
+TRANSFORMERS = "BERT needs the package transformers: pip install transformers"
 
 
 class Shape(NamedTuple):
@@ -193,7 +195,7 @@ def for_pretraining(shape: Shape, vocabulary: int) -> Any:
 
     Raises ImportError: transformers is not installed; ValueError: see `_config`.
     """
-    model = _transformers().BertForPreTraining(_config(shape, vocabulary))
+    model = needed("transformers", TRANSFORMERS).BertForPreTraining(_config(shape, vocabulary))
     model.cls.predictions.decoder.bias = model.cls.predictions.bias  # two names, of one bias or two by version
     return model
 
@@ -205,7 +207,7 @@ def for_answering(shape: Shape, vocabulary: int) -> Any:
 
     Raises ImportError, ValueError: see `for_pretraining`.
     """
-    return _transformers().BertForQuestionAnswering(_config(shape, vocabulary))
+    return needed("transformers", TRANSFORMERS).BertForQuestionAnswering(_config(shape, vocabulary))
 
 
 def load_encoder(model: Any, path: Path) -> None:
@@ -241,7 +243,7 @@ def _config(shape: Shape, vocabulary: int) -> Any:
     """Return the configuration of a model of that shape. Raises ValueError: the width is no multiple of the heads."""
     if shape.width % shape.heads:
         raise ValueError(f"--width must be a multiple of --heads, got {shape.width} and {shape.heads}")
-    return _transformers().BertConfig(
+    return needed("transformers", TRANSFORMERS).BertConfig(
         vocab_size=vocabulary,
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
@@ -250,11 +252,3 @@ def _config(shape: Shape, vocabulary: int) -> Any:
         max_position_embeddings=POSITIONS,
         tie_word_embeddings=False,
     )
-
-
-def _transformers() -> ModuleType:
-    try:
-        import transformers
-    except ImportError:
-        raise ImportError("BERT needs the package transformers: pip install transformers") from None
-    return transformers

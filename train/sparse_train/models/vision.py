@@ -13,6 +13,8 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
+from sparse_train.packages import needed
+
 SMALL = 64  # pixels: smaller images enter the first stage of a ResNet at their own size, and a ViT by patches of 4 x 4
 
 
@@ -175,19 +177,12 @@ class VGG16(nn.Module):
         return self.classifier(self.features(images))
 
 
-class Size(NamedTuple):
-    """The size of a Transformer's encoder."""
-
-    layers: int
-    width: int
-    heads: int
-
-
+# Layers, width and heads of a Transformer's encoder
 SIZES = {
-    "base": Size(12, 768, 12),  # 86,567,656 parameters for ImageNet, as published
-    "small": Size(12, 384, 6),  # Touvron et al., DeiT, 2021
-    "mini": Size(6, 192, 3),  # for small images, of which there are few
-    "micro": Size(4, 64, 2),
+    "base": (12, 768, 12),  # 86,567,656 parameters for ImageNet, as published
+    "small": (12, 384, 6),  # Touvron et al., DeiT, 2021
+    "mini": (6, 192, 3),  # for small images, of which there are few
+    "micro": (4, 64, 2),
 }
 
 
@@ -205,10 +200,7 @@ class ViT(nn.Module):
         self, size: str, classes: int = 1000, channels: int = 3, image_size: int = 224, patch: int | None = None
     ) -> None:
         super().__init__()
-        try:
-            from transformers import ViTConfig, ViTForImageClassification
-        except ImportError:
-            raise ImportError("a ViT needs transformers: pip install 'transformers>=4.50'") from None
+        transformers = needed("transformers", "a ViT needs transformers: pip install 'transformers>=4.50'")
         patch = patch or (4 if image_size < SMALL else 16)
         if image_size % patch:
             near = max(patch, image_size // patch * patch)
@@ -217,7 +209,7 @@ class ViT(nn.Module):
                 f"--image-size {near} resizes them"
             )
         layers, width, heads = SIZES[size]
-        config = ViTConfig(
+        config = transformers.ViTConfig(
             hidden_size=width,
             num_hidden_layers=layers,
             num_attention_heads=heads,
@@ -228,7 +220,7 @@ class ViT(nn.Module):
             initializer_range=width**-0.5,  # with transformers' 0.02 narrow ones hardly start to learn
         )
         config.num_labels = classes
-        self.classifier = ViTForImageClassification(config)
+        self.classifier = transformers.ViTForImageClassification(config)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(B, classes)`` of images ``(B, channels, image_size, image_size)``."""

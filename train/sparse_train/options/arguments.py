@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.checkpoint.manifest import NAME
-from sparse_mpi.comm import Comm, conversion
-from sparse_mpi.fault_tolerance import team_of
+from sparse_mpi.comm import conversion
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.tools.values import FIGURES, Parser, Value, folder, integer, new_folder, number
 from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY
 from sparse_train.options import local, reduction
-from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES
+from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES, spelled_option
 
 TRANSPORTS = ("auto", *conversion.TRANSPORTS)
 DEVICES = ("auto", "cpu", "cuda")
@@ -107,21 +106,15 @@ def resolve_elastic(parser: ArgumentParser, args: Namespace) -> None:
     """Fill in defaults, and reject what has no effect, or cannot go on."""
     for option in ("copy_every", "min_ranks", "spares"):
         if getattr(args, option) is not None and not args.elastic:
-            parser.error(f"argument --{option.replace('_', '-')}: no rank may be lost without --elastic; add it")
+            parser.error(f"argument {spelled_option(option)}: no rank may be lost without --elastic; add it")
     if args.elastic:
         wrong = [name for name in NOT_ELASTIC if getattr(args, name)] + ["algo"] * (args.algo == "auto")
         if wrong:
-            what = f"--{wrong[0].replace('_', '-')} {getattr(args, wrong[0])}"
+            what = f"{spelled_option(wrong[0])} {getattr(args, wrong[0])}"
             parser.error(f"argument --elastic: {what} needs all ranks to stay; leave out one of them")
     args.copy_every = COPY_EVERY if args.copy_every is None else args.copy_every
     args.min_ranks = args.min_ranks or 1
     args.spares = args.spares or 0
-
-
-def reducing_ranks(args: Namespace, comm: Comm) -> dict[str, Any]:
-    """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` that say which ranks reduce."""
-    team = team_of(comm)
-    return {"comm": comm} if team is None else {"team": team, "copy_every": args.copy_every}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.tools.values import Value, integer, number
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.diloco_arguments import check_schedule
+from sparse_train.options.optimization import given, spelled_option
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
 
 KEEP = "keep"  # --fragment-alpha keep: the steps of the delay are kept
@@ -58,16 +59,14 @@ def _alpha(text: str) -> float | str:
 def resolve(parser: ArgumentParser, args: Namespace) -> None:
     """Fill in defaults, and reject what has no effect, or does not go together; before all other options."""
     if not args.local_steps:
-        for option in DEFAULTS:
-            if getattr(args, option) is not None:
-                parser.error(f"argument --{_spelled(option)}: needs local steps; add --local-steps H, or leave it out")
+        for name in DEFAULTS:
+            if getattr(args, name) is not None:
+                option = spelled_option(name)
+                parser.error(f"argument {option}: needs local steps; add --local-steps H, or leave it out")
         return
-    for option in EXCLUDED:
-        if getattr(args, option):
-            parser.error(
-                f"argument --local-steps: --{_spelled(option)} is for gradients that are reduced in every step; leave "
-                "out one of them"
-            )
+    if other := given(args, EXCLUDED):
+        text = "is for gradients that are reduced in every step; leave out one of them"
+        parser.error(f"argument --local-steps: {other} {text}")
     if args.algo == AUTO:
         parser.error("argument --local-steps: --algo auto chooses for gradients of every step; name the algorithm")
     if args.feedback not in (None, *RULES):
@@ -86,10 +85,6 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
     args.feedback = args.feedback or RULES[0]
     args.second_moment = args.arrival = args.overlap = args.zero_copy = False
     args.bucket_mb = 0.0
-
-
-def _spelled(option: str) -> str:
-    return option.replace("_", "-")
 
 
 def alpha_of(args: Namespace) -> float | None:

@@ -15,6 +15,16 @@ from sparse_mpi.tools.values import Value, share
 Parameters = Iterable[nn.Parameter]
 
 
+def spelled_option(name: str) -> str:
+    """Return an option as a command line spells it, from its name in the parsed options."""
+    return f"--{name.replace('_', '-')}"
+
+
+def given(args: Namespace, names: Iterable[str]) -> str:
+    """Return the first of these options that asks for something, as a command line spells it; "" if none does."""
+    return next((spelled_option(name) for name in names if getattr(args, name)), "")
+
+
 def _norm(text: str) -> float:
     value = float(text)
     if not value > 0:

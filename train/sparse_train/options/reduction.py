@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import sparse_mpi
-from sparse_mpi.budget import Goal, make_goal
+from sparse_mpi.budget import make_goal
 from sparse_mpi.budget.goal import EXAMPLES
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.reduction.arguments import algorithm_spelled, can_carry, spelled, takes
@@ -19,7 +19,7 @@ from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.tools.values import checked, integer, number, positive, share
 from sparse_mpi.training.staleness_adam import TRAVELLING
 from sparse_mpi.wire import WIRES
-from sparse_train.options.optimization import densities, norm
+from sparse_train.options.optimization import densities, given, norm
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
@@ -128,12 +128,9 @@ def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
     if args.plan and not planning and (args.k or args.density):
         parser.error("argument --plan: the plan says how much is reduced, leave out --k and --density")
     # The first steps of --plan auto are dense, and one step at least must follow the plan.
-    for option in ("planner", "profile_steps"):
-        if getattr(args, option) and not planning:
-            also = " (--algo auto chooses an algorithm without a plan)" if choosing else ""
-            parser.error(
-                f"argument --{option.replace('_', '-')}: only --plan auto plans{also}; add it, or leave this out"
-            )
+    if (other := given(args, ("planner", "profile_steps"))) and not planning:
+        also = " (--algo auto chooses an algorithm without a plan)" if choosing else ""
+        parser.error(f"argument {other}: only --plan auto plans{also}; add it, or leave this out")
     args.planner, args.profile_steps = args.planner or "best", args.profile_steps or 5
     if planning and args.max_steps and args.max_steps <= args.profile_steps:
         parser.error(f"argument --max-steps: must be above the {args.profile_steps} --profile-steps of --plan auto")
@@ -165,10 +162,8 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
     """Put all gradients in one bucket where a plan or clipping needs the whole gradient, else in several."""
     reasons = {"a plan": args.plan, "clipping": args.clip_norm is not None}
     whole = [reason for reason, holds in reasons.items() if holds]
-    for option in ("overlap", "bucket_mb"):
-        if whole and getattr(args, option):
-            name = option.replace("_", "-")
-            parser.error(f"argument --{name}: {whole[0]} needs the whole gradient; leave out --{name}, or that")
+    if whole and (other := given(args, ("overlap", "bucket_mb"))):
+        parser.error(f"argument {other}: {whole[0]} needs the whole gradient; leave out {other}, or that")
     args.overlap = not whole if args.overlap is None else args.overlap
     args.bucket_mb = 0.0 if whole else 25.0 if args.bucket_mb is None else args.bucket_mb
 
@@ -210,29 +205,24 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
         parser.error(f"argument --zero-copy: needs --feedback {able}, and no clipping (--clip-norm inf)")
     if args.flush and not rule.traits.defers:
         parser.error(f"argument --flush: --feedback {args.feedback} owes nothing; leave out one of them")
-    if rule.traits.previews and args.optimizer != "sgd":
-        parser.error(
-            f"argument --feedback: {args.feedback} computes gradients ahead by a step of sgd, not of {args.optimizer}; "
-            "use --feedback residual, or --optimizer sgd"
-        )
     if args.zero_copy is None:  # entries can be elected ahead only while the residual holds no part of a gradient
-        args.zero_copy = possible and not _prepares(args.algo)
-    if args.optimizer != "sgd":
+        prepares = args.algo not in (AUTO, PLAN) and algorithm_spelled(args.algo).traits.prepares
+        args.zero_copy = possible and not prepares
+    if not sgd:
         args.momentum = 0.0  # Adam has its own
-    if taking and MOMENTUM[args.feedback] != OWN and args.optimizer != "sgd":
+    needs = "computes gradients ahead by a step" * rule.traits.previews
+    if taking and MOMENTUM[args.feedback] != OWN:
+        needs = "takes over the momentum"
+    if needs and not sgd:
         parser.error(
-            f"argument --feedback: {args.feedback} takes over the momentum of sgd, not of {args.optimizer}; "
-            "use --feedback residual, or --optimizer sgd"
+            f"argument --feedback: {args.feedback} {needs} of sgd, not of {args.optimizer}; use --feedback residual, "
+            "or --optimizer sgd"
         )
     if taking and args.momentum >= 1:
         parser.error(f"argument --momentum: must be below 1 with --feedback {args.feedback}, got {args.momentum}")
     args.correction = args.momentum if taking else 0.0  # the momentum that error feedback applies
     if taking and MOMENTUM[args.feedback] == OWN:
         args.momentum = 0.0
-
-
-def _prepares(algo: str) -> bool:
-    return algo not in (AUTO, PLAN) and algorithm_spelled(algo).traits.prepares
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
@@ -281,21 +271,14 @@ def budgeted(args: Namespace) -> bool:
     return args.budget is not None or args.step_seconds is not None
 
 
-def goal_of(args: Namespace) -> Goal | None:
-    """Return what the options ask for, or None."""
-    return make_goal(args.budget, args.step_seconds)
-
-
 def resolve_budget(parser: ArgumentParser, args: Namespace) -> None:
     """Reject what has no effect beside a budget; to be called before defaults are filled in."""
     if not budgeted(args):
         return
     option = "step-seconds" if args.budget is None else "budget"
-    for name in NOT_BUDGETED:
-        if getattr(args, name):
-            other = f"--{name.replace('_', '-')}"
-            parser.error(f"argument --{option}: cannot be combined with {other}; leave out one of them")
+    if other := given(args, NOT_BUDGETED):
+        parser.error(f"argument --{option}: cannot be combined with {other}; leave out one of them")
     try:
-        goal_of(args)
+        make_goal(args.budget, args.step_seconds)
     except ValueError as error:
         parser.error(f"argument --{option}: {error}")

@@ -62,7 +62,8 @@ def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
 
 def _without_nccl(device: torch.device, comm: Comm) -> str:
     """Return why this rank cannot use NCCL; "" if it can. Collective."""
-    used = zlib.crc32(_gpu(device).encode())
+    gpu = "" if device.type != "cuda" else import_module("cupy").cuda.runtime.deviceGetPCIBusId(device.index)
+    used = zlib.crc32(gpu.encode())
     everybody = comm.allgather(np.array([host_leader(comm), used], np.int64), control=True)
     if device.type != "cuda":
         return "gradients are not on a GPU; take --device cuda"
@@ -73,10 +74,6 @@ def _without_nccl(device: torch.device, comm: Comm) -> str:
     if not import_module("cupy.cuda.nccl").available:
         return "CuPy finds no NCCL; pip install nvidia-nccl-cu13 (nvidia-nccl-cu12 with CUDA 12)"
     return ""
-
-
-def _gpu(device: torch.device) -> str:
-    return "" if device.type != "cuda" else import_module("cupy").cuda.runtime.deviceGetPCIBusId(device.index)
 
 
 def compute_deterministically() -> None:

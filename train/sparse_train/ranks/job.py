@@ -55,7 +55,8 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
         _meet(comm)  # a launcher ends the job at the first exit: let everybody speak before
         sys.exit(1)
     except Preempted as preempted:
-        if _leads(comm):
+        team = team_of(comm)
+        if (comm if team is None else team.comm).rank == 0:
             print(preempted, flush=True)
         _meet(comm)
         sys.exit(os.EX_TEMPFAIL)
@@ -77,11 +78,6 @@ def out_of_memory(error: Exception) -> str:
         f"the memory of the GPU is full in {last.name} ({Path(last.filename).name}): {wanted}; lower --batch-size, or "
         "take --precision bf16, or more GPUs"
     )
-
-
-def _leads(comm: Comm) -> bool:
-    team = team_of(comm)
-    return (comm if team is None else team.comm).rank == 0
 
 
 def _meet(comm: Comm) -> None:

@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     seconds: float
     step_seconds: float | None  # median of the last reducer's unchecked steps, but its first two; mean over the ranks
     predicted_seconds: float | None  # of a step, by the plan if there is one
-    digest: str  # of parameters and buffers, see `evaluation.digest`
+    digest: str  # of parameters and buffers, see `survivors.digest`
 
 
 class Journal:

@@ -40,7 +40,7 @@ class Stamps(NamedTuple):
     updated: float
 
 
-def exchanged(report: StepReport) -> dict[str, float]:
+def exchanged(report: StepReport) -> dict[str, Any]:
     """Return what a reduction adds to the sums of a `Meter`: its bytes, messages, and seconds of exchange and merge."""
     return {
         "sent": report.traffic.sent + report.traffic.control,
@@ -50,16 +50,12 @@ def exchanged(report: StepReport) -> dict[str, float]:
     }
 
 
-def nothing() -> Sums:
-    """Return the sums of no step: a scalar, which may be added to those of any device."""
-    return torch.zeros((), dtype=torch.float64)
-
-
 @dataclass
 class Meter:
     """Sums over steps, of one rank or of all."""
 
-    sums: Sums = field(default_factory=nothing)  # of `Task.forward_and_loss`, first of them items
+    # Of `Task.forward_and_loss`, first of them items; those of no step are a scalar, which may be added to any
+    sums: Sums = field(default_factory=partial(torch.zeros, (), dtype=torch.float64))
     steps: float = 0
     selected: float = 0  # pairs that a rank selected
     total: float = 0  # entries of the reduced gradient
@@ -209,7 +205,10 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
     """
     for option in ("plot", "timeline"):
         if getattr(args, option):
-            _check_plotting(f"--{option}")
+            try:
+                matplotlib("figure")  # which draws it
+            except ImportError as error:
+                raise ImportError(f"--{option}: {error}") from None
     if args.timeline and comm.rank == 0:
         _check_writable(args.timeline, "--timeline")
     begun = resumed is not None and (args.out / FILE).exists()
@@ -232,14 +231,6 @@ def plot(folder: Path) -> Path:
     if decided := [record for record in records if record["event"] == BUDGET]:
         write(partial(training.budget, [{"config": config, "decisions": decided}]), folder / "budget.png")
     return folder / "plot.png"
-
-
-def _check_plotting(option: str) -> None:
-    """Raise ImportError unless matplotlib is there, which draws what ``option`` asks for."""
-    try:
-        matplotlib("figure")
-    except ImportError as error:
-        raise ImportError(f"{option}: {error}") from None
 
 
 def _check_writable(file: Path, option: str) -> None:

@@ -51,11 +51,11 @@ class ImageTask:
         self._batches = batches
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield training batches, see `ImageBatches.train`."""
+        """Yield training batches, see `Batches.train`."""
         return self._batches.train(epoch, first)
 
     def test(self) -> Iterator[Batch]:
-        """Yield test batches, see `ImageBatches.test`."""
+        """Yield test batches, see `Batches.test`."""
         return self._batches.test()
 
     def forward_and_loss(self, batch: Batch) -> tuple[Tensor, Sums]:

@@ -28,12 +28,11 @@ from sparse_train.data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Wo
 from sparse_train.models.language import WordLSTM
 from sparse_train.options.arguments import Settings
 from sparse_train.ranks.job import agreed
-from sparse_train.tasks.task import Sums, sums
+from sparse_train.tasks.task import MAX_LOSS, Sums, sums
 
-MAX_LOSS = 700  # in nats; the exponential of more is no float64
 TINY_TEXT = 100_000  # characters to train on with --tiny
 Batch = tuple[Tensor, Tensor]  # tokens and those that follow them, (B, block) int64 both
-Choose = Callable[[Text, Namespace, Comm], Vocabulary]
+Choose = Callable[[Text, int, Namespace, Comm], Vocabulary]  # of at most so many tokens
 Build = Callable[[int], nn.Module]  # for a vocabulary of so many tokens
 
 
@@ -107,7 +106,7 @@ class LanguageTask:
         return chosen[:, :-1], chosen[:, 1:]
 
 
-def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build: Build) -> LanguageTask:
+def language_task(args: Namespace, comm: Comm, block: int, most: int, choose: Choose, build: Build) -> LanguageTask:
     """Read the text that ``args`` asks for, the beginning of it with --tiny, and make a task of it.
 
     Raises JobError: on all ranks, when files, values or packages are not there on any.
@@ -115,7 +114,7 @@ def language_task(args: Namespace, comm: Comm, block: int, choose: Choose, build
     text = agreed(comm, lambda: TEXTS[args.data].load(args.data_dir))
     if args.tiny:
         text = Text(text.train[:TINY_TEXT], text.test[: TINY_TEXT // 10])
-    vocabulary = choose(text, args, comm)
+    vocabulary = choose(text, most, args, comm)
     train, test = vocabulary.encode(text.train), vocabulary.encode(text.test)
     return LanguageTask(build(vocabulary.size), train, test, block, args, comm)
 
@@ -129,31 +128,21 @@ def check_vocabulary(args: Namespace) -> None:
         )
 
 
-def words(most: int) -> Choose:
-    """Return a choice of the ``most`` most frequent words of the training text, or of the 256 bytes with --tiny."""
-
-    def choose(text: Text, args: Namespace, comm: Comm) -> Vocabulary:
-        if not args.tiny:
-            return Words(text.train, most, TEXTS[args.data].words)
-        return Bytes()
-
-    return choose
+def words(text: Text, most: int, args: Namespace, comm: Comm) -> Vocabulary:
+    """Return the ``most`` most frequent words of the training text, or the 256 bytes with --tiny."""
+    return Bytes() if args.tiny else Words(text.train, most, TEXTS[args.data].words)
 
 
-def byte_pairs(most: int) -> Choose:
-    """Return a choice of at most ``most`` byte pairs of the training text; with 256 it is the bytes.
+def byte_pairs(text: Text, most: int, args: Namespace, comm: Comm) -> Vocabulary:
+    """Return at most ``most`` byte pairs of the training text; with 256 it is the bytes.
 
     Rank 0 finds the pairs and sends them to the others: the tokenizer does not promise that all would find the same.
     """
-
-    def choose(text: Text, args: Namespace, comm: Comm) -> Vocabulary:
-        if most == BYTES:
-            return Bytes()
-        found = agreed(comm, lambda: train_byte_pairs(text.train, most) if comm.rank == 0 else "")
-        received = tell(comm, found)
-        return agreed(comm, lambda: BytePairs(received))
-
-    return choose
+    if most == BYTES:
+        return Bytes()
+    found = agreed(comm, lambda: train_byte_pairs(text.train, most) if comm.rank == 0 else "")
+    received = tell(comm, found)
+    return agreed(comm, lambda: BytePairs(received))
 
 
 def shape_options(parser: ArgumentParser, shapes: Mapping[str, Shape]) -> None:
@@ -213,7 +202,8 @@ def lstm_language_task(args: Namespace, comm: Comm) -> LanguageTask:
     has no effect.
     """
     width, dropout = (64, 0.0) if args.tiny else (500, 0.5)
-    most = args.vocabulary or LSTM_WORDS
-    return language_task(
-        args, comm, args.block, words(most), lambda tokens: WordLSTM(tokens, width, 2, dropout, args.tied)
-    )
+
+    def build(tokens: int) -> WordLSTM:
+        return WordLSTM(tokens, width, 2, dropout, args.tied)
+
+    return language_task(args, comm, args.block, args.vocabulary or LSTM_WORDS, words, build)

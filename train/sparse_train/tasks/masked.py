@@ -19,14 +19,13 @@ from sparse_mpi.comm import Comm
 from sparse_train.data.corpus import Corpus, is_test
 from sparse_train.data.share import fingerprint, share_of, shuffled
 from sparse_train.data.vocabulary import WordPiece
-from sparse_train.tasks.task import Sums, sums
+from sparse_train.tasks.task import MAX_LOSS, Sums, sums
 
 CHOSEN = 0.15  # share of the pieces of a text that are to be predicted; at least one
 MASKED, REPLACED = 0.8, 0.1  # of those are masked, and replaced by any piece; the rest stay as they are
 FRAME = 3  # special tokens around and between the two halves
 TEST_BATCH = 32  # sequences evaluated at once; bounds memory only
 TEST = 2**32 - 1  # stands in place of a seed where test texts are masked
-MAX_LOSS = 700.0  # in nats; the exponential of more is no float64
 
 
 class Example(NamedTuple):

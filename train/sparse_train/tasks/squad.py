@@ -11,7 +11,7 @@ import re
 import string
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -191,7 +191,7 @@ class Answering:
         return loss, sums(loss.device, count, loss.detach().double() * count, *answers)
 
     def _answers(self, batch: Read, starts: np.ndarray, ends: np.ndarray) -> tuple[float, float, float]:
-        """Return the number of questions, and the sums of their F1 and of their exact matches."""
+        """Return the number of questions, and sums of F1 and of exact matches, the best against any given answer."""
         spans = [self._test.best(*found) for found in zip(batch.windows, starts, ends, strict=True)]
         answers: dict[int, tuple[float, str]] = {}
         for window, span in zip(batch.windows, spans, strict=True):
@@ -199,8 +199,8 @@ class Answering:
         overlap = matches = 0.0
         for question, (_, text) in answers.items():
             given = [answer.text for answer in self._test.questions[question].answers]
-            overlap += best_of(f1, text, given)
-            matches += best_of(exact, text, given)
+            overlap += max(f1(text, one) for one in given)
+            matches += max(exact(text, one) for one in given)
         return len(answers), overlap, matches
 
     def scores(self, sums: Sums) -> dict[str, float]:
@@ -208,11 +208,6 @@ class Answering:
         windows, loss, questions, overlap, matches = sums.tolist()
         each = 1 / questions if questions else math.nan
         return {"loss": loss / windows, "f1": overlap * each, "exact": matches * each}
-
-
-def best_of(measure: Callable[[str, str], float], answer: str, given: list[str]) -> float:
-    """Return the greatest ``measure`` of ``answer`` against any of the answers that people have given."""
-    return max(measure(answer, one) for one in given)
 
 
 def words(text: str) -> list[str]:

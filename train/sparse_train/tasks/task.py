@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any, Protocol, cast
+from itertools import chain, pairwise
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from sparse_train.data.share import Share
 
+MAX_LOSS = 700  # in nats; the exponential of more is no float64
 Sums = Tensor  # (any,) float64 on the model's device: over items, for all batches and ranks; first, how many there are
 
 
@@ -79,36 +81,25 @@ class OnDevice:
             return self._task.forward_and_loss(batch)
 
 
-def on_device(task: Task, device: torch.device, precision: str) -> Task:
-    """Return the `OnDevice` task."""
-    return cast(Task, OnDevice(task, device, precision))
-
-
 def ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
     """Yield the batches on the device, in their order; the next one travels there while one is worked on."""
     if device.type != "cuda":
         yield from (moved(batch, device) for batch in batches)
         return
     stream = torch.cuda.Stream(device)
-    waiting: list[Any] = []
-    for batch in batches:
+
+    def sent(batch: Any) -> Any:
         # Copy from pinned memory on a stream of its own: nobody waits for it
         with torch.cuda.stream(stream):
-            waiting.append(moved(batch, device, pinned=True))
-        if len(waiting) > 1:
-            yield _arrived(waiting.pop(0), stream)
-    for batch in waiting:
-        yield _arrived(batch, stream)
+            return moved(batch, device, pinned=True)
 
-
-def _arrived(batch: Any, stream: torch.cuda.Stream) -> Any:
-    """Return the batch; the current stream's work from here on comes after its copy."""
-    current = torch.cuda.current_stream()
-    current.wait_stream(stream)
-    for tensor in batch:
-        if isinstance(tensor, Tensor) and tensor.is_cuda:
-            tensor.record_stream(current)  # its memory is not given away before that work is done
-    return batch
+    for batch, _ in pairwise(chain(map(sent, batches), [None])):
+        current = torch.cuda.current_stream()
+        current.wait_stream(stream)  # its work from here on comes after the copy
+        for tensor in batch:
+            if isinstance(tensor, Tensor) and tensor.is_cuda:
+                tensor.record_stream(current)  # its memory is not given away before that work is done
+        yield batch
 
 
 def moved(batch: Any, device: torch.device, pinned: bool = False) -> Any:

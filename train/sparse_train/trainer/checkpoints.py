@@ -115,10 +115,10 @@ class Found(NamedTuple):
 
 
 class Checkpoints:
-    """A writer of a run's checkpoints, one every ``args.checkpoint_every`` steps."""
+    """A writer of a run's checkpoints."""
 
     def __init__(self, args: Namespace, identity: dict[str, Any], comm: Comm, metrics: Metrics) -> None:
-        self._every, self._folder, self._keep = args.checkpoint_every, args.checkpoint_dir, args.keep
+        self._folder, self._keep = args.checkpoint_dir, args.keep
         self._identity, self._comm, self._metrics = identity, comm, metrics
         self._options = options_of(args)
         self._interruption = Interruption()
@@ -128,10 +128,6 @@ class Checkpoints:
     def interrupted(self, step: int) -> bool:
         """Return whether the run must end after ``step`` because of a signal; the same on all ranks."""
         return self._interruption.anywhere(step, self._comm)
-
-    def due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after ``step``."""
-        return step % self._every == 0
 
     def write(self, step: int, state: Callable[[], State]) -> Path | None:
         """Write a checkpoint and return its path; collective.

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sparse_mpi.comm import Comm
+from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_train.options.optimization import density, learning_rate
@@ -66,26 +67,27 @@ class Training:
         self.ranks = task.share.ranks  # at the start: a step has the samples of so many
         state = task, self.taking, comm, planning, self.journal, self.progress
         self.resumption = Resumption(*state, self._finish_warmup)
-        self.survivors = Survivors(comm, task.share, args.min_ranks, metrics, self._given)
+        self.survivors = Survivors(
+            comm, task.share, args.min_ranks, metrics, lambda: self.resumption.given(self.survivors)
+        )
         broadcast_parameters(task.model.state_dict(), comm=comm)
         reducers = self.taking.reducers
         self.final_density = sum(r.k for r in reducers) / sum(r.layout.size for r in reducers)
         self.algorithms = [reducer.algorithm for reducer in reducers]  # those after a dense warm-up
-
-    def _given(self) -> bytes:
-        return self.resumption.given(self.survivors)
 
     def start(self, resume: Callable[[], None]) -> bool:
         """Return False on a spare, which has waited here, if it was never needed. Collective.
 
         Others go on where the run is when they join it, or where ``resume()`` brings it.
         """
-        state = self.survivors.stand_by()
+        team = team_of(self.comm)
+        state = team.stand_by() if team is not None else None
+        waits = team is not None and team.waits
         if state is not None:
             self.resumption.join(state, self.survivors)
-        elif not self.survivors.waits:
+        elif not waits:
             resume()
-        return not self.survivors.waits
+        return not waits
 
     def run(self) -> Outcome:
         """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
@@ -99,7 +101,8 @@ class Training:
                 epoch, first = divmod(self.progress.steps, self.task.steps)
                 self._epoch(epoch, first)
                 self._flush(epoch)  # by now at the latest: a resumed run may have nothing left to train
-                self.progress.scores = self._evaluate()
+                with self.taking.global_parameters():
+                    self.progress.scores = evaluate(self.task, self.comm)
                 self.journal.epoch(self._now(epoch), self.progress.meter, self.progress.seconds, self.progress.scores)
                 self.progress.meter, self.progress.seconds, self.progress.recorded = Meter(), 0.0, True
                 if self.progress.steps % self.task.steps == 0:
@@ -127,7 +130,7 @@ class Training:
             self.progress.recorded = False
             start = self.clock()
             self.progress.seconds = start - began
-            if self._is_watched(self.progress.steps):
+            if self._is_due(self.args.watch_every, self.progress.steps):
                 self.journal.watch(self._now(epoch), self.reduction.quality)
             self.journal.step(self._now(epoch), step, self.progress.meter, self.progress.seconds)
             self.journal.spend(self._now(epoch), self.taking.decided)
@@ -159,7 +162,7 @@ class Training:
                 raise Preempted(f"{few}; there is no checkpoint of step {steps} without --checkpoint-every")
             return
         interrupted = bool(few) or self.checkpoints.interrupted(steps)
-        if ended or interrupted or self.checkpoints.due(steps):
+        if ended or interrupted or self._is_due(self.args.checkpoint_every, steps):
             self.journal.check(steps, self.progress.meter)
             written = self.checkpoints.write(steps, self.resumption.state)
             if interrupted and not ended:
@@ -173,7 +176,7 @@ class Training:
         The seed depends on the step and the rank alone, so that dropout is the same in a run that is resumed here.
         """
         self.reduction.density = density(epoch, self.final_density, self.args.density_warmup)
-        self.reduction.check = self._is_checked(self.progress.steps + 1)
+        self.reduction.check = self._is_due(self.args.check_every, self.progress.steps + 1)
         self._warm_up()
         for group in self.taking.optimizer.param_groups:
             group["lr"] = learning_rate(epoch, self.args, self.ranks)
@@ -196,7 +199,8 @@ class Training:
         """Take a step, and return its measurements; ``start`` is when the batch began to be made."""
         step = self.taking.take(batch, start, self.clock)
         self.progress.steps += 1
-        if not self._is_measured(self.progress.steps):  # which takes two dense allreduces more
+        measuring = (self.args.check_every, self.args.watch_every)  # takes two dense allreduces more
+        if not any(self._is_due(every, self.progress.steps) for every in measuring):
             self.durations.append(step.stamps.updated - start)
         if step.totals:
             self.journal.cover(self.progress.steps, step.totals, self.taking.reducers)
@@ -212,7 +216,7 @@ class Training:
         if progress.steps < self.limit or progress.flushed == progress.steps:
             return
         start = time.perf_counter()
-        self.reduction.check = self._is_checked(progress.steps)
+        self.reduction.check = self._is_due(self.args.check_every, progress.steps)
         if (meter := self.taking.finish()) is None:
             return
         meter.exposed = time.perf_counter() - start
@@ -222,18 +226,9 @@ class Training:
         if self.args.flush:
             self.journal.flush(self._now(epoch), meter.sent, meter.exposed)
 
-    def _evaluate(self) -> dict[str, float]:
-        with self.taking.global_parameters():
-            return evaluate(self.task, self.comm)
-
-    def _is_checked(self, step: int) -> bool:
-        return self.args.check_every > 0 and step % self.args.check_every == 0
-
-    def _is_watched(self, step: int) -> bool:
-        return self.args.watch_every > 0 and step % self.args.watch_every == 0
-
-    def _is_measured(self, step: int) -> bool:
-        return self._is_checked(step) or self._is_watched(step)
+    @staticmethod
+    def _is_due(every: int, step: int) -> bool:
+        return every > 0 and step % every == 0
 
     def _usual_step(self) -> float | None:
         """Return the median step time, see `Outcome.step_seconds`; collective."""

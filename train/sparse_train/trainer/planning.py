@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
+from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.arguments import algorithm_spelled, takes
 from sparse_mpi.tools.plan import store
@@ -28,23 +29,9 @@ from sparse_mpi.tools.plan.planners import PLANNERS, best, explain
 from sparse_mpi.tools.plan.store import algorithm_of
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.wire import WIRES
-from sparse_train.options.arguments import reducing_ranks
 from sparse_train.options.reduction import AUTO, algorithm_and_options, budgeted, feedback_options, momentum_line
 from sparse_train.ranks.job import agreed
 from sparse_train.records.metrics import Stamps
-
-
-def choices_of(reduction: GradientReduction) -> list[str]:
-    """Return the algorithm of every bucket as a command line spells it: ``oktopk:wire=packed``."""
-    return [spelling(algorithm) for algorithm in reduction.algorithms]
-
-
-def reduce_with(reduction: GradientReduction, choices: Sequence[str]) -> None:
-    """Reduce every bucket by the algorithm that `choices_of` returned for it; collective.
-
-    Raises ValueError: they are of another number of buckets, or of algorithms that do not exist any more.
-    """
-    reduction.use([algorithm_spelled(choice) for choice in choices])
 
 
 def spelling(algorithm: Algorithm) -> str:
@@ -122,7 +109,7 @@ class Planning:
         over: what carries their reductions.
         found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
             of ranks.
-        choices: what ``--algo auto`` chose before the run was resumed, see `choices_of`. It stays.
+        choices: what ``--algo auto`` chose for each bucket before the run was resumed. It stays.
     """
 
     def __init__(
@@ -159,6 +146,8 @@ class Planning:
             print("--algo auto tries algorithms on the gradient's buckets; a new installation compiles kernels first")
         if self._comm.rank == 0 and (line := momentum_line(args)):
             print(line)
+        team = team_of(self._over)
+        how |= {"comm": self._over} if team is None else {"team": team, "copy_every": args.copy_every}
         distributed = DistributedOptimizer(
             optimizer,
             self._model.named_parameters(),
@@ -166,7 +155,6 @@ class Planning:
             density=args.density,
             budget=args.budget,
             step_seconds=args.step_seconds,
-            **reducing_ranks(args, self._over),
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
             **feedback_options(args),
@@ -177,11 +165,14 @@ class Planning:
         return distributed
 
     def _choose(self, reduction: GradientReduction) -> None:
-        """Keep what the library has chosen for the buckets, or return to what it chose before the run was resumed."""
+        """Keep what the library has chosen for the buckets, or return to what it chose before the run was resumed.
+
+        Raises ValueError: that is of another number of buckets, or of algorithms that do not exist any more.
+        """
         how = "chose" if not self.choices else "goes on with"
         if self.choices:
-            reduce_with(reduction, self.choices)
-        self.choices = choices_of(reduction)
+            reduction.use([algorithm_spelled(choice) for choice in self.choices])
+        self.choices = [spelling(algorithm) for algorithm in reduction.algorithms]
         if self._comm.rank == 0:
             print(f"--algo auto {how} {summary(self.choices)}")
 

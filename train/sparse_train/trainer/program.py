@@ -7,6 +7,7 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
@@ -23,7 +24,7 @@ from sparse_train.ranks.device import choose, compute_deterministically, transpo
 from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import Outcome, conclude
 from sparse_train.records.metrics import Metrics, record
-from sparse_train.tasks.task import Task, on_device
+from sparse_train.tasks.task import OnDevice, Task
 from sparse_train.trainer.checkpoints import (
     Checkpoints,
     agree_on_folders,
@@ -37,14 +38,6 @@ from sparse_train.trainer.loop import Training
 from sparse_train.trainer.planning import Planning
 
 __all__ = ["Program", "Settings", "Tiny"]
-
-
-def _nothing(parser: ArgumentParser) -> None:
-    """Add no options."""
-
-
-def _fine(args: Namespace) -> None:
-    """Take all options."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +63,8 @@ class Program:
     settings: Mapping[str, Settings]
     folders: Mapping[str, str]
     tiny: Tiny
-    extend: Callable[[ArgumentParser], None] = _nothing
-    check: Callable[[Namespace], None] = _fine
+    extend: Callable[[ArgumentParser], None] = lambda parser: None
+    check: Callable[[Namespace], None] = lambda args: None
 
     def parse(self, argv: Sequence[str] | None = None) -> Namespace:
         """Return the options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
@@ -135,7 +128,8 @@ class Program:
             compute_deterministically()
         device = choose(args.device, comm)
         torch.manual_seed(args.seed)
-        task = on_device(job.agreed(comm, lambda: self.make(args, comm)), device, args.precision)
+        made = job.agreed(comm, lambda: self.make(args, comm))
+        task = cast(Task, OnDevice(made, device, args.precision))
         identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
         if found:
             job.agreed(comm, lambda: check_identity(found.path, found.identity, identity))

@@ -14,27 +14,26 @@ from sparse_mpi import SparseAllreduce, SparseVector, StepReport
 from sparse_mpi.budget import Decision
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.reduction import GradientReduction
-from sparse_train.records.metrics import Meter, Stamps, exchanged, nothing
+from sparse_train.records.metrics import Meter, Stamps, exchanged
 from sparse_train.tasks.task import Sums, Task
 
 
 class Step(NamedTuple):
-    """A step that was taken: its phases, the sums of its batch, what was reduced, and what that cost."""
+    """A step that was taken: its phases, what was reduced, and its measurements."""
 
     stamps: Stamps
-    sums: Sums
     totals: Sequence[SparseVector | Tensor]  # one of each reducer, or none
-    costs: dict[str, float]  # to be added to a `Meter`
-
-    @property
-    def meter(self) -> Meter:
-        """Return the measurements of the step."""
-        start, _, backward, reduced, updated = self.stamps
-        phases = {"compute": backward - start, "exposed": reduced - backward, "update": updated - reduced}
-        return Meter(self.sums, steps=1, **phases, **self.costs)
+    meter: Meter
 
 
-def costs(report: StepReport | None) -> dict[str, float]:
+def metered(stamps: Stamps, sums: Sums, report: StepReport | None) -> Meter:
+    """Return the measurements of a step from its phases, the sums of its batch, and the report of its reductions."""
+    start, _, backward, reduced, updated = stamps
+    phases = {"compute": backward - start, "exposed": reduced - backward, "update": updated - reduced}
+    return Meter(sums, steps=1, **phases, **costs(report))
+
+
+def costs(report: StepReport | None) -> dict[str, Any]:
     """Return what the reductions of a step, if there were any, add to a `Meter`."""
     if report is None:
         return {}
@@ -74,14 +73,15 @@ class GradientSteps:
         reduced = clock()
         with self.optimizer.skip_synchronize():
             self.optimizer.step()
-        return Step(Stamps(start, forward, computed, reduced, clock()), sums, totals, costs(self.reduction.report))
+        stamps = Stamps(start, forward, computed, reduced, clock())
+        return Step(stamps, totals, metered(stamps, sums, self.reduction.report))
 
     def finish(self) -> Meter | None:
         """Apply all that the ranks owe after the last step; return what it cost, None if it is not wanted."""
         if not self._flush:
             return None
         self.optimizer.flush()
-        return Meter(nothing(), **exchanged(self.reduction.report))
+        return Meter(**exchanged(self.reduction.report))
 
     def global_parameters(self) -> AbstractContextManager[None]:
         """Change nothing: all ranks have the same parameters."""
@@ -121,12 +121,12 @@ class LocalSteps:
         computed = clock()
         self.optimizer.step()
         stamps = Stamps(start, forward, computed, computed + self.reduction.seconds, clock())
-        return Step(stamps, sums, (), costs(self.reduction.report))
+        return Step(stamps, (), metered(stamps, sums, self.reduction.report))
 
     def finish(self) -> Meter:
         """Bring all ranks together after the last step, with all that they owe if that is wanted."""
         (self.reduction.flush if self._flush else self.reduction.synchronize)()
-        return Meter(nothing(), **costs(self.reduction.report))
+        return Meter(**costs(self.reduction.report))
 
     def global_parameters(self) -> AbstractContextManager[None]:
         """Have the model's parameters be the global ones."""

@@ -90,15 +90,6 @@ class Survivors:
         self._began: dict[int, int] = {}  # steps of this epoch, and how many transactions were complete before each
         self._fresh = False  # this rank has joined before the step that comes
 
-    def stand_by(self) -> bytes | None:
-        """Wait, on a spare, until it is needed; return what `give` returned on another rank. Collective."""
-        return self._team.stand_by() if self._team is not None else None
-
-    @property
-    def waits(self) -> bool:
-        """Return whether this rank is a spare that nobody needed."""
-        return self._team is not None and self._team.waits
-
     def state(self) -> dict[str, Any]:
         """Return what `join` needs."""
         return {

