@@ -15,6 +15,10 @@ from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import SparseVector
 
+# Training within these bounds was compared with dense training, see docs/explanation/accuracy.md
+LONGEST_WAIT = 300  # steps, on average
+LEAST_CAPTURED = 0.1  # of the attainable energy
+
 
 class Quality(NamedTuple):
     """Sums over buckets, or over the whole gradient, of what a step's total is worth; the same on all ranks."""
@@ -40,6 +44,21 @@ class Quality(NamedTuple):
     def wait(self) -> float:
         """Return for how many steps an entry that was sent had waited, on average; 1 where everything is sent."""
         return self.waited / self.entries if self.entries else 0.0
+
+    @property
+    def advice(self) -> str:
+        """Return a line that says what to change where nothing is known about the accuracy of training, or nothing."""
+        if self.wait > LONGEST_WAIT:
+            return (
+                f"entries wait for {self.wait:.0f} steps, where evidence ends at {LONGEST_WAIT}: raise the density to "
+                f"{self.wait / LONGEST_WAIT:.1f} times as much, or let what waits fade (leaky feedback)"
+            )
+        if self.captured < LEAST_CAPTURED:
+            return (
+                f"what is sent has {self.captured:.0%} of the energy that so many entries can have, where evidence "
+                f"ends at {LEAST_CAPTURED:.0%}: raise the density, or take algorithm='elect'"
+            )
+        return ""
 
     def __add__(self, other: Quality) -> Quality:  # type: ignore[override]
         """Return the sums over both."""

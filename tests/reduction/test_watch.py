@@ -77,3 +77,12 @@ def test_watching_changes_no_bit(ranks):
 
     for plain, seen in zip(ranks.run(lambda comm: body(comm, 0)), ranks.run(lambda comm: body(comm, 2)), strict=True):
         assert np.array_equal(plain[0], seen[0]) and np.array_equal(plain[1], seen[1])
+
+
+def test_advice_is_given_where_evidence_ends():
+    good = Quality(removed=0.5, attainable=1, missed=0, energy=1, waited=300, entries=1)
+    assert good.advice == ""
+    assert "entries wait for 600 steps, where evidence ends at 300: raise the density to 2.0 times" in (
+        good._replace(waited=600).advice
+    )
+    assert "has 5% of the energy that so many entries can have" in good._replace(removed=0.05).advice

@@ -45,6 +45,7 @@ class Journal:
         self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
         self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
         self._watched = ""  # beside the bar: the quality that was last measured
+        self._warned = False  # of a quality of which nothing is known
         self._steps = steps
         self._began = perf_counter()
         self._at_floor = False  # a budget has been too small once
@@ -91,11 +92,17 @@ class Journal:
         self.bar.update()
 
     def watch(self, now: Mapping[str, Any], quality: Quality | None) -> None:
-        """Write what a step's total is worth, and show it beside the bar; None, of a step that failed, is nothing."""
+        """Write what a step's total is worth, and show it beside the bar; None, of a step that failed, is nothing.
+
+        Warn once where it leaves what training was compared with dense training for.
+        """
         if quality is None:
             return
         shown = {"energy": quality.captured, "xi": quality.xi, "wait": quality.wait}
         self._metrics.write("watch", **now, **shown)
+        if quality.advice and not self._warned and self._comm.rank == 0:
+            self.bar.write(f"WARNING: {quality.advice}", sys.stderr)
+        self._warned |= bool(quality.advice)
         self._watched = f", energy {quality.captured:.2f}, xi {quality.xi:.2f}, waited {quality.wait:.0f} steps"
 
     def spend(self, now: Mapping[str, Any], decision: Decision | None) -> None:
