@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, leave, namespace, synchronize_device, to_host
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import local_rank
@@ -188,7 +189,7 @@ ALLREDUCE = Benchmark(
         options.share("share of them that is sent"),
         count("--steps", 20, "steps counted, after --warmup more"),
         count("--warmup", 3, "steps not counted", 0),
-        options.algorithms(),
+        options.several("--algorithms", ALGORITHMS),
         option(
             "--selector NAME",
             "what picks the entries, of every algorithm that can work with it (default: each one's own)",
@@ -278,7 +279,7 @@ AGREE = Benchmark(
     "with 1 if any differ by more than --tolerance. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
     options=(
         options.gradient,
-        options.algorithms(),
+        options.several("--algorithms", ALGORITHMS),
         options.share("share of the elements that is sent"),
         count("--steps", 2, "of each algorithm"),
         option(
@@ -347,10 +348,10 @@ ELASTIC = Benchmark(
     options=(
         option("--algorithm NAME", f"default: elect; {values.SPELLINGS}", values.algorithm, "elect"),
         count("--n", 14_728_266, "elements of the gradient (default: 14728266, those of VGG-16)"),
-        options.share("k over n (default: 0.01)"),
-        count("--copy-every T", 200, "steps in which residuals are copied (default: 200)", 0),
-        count("--steps", 20, "steps of each that count, after --warmup more (default: 20)"),
-        count("--warmup", 5, "steps of each that do not count (default: 5)", 0),
+        options.share("k over n"),
+        count("--copy-every T", 200, "steps in which residuals are copied", 0),
+        count("--steps", 20, "steps of each that count, after --warmup more"),
+        count("--warmup", 5, "steps of each that do not count", 0),
         options.seed(),
         options.json(),
     ),

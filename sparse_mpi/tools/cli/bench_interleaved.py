@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm import Comm
 from sparse_mpi.network.break_even import FAIR, break_even, ring_bound
 from sparse_mpi.tools import values
@@ -56,7 +57,7 @@ LEGEND = (
     "even: Gbit/s up to which it is faster than dense, by this machine's compute and by the one alone",
 )
 MEASURED = (
-    options.algorithms("(default: all); dense takes part in any case"),
+    options.several("--algorithms", ALGORITHMS, "(default: all); dense takes part in any case"),
     option(
         "--wires FORMAT",
         f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one takes)",
@@ -64,17 +65,17 @@ MEASURED = (
         choices=[OWN, *WIRES],
     ),
     options.gradient,
-    options.share("share of them that is sent (default: 0.01)"),
-    count("--steps", 8, "steps counted, after --warmup more (default: 8)"),
-    count("--warmup", 2, "steps not counted (default: 2)", 0),
+    options.share("share of them that is sent"),
+    count("--steps", 8, "steps counted, after --warmup more"),
+    count("--warmup", 2, "steps not counted", 0),
     option(
         "--seconds",
-        "a candidate stops when its steps have taken so many seconds and three count (default: 30)",
+        "a candidate stops when its steps have taken so many seconds and three count",
         values.positive,
         30.0,
     ),
-    count("--batch", 10, "candidates, besides dense, that take turns and hold a residual each at a time (default: 10)"),
-    options.seed("of the gradients (default: 0)"),
+    count("--batch", 10, "candidates, besides dense, that take turns and hold a residual each at a time"),
+    options.seed("of the gradients"),
 )
 
 
@@ -190,7 +191,7 @@ INTERLEAVED = Benchmark(
     options=(
         *MEASURED,
         option("--gbit", "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair", values.positive),
-        option("--latency", "of a message, microseconds (default: 5)", values.number, 5.0),
+        option("--latency", "of a message, microseconds", values.number, 5.0),
         options.json(),
     ),
     measure=measure,

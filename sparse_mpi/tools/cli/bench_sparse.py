@@ -198,8 +198,8 @@ torch.distributed.all_reduce of a sparse tensor by gloo. All take turns, in chan
 On several emulated networks: python -m sparse_mpi bench sparse-compare
 """
 MEASURED = (
-    count("--n", 10_000_000, "keys that there are (default: 10000000)"),
-    count("--entries", 100_000, "that a rank has, at most (default: 100000)"),
+    count("--n", 10_000_000, "keys that there are"),
+    count("--entries", 100_000, "that a rank has, at most"),
     options.several("--cases", CASES, "of data", nargs="*"),
     option(
         "--fill-in F",
@@ -215,7 +215,7 @@ MEASURED = (
         [],
         nargs="+",
     ),
-    count("--steps", 5, "of each, after one more (default: 5)"),
+    count("--steps", 5, "of each, after one more"),
 )
 
 

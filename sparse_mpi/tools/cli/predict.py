@@ -149,7 +149,7 @@ PREDICT = Benchmark(
     help="seconds of an exchange on a network, for up to 1024 ranks",
     description=DESCRIPTION,
     options=(
-        option("--network NAME", f"{networks.CHOICES} (default: {' '.join(NAMES)})", values.network, NAMES, nargs="+"),
+        option("--network NAME", f"{networks.CHOICES}", values.network, NAMES, nargs="+"),
         option(
             "--algorithms NAME",
             f"of {values.SPELLINGS} (default: all)",
@@ -158,8 +158,8 @@ PREDICT = Benchmark(
             nargs="+",
         ),
         count("--n", 14_728_266, "elements of the gradient (default: 14728266, VGG-16)"),
-        options.share("share of them that is sent (default: 0.02)", 0.02),
-        options.powers_of_ranks(),
+        options.share("share of them that is sent", 0.02),
+        options.POWERS_OF_RANKS,
         option(
             "--most-pairs N",
             "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 2e8)",

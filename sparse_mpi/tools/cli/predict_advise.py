@@ -181,7 +181,7 @@ OPTIONS = (
     option("--model", "whose gradient it is, in place of --n", choices=list(MODELS)),
     option(
         "--batch-seconds S",
-        "seconds that a rank computes in a step; 0 asks for the fastest reduction alone (default: 0)",
+        "seconds that a rank computes in a step; 0 asks for the fastest reduction alone",
         values.number,
         0.0,
     ),
@@ -193,16 +193,16 @@ OPTIONS = (
     ),
     option("--latency US", "microseconds of a message (default: as fitted)", values.number),
     option("--cores C", "cores of a node, any share of them (default: one a rank)", values.positive),
-    count("--ranks-per-node R", 1, "ranks that share the cores (default: 1)"),
+    count("--ranks-per-node R", 1, "ranks that share the cores"),
     option(
         "--densities D",
-        f"densities to choose from (default: {' '.join(map(str, advice.DENSITIES))})",
+        "densities to choose from",
         values.share,
         advice.DENSITIES,
         nargs="+",
     ),
     option("--overlap", "exchanges run during the backward pass, on cores to spare", action="store_true"),
-    option("--utilisation U", "share of a step that the batch is to take (default: 0.9)", values.part, 0.9),
+    option("--utilisation U", "share of a step that the batch is to take", values.part, 0.9),
     option(
         "--run FILE",
         "metrics.jsonl of a training program: tell how long it takes on the cluster until --score",
