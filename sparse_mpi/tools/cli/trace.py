@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from sparse_mpi.comm import Comm
-from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
-from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients, message_diagram
 from sparse_mpi.tools.analysis.program import Trace, Transfer, replay
-from sparse_mpi.tools.analysis.recording import Call, RecordingComm
+from sparse_mpi.tools.analysis.recording import Call, watched
 from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output, save
 from sparse_mpi.tools.cli.options import count, option
@@ -75,16 +72,8 @@ def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> li
     nodes = {"ranks_per_node": args.ranks_per_node}
     plain, given = spelled(name)
     algorithm = make_algorithm(plain, (nodes if takes(plain, "ranks_per_node") else {}) | given)
-
-    def calls(comm: Comm) -> list[Call]:
-        recording = RecordingComm(comm)
-        reducer = SparseAllreduce(made.size, density=args.density, comm=recording, algorithm=algorithm)
-        for step in range(args.step):
-            recording.record.clear()
-            reducer.step(made.at(step, comm.rank))
-        return recording.record
-
-    return World(args.ranks).run(calls)
+    seen = watched(algorithm, made, args.ranks, args.step, lambda step: list(step.comm.record), density=args.density)
+    return [steps[-1] for steps in seen]
 
 
 def _table(trace: Trace) -> str:
