@@ -198,7 +198,7 @@ def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
     assert light.cost == Cost(0.25, 4, 10**6)
     write(partial(compare.all_of, [{"jobs": jobs}]), tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
-    assert all(f"<!-- {name} -->" in drawn for name in ("light", "never", "dense", "P = 2"))
+    assert all(f">{name}</text>" in drawn for name in ("light", "never", "dense", "P = 2"))
     assert "*" not in bench_interleaved.summary(jobs)
     assert [line.split()[:3] for line in bench_interleaved.summary(jobs).splitlines()[2:4]] == [
         ["light", "2.00", "2.00"],

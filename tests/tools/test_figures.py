@@ -11,7 +11,7 @@ import pytest
 
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.cli.draw import KINDS, kind_of, read
-from sparse_mpi.tools.figures.style import DARK, DPI, LIGHT, MOST, NAME, apart, batches, drawn, variants, write
+from sparse_mpi.tools.figures.style import DARK, DPI, LIGHT, MOST, NAME, apart, batches, drawn, variants
 
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb
@@ -133,17 +133,10 @@ def test_both_variants_are_written_the_same_each_time(tmp_path, extension):
     assert main(["draw", record, "--plot", str(file)]) == 0
     assert list(variants(file)) == [file, tmp_path / f"volume-dark.{extension}"]
     first = [name.read_bytes() for name in variants(file)]
-    assert all(len(written) > 5000 for written in first) and first[0] != first[1]
+    assert all(5000 < len(written) < 200_000 for written in first) and first[0] != first[1]
+    assert extension != "svg" or b">oktopk</text>" in first[0]
     main(["draw", record, "--plot", str(file)])
     assert [name.read_bytes() for name in variants(file)] == first
-
-
-def test_an_svg_keeps_its_glyphs_and_loses_digits(tmp_path):
-    records = records_of("volume-vgg")
-    write(partial(kind_of(records).figure, records), tmp_path / "v.svg")
-    text = (tmp_path / "v.svg").read_text()
-    assert "<!-- oktopk -->" in text and 'd="M 0 ' in text.replace("\n", " ") or "<path" in text
-    assert "scale(0.0" in text and len(text) < 90_000  # what scales a glyph has all its digits
 
 
 @pytest.mark.parametrize(

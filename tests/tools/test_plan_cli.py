@@ -66,11 +66,8 @@ def test_plot(profile, tmp_path, extension, begins, options):
 
 def test_figure_names_what_it_shows(profile, tmp_path):
     pytest.importorskip("matplotlib")
-    import matplotlib
-
     figure = tmp_path / "figure.svg"
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        main(["plan", "--profile", profile, "--overlap", "--planner", "secopa", "--plot", str(figure)])
+    main(["plan", "--profile", profile, "--overlap", "--planner", "secopa", "--plot", str(figure)])
     text = figure.read_text()
     shown = ["all dense: step 20.5 s, exposed communication 7.5 s", "planned (secopa): step ", "select", "exchange"]
     for words in [*shown, "merge", "exposed", "communication", "seconds from the beginning of the step"]:
