@@ -74,22 +74,6 @@ def test_figure_names_what_it_shows(profile, tmp_path):
         assert words in text
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["--profile", "PROFILE", "--planner", "worst"], "greedy"),
-        (["--profile", "PROFILE", "--backward", "1"], "--backward has no effect with --profile"),
-        (["--profile", "PROFILE", "--plot", "figure.no"], "--plot: "),
-    ],
-)
-def test_wrong_calls_say_what_is_right(argv, says, profile, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(["plan", *(profile if word == "PROFILE" else word for word in argv)])
-    assert stop.value.code not in (0, None)
-    assert says in capsys.readouterr().err + str(stop.value.code)
-
-
 def test_an_altered_profile_and_too_large_a_search_are_refused(profile, tmp_path):
     with pytest.raises(SystemExit, match="brute tries at most 200,000 plans"):
         large = tmp_path / "large.json"
