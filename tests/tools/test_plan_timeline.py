@@ -23,15 +23,15 @@ def spans(timeline, *kinds):
 def test_without_overlap_one_thing_after_the_other():
     timeline = simulate(worked(), TOPKA)
     assert timeline.events == (
-        Event(COMPUTE, "before", None, "before", 0, 2),
-        Event(COMPUTE, "backward", None, "backward", 2, 12),
-        Event(COMPUTE, "select", 0, "topka, part 1", 12, 13),
-        Event(COMMUNICATION, "exchange", 0, "topka, part 1", 13, 15),
-        Event(COMPUTE, "merge", 0, "topka, part 1", 15, 16),
-        Event(COMPUTE, "select", 1, "topka, part 2", 16, 17),
-        Event(COMMUNICATION, "exchange", 1, "topka, part 2", 17, 19),
-        Event(COMPUTE, "merge", 1, "topka, part 2", 19, 20),
-        Event(COMPUTE, "update", None, "update", 20, 21),
+        Event(COMPUTE, "before", None, 0, 2),
+        Event(COMPUTE, "backward", None, 2, 12),
+        Event(COMPUTE, "select", 0, 12, 13),
+        Event(COMMUNICATION, "exchange", 0, 13, 15),
+        Event(COMPUTE, "merge", 0, 15, 16),
+        Event(COMPUTE, "select", 1, 16, 17),
+        Event(COMMUNICATION, "exchange", 1, 17, 19),
+        Event(COMPUTE, "merge", 1, 19, 20),
+        Event(COMPUTE, "update", None, 20, 21),
     )
     assert (timeline.step, timeline.exposed, timeline.gaps) == (21, 4, [(15, 17)])
 

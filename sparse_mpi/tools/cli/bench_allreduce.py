@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +29,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import algorithm_spelled, takes
+from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import SELECTORS
@@ -41,19 +42,9 @@ from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.values import Refused
 from sparse_mpi.wire import WIRES
 
 OPTIONS = ("selector", "wire", "rank")  # of the algorithms that have them
-
-
-def check(args: argparse.Namespace) -> None:
-    """Raise Refused unless the options are good together."""
-    for name in OPTIONS:
-        value = getattr(args, name)
-        if value is not None and not any(takes(algorithm, name, value) for algorithm in args.algorithms):
-            names = ", ".join(args.algorithms)
-            raise Refused(f"--{name} {value} has no effect on {names}; leave it out or take another one")
 
 
 def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
@@ -110,8 +101,7 @@ def _time_topk(base: Array, density: float, comm: Comm) -> float | None:
 
 def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
     """Return medians over steps of maxima over ranks; each gradient is ``base`` shifted by a random distance."""
-    given = {each: getattr(args, each) for each in OPTIONS if getattr(args, each) is not None}
-    taken = {each: value for each, value in given.items() if takes(name, each, value)}
+    taken = options.taken(args, OPTIONS, name)
     reducer = SparseAllreduce(layout, density=args.density, comm=comm, algorithm=name, **taken)
     shifts = np.random.default_rng(args.seed).integers(0, args.n, args.warmup + args.steps)
     reports: list[StepReport] = []
@@ -208,7 +198,7 @@ ALLREDUCE = Benchmark(
         options.json(),
     ),
     measure=measure,
-    check=check,
+    check=partial(options.check_taken, names=OPTIONS),
     collective=True,
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm.world import MAX_RANKS
-from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
+from sparse_mpi.reduction.arguments import make_algorithm, spelled
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.tools.analysis.volume import WORD, Volume
@@ -20,7 +20,6 @@ from sparse_mpi.tools.figures.draw_volume import figure
 from sparse_mpi.tools.values import Refused
 from sparse_mpi.wire import WIRES
 
-OPTIONS = ("wire",)  # of the algorithms that have them
 DESCRIPTION = """\
 Count what every algorithm sends in training steps with error feedback, among ranks that all are in this one process:
 payload in words (4 bytes), bytes of control, messages. Beside it stands what the algorithm's formula allows a rank; a
@@ -90,19 +89,13 @@ def check(args: argparse.Namespace) -> None:
         raise Refused("--k-per-rank has no effect on recorded gradients, whose length is given; use --density")
     if args.phases and args.phases not in args.ranks:
         raise Refused(f"--phases must be one of --ranks, got {args.phases}")
-    for name in OPTIONS:
-        value = getattr(args, name)
-        if value is not None and not any(takes(spelled(each)[0], name, value) for each in args.algorithms):
-            names = ", ".join(args.algorithms)
-            raise Refused(f"--{name} {value} has no effect on {names}; leave it out or take another one")
+    options.check_taken(args, ["wire"])
 
 
 def _made(text: str, args: argparse.Namespace) -> Algorithm:
     """Return the algorithm that ``text`` spells, with the options that are for all that take them."""
     name, own = spelled(text)
-    given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
-    given["ranks_per_node"] = args.ranks_per_node
-    return make_algorithm(name, {o: value for o, value in given.items() if takes(name, o, value)} | own)
+    return make_algorithm(name, options.taken(args, ["wire", "ranks_per_node"], name) | own)
 
 
 def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:

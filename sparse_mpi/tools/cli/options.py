@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.reduction.arguments import spelled, takes
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis.gradients import KINDS
 from sparse_mpi.tools.bench.models import MODELS, layout
+from sparse_mpi.tools.values import Refused
 
 POWERS = tuple(2**i for i in range(1, 11))
 USUAL_MODEL = "vgg16"
@@ -76,6 +78,21 @@ def layout_of(args: argparse.Namespace) -> Layout:
     if args.n is None:
         args.model = args.model or USUAL_MODEL
     return Layout.of(args.n) if args.n else layout(args.model)
+
+
+def taken(args: argparse.Namespace, names: Iterable[str], algorithm: str) -> dict[str, Any]:
+    """Return those of the options ``names`` that are given and that an algorithm takes."""
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return {name: value for name, value in given.items() if takes(spelled(algorithm)[0], name, value)}
+
+
+def check_taken(args: argparse.Namespace, names: Iterable[str]) -> None:
+    """Raise Refused unless one of ``--algorithms`` takes each of the options ``names`` that are given."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and not any(taken(args, [name], algorithm) for algorithm in args.algorithms):
+            known = ", ".join(args.algorithms)
+            raise Refused(f"--{name} {value} has no effect on {known}; leave it out or take another one")
 
 
 POWERS_OF_RANKS = option(

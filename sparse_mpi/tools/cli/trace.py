@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from sparse_mpi.network import networks
-from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
+from sparse_mpi.reduction.arguments import make_algorithm, spelled
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients, message_diagram
 from sparse_mpi.tools.analysis.program import Trace, Transfer, replay
@@ -69,9 +69,8 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
 
 def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[Call]]:
     """Return what every rank called in step ``args.step``."""
-    nodes = {"ranks_per_node": args.ranks_per_node}
     plain, given = spelled(name)
-    algorithm = make_algorithm(plain, (nodes if takes(plain, "ranks_per_node") else {}) | given)
+    algorithm = make_algorithm(plain, options.taken(args, ["ranks_per_node"], plain) | given)
     seen = watched(algorithm, made, args.ranks, args.step, lambda step: list(step.comm.record), density=args.density)
     return [steps[-1] for steps in seen]
 

@@ -160,10 +160,12 @@ def segment(rate: int) -> int:
     return min(SEGMENT, burst(rate) // 2)
 
 
-def _call(*command: str) -> None:
+def _call(*command: str) -> str:
+    """Return what a command prints. Raises RuntimeError: it fails; the message has its reason."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
 
 
 def leftovers(names: Iterable[str], alive: Callable[[int], bool]) -> list[str]:
