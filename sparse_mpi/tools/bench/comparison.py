@@ -28,21 +28,6 @@ from sparse_mpi.tools.bench.progress import Bar
 T = TypeVar("T")
 
 
-class _Meter:
-    """Processor time outside calls: ``computing`` seconds up to the last one, which ended at ``since``."""
-
-    def __init__(self) -> None:
-        self.computing, self.since = 0.0, process_time()
-
-    def outside(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns; its time does not count."""
-        self.computing += process_time() - self.since
-        try:
-            return call()
-        finally:
-            self.since = process_time()
-
-
 class ProcessorTime(ForwardingComm):
     """A `Comm` that counts the processor time of this process outside its calls.
 
@@ -50,20 +35,25 @@ class ProcessorTime(ForwardingComm):
     own, if memory were as fast for all at once. With several threads it is the sum over them.
     """
 
-    def __init__(self, comm: Comm, meter: _Meter | None = None) -> None:
+    def __init__(self, comm: Comm, whole: ProcessorTime | None = None) -> None:
         super().__init__(comm)
-        self._meter = meter or _Meter()
+        self._whole = whole or self  # what is computed between calls of a part counts there
+        self._computing, self._since = 0.0, process_time()  # seconds up to the last call, which ended then
 
     def _around(self, call: Callable[[], T]) -> T:
-        return self._meter.outside(call)
+        self._whole._computing = self.elapsed()
+        try:
+            return call()
+        finally:
+            self._whole._since = process_time()
 
     def split(self, color: int) -> ProcessorTime:
         """As of any `Comm`; what is computed between calls of the part counts here."""
-        return ProcessorTime(super().split(color), self._meter)
+        return ProcessorTime(super().split(color), self._whole)
 
     def elapsed(self) -> float:
         """Seconds of processor time outside calls so far."""
-        return self._meter.computing + process_time() - self._meter.since
+        return self._whole._computing + process_time() - self._whole._since
 
 
 BASELINE = "dense"

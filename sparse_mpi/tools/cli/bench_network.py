@@ -19,6 +19,7 @@ from sparse_mpi.tools.cli.options import Option, option
 from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.emulation.links import Links, RatePlayer
 from sparse_mpi.tools.emulation.probe import Link, probe
+from sparse_mpi.tools.launch.find import Mpiexec
 from sparse_mpi.tools.values import Refused
 
 RANKS = range(2, 17)
@@ -71,7 +72,7 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
 
 
 @contextmanager
-def _launcher(kind: str) -> Iterator[launch.Launcher]:
+def _launcher(kind: str) -> Iterator[Mpiexec]:
     """Yield what starts jobs on emulated hosts.
 
     Raises SystemExit: there can be no emulated hosts here, or the system refuses something within the ``with`` block.

@@ -13,7 +13,7 @@ from typing import IO, NamedTuple
 
 from sparse_mpi.tools.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
 from sparse_mpi.tools.launch.environment import outside_of_jobs
-from sparse_mpi.tools.launch.find import MPICH, OPEN_MPI, Flavour, find_mpiexec, survival
+from sparse_mpi.tools.launch.find import MPICH, OPEN_MPI, Flavour, Mpiexec, find_mpiexec, survival
 
 SUBNET = f"{NETWORK}.0/24"
 GRACE = 5.0  # seconds that a job has to end when told to, before it is killed
@@ -91,21 +91,14 @@ Options = Callable[[Hosts, Files], list[str]]
 MPIS: dict[Flavour, Options] = {OPEN_MPI: open_mpi, MPICH: mpich}
 
 
-class Launcher(NamedTuple):
-    """An mpiexec, and the options it needs."""
-
-    mpiexec: str
-    options: Options
-    flavour: Flavour
-
-
-def find_launcher() -> Launcher:
+def find_launcher() -> Mpiexec:
     """Return the mpiexec of the MPI that mpi4py loads.
 
     Raises RuntimeError: there is none, or it is of an MPI that cannot be held to the links.
     """
     found = find_mpiexec(environment())
-    return Launcher(found.file, options_for(found.library.flavour), found.library.flavour)
+    options_for(found.library.flavour)
+    return found
 
 
 def options_for(flavour: Flavour) -> Options:
@@ -136,7 +129,7 @@ def program(command: Sequence[str]) -> list[str]:
 
 def run(
     hosts: Hosts,
-    launcher: Launcher,
+    launcher: Mpiexec,
     command: Sequence[str],
     seconds: float,
     elastic: bool = False,
@@ -150,12 +143,13 @@ def run(
     command runs, ``meanwhile`` is iterated: it is asked for its next item at each of the seconds that it yields. Raises
     RuntimeError: they cannot.
     """
-    survive = survival(launcher.flavour) if elastic else ()
+    flavour = launcher.library.flavour
+    survive = survival(flavour) if elastic else ()
     files = Files(hosts.folder / "agent", hosts.folder / "allreduce-rules")
     files.agent.write_text(AGENT.replace("PREFIX", hosts.prefix))
     files.agent.chmod(0o700)
     files.rules.write_text(ALLREDUCE_RULES)
-    line = [launcher.mpiexec, *survive, *launcher.options(hosts, files), *program(command)]
+    line = [launcher.file, *survive, *options_for(flavour)(hosts, files), *program(command)]
     job = subprocess.Popen(
         hosts.inside(SWITCH, *line),
         env=environment() | {"TMPDIR": str(hosts.folder)},
