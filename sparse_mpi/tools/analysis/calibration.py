@@ -208,7 +208,9 @@ def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
     names = (*FITTED[: len(measured) - len(unknown)], *unknown)
 
     def loss(cluster: Cluster) -> float:
-        return statistics.fmean(_off(predict(exchange, cluster)) for exchange in measured)
+        told = [(of, of.measured) for of in (predict(exchange, cluster) for exchange in measured)]
+        ratios = [ratio for of, was in told for ratio in (of.seconds / was.seconds, of.step / was.step)]
+        return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
 
     found = nearest(start, names, loss)
     return Fit(found, [predict(exchange, found) for exchange in measured])
@@ -230,11 +232,6 @@ def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], floa
             else:
                 factors[name] = max(factor**0.5, FINE)
     return found
-
-
-def _off(prediction: Prediction) -> float:
-    ratios = (prediction.seconds / prediction.measured.seconds, prediction.step / prediction.measured.step)
-    return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
 
 
 class Check(NamedTuple):

@@ -228,12 +228,8 @@ def compare(args: argparse.Namespace) -> Iterator[Output]:
 
 def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, file: Path) -> list[str]:
     """Return the command line of the interleaved benchmark, after ``python -m sparse_mpi``."""
-    command = ["bench", "interleaved", "--gbit", repr(gbit), "--latency", repr(latency), "--json", str(file)]
-    for name in PASSED:
-        value = getattr(args, name)
-        if value is not None:
-            command += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    return command
+    given = ["--gbit", repr(gbit), "--latency", repr(latency), "--json", str(file)]
+    return ["bench", "interleaved", *given, *options.command(args, PASSED)]
 
 
 def summary(jobs: list[dict[str, Any]]) -> str:

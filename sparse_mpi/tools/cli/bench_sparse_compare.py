@@ -59,15 +59,9 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
 
 def job_command(args: argparse.Namespace, ranks: int, file: Path) -> list[str]:
     """Return the command line of a job, after ``python -m sparse_mpi``. A fill-in is at most the ranks."""
-    command = ["bench", "sparse", "--json", str(file)]
-    for name in FACTS:
-        value = getattr(args, name)
-        given = value if isinstance(value, list) else [value]
-        if name == "fill_in":
-            given = [each for each in given if each <= ranks]
-        if given or name == "cases":
-            command += [f"--{name.replace('_', '-')}", *map(str, given)]
-    return command
+    fill_ins = [each for each in args.fill_in if each <= ranks]
+    given = options.command(argparse.Namespace(**vars(args) | {"fill_in": fill_ins}), FACTS)
+    return ["bench", "sparse", "--json", str(file), *given, *([] if args.cases else ["--cases"])]
 
 
 def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:

@@ -86,6 +86,16 @@ def taken(args: argparse.Namespace, names: Iterable[str], algorithm: str) -> dic
     return {name: value for name, value in given.items() if takes(spelled(algorithm)[0], name, value)}
 
 
+def command(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Return the words of a command line by which another command gets the options ``names`` as they are given here."""
+    words = []
+    for name in names:
+        value = getattr(args, name)
+        if value not in (None, []):
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+    return words
+
+
 def check_taken(args: argparse.Namespace, names: Iterable[str]) -> None:
     """Raise Refused unless one of ``--algorithms`` takes each of the options ``names`` that are given."""
     for name in names:

@@ -231,7 +231,8 @@ BAR = 0.6  # height, of the distance between rows
 def bars(axes: Any, row: int, spans: Sequence[tuple[float, float]], colour: Any, **options: Any) -> None:
     """Draw bars from a beginning to an end each, in one row."""
     there = [(begin, end - begin) for begin, end in spans if end > begin]
-    axes.broken_barh(there, (row - BAR / 2, BAR), facecolors=colour, **{"linewidth": 0, **options})
+    if there:
+        axes.broken_barh(there, (row - BAR / 2, BAR), facecolors=colour, **{"linewidth": 0, **options})
 
 
 def rows(axes: Any, names: Sequence[str]) -> None:

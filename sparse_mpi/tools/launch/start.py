@@ -157,10 +157,8 @@ def alive(process: int) -> bool:
     """Return True if a process of that number runs."""
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
