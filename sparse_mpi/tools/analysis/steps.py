@@ -60,12 +60,7 @@ def recorded(algorithm: Algorithm, n: int, density: float, ranks: int) -> Record
         feedback="none" if plain else "residual",
     )
     counted: list[Recorded] = [list(step) for step in zip(*seen, strict=True)][WARMUP:]
-    return sorted(counted, key=lambda step: (calls(step), computing(step)))[COUNTED // 2]
-
-
-def calls(step: Recorded) -> int:
-    """Return the number of calls that all ranks together make."""
-    return sum(len(made) for made, _ in step)
+    return sorted(counted, key=lambda step: (sum(len(calls) for calls, _ in step), computing(step)))[COUNTED // 2]
 
 
 def computing(step: Recorded) -> float:
