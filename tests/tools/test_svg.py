@@ -28,6 +28,7 @@ def test_every_reference_of_a_figure_leads_somewhere_and_words_are_text(tmp_path
         for panel in axes[0]:
             panel.loglog([1, 1e5], [1, 2], "o-", label="steps")
             panel.set_title("seconds of steps")
+            panel.bar([1], [2], hatch="//")
         return shown
 
     write(figure, tmp_path / "f.svg")

@@ -45,8 +45,8 @@ def _name_shortly(root: Tree.Element) -> None:
         if name in names:
             element.set("id", names[name])
         for key, value in element.attrib.items():
-            if "#" in value and key != "style":
-                element.set(key, re.sub(r"#([^)]+)", lambda found: f"#{names.get(found[1], found[1])}", value))
+            referred = r"(?:(?<=^#)|(?<=url\(#))[^)]+"  # in styles, too, but not their colours
+            element.set(key, re.sub(referred, lambda found: names.get(found[0], found[0]), value))
 
 
 def _round(root: Tree.Element) -> None:
