@@ -14,6 +14,7 @@ import sparse_mpi
 from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.comm import NullComm
 from sparse_mpi.reduction.arguments import spelled
+from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.models import MODELS
 from sparse_mpi.tools.cli import benchmark, main
@@ -164,10 +165,23 @@ def test_interval_covers_the_median(count, first):
     assert interval([float(i) for i in reversed(range(count))]) == (first, count - 1 - first)
 
 
-def test_bench_select_without_a_gpu(monkeypatch):
+@pytest.mark.parametrize("of", ["", " on every rank"])
+def test_benchmarks_without_a_gpu(monkeypatch, of):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(SystemExit, match="--device gpu needs CuPy and a GPU"):
-        main(["bench", "select", "--device", "gpu", "--n", "2000"])
+    command = ["allreduce", "--steps", "1", "--warmup", "0"] if of else ["select"]
+    with pytest.raises(SystemExit, match=f"--device gpu needs CuPy and a GPU{of}: "):
+        main(["bench", *command, "--device", "gpu", "--n", "2000"])
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors", "parameters"),
+    [("vgg16", 54, 14_728_266), ("resnet50", 161, 25_557_032), ("bert-base", 199, 109_482_240)],
+)
+def test_models_have_the_published_numbers_of_parameters(model, tensors, parameters):
+    """VGG-16 is compared with the program's model in tests/train."""
+    shapes = [shape for _, shape in MODELS[model]()]
+    assert len(shapes) == tensors and Layout.of(shapes).size == parameters
+    assert len({name for name, _ in MODELS[model]()}) == tensors
 
 
 def test_algorithms_are_spelled_with_their_options():

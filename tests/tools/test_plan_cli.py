@@ -54,14 +54,12 @@ def test_another_density_than_the_profile_was_measured_for(profile, tmp_path):
     assert [part.k for part in store.load(out).parts] == [75]
 
 
-@pytest.mark.thin(1)
-@pytest.mark.parametrize(("extension", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg")], ids=["png", "svg"])
 @pytest.mark.parametrize("options", [[], ["--overlap", "--cpu-lane", "--planner", "sparse"]], ids=["plain", "lanes"])
-def test_plot(profile, tmp_path, extension, begins, options):
+def test_plot(profile, tmp_path, options):
     pytest.importorskip("matplotlib")
-    figure = tmp_path / f"figure.{extension}"
+    figure = tmp_path / "figure.png"
     assert main(["plan", "--profile", profile, "--plot", str(figure), *options]) == 0
-    assert figure.read_bytes().startswith(begins) and figure.stat().st_size > 10_000
+    assert figure.read_bytes().startswith(b"\x89PNG") and figure.stat().st_size > 10_000
 
 
 def test_figure_names_what_it_shows(profile, tmp_path):
