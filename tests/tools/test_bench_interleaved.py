@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from argparse import Namespace
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,6 @@ from sparse_mpi.tools.bench.comparison import (
     FIELDS,
     MIN_STEPS,
     Candidate,
-    Rules,
     batches,
     candidates,
     summarise,
@@ -118,7 +118,7 @@ def test_dense_is_in_every_batch():
 
 @pytest.mark.parametrize("seconds", [1e-9, 1e9])
 def test_turns_end_with_the_budget(ranks, seconds):
-    rules = Rules(density=0.1, steps=MIN_STEPS + 2, warmup=1, seconds=seconds, seed=0)
+    rules = Namespace(density=0.1, steps=MIN_STEPS + 2, warmup=1, seconds=seconds, seed=0)
     entered = candidates(["topka", "oktopk"], ["own"])
 
     for samples in ranks.run(lambda comm: take_turns(entered, Layout.of(100), rules, comm, Bar(None, "", False))):

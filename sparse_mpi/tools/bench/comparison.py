@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter, process_time
@@ -74,32 +75,9 @@ class Candidate:
         """As tables have it: ``oktopk``, or ``oktopk packed``."""
         return self.algorithm if self.wire == OWN else f"{self.algorithm} {self.wire}"
 
-    @property
-    def is_baseline(self) -> bool:
-        """Return True for the dense sum that all others are compared with."""
-        return self == Candidate(BASELINE)
-
     def make(self) -> Algorithm:
         """Return the algorithm itself."""
         return make_algorithm(self.algorithm, {} if self.wire == OWN else {"wire": self.wire})
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What is measured.
-
-    Args:
-        density: share of the elements that is sent.
-        steps: of each candidate that count, after ``warmup`` more.
-        seconds: after which a candidate that has made `MIN_STEPS` steps makes no more, warm-up included.
-        seed: of the gradients.
-    """
-
-    density: float
-    steps: int
-    warmup: int
-    seconds: float
-    seed: int
 
 
 def accepts(algorithm: str, wire: str) -> bool:
@@ -131,10 +109,12 @@ def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
 
 
 def take_turns(
-    entered: Sequence[Candidate], layout: Layout, rules: Rules, comm: Comm, bar: Bar
+    entered: Sequence[Candidate], layout: Layout, rules: Namespace, comm: Comm, bar: Bar
 ) -> dict[str, np.ndarray]:
     """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
 
+    By the ``rules``, ``density`` of the elements is sent in ``steps`` that count, after ``warmup`` more, of gradients
+    drawn by ``seed``; a candidate that has made `MIN_STEPS` steps makes no more after ``seconds``, warm-up included.
     ``bar`` moves on with every step of all candidates.
     """
     clock = ProcessorTime(comm)
@@ -158,16 +138,16 @@ def take_turns(
     return {name: comm.allgather(np.array(rows[rules.warmup :]), control=True) for name, rows in samples.items()}
 
 
-def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> SparseAllreduce:
+def _enter(candidate: Candidate, layout: Layout, rules: Namespace, comm: Any) -> SparseAllreduce:
     """Make the reducer of a candidate.
 
     A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step.
     """
-    feedback = "none" if candidate.is_baseline else "residual"
+    feedback = "none" if candidate == Candidate(BASELINE) else "residual"
     return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
 
 
-def _gradients(size: int, rules: Rules, rank: int) -> Iterator[np.ndarray]:
+def _gradients(size: int, rules: Namespace, rank: int) -> Iterator[np.ndarray]:
     """``(n,)`` float32, Gaussian, shifted by a random distance from step to step, the same on all ranks."""
     base = np.random.default_rng([rules.seed, rank]).standard_normal(size, np.float32)
     for shift in np.random.default_rng(rules.seed).integers(0, size, rules.warmup + rules.steps):

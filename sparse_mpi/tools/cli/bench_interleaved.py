@@ -22,7 +22,6 @@ from sparse_mpi.tools.bench.comparison import (
     BASELINE,
     OWN,
     Candidate,
-    Rules,
     accepts,
     batches,
     candidates,
@@ -93,9 +92,8 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     groups = check(args)
     comm.job.guard()
     layout = options.layout_of(args)
-    rules = Rules(args.density, args.steps, args.warmup, args.seconds, args.seed)
     with Bar(len(groups) * (args.warmup + args.steps), "turns", comm.rank == 0) as bar:
-        measured = [take_turns(group, layout, rules, comm, bar) for group in groups]
+        measured = [take_turns(group, layout, args, comm, bar) for group in groups]
     memory = peak_memory(comm)
     record = {
         "ranks": comm.size,
