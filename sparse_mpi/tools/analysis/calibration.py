@@ -181,17 +181,13 @@ class Fit(NamedTuple):
 
 def predict(exchange: Exchange, cluster: Cluster) -> Prediction:
     """Return what ``cluster`` predicts for a measured step: on its links and its cores, all ranks on one machine."""
-    there = site(exchange, cluster)
+    there = replace(cluster, cores=exchange.cores, node=exchange.ranks)
+    if exchange.gbit is not None:
+        there = there.on(exchange.gbit, exchange.burst)
     program = steps.program(exchange.spelled, exchange.n, exchange.density, exchange.ranks)
     outcome = simulate(program, there)
     seconds = max(outcome.exchanges) if exchange.longest else min(outcome.exchanges)
     return Prediction(exchange, max(seconds, 1e-9), outcome.step)
-
-
-def site(exchange: Exchange, cluster: Cluster) -> Cluster:
-    """Return ``cluster`` with the links and cores on which a step was measured."""
-    there = replace(cluster, cores=exchange.cores, node=exchange.ranks)
-    return there if exchange.gbit is None else there.on(exchange.gbit, exchange.burst)
 
 
 def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:

@@ -124,10 +124,6 @@ def _confine_open_mpi(folders: Folders) -> dict[str, str]:
     }
 
 
-def _mpich(job: Job) -> dict[str, str]:
-    return {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if job.oversubscribed else {}
-
-
 def _intel(job: Job) -> dict[str, str]:
     found = {"I_MPI_PIN": "0"}
     if job.alone:
@@ -175,7 +171,7 @@ MPICH = Flavour(
     wheel="mpich",
     relayed=_HYDRA,
     leftovers=("mpich_shm_*", "mpich_shar_*"),
-    variables=_mpich,
+    variables=lambda job: {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if job.oversubscribed else {},
 )
 INTEL_MPI = Flavour(
     name="Intel MPI",

@@ -72,11 +72,6 @@ class Timeline:
         return [(event.start, event.end) for event in self.events if event.stream == stream]
 
     @cached_property
-    def communication(self) -> float:
-        """Return the seconds of communication."""
-        return sum(end - start for start, end in self.spans(COMMUNICATION))
-
-    @cached_property
     def exposed_spans(self) -> list[Span]:
         """Return when there is communication while the compute stream is idle."""
         idle, end = [], 0.0
