@@ -230,26 +230,15 @@ def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], floa
     return found
 
 
-class Check(NamedTuple):
-    """What is predicted for other steps than those fitted to, at one rate."""
-
-    rate: str
-    predictions: list[Prediction]
-
-    @property
-    def median_error(self) -> float:
-        """Return the median of the absolute relative errors of the exchange."""
-        return statistics.median(abs(of.error) for of in self.predictions)
-
-    @property
-    def median_step_error(self) -> float:
-        """Return the median of the absolute relative errors of the step."""
-        return statistics.median(abs(of.step_error) for of in self.predictions)
-
-
-def by_rate(predictions: Iterable[Prediction]) -> list[Check]:
+def by_rate(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
     """Return the predictions of each rate."""
     found = defaultdict(list)
     for prediction in predictions:
         found[prediction.measured.rate].append(prediction)
-    return [Check(rate, of) for rate, of in found.items()]
+    return dict(found)
+
+
+def median_errors(predictions: Sequence[Prediction]) -> tuple[float, float]:
+    """Return the medians of the absolute relative errors of exchanges and of steps."""
+    exchange = statistics.median(abs(of.error) for of in predictions)
+    return exchange, statistics.median(abs(of.step_error) for of in predictions)

@@ -15,7 +15,7 @@ from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import advice, calibration, steps
 from sparse_mpi.tools.analysis.advice import Advice, Job, Verdict
-from sparse_mpi.tools.analysis.calibration import Check, Fit
+from sparse_mpi.tools.analysis.calibration import Fit, Prediction
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.models import MODELS, layout
 from sparse_mpi.tools.bench.progress import Bar, progress
@@ -66,7 +66,7 @@ def check(args: argparse.Namespace) -> Iterator[Output]:
     except ValueError as error:
         raise Refused(f"--from, --check or --check-ranks: {error}") from None
     yield f"fitted to P = {', '.join(map(str, found.ranks))}: {described(found)}\n"
-    yield "\n\n".join(_table(of) for of in checks)
+    yield "\n\n".join(_table(rate, of) for rate, of in checks.items())
     if verdicts:
         yield f"\n{_verdicts(verdicts)}"
     yield _record(found, checks, verdicts)
@@ -106,12 +106,12 @@ def described(found: Fit) -> str:
     )
 
 
-def _table(found: Check) -> str:
+def _table(rate: str, predictions: list[Prediction]) -> str:
     """Return a line for each prediction at one rate."""
     table = Table(
         Column(
             "candidate",
-            -max(9, *(len(of.measured.candidate) for of in found.predictions)),
+            -max(9, *(len(of.measured.candidate) for of in predictions)),
             lambda of: of.measured.candidate,
         ),
         Column("n", 12, lambda of: of.measured.n, ","),
@@ -123,9 +123,9 @@ def _table(found: Check) -> str:
         Column("predicted", 10, "step", ".3f", 1e3),
         Column("error", 7, "step_error", "+.0%"),
     )
-    errors = f"exchange {found.median_error:.0%}, step {found.median_step_error:.0%}"
-    rows = table.lines(found.predictions)
-    return "\n".join([f"{found.rate or 'exchanges'}: ms", *rows, f"median error without sign: {errors}"])
+    exchange, step = calibration.median_errors(predictions)
+    errors = f"median error without sign: exchange {exchange:.0%}, step {step:.0%}"
+    return "\n".join([f"{rate or 'exchanges'}: ms", *table.lines(predictions), errors])
 
 
 def _verdicts(verdicts: list[Verdict]) -> str:
@@ -142,13 +142,14 @@ def _verdicts(verdicts: list[Verdict]) -> str:
     return "\n".join([*table.lines(verdicts), f"right, within {RIGHT:.0%} of the fastest: {right} of {len(verdicts)}"])
 
 
-def _record(found: Fit, checks: list[Check], verdicts: list[Verdict]) -> dict[str, Any]:
+def _record(found: Fit, checks: dict[str, list[Prediction]], verdicts: list[Verdict]) -> dict[str, Any]:
     """Return all numbers as a dict for JSON."""
     return {
         "cluster": vars(found.cluster),
         "fitted to P": found.ranks,
         "rates": {
-            of.rate: {"median error": of.median_error, "median step error": of.median_step_error} for of in checks
+            rate: dict(zip(("median error", "median step error"), calibration.median_errors(of), strict=True))
+            for rate, of in checks.items()
         },
         "advice": [
             {
@@ -161,8 +162,8 @@ def _record(found: Fit, checks: list[Check], verdicts: list[Verdict]) -> dict[st
         ],
         "cases": [
             of.measured._asdict() | {"predicted": of.seconds, "predicted step": of.step}
-            for check in checks
-            for of in check.predictions
+            for predictions in checks.values()
+            for of in predictions
         ],
     }
 
