@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,40 +35,6 @@ from sparse_mpi.tools.cli.table import Column, Table
 SETTLED = 10  # steps before the first whose energy counts
 
 
-@dataclass(frozen=True)
-class EnergyCount:
-    """The bytes and the energy of one algorithm. Bytes are those of a rank in a step, control included.
-
-    Energy is the share of the summed acc's squared norm that ``total`` removes, over the share that as many of its
-    largest entries would remove: 1 is the best there is.
-    """
-
-    ranks: int
-    n: int
-    k: int
-    steps: int
-    sent: float  # bytes, mean over ranks and steps
-    control: float  # of these, bytes of control
-    lowest: float  # bytes, 8k(P-1)/P
-    largest_step: float  # bytes of the step in which ranks send most, over the mean of all steps
-    busiest_sender: float  # bytes that one rank sends in all steps, over the mean of all ranks
-    busiest_receiver: float  # payload that one rank receives in all steps, over the mean of all ranks
-    worst: float  # bytes that any rank sends in any step, over the mean
-    selected: float  # entries that a rank selects, over k; mean over steps from `SETTLED` on
-    total: float  # entries of the result, over k; likewise
-    messages: float  # of a rank in a step, mean
-    energy: float  # mean over steps from `SETTLED` on
-
-    @property
-    def volume(self) -> float:
-        """Return the mean bytes over 8k(P-1)/P."""
-        return self.sent / self.lowest if self.lowest else 0.0
-
-    def record(self) -> dict[str, Any]:
-        """Return all numbers as a dict for JSON."""
-        return asdict(self) | {"volume": self.volume}
-
-
 def energy_of(
     algorithm: Algorithm,
     gradients: Gradients,
@@ -76,8 +42,13 @@ def energy_of(
     k: int,
     steps: int,
     progress: Callable[[], None] = lambda: None,
-) -> EnergyCount:
-    """Run ``steps`` steps with error feedback from a cold start, and count all of them."""
+) -> SimpleNamespace:
+    """Run ``steps`` steps with error feedback from a cold start; return the numbers of all of them.
+
+    Bytes are those of a rank in a step, control included. Energy is the share of the summed acc's squared norm that
+    ``total`` removes, over the share that as many of its largest entries would remove: 1 is the best there is. It and
+    entries are means over the steps from `SETTLED` on.
+    """
     acc, captured = np.zeros(gradients.size), []  # summed over the ranks; energy that each step removes from it
 
     def remove(step: Step) -> None:
@@ -105,22 +76,24 @@ def energy_of(
     counted = np.array(watched(algorithm, gradients, ranks, steps, see, k=k), np.float64)
     payload, control, received, messages, selected, total = counted.transpose(2, 1, 0)  # each (steps, ranks)
     sent, late = payload + control, slice(min(SETTLED, steps - 1), None)
-    return EnergyCount(
-        ranks,
-        gradients.size,
-        k,
-        steps,
-        sent=sent.mean(),
-        control=control.mean(),
-        lowest=8 * k * (ranks - 1) / ranks,
-        largest_step=_peak(sent.mean(axis=1)),
-        busiest_sender=_peak(sent.mean(axis=0)),
-        busiest_receiver=_peak(received.mean(axis=0)),
-        worst=_peak(sent),
+    lowest = 8 * k * (ranks - 1) / ranks
+    return SimpleNamespace(
+        ranks=ranks,
+        n=gradients.size,
+        k=k,
+        steps=steps,
+        sent=sent.mean(),  # bytes, over ranks and steps
+        control=control.mean(),  # of these, bytes of control
+        lowest=lowest,
+        largest_step=_peak(sent.mean(axis=1)),  # bytes of the step in which ranks send most, over the mean
+        busiest_sender=_peak(sent.mean(axis=0)),  # bytes that one rank sends in all steps, over the mean
+        busiest_receiver=_peak(received.mean(axis=0)),  # payload that one rank receives in all steps, over the mean
+        worst=_peak(sent),  # bytes that any rank sends in any step, over the mean
         selected=selected[late].mean() / k,
         total=total[late].mean() / k,
-        messages=messages.mean(),
+        messages=messages.mean(),  # of a rank in a step
         energy=float(np.mean(captured[late])),
+        volume=sent.mean() / lowest if lowest else 0.0,
     )
 
 
@@ -161,7 +134,7 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
                 with Bar(args.steps, f"{len(cells)} of {total}: {name}, {kind}, {ranks} ranks") as bar:
                     found = energy_of(algorithm, made, ranks, k, args.steps, bar.update)
                 what = {"ranks": ranks, "gradients": kind, "algorithm": name, "made": repr(algorithm)}
-                cells[key] = what | found.record()
+                cells[key] = what | vars(found)
                 yield {fact: getattr(args, fact) for fact in FACTS} | {"cases": list(cells.values())}
     shown = [cell for cell in cells.values() if cell["algorithm"] in args.algorithms and cell["ranks"] in args.ranks]
     text = f"{_table(shown, args.algorithms[0])}\n\n{LEGEND}"
