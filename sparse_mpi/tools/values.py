@@ -20,7 +20,8 @@ from argparse import (
     RawDescriptionHelpFormatter,
     _SubParsersAction,
 )
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -47,6 +48,15 @@ class Refused(SystemExit):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.code = STATUS
+
+
+@contextmanager
+def refusing(before: str, after: str = "") -> Iterator[None]:
+    """Raise Refused for a ValueError within the ``with`` block: what it says, between ``before`` and ``after``."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(f"{before}{error}{after}") from None
 
 
 class Formatter(RawDescriptionHelpFormatter):

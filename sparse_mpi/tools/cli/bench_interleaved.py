@@ -39,7 +39,7 @@ from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation.probe import Link
 from sparse_mpi.tools.figures.compare import all_of
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import refusing
 
 WIRES = (OWN, "packed", "packed+bf16")
 DESCRIPTION = """\
@@ -81,10 +81,8 @@ MEASURED = (
 def check(args: argparse.Namespace) -> list[list[Candidate]]:
     """Return who takes turns with whom; raises Refused unless the options are good."""
     wires = args.wires or [wire for wire in WIRES if any(accepts(name, wire) for name in args.algorithms)]
-    try:
+    with refusing("--"):
         return batches(candidates(args.algorithms, wires), args.batch)
-    except ValueError as error:
-        raise Refused(f"--{error}") from None
 
 
 def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:

@@ -20,7 +20,7 @@ from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.emulation.links import Links, RatePlayer
 from sparse_mpi.tools.emulation.probe import Link, probe
 from sparse_mpi.tools.launch.find import Mpiexec
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 
 RANKS = range(2, 17)
 DESCRIPTION = """\
@@ -50,10 +50,8 @@ millisecond's worth (at least 4 KiB) pass at once before it holds to its rate.
 def measure(args: argparse.Namespace) -> Iterator[Output]:
     """Set up, yield what links give, run the command, remove; yield its exit code."""
     command = args.command[args.command[:1] == ["--"] :]
-    try:
+    with refusing("--", "; for example --rate 1gbit,50mbit --every 30s"):
         rates = _schedule(args)
-    except ValueError as error:
-        raise Refused(f"--{error}; for example --rate 1gbit,50mbit --every 30s") from None
     first = rates.at(Fraction(0))
     with _launcher("bench network") as launcher:
         try:

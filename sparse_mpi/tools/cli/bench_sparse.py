@@ -37,7 +37,7 @@ from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 
 GLOO = "gloo"
 OURS = (AUTO, *ALGORITHMS)  # which may refuse their input by a ValueError, on all ranks alike
@@ -245,13 +245,11 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
 def _data(place: int, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray, np.ndarray, int]:
     """Return this rank's keys and values of one case, and how many keys there are."""
     made = [*(CASES[name] for name in args.cases), *map(filled, args.fill_in)]
-    try:
+    with refusing("--fill-in or --data: "):
         if place < len(made):
             keys = made[place](comm.rank, comm.size, args.n, args.entries)
             return keys, np.random.default_rng([9, comm.rank]).integers(1, 100, len(keys)).astype(np.float64), args.n
         keys, values = stored(args.data[place - len(made)], comm.rank, comm.size)
-    except ValueError as problem:
-        raise Refused(f"--fill-in or --data: {problem}") from None
     highest = np.array([keys.max(initial=0)], np.int64)
     return keys, values, int(comm.allreduce(highest, "max", control=True)[0]) + 1
 

@@ -17,7 +17,7 @@ from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.draw_volume import figure
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 from sparse_mpi.wire import WIRES
 
 DESCRIPTION = """\
@@ -100,14 +100,12 @@ def _made(text: str, args: argparse.Namespace) -> Algorithm:
 
 def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:
     """Return the gradients for that many ranks, and k."""
-    try:
+    with refusing("--gradients or --n: "):
         if args.n is not None or args.gradients not in gradients.KINDS:
             made = gradients.make(args.gradients, args.n, args.seed, ranks)
             return made, max(1, round(args.density * made.size))
         k = (args.k_per_rank or 64) * ranks
         return gradients.make(args.gradients, round(k / args.density), args.seed, ranks), k
-    except ValueError as error:
-        raise Refused(f"--gradients or --n: {error}") from None
 
 
 def _too_much(

@@ -24,7 +24,7 @@ from sparse_mpi.tools.cli.benchmark import Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation import schedule
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 
 SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is right
@@ -33,10 +33,8 @@ RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is r
 def fit(file: str) -> Iterator[Output]:
     """Measure the network between the ranks that MPI started; rank 0 prints, and writes ``file`` for --network."""
     comm = as_comm(None)
-    try:
+    with refusing("--fit: "):
         seconds = network_fit.measure(comm, SIZES)
-    except ValueError as error:
-        raise Refused(f"--fit: {error}") from None
     if comm.rank:
         return
     network = network_fit.nearest([1] * len(SIZES), SIZES, seconds)
@@ -57,14 +55,12 @@ def check(args: argparse.Namespace) -> Iterator[Output]:
             "--from FILE ... goes with --check FILE ..., with --check-ranks P ... or with both: fit to the former, "
             "predict the latter"
         )
-    try:
+    with refusing("--from, --check or --check-ranks: "):
         known, others = _divided(args)
         found = fitted(known)
         predictions = [found.predict(exchange) for exchange in progress(others, "predicting steps")]
         checks = calibration.by_rate(predictions)
         verdicts = advice.judged(predictions) if args.advise else []
-    except ValueError as error:
-        raise Refused(f"--from, --check or --check-ranks: {error}") from None
     yield f"fitted to P = {', '.join(map(str, found.ranks))}: {described(found)}\n"
     yield "\n\n".join(_table(rate, of) for rate, of in checks.items())
     if verdicts:
@@ -235,12 +231,10 @@ def run(args: argparse.Namespace) -> Iterator[Output]:
     if args.score is None:
         raise Refused("--run goes with --score, of a test that is to be reached, such as --score 0.95")
     fit, cluster = _cluster(args)
-    try:
+    with refusing("--run: "):
         run = steps.read_run(args.trained)
         needed = run.steps_to(args.score)
         seconds = steps.run_seconds(run, args.score, cluster, args.batch_seconds or None)
-    except ValueError as problem:
-        raise Refused(f"--run: {problem}") from None
     error = advice.error_of(run.way, fit)
     told = f"{seconds:.4g} s" + ("" if error is None else f" +- {error:.0%} of what is not the batch")
     yield (
@@ -254,17 +248,13 @@ def _cluster(args: argparse.Namespace) -> tuple[Fit | None, Cluster]:
     """Return the fit to --from, if there are records, and the cluster that the options describe."""
     if args.rate is None:
         raise Refused("--advise and --run need --rate, of a rank's link, such as --rate 1gbit")
-    try:
+    with refusing("--"):
         bits = schedule.parse(args.rate)
         if bits is None:
             raise ValueError("rate must be that of a link such as 1gbit, got none")
-    except ValueError as error:
-        raise Refused(f"--{error}") from None
-    try:
+    with refusing("--from: "):
         known = [exchange for record in args.records for exchange in calibration.read(record)]
         fit = fitted(known) if known else None
-    except ValueError as error:
-        raise Refused(f"--from: {error}") from None
     alpha = None if args.latency is None else args.latency * 1e-6
     cores = args.cores or float(args.ranks_per_node)
     return fit, advice.placed(fit.cluster if fit else TYPICAL, bits / 1e9, alpha, cores, args.ranks_per_node)

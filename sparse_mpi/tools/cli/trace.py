@@ -19,7 +19,7 @@ from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.draw_message_diagram import figure as draw_diagram
 from sparse_mpi.tools.figures.draw_timeline import trace as figure
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 
 RANKS = range(2, 65)
 STRIP_RANKS, STRIP_N = 5, 24  # at most, of a strip that can be read
@@ -45,13 +45,11 @@ def check(args: argparse.Namespace) -> None:
 
 def measure(args: argparse.Namespace) -> Iterator[Output]:
     """Record and lay out; yield a table of phases, and the record."""
-    try:
+    with refusing("--"):
         network, of = networks.named(args.network)
         made = gradients.make(
             args.gradients, 100_000 if args.n is None and args.gradients in gradients.KINDS else args.n, args.seed
         )
-    except ValueError as error:
-        raise Refused(f"--{error}") from None
     traces = [
         Trace(name, args.ranks, replay(record(name, made, args), network), args.ranks_per_node)
         for name in args.algorithms
