@@ -104,6 +104,7 @@ def test_bench_allreduce_measures_every_algorithm(tmp_path, monkeypatch, capsys)
         assert name in printed and measured["step"] > 0 and measured["bytes"] == 0
 
 
+@pytest.mark.full("a benchmark of several algorithms")
 def test_bench_takes_a_selector_and_a_wire_for_all_that_have_one(tmp_path):
     """Of dense there is no selection, and so nothing to write."""
     options = ["--algorithms", "dense", "topka", "oktopk", "--selector", "redsync", "--wire", "packed+int8"]

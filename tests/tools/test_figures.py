@@ -129,12 +129,12 @@ def test_batches_are_few_and_about_equally_large():
 @pytest.mark.thin(0, extension=("svg",))
 @pytest.mark.parametrize("extension", ["svg", "png", "pdf"])
 def test_both_variants_are_written_the_same_each_time(tmp_path, extension):
-    record, file = str(RESULTS / "volume-vgg.json"), tmp_path / f"volume.{extension}"
+    record, file = str(RESULTS / "overlap-timeline.json"), tmp_path / f"timeline.{extension}"
     assert main(["draw", record, "--plot", str(file)]) == 0
-    assert list(variants(file)) == [file, tmp_path / f"volume-dark.{extension}"]
+    assert list(variants(file)) == [file, tmp_path / f"timeline-dark.{extension}"]
     first = [name.read_bytes() for name in variants(file)]
     assert all(5000 < len(written) < 200_000 for written in first) and first[0] != first[1]
-    assert extension != "svg" or b">oktopk</text>" in first[0]
+    assert extension != "svg" or b">backward</text>" in first[0]
     main(["draw", record, "--plot", str(file)])
     assert [name.read_bytes() for name in variants(file)] == first
 
