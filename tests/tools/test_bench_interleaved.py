@@ -32,48 +32,20 @@ from sparse_mpi.tools.cli import bench_interleaved, bench_network, benchmark, ma
 from sparse_mpi.tools.cli.bench_interleaved import render, results
 from sparse_mpi.tools.figures import compare
 from sparse_mpi.tools.figures.style import write
-from sparse_mpi.wire import WIRES, Coo, Wire
+from sparse_mpi.wire import Coo, Wire
 
 DENSE = Cost(compute=0.0, messages=10, bytes=1e6)
 
 
 @dataclass(frozen=True)
-class Narrow(Coo):
-    """Another format."""
-
-
-@dataclass(frozen=True)
-class Rounded(Coo):
-    """One that loses something."""
-
-    lossless = False
-
-
-@dataclass(frozen=True)
-class Wired:
-    """An algorithm that takes a wire format."""
+class Exact:
+    """An algorithm that may not lose anything."""
 
     wire: Wire = Coo()
-
-
-@dataclass(frozen=True)
-class Exact(Wired):
-    """One that may not lose anything."""
 
     def __post_init__(self):
         if not self.wire.lossless:
             raise ValueError(self.wire)
-
-
-@pytest.fixture
-def wired(monkeypatch):
-    for registry, name, entry in (
-        (ALGORITHMS, "wired", Wired),
-        (ALGORITHMS, "exact", Exact),
-        (WIRES, "narrow", Narrow()),
-        (WIRES, "rounded", Rounded()),
-    ):
-        monkeypatch.setitem(registry, name, entry)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1e-5])
@@ -96,18 +68,18 @@ def test_a_ring_sends_almost_everything_twice():
     assert ring_bound(10**6, 4, 8e6) == pytest.approx(1.5)
 
 
-def test_everyone_competes_in_all_formats_it_accepts_and_none_twice(wired):
-    found = candidates(["topka", "wired", "exact"], ["own", "coo32", "narrow", "rounded"])
-    names = [each.name for each in found]
-    assert names[0] == "dense" and len(names) == len(set(names))
-    assert [name for name in names if name.startswith("wired")] == ["wired", "wired narrow", "wired rounded"]
-    assert [name for name in names if name.startswith("exact")] == ["exact", "exact narrow"]
-    assert [each.name for each in candidates(["dense", "wired"], ["narrow"])] == ["dense", "wired narrow"]
+def test_everyone_competes_in_all_formats_it_accepts_and_none_twice(monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "exact", Exact)
+    found = candidates(["topka", "exact"], ["own", "coo32", "packed", "packed+bf16"])
+    assert [each.name for each in found] == [
+        *("dense", "topka", "topka packed", "topka packed+bf16", "exact", "exact packed"),
+    ]
+    assert [each.name for each in candidates(["dense", "topka"], ["packed"])] == ["dense", "topka packed"]
 
 
-def test_a_format_that_nobody_accepts_is_named(wired):
-    with pytest.raises(ValueError, match="accepted by one of dense, wired, got wide; own"):
-        candidates(["wired"], ["own", "wide"])
+def test_a_format_that_nobody_accepts_is_named():
+    with pytest.raises(ValueError, match="accepted by one of dense, topka, got wide; own"):
+        candidates(["topka"], ["own", "wide"])
 
 
 def test_dense_is_in_every_batch():
