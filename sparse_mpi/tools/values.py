@@ -20,7 +20,8 @@ from argparse import (
     RawDescriptionHelpFormatter,
     _SubParsersAction,
 )
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -33,7 +34,6 @@ from sparse_mpi.network import networks
 from sparse_mpi.reduction.arguments import spelled
 from sparse_mpi.tools.analysis.gradients import KINDS
 from sparse_mpi.tools.emulation import schedule
-from sparse_mpi.tools.emulation import schedule as rates
 
 STATUS = 2  # of a process whose command line is wrong
 SHOWN = 2  # values of an example
@@ -48,6 +48,15 @@ class Refused(SystemExit):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.code = STATUS
+
+
+@contextmanager
+def refusing(before: str, after: str = "") -> Iterator[None]:
+    """Raise Refused for a ValueError within the ``with`` block: what it says, between ``before`` and ``after``."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(f"{before}{error}{after}") from None
 
 
 class Formatter(RawDescriptionHelpFormatter):
@@ -185,56 +194,40 @@ class Value(Generic[T]):
             raise ArgumentTypeError(f"must be {self.expected}, got {shlex.quote(text)}") from None
 
 
-def integer(least: int, most: int | None = None) -> Value[int]:
+def where(kind: Callable[[str], T], allowed: Callable[[T], object], expected: str, example: str) -> Value[T]:
+    """Return a converter to those values of a ``kind`` that are ``allowed``."""
+
+    def read(text: str) -> T:
+        value = kind(text)
+        if not text or not allowed(value):
+            raise ValueError
+        return value
+
+    return Value(read, expected, example)
+
+
+def integer(least: int, most: float = math.inf) -> Value[int]:
     """Return a converter to integers from ``least`` to ``most``."""
-
-    def read(text: str) -> int:
-        value = int(text)
-        if value < least or (most is not None and value > most):
-            raise ValueError
-        return value
-
-    return Value(read, f"an integer {f'>= {least}' if most is None else f'from {least} to {most}'}", str(max(least, 2)))
+    expected = f"an integer {f'>= {least}' if most == math.inf else f'from {least} to {most}'}"
+    return where(int, lambda value: least <= value <= most, expected, str(max(least, 2)))
 
 
-def _number(allowed: Callable[[float], bool], expected: str, example: str) -> Value[float]:
-    """Return a converter to those numbers that ``allowed`` is true of."""
-
-    def read(text: str) -> float:
-        value = float(text)
-        if not allowed(value):
-            raise ValueError
-        return value
-
-    return Value(read, expected, example)
-
-
-number = _number(lambda value: 0 <= value < math.inf, "a number >= 0", "0.5")
-positive = _number(lambda value: 0 < value < math.inf, "a number > 0", "0.5")
-finite = _number(math.isfinite, "a number", "0.9")
-share = _number(lambda value: 0 < value <= 1, "in (0, 1]", "0.01")
-part = _number(lambda value: 0 < value < 1, "in (0, 1)", "0.9")
-
-
-def _path(allowed: Callable[[Path], bool], expected: str, example: str) -> Value[Path]:
-    """Return a converter to those paths that ``allowed`` is true of."""
-
-    def read(text: str) -> Path:
-        if not text or not allowed(Path(text)):
-            raise ValueError
-        return Path(text)
-
-    return Value(read, expected, example)
+number = where(float, lambda value: 0 <= value < math.inf, "a number >= 0", "0.5")
+positive = where(float, lambda value: 0 < value < math.inf, "a number > 0", "0.5")
+finite = where(float, math.isfinite, "a number", "0.9")
+share = where(float, lambda value: 0 < value <= 1, "in (0, 1]", "0.01")
+part = where(float, lambda value: 0 < value < 1, "in (0, 1)", "0.9")
+text = where(str, str.strip, "a text that is not empty", "word")
 
 
 def file(example: str) -> Value[Path]:
     """Return a converter to the path of a file that is there."""
-    return _path(Path.is_file, "a file that is there", example)
+    return where(Path, Path.is_file, "a file that is there", example)
 
 
 def folder(example: str) -> Value[Path]:
     """Return a converter to the path of a folder that is there."""
-    return _path(Path.is_dir, "a folder that is there", example)
+    return where(Path, Path.is_dir, "a folder that is there", example)
 
 
 def new_file(example: str, suffixes: Sequence[str] = ()) -> Value[Path]:
@@ -244,7 +237,7 @@ def new_file(example: str, suffixes: Sequence[str] = ()) -> Value[Path]:
         return path.parent.is_dir() and not path.is_dir() and (not suffixes or path.suffix in suffixes)
 
     kind = f"a file that ends in {', '.join(suffixes)}" if suffixes else "a file"
-    return _path(allowed, f"{kind}, in a folder that is there", example)
+    return where(Path, allowed, f"{kind}, in a folder that is there", example)
 
 
 def new_folder(example: str) -> Value[Path]:
@@ -253,40 +246,18 @@ def new_folder(example: str) -> Value[Path]:
     def can_be_made(folder: Path) -> bool:
         return all(place.is_dir() for place in (folder, *folder.parents) if place.exists())
 
-    return _path(can_be_made, "a folder that is there or can be made", example)
+    return where(Path, can_be_made, "a folder that is there or can be made", example)
+
+
+def file_or(names: Sequence[str], expected: str, example: str) -> Value[str]:
+    """Return a converter to the name of a file that is there, or one of other ``names``."""
+    return where(str, lambda given: given in names or Path(given).is_file(), expected, example)
 
 
 record = new_file("record.json")
 figure = new_file("figure.png", FIGURES)
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text
-
-
-text = Value(_text, "a text that is not empty", "word")
-
-
-def _gradients(text: str) -> str:
-    """Return a kind of gradients, or the file of recorded ones."""
-    if text not in KINDS and not Path(text).is_file():
-        raise ValueError
-    return text
-
-
-gradients = Value(_gradients, f"{', '.join(KINDS)}, or a file of train/gradients.py", "independent")
-
-
-def _output(text: str) -> str:
-    """Return the file with the output of a job, or - for standard input."""
-    if text != "-" and not Path(text).is_file():
-        raise ValueError
-    return text
-
-
-output = Value(_output, "a file that is there, or -", "job.txt")
+gradients = file_or(list(KINDS), f"{', '.join(KINDS)}, or a file of train/gradients.py", "independent")
+output = file_or(["-"], "a file that is there, or -", "job.txt")
 
 
 def checked(check: Callable[[str], object], example: str, subject: str = "") -> Value[str]:
@@ -306,4 +277,4 @@ algorithm = checked(spelled, "oktopk:wire=packed", "algorithm")
 network = checked(networks.named, "10gbe", "network")
 every = checked(lambda given: [schedule.length(each) for each in given.split(",")], "30s", "every")
 turns = checked(lambda given: [schedule.link(each) for each in given.split(",")], "1gbit,50mbit", "rate")
-rate = checked(rates.parse, "100mbit", "rate")
+rate = checked(schedule.parse, "100mbit", "rate")

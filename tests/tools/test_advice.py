@@ -25,7 +25,7 @@ def offer(way, step, density=0.01, batch=1.0):
 def test_a_tiny_model_on_a_fast_network_stays_dense_and_a_big_one_on_a_slow_one_does_not():
     tiny = advice.advise(Job(2_000, 4, 0.0), TYPICAL.on(100), names=NAMES)
     assert tiny.best.dense and "leave it dense" in tiny.reason
-    big = advice.advise(Job(2_000_000, 4, 0.0), TYPICAL.on(0.1), names=NAMES)
+    big = advice.advise(Job(400_000, 4, 0.0), TYPICAL.on(0.02), names=NAMES)
     assert not big.best.dense and big.best.density == advice.USUAL
     dense = next(of for of in big.offers if of.dense)
     assert dense.step > 10 * big.best.step and big.offers[0].step <= big.best.step
@@ -108,7 +108,7 @@ def test_advice_is_judged_by_what_was_measured():
 @pytest.mark.parametrize("name", ["dense", "oktopk:wire=packed", "gtopk"])
 def test_a_program_of_a_short_gradient_scales_to_a_long_one(name):
     """Bytes are those of the whole gradient within a few percent; computing is not shorter."""
-    n, ranks = 1 << 20, 4
+    n, ranks = 1 << 18, 4
     whole, told = steps.program(name, n, 0.05, ranks), steps.program(name, n, 0.05, ranks, most_elements=1 << 10)
     assert sum(m[2] for m in told.messages) == pytest.approx(sum(m[2] for m in whole.messages), rel=0.06)
     assert sum(of.compute for rounds in told.rounds for of in rounds) > 0

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.emulation.schedule import DOWN, LEAST, MOST, describe, parse, show, trace, turns
 
 GBIT, SLOW = 10**9, 50_000_000
@@ -136,27 +135,3 @@ def test_a_wrong_trace_is_named_with_its_line(tmp_path, text, says):
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=f"trace {re.escape(str(file))}.*{re.escape(says)}"):
         trace(file, "1gbit", 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--rate", "1gbit,50mbit"], "--every must say how long"),
-        (["--every", "30s"], "--every needs several rates"),
-        (["--trace", "none.txt"], "argument --trace: must be a file that is there, got none.txt"),
-        (["--trace", __file__, "--every", "3s"], "--trace has all changes: leave --every out"),
-        (["--trace", __file__, "--rate", "1gbit,2gbit"], "--trace has all changes"),
-    ],
-)
-def test_wrong_options_end_before_anything_starts(monkeypatch, options, says):
-    monkeypatch.setattr("sparse_mpi.tools.emulation.hosts.emulate", None)
-    monkeypatch.setattr("sparse_mpi.tools.emulation.hosts.missing", None)
-    with pytest.raises(SystemExit, match=re.escape(says)):
-        main(["bench", "network", *options, "--", "bench", "select"])
-
-
-def test_a_record_that_cannot_be_written_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr("sparse_mpi.tools.emulation.hosts.emulate", None)
-    monkeypatch.setattr("sparse_mpi.tools.emulation.hosts.missing", list)
-    with pytest.raises(SystemExit, match="argument --log: must be a file, in a folder that is there, got"):
-        main(["bench", "network", "--log", str(tmp_path / "none" / "log"), "--", "bench", "select"])

@@ -6,7 +6,6 @@ import inspect
 import json
 import pydoc
 import re
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ import sparse_mpi
 from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.comm import NullComm
 from sparse_mpi.reduction.arguments import spelled
+from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.models import MODELS
 from sparse_mpi.tools.cli import benchmark, main
@@ -91,39 +91,25 @@ def test_help_of_functions_shows_round_numbers():
             assert not re.search(r"\d{7}", str(inspect.signature(made))), name
 
 
-def bench(file, *options):
-    """What the benchmark prints, and the record it writes."""
-    command = [
-        sys.executable,
-        "-m",
-        "sparse_mpi",
-        "bench",
-        "allreduce",
-        "--n",
-        "20000",
-        "--steps",
-        "1",
-        "--warmup",
-        "0",
-    ]
-    done = subprocess.run([*command, *options, "--json", str(file)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads(file.read_text())
+ALLREDUCE = ["bench", "allreduce", "--n", "20000", "--steps", "1", "--warmup", "0"]
 
 
-def test_bench_allreduce_measures_every_algorithm(tmp_path):
-    printed, record = bench(tmp_path / "r.json")
+def test_bench_allreduce_measures_every_algorithm(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "orig_argv", ["/bin/python", "-m", "sparse_mpi", *ALLREDUCE])
+    assert main([*ALLREDUCE, "--json", str(tmp_path / "r.json")]) == 0
+    printed, record = capsys.readouterr().out, json.loads((tmp_path / "r.json").read_text())
     assert list(record["algorithms"]) == list(ALGORITHMS) and record["ranks"] == 1
     assert record["command"].startswith("python -m sparse_mpi bench allreduce --n 20000") and record["versions"]["mpi"]
     for name, measured in record["algorithms"].items():
         assert name in printed and measured["step"] > 0 and measured["bytes"] == 0
 
 
-@pytest.mark.full("a benchmark of all algorithms")
+@pytest.mark.full("a benchmark of several algorithms")
 def test_bench_takes_a_selector_and_a_wire_for_all_that_have_one(tmp_path):
     """Of dense there is no selection, and so nothing to write."""
     options = ["--algorithms", "dense", "topka", "oktopk", "--selector", "redsync", "--wire", "packed+int8"]
-    _, record = bench(tmp_path / "r.json", *options)
+    assert main([*ALLREDUCE, *options, "--json", str(tmp_path / "r.json")]) == 0
+    record = json.loads((tmp_path / "r.json").read_text())
     selected = {name: measured["selected"] for name, measured in record["algorithms"].items()}
     assert (record["options"]["selector"], record["options"]["wire"]) == ("redsync", "packed+int8")
     assert selected["dense"] == 100 and 1 < selected["topka"] <= 2 and 1 < selected["oktopk"] <= 2
@@ -180,10 +166,23 @@ def test_interval_covers_the_median(count, first):
     assert interval([float(i) for i in reversed(range(count))]) == (first, count - 1 - first)
 
 
-def test_bench_select_without_a_gpu(monkeypatch):
+@pytest.mark.parametrize("of", ["", " on every rank"])
+def test_benchmarks_without_a_gpu(monkeypatch, of):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(SystemExit, match="--device gpu needs CuPy and a GPU"):
-        main(["bench", "select", "--device", "gpu", "--n", "2000"])
+    command = ["allreduce", "--steps", "1", "--warmup", "0"] if of else ["select"]
+    with pytest.raises(SystemExit, match=f"--device gpu needs CuPy and a GPU{of}: "):
+        main(["bench", *command, "--device", "gpu", "--n", "2000"])
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors", "parameters"),
+    [("vgg16", 54, 14_728_266), ("resnet50", 161, 25_557_032), ("bert-base", 199, 109_482_240)],
+)
+def test_models_have_the_published_numbers_of_parameters(model, tensors, parameters):
+    """VGG-16 is compared with the program's model in tests/train."""
+    shapes = [shape for _, shape in MODELS[model]()]
+    assert len(shapes) == tensors and Layout.of(shapes).size == parameters
+    assert len({name for name, _ in MODELS[model]()}) == tensors
 
 
 def test_algorithms_are_spelled_with_their_options():

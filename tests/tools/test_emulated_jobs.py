@@ -91,7 +91,7 @@ def handler():
 @pytest.mark.parametrize("calls", [0, 1, 8, 16])
 @pytest.mark.parametrize("number", [None, *emulation.STOPPING])
 def test_half_of_a_set_up_is_removed(possible, handler, monkeypatch, calls, number):
-    real, made = emulation._call, []
+    real, made = emulation.call, []
 
     def call(*command):
         made.append(command)
@@ -101,7 +101,7 @@ def test_half_of_a_set_up_is_removed(possible, handler, monkeypatch, calls, numb
             os.kill(os.getpid(), number)
         real(*command)
 
-    monkeypatch.setattr(emulation, "_call", call)
+    monkeypatch.setattr(emulation, "call", call)
     with pytest.raises(SystemExit if number else RuntimeError) as stop, emulate(2, None):
         raise AssertionError("it was set up")
     assert str(stop.value) == (str(128 + number) if number else "no more")
@@ -118,7 +118,7 @@ def test_an_ignored_signal_stays_ignored(possible, handler):
 
 def test_a_reason_of_the_system_is_passed_on(possible):
     with pytest.raises(RuntimeError, match="^ip netns delete sparse_mpi-none: .*No such file"):
-        emulation._call("ip", "netns", "delete", "sparse_mpi-none")
+        emulation.call("ip", "netns", "delete", "sparse_mpi-none")
 
 
 def test_leftovers_of_a_killed_process_are_removed(possible):

@@ -18,7 +18,6 @@ from sparse_mpi.tools.launch.find import INTEL_MPI
 from ..launch import ROOT
 
 PAIR = Hosts("sparse_mpi-7-0", 2, None, Path("folder"))
-FILES = launch.Files(Path("folder/agent"), Path("folder/rules"))
 
 
 @pytest.mark.parametrize(
@@ -57,17 +56,17 @@ def test_leftovers_are_those_of_dead_processes():
 
 
 def test_open_mpi_is_held_to_the_links():
-    line = " ".join(launch.open_mpi(PAIR, FILES))
+    line = " ".join(launch.open_mpi(PAIR))
     assert line.startswith("-n 2 -H 198.18.0.1:1,198.18.0.2:1 ")
     for option in ("pml ob1", "btl self,tcp", "btl_tcp_if_include 198.18.0.0/24", "mpi_yield_when_idle 1"):
         assert f"--mca {option}" in line
-    assert f"--prtemca plm_ssh_agent {FILES.agent}" in line and f"rules_filename {FILES.rules}" in line
+    assert "--prtemca plm_ssh_agent folder/agent" in line and "rules_filename folder/allreduce-rules" in line
 
 
 def test_mpich_is_held_to_the_links():
-    line = " ".join(launch.mpich(PAIR, FILES))
+    line = " ".join(launch.mpich(PAIR))
     assert line.startswith("-n 2 -ppn 1 -hosts 198.18.0.1,198.18.0.2 ")
-    assert f"-launcher-exec {FILES.agent} -iface switch" in line and "-genv FI_PROVIDER tcp" in line
+    assert "-launcher-exec folder/agent -iface switch" in line and "-genv FI_PROVIDER tcp" in line
 
 
 def test_an_mpi_that_cannot_be_held_to_the_links():

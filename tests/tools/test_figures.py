@@ -11,7 +11,7 @@ import pytest
 
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.cli.draw import KINDS, kind_of, read
-from sparse_mpi.tools.figures.style import DARK, DPI, LIGHT, MOST, NAME, apart, batches, drawn, variants, write
+from sparse_mpi.tools.figures.style import DARK, DPI, LIGHT, MOST, NAME, apart, batches, drawn, variants
 
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb
@@ -129,56 +129,28 @@ def test_batches_are_few_and_about_equally_large():
 @pytest.mark.thin(0, extension=("svg",))
 @pytest.mark.parametrize("extension", ["svg", "png", "pdf"])
 def test_both_variants_are_written_the_same_each_time(tmp_path, extension):
-    record, file = str(RESULTS / "volume-vgg.json"), tmp_path / f"volume.{extension}"
+    record, file = str(RESULTS / "overlap-timeline.json"), tmp_path / f"timeline.{extension}"
     assert main(["draw", record, "--plot", str(file)]) == 0
-    assert list(variants(file)) == [file, tmp_path / f"volume-dark.{extension}"]
+    assert list(variants(file)) == [file, tmp_path / f"timeline-dark.{extension}"]
     first = [name.read_bytes() for name in variants(file)]
-    assert all(len(written) > 5000 for written in first) and first[0] != first[1]
+    assert all(5000 < len(written) < 200_000 for written in first) and first[0] != first[1]
+    assert extension != "svg" or b">backward</text>" in first[0]
     main(["draw", record, "--plot", str(file)])
     assert [name.read_bytes() for name in variants(file)] == first
 
 
-def test_an_svg_keeps_its_glyphs_and_loses_digits(tmp_path):
-    records = records_of("volume-vgg")
-    write(partial(kind_of(records).figure, records), tmp_path / "v.svg")
-    text = (tmp_path / "v.svg").read_text()
-    assert "<!-- oktopk -->" in text and 'd="M 0 ' in text.replace("\n", " ") or "<path" in text
-    assert "scale(0.0" in text and len(text) < 90_000  # what scales a glyph has all its digits
-
-
 @pytest.mark.parametrize(
-    ("content", "options", "says"),
+    ("content", "says"),
     [
-        (None, [], "must be a file that is there"),
-        ("no json", [], "must be a record that a command wrote with --json"),
-        ("[1]", [], "must be a record that a command wrote with --json"),
-        ("{}", [], "records must be of one kind that has a figure"),
-        ('{"volumes": []}', [], "records must be of one kind that has a figure"),
-        ('{"decisions": [], "config": {}}', ["--kind", "gaps"], "of such records there is budget, got gaps"),
-        ("{}", ["--kind", "pie"], "must be one of compare, best"),
-        ("{}", ["--plot", "no/folder.svg"], "in a folder that is there"),
-        ("{}", ["--plot", "figure.no"], "a file that ends in .png, .svg, .pdf"),
+        ("[1]", "must be a record that a command wrote with --json"),
+        ("{}", "records must be of one kind that has a figure"),
+        ('{"volumes": []}', "records must be of one kind that has a figure"),
     ],
 )
-def test_a_bad_call_is_told_in_a_line(tmp_path, capsys, content, options, says):
-    if content is not None:
-        (tmp_path / "record.json").write_text(content)
-    assert refused(["draw", str(tmp_path / "record.json"), "--plot", str(tmp_path / "f.svg"), *options], capsys, says)
-
-
-def refused(words: list[str], capsys, says: str) -> bool:
-    """Return whether the command line is refused with status 2, in one line that says so."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    said = capsys.readouterr().err
-    return ended.value.code == 2 and said.count("\n") == 1 and says in said
-
-
-def test_records_of_several_kinds_are_refused(tmp_path, capsys):
-    both = [str(RESULTS / f"{name}.json") for name in ("volume-vgg", "select-cpu")]
-    assert refused(["draw", *both, "--plot", str(tmp_path / "f.svg")], capsys, "of one kind")
-    twice = [str(RESULTS / "predict-unseen.json")] * 2
-    assert refused(["draw", *twice, "--plot", str(tmp_path / "f.svg")], capsys, "shows one record, got 2")
+def test_a_file_that_has_no_figure_is_refused(tmp_path, content, says):
+    (tmp_path / "record.json").write_text(content)
+    with pytest.raises(SystemExit, match=says):
+        main(["draw", str(tmp_path / "record.json"), "--plot", str(tmp_path / "f.svg")])
 
 
 def test_a_trace_is_drawn_from_its_record_and_names_its_phases(tmp_path):

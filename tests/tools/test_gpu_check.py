@@ -127,8 +127,3 @@ def test_without_a_gpu_the_stages_are_taken_on_a_pretended_one(tmp_path, only, c
     assert record["measured"]["allreduce-2"]["ranks"] == 2 and record["pretended"] is True
     assert record["mpi"].keys() == {"library", "launcher"}
     assert gpu_check.page([], record | {"versions": {}}).splitlines()[0] in capsys.readouterr().out
-
-
-def test_without_a_gpu_a_benchmark_on_one_is_refused():
-    with pytest.raises(SystemExit, match="--device gpu needs CuPy and a GPU on every rank"):
-        main(["bench", "allreduce", "--device", "gpu", "--n", "100", "--steps", "1", "--warmup", "0"])

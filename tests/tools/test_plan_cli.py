@@ -54,43 +54,22 @@ def test_another_density_than_the_profile_was_measured_for(profile, tmp_path):
     assert [part.k for part in store.load(out).parts] == [75]
 
 
-@pytest.mark.thin(1)
-@pytest.mark.parametrize(("extension", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg")], ids=["png", "svg"])
 @pytest.mark.parametrize("options", [[], ["--overlap", "--cpu-lane", "--planner", "sparse"]], ids=["plain", "lanes"])
-def test_plot(profile, tmp_path, extension, begins, options):
+def test_plot(profile, tmp_path, options):
     pytest.importorskip("matplotlib")
-    figure = tmp_path / f"figure.{extension}"
+    figure = tmp_path / "figure.png"
     assert main(["plan", "--profile", profile, "--plot", str(figure), *options]) == 0
-    assert figure.read_bytes().startswith(begins) and figure.stat().st_size > 10_000
+    assert figure.read_bytes().startswith(b"\x89PNG") and figure.stat().st_size > 10_000
 
 
 def test_figure_names_what_it_shows(profile, tmp_path):
     pytest.importorskip("matplotlib")
-    import matplotlib
-
     figure = tmp_path / "figure.svg"
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        main(["plan", "--profile", profile, "--overlap", "--planner", "secopa", "--plot", str(figure)])
+    main(["plan", "--profile", profile, "--overlap", "--planner", "secopa", "--plot", str(figure)])
     text = figure.read_text()
     shown = ["all dense: step 20.5 s, exposed communication 7.5 s", "planned (secopa): step ", "select", "exchange"]
     for words in [*shown, "merge", "exposed", "communication", "seconds from the beginning of the step"]:
         assert words in text
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["--profile", "PROFILE", "--planner", "worst"], "greedy"),
-        (["--profile", "PROFILE", "--backward", "1"], "--backward has no effect with --profile"),
-        (["--profile", "PROFILE", "--plot", "figure.no"], "--plot: "),
-    ],
-)
-def test_wrong_calls_say_what_is_right(argv, says, profile, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(["plan", *(profile if word == "PROFILE" else word for word in argv)])
-    assert stop.value.code not in (0, None)
-    assert says in capsys.readouterr().err + str(stop.value.code)
 
 
 def test_an_altered_profile_and_too_large_a_search_are_refused(profile, tmp_path):

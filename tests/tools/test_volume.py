@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,8 +15,6 @@ from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.tools.analysis.recording import Call
 from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.cli.benchmark import save
-from sparse_mpi.tools.figures.draw_volume import figure
 
 
 def counted(name, ranks=4, kind="independent", n=4000, k=200, steps=2, warmup=1):
@@ -135,12 +132,3 @@ def test_table_phases_record_and_what_is_skipped(tmp_path, capsys):
     ][0]["within"]
     assert main(["bench", "volume", "--ranks", "2", "--algorithms", "topka", "--most-gigabytes", "1e-9"]) == 0
     assert "GB of vectors, more than --most-gigabytes 1e-09" in capsys.readouterr().out
-
-
-def test_figure(tmp_path):
-    pytest.importorskip("matplotlib")
-    found = [counted(name, ranks, steps=1).record() for name in ("topka", "gtopk") for ranks in (2, 4)]
-    save(partial(figure, [{"volumes": found}]), str(tmp_path / "v.svg"))
-    assert "8(P-1)/P" in (tmp_path / "v.svg").read_text()
-    with pytest.raises(SystemExit, match="--plot"):
-        save(partial(figure, [{"volumes": found}]), str(tmp_path / "v.unknown"))

@@ -79,7 +79,8 @@ def advise(
         tell(f"{way} at {density:g}")
         program = steps.program(way, job.n, density, job.ranks)
         outcome = simulate(program, cluster).longer(fit.longer(way) if fit else 1.0)
-        return offered(way, density, job, outcome, error_of(way, fit))
+        exposed = overlapped(outcome, job.batch) if job.overlap else outcome.step
+        return Offer(way, density, 1, job.batch + exposed, exposed, error_of(way, fit))
 
     # Compare all at one density, and the fastest of them at the others.
     at = USUAL if USUAL in densities else densities[0]
@@ -95,12 +96,6 @@ def everything() -> list[str]:
     names = [name for name in ALGORITHMS if predictable(name)]
     wires = [wire for wire in WIRES if any(accepts(name, wire) for name in names)]
     return [c.algorithm if c.wire == OWN else f"{c.algorithm}:wire={c.wire}" for c in candidates(names, wires)]
-
-
-def offered(way: str, density: float, job: Job, outcome: Outcome, error: float | None = None) -> Offer:
-    """Return the offer of a way whose reduction was simulated."""
-    exposed = overlapped(outcome, job.batch) if job.overlap else outcome.step
-    return Offer(way, density, 1, job.batch + exposed, exposed, error)
 
 
 def overlapped(outcome: Outcome, batch: float) -> float:

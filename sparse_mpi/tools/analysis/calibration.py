@@ -181,17 +181,13 @@ class Fit(NamedTuple):
 
 def predict(exchange: Exchange, cluster: Cluster) -> Prediction:
     """Return what ``cluster`` predicts for a measured step: on its links and its cores, all ranks on one machine."""
-    there = site(exchange, cluster)
+    there = replace(cluster, cores=exchange.cores, node=exchange.ranks)
+    if exchange.gbit is not None:
+        there = there.on(exchange.gbit, exchange.burst)
     program = steps.program(exchange.spelled, exchange.n, exchange.density, exchange.ranks)
     outcome = simulate(program, there)
     seconds = max(outcome.exchanges) if exchange.longest else min(outcome.exchanges)
     return Prediction(exchange, max(seconds, 1e-9), outcome.step)
-
-
-def site(exchange: Exchange, cluster: Cluster) -> Cluster:
-    """Return ``cluster`` with the links and cores on which a step was measured."""
-    there = replace(cluster, cores=exchange.cores, node=exchange.ranks)
-    return there if exchange.gbit is None else there.on(exchange.gbit, exchange.burst)
 
 
 def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
@@ -208,7 +204,9 @@ def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
     names = (*FITTED[: len(measured) - len(unknown)], *unknown)
 
     def loss(cluster: Cluster) -> float:
-        return statistics.fmean(_off(predict(exchange, cluster)) for exchange in measured)
+        told = [(of, of.measured) for of in (predict(exchange, cluster) for exchange in measured)]
+        ratios = [ratio for of, was in told for ratio in (of.seconds / was.seconds, of.step / was.step)]
+        return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
 
     found = nearest(start, names, loss)
     return Fit(found, [predict(exchange, found) for exchange in measured])
@@ -232,31 +230,15 @@ def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], floa
     return found
 
 
-def _off(prediction: Prediction) -> float:
-    ratios = (prediction.seconds / prediction.measured.seconds, prediction.step / prediction.measured.step)
-    return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
-
-
-class Check(NamedTuple):
-    """What is predicted for other steps than those fitted to, at one rate."""
-
-    rate: str
-    predictions: list[Prediction]
-
-    @property
-    def median_error(self) -> float:
-        """Return the median of the absolute relative errors of the exchange."""
-        return statistics.median(abs(of.error) for of in self.predictions)
-
-    @property
-    def median_step_error(self) -> float:
-        """Return the median of the absolute relative errors of the step."""
-        return statistics.median(abs(of.step_error) for of in self.predictions)
-
-
-def by_rate(predictions: Iterable[Prediction]) -> list[Check]:
+def by_rate(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
     """Return the predictions of each rate."""
     found = defaultdict(list)
     for prediction in predictions:
         found[prediction.measured.rate].append(prediction)
-    return [Check(rate, of) for rate, of in found.items()]
+    return dict(found)
+
+
+def median_errors(predictions: Sequence[Prediction]) -> tuple[float, float]:
+    """Return the medians of the absolute relative errors of exchanges and of steps."""
+    exchange = statistics.median(abs(of.error) for of in predictions)
+    return exchange, statistics.median(abs(of.step_error) for of in predictions)

@@ -8,14 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparse_mpi.comm import Comm
 from sparse_mpi.comm.buffers import row_bytes
-from sparse_mpi.comm.world import World
-from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.tools.analysis.gradients import Gradients
-from sparse_mpi.tools.analysis.recording import Call, RecordingComm
+from sparse_mpi.tools.analysis.recording import Call, Step, watched
 
 BARE = ("topka", "gtopk", "oktopk")  # algorithms whose messages are pairs of index and value, and nothing else
 
@@ -50,19 +47,13 @@ class MessageDiagram(NamedTuple):
 def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> MessageDiagram:
     """Return step ``step``, from 1, of an algorithm."""
 
-    def calls(comm: Comm) -> tuple[list[Call], np.ndarray, np.ndarray]:
-        recording = RecordingComm(comm, keep=True)
-        reducer = SparseAllreduce(made.size, density=density, comm=recording, algorithm=algorithm_spelled(name))
-        for number in range(step):
-            recording.restart()
-            gradient = made.at(number, comm.rank)
-            returned = reducer.step(gradient.copy())
-            result = returned.to_dense() if isinstance(returned, SparseVector) else returned
-        return recording.record, gradient, result
+    def see(step: Step) -> tuple[list[Call], np.ndarray, np.ndarray]:
+        result = step.total.to_dense() if isinstance(step.total, SparseVector) else step.total
+        return list(step.comm.record), step.gradient, result
 
-    found = World(ranks).run(calls)
-    gradients = np.stack([gradient for _, gradient, _ in found])
-    return MessageDiagram(name, gradients, exchanges([record for record, _, _ in found], name in BARE), found[0][2])
+    seen = watched(algorithm_spelled(name), made, ranks, step, see, keep=True, density=density)
+    records, gradients, results = zip(*(steps[-1] for steps in seen), strict=True)
+    return MessageDiagram(name, np.stack(gradients), exchanges(records, name in BARE), results[0])
 
 
 def exchanges(records: Sequence[Sequence[Call]], bare: bool) -> list[Exchange]:

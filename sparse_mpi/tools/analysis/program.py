@@ -28,7 +28,7 @@ round when all that it sent in it has left and all that it is to receive has arr
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple, NoReturn
 
@@ -56,10 +56,23 @@ def scheduled(calls: Sequence[Call]) -> list[Planned]:
         raise ValueError(f"calls must be of one collective, got {', '.join(sorted({call.name for call in calls}))}")
     if len(calls) == 1:
         return []
-    if name == "alltoallv":
-        return _alltoallv(calls)
-    messages = _announcement(calls) + _BY_NAME[name](calls)
-    return [message._replace(source=members[message.source], dest=members[message.dest]) for message in messages]
+    size, length, control = len(calls), calls[0].bytes, calls[0].control
+    counts: list[Planned] = []  # which receivers do not know: 8 bytes down a tree, or 4 gathered from each
+    match name:
+        case "alltoallv":
+            return _alltoallv(calls)
+        case "allreduce":
+            messages = _allreduce(length, size, control)
+        case "bcast":
+            root = members.index(calls[0].root)
+            messages, counts = binomial(length, size, root, control), binomial(8, size, root, True)
+        case "barrier":
+            messages = bruck([0] * size)
+        case _:
+            messages, counts = bruck([call.bytes for call in calls], control), bruck([4] * size, True)
+    rounds = counts[-1].round + 1 if calls[0].announced else 0
+    first = [message._replace(round=message.round - rounds) for message in counts if calls[0].announced]
+    return [m._replace(source=members[m.source], dest=members[m.dest]) for m in (*first, *messages)]
 
 
 def _alltoallv(calls: Sequence[Call]) -> list[Planned]:
@@ -73,70 +86,31 @@ def _alltoallv(calls: Sequence[Call]) -> list[Planned]:
     ]
 
 
-def _announcement(calls: Sequence[Call]) -> list[Planned]:
-    """Return the messages of counts that receivers do not know: 8 bytes down a tree, or 4 gathered from each."""
-    if not calls[0].announced:
-        return []
-    if calls[0].name == "bcast":
-        messages = binomial(8, len(calls), _root(calls))
-    else:
-        messages = bruck([4] * len(calls))
-    rounds = messages[-1].round + 1
-    return [message._replace(round=message.round - rounds, control=True) for message in messages]
-
-
-def _allgather(calls: Sequence[Call]) -> list[Planned]:
-    return [message._replace(control=calls[0].control) for message in bruck([call.bytes for call in calls])]
-
-
-def _allreduce(calls: Sequence[Call]) -> list[Planned]:
+def _allreduce(length: int, size: int, control: bool) -> list[Planned]:
     """Return the messages that reduce blocks, an allgather run backwards, and of the allgather of the sums."""
-    size, length, control = len(calls), calls[0].bytes, calls[0].control
-    gathering = bruck([length * (rank + 1) // size - length * rank // size for rank in range(size)])
+    gathering = bruck([length * (rank + 1) // size - length * rank // size for rank in range(size)], control)
     rounds = gathering[-1].round + 1
-    scattering = [Planned(rounds - 1 - m.round, m.dest, m.source, m.bytes, control) for m in reversed(gathering)]
-    return scattering + [m._replace(round=rounds + m.round, control=control) for m in gathering]
+    scattering = [m._replace(round=rounds - 1 - m.round, source=m.dest, dest=m.source) for m in reversed(gathering)]
+    return scattering + [m._replace(round=rounds + m.round) for m in gathering]
 
 
-def _bcast(calls: Sequence[Call]) -> list[Planned]:
-    messages = binomial(calls[0].bytes, len(calls), _root(calls))
-    return [message._replace(control=calls[0].control) for message in messages]
-
-
-def _root(calls: Sequence[Call]) -> int:
-    return calls[0].members.index(calls[0].root)
-
-
-def _barrier(calls: Sequence[Call]) -> list[Planned]:
-    return bruck([0] * len(calls))
-
-
-_BY_NAME: dict[str, Callable[[Sequence[Call]], list[Planned]]] = {
-    "allgather": _allgather,
-    "allgatherv": _allgather,
-    "allreduce": _allreduce,
-    "bcast": _bcast,
-    "barrier": _barrier,
-}
-
-
-def bruck(sizes: Sequence[int]) -> list[Planned]:
+def bruck(sizes: Sequence[int], control: bool = False) -> list[Planned]:
     """Return the messages of an allgather of blocks of ``sizes`` ``(P,)`` bytes, for any P."""
     size, messages, gap = len(sizes), [], 1
     while gap < size:
         held = min(gap, size - gap)
         for rank in range(size):
             length = sum(sizes[(rank + block) % size] for block in range(held))
-            messages.append(Planned(gap.bit_length() - 1, rank, (rank - gap) % size, length))
+            messages.append(Planned(gap.bit_length() - 1, rank, (rank - gap) % size, length, control))
         gap *= 2
     return messages
 
 
-def binomial(length: int, size: int, root: int) -> list[Planned]:
+def binomial(length: int, size: int, root: int, control: bool = False) -> list[Planned]:
     """Return the messages of a broadcast of ``length`` bytes from ``root`` to ``size`` ranks."""
     rounds = (size - 1).bit_length()
     return [
-        Planned(number, (above + root) % size, (above + gap + root) % size, length)
+        Planned(number, (above + root) % size, (above + gap + root) % size, length, control)
         for number in range(rounds)
         for gap in [1 << (rounds - 1 - number)]
         for above in range(0, size - gap, 2 * gap)

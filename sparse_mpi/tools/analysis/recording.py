@@ -1,20 +1,30 @@
-"""A communicator that records the calls on it: which method, called from where, and how many bytes for whom."""
+"""A communicator that records the calls on it: which method, called from where, and how many bytes for whom.
+
+Steps of an algorithm that are watched by it, among ranks in this one process.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import process_time
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Counts, Traffic, forwarding
 from sparse_mpi.comm.base import Take
 from sparse_mpi.comm.buffers import row_bytes
+from sparse_mpi.comm.world import World
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.tools.analysis.gradients import Gradients
+
+T = TypeVar("T")
 
 VIEWS = (forwarding.__name__,)
 
@@ -173,3 +183,41 @@ def _place(frame: FrameType | None) -> str:
     if frame is None:
         return ""
     return f"{frame.f_globals.get('__name__', '').rpartition('.')[2]}.{frame.f_code.co_name.lstrip('_')}"
+
+
+class Step(NamedTuple):
+    """What there is to see of a step on one rank, after it."""
+
+    number: int  # from 0
+    gradient: np.ndarray
+    total: SparseVector | Array
+    reducer: SparseAllreduce
+    comm: RecordingComm  # with the calls of this step alone
+
+
+def watched(
+    algorithm: Algorithm,
+    gradients: Gradients,
+    ranks: int,
+    steps: int,
+    see: Callable[[Step], T],
+    keep: bool = False,
+    **options: Any,
+) -> list[list[T]]:
+    """Take steps on the ranks of a `World`; return what ``see`` finds in each step of each rank.
+
+    It looks at every rank after each of its steps, while others wait. ``options`` are those of `SparseAllreduce`.
+    """
+
+    def run(comm: Comm) -> list[T]:
+        recording = RecordingComm(comm, keep=keep)
+        reducer = SparseAllreduce(gradients.size, comm=recording, algorithm=algorithm, **options)
+        seen = []
+        for number in range(steps):
+            gradient = gradients.at(number, comm.rank)
+            recording.restart()
+            total = reducer.step(gradient)
+            seen.append(see(Step(number, gradient, total, reducer, recording)))
+        return seen
+
+    return World(ranks).run(run)

@@ -17,15 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
-from sparse_mpi.comm import Comm
-from sparse_mpi.comm.world import World
 from sparse_mpi.network.cluster import Cluster
 from sparse_mpi.network.simulator import Program, simulate
-from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import algorithm_spelled, takes
 from sparse_mpi.tools.analysis import gradients
 from sparse_mpi.tools.analysis.program import compiled
-from sparse_mpi.tools.analysis.recording import Call, RecordingComm
+from sparse_mpi.tools.analysis.recording import Call, watched
 from sparse_mpi.tools.analysis.volume import short_length
 
 MOST_ELEMENTS = 1 << 24  # of all ranks together: what is recorded at full length
@@ -52,28 +49,18 @@ def program(name: str, n: int, density: float, ranks: int, most_elements: int = 
 
 def recorded(algorithm: Algorithm, n: int, density: float, ranks: int) -> Recorded:
     """Run some steps on the ranks of a `World`; return the one of median calls and, of such, median computing."""
-    made = gradients.make("independent", n)
     plain = isinstance(algorithm, ALGORITHMS["dense"])  # a sum that leaves nothing to remember
-    feedback = "none" if plain else "residual"
-
-    def run(comm: Comm) -> list[tuple[list[Call], float]]:
-        recording = RecordingComm(comm)
-        reducer = SparseAllreduce(n, density=density, comm=recording, algorithm=algorithm, feedback=feedback)
-        steps = []
-        for step in range(WARMUP + COUNTED):
-            gradient = made.at(step, comm.rank)
-            recording.restart()
-            reducer.step(gradient)
-            steps.append((list(recording.record), recording.computed()))
-        return steps[WARMUP:]
-
-    steps: list[Recorded] = [list(step) for step in zip(*World(ranks).run(run), strict=True)]
-    return sorted(steps, key=lambda step: (calls(step), computing(step)))[COUNTED // 2]
-
-
-def calls(step: Recorded) -> int:
-    """Return the number of calls that all ranks together make."""
-    return sum(len(made) for made, _ in step)
+    seen = watched(
+        algorithm,
+        gradients.make("independent", n),
+        ranks,
+        WARMUP + COUNTED,
+        lambda step: (list(step.comm.record), step.comm.computed()),
+        density=density,
+        feedback="none" if plain else "residual",
+    )
+    counted: list[Recorded] = [list(step) for step in zip(*seen, strict=True)][WARMUP:]
+    return sorted(counted, key=lambda step: (sum(len(calls) for calls, _ in step), computing(step)))[COUNTED // 2]
 
 
 def computing(step: Recorded) -> float:

@@ -23,15 +23,13 @@ import numpy as np
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm import Comm, Traffic
-from sparse_mpi.comm.world import World
-from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.comm import Traffic
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import Wrapper
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.tools.analysis.gradients import Gradients
-from sparse_mpi.tools.analysis.recording import Call, RecordingComm
+from sparse_mpi.tools.analysis.recording import Call, Step, watched
 from sparse_mpi.wire import Coo
 
 
@@ -125,13 +123,12 @@ class Volume:
         }
 
 
-class _RankRecord(NamedTuple):
-    """The numbers of one rank after a run, one item for each counted step."""
+class _Seen(NamedTuple):
+    """The numbers of one step of one rank."""
 
-    k: int
-    reports: list[StepReport]
-    phases: list[dict[str, Traffic]]
-    between: list[float]  # bytes
+    report: StepReport
+    phases: dict[str, Traffic]
+    between: float  # bytes
 
 
 def count(
@@ -148,24 +145,18 @@ def count(
     """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up."""
     union, observed = instrumented(algorithm, gradients.size, ranks)
 
-    def run(comm: Comm) -> _RankRecord:
-        recording = RecordingComm(comm)
-        reducer = SparseAllreduce(gradients.size, k=k, comm=recording, algorithm=observed)
-        counted = _RankRecord(reducer.k, [], [], [])
-        for step in range(warmup + steps):
-            recording.record.clear()
-            reducer.step(gradients.at(step, comm.rank))
-            assert reducer.report is not None
-            counted.reports.append(reducer.report)
-            counted.phases.append(_by_phase(recording))
-            counted.between.append(sum(leaving(call, comm.rank, ranks_per_node) for call in recording.record))
-            if comm.rank == 0:
-                progress()
-        after = slice(warmup, None)
-        return _RankRecord(counted.k, counted.reports[after], counted.phases[after], counted.between[after])
+    def see(step: Step) -> _Seen:
+        if step.comm.rank == 0:
+            progress()
+        assert step.reducer.report is not None, "a step was made"
+        phases: dict[str, Traffic] = {}
+        for call in step.comm.record:
+            phases[call.phase] = phases.get(call.phase, Traffic()) + call.counted
+        between = sum(leaving(call, step.comm.rank, ranks_per_node) for call in step.comm.record)
+        return _Seen(step.reducer.report, phases, between)
 
-    records = World(ranks).run(run)
-    return _summary(algorithm, name, gradients.size, records, [] if union is None else union.counts[warmup:])
+    seen = [rank[warmup:] for rank in watched(observed, gradients, ranks, warmup + steps, see, k=k)]
+    return _summary(algorithm, name, gradients.size, k, seen, [] if union is None else union.counts[warmup:])
 
 
 def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, float, float]:
@@ -207,44 +198,35 @@ def merged(algorithm: Algorithm, n: int, k: int, ranks: int) -> float:
     return ranks * plain.bound(Layout.of(n), k, ranks).pairs
 
 
-def _by_phase(recording: RecordingComm) -> dict[str, Traffic]:
-    """Add up the traffic of the recorded calls of each phase."""
-    added: dict[str, Traffic] = {}
-    for call in recording.record:
-        added[call.phase] = added.get(call.phase, Traffic()) + call.counted
-    return added
-
-
-def _summary(algorithm: Algorithm, name: str, n: int, records: list[_RankRecord], covered: list[int]) -> Volume:
-    """Put the numbers of all ranks into one record; ``covered``: distinct entries selected in each step."""
-    ranks, k, steps = len(records), records[0].k, len(records[0].reports)
-    reports = [report for rank in records for report in rank.reports]
-    traffic = [report.traffic for report in reports]
-    sent = [[rank.reports[step].traffic.sent for rank in records] for step in range(steps)]
+def _summary(algorithm: Algorithm, name: str, n: int, k: int, seen: list[list[_Seen]], covered: list[int]) -> Volume:
+    """Put the steps of all ranks into one record; ``covered``: distinct entries selected in each step."""
+    ranks, every = len(seen), [step for rank in seen for step in rank]
+    traffic = [step.report.traffic for step in every]
+    sent = [[each.report.traffic.sent for each in step] for step in zip(*seen, strict=True)]
     words, control, messages = formula(algorithm, n, k, ranks)
-    busiest = max(records, key=lambda rank: sum(r.traffic.sent + r.traffic.control for r in rank.reports))
+    busiest = max(seen, key=lambda rank: sum(s.report.traffic.sent + s.report.traffic.control for s in rank))
     return Volume(
         name,
         ranks,
         n,
         k,
-        steps,
+        len(sent),
         words=statistics.mean(t.sent for t in traffic) / WORD,
-        between=statistics.mean(sent for rank in records for sent in rank.between) / WORD,
+        between=statistics.mean(step.between for step in every) / WORD,
         most_words=max(t.sent for t in traffic) / WORD,
         control=statistics.mean(t.control for t in traffic),
         most_control=max(t.control for t in traffic),
         messages=max(t.messages for t in traffic),
         imbalance=statistics.mean(max(step) * ranks / sum(step) if sum(step) else 1.0 for step in sent),
-        selected=statistics.mean(report.selected for report in reports) / k,
-        total=statistics.mean(report.total for report in reports) / k,
+        selected=statistics.mean(step.report.selected for step in every) / k,
+        total=statistics.mean(step.report.total for step in every) / k,
         fill_in=statistics.mean(covered) / k if covered else None,
         formula_words=words,
         formula_control=control,
         formula_messages=messages,
         lowest=8 * k * (ranks - 1) / ranks,
-        slowest=_mean([report.traffic for report in busiest.reports]),
-        phases=_phases(records),
+        slowest=_mean([step.report.traffic for step in busiest]),
+        phases=_phases([step.phases for step in every]),
     )
 
 
@@ -257,9 +239,8 @@ def _mean(traffic: list[Traffic]) -> Traffic:
     return Traffic(sent, received, messages, control, summed.seconds / len(traffic))
 
 
-def _phases(records: list[_RankRecord]) -> dict[str, Phase]:
+def _phases(steps: list[dict[str, Traffic]]) -> dict[str, Phase]:
     """Return the traffic of each phase, in the order in which phases first occur."""
-    steps = [step for rank in records for step in rank.phases]
     found = {}
     for name in dict.fromkeys(name for step in steps for name in step):
         sent = [step.get(name, Traffic()) for step in steps]

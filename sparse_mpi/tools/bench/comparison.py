@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter, process_time
@@ -28,21 +29,6 @@ from sparse_mpi.tools.bench.progress import Bar
 T = TypeVar("T")
 
 
-class _Meter:
-    """Processor time outside calls: ``computing`` seconds up to the last one, which ended at ``since``."""
-
-    def __init__(self) -> None:
-        self.computing, self.since = 0.0, process_time()
-
-    def outside(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns; its time does not count."""
-        self.computing += process_time() - self.since
-        try:
-            return call()
-        finally:
-            self.since = process_time()
-
-
 class ProcessorTime(ForwardingComm):
     """A `Comm` that counts the processor time of this process outside its calls.
 
@@ -50,20 +36,25 @@ class ProcessorTime(ForwardingComm):
     own, if memory were as fast for all at once. With several threads it is the sum over them.
     """
 
-    def __init__(self, comm: Comm, meter: _Meter | None = None) -> None:
+    def __init__(self, comm: Comm, whole: ProcessorTime | None = None) -> None:
         super().__init__(comm)
-        self._meter = meter or _Meter()
+        self._whole = whole or self  # what is computed between calls of a part counts there
+        self._computing, self._since = 0.0, process_time()  # seconds up to the last call, which ended then
 
     def _around(self, call: Callable[[], T]) -> T:
-        return self._meter.outside(call)
+        self._whole._computing = self.elapsed()
+        try:
+            return call()
+        finally:
+            self._whole._since = process_time()
 
     def split(self, color: int) -> ProcessorTime:
         """As of any `Comm`; what is computed between calls of the part counts here."""
-        return ProcessorTime(super().split(color), self._meter)
+        return ProcessorTime(super().split(color), self._whole)
 
     def elapsed(self) -> float:
         """Seconds of processor time outside calls so far."""
-        return self._meter.computing + process_time() - self._meter.since
+        return self._whole._computing + process_time() - self._whole._since
 
 
 BASELINE = "dense"
@@ -84,32 +75,9 @@ class Candidate:
         """As tables have it: ``oktopk``, or ``oktopk packed``."""
         return self.algorithm if self.wire == OWN else f"{self.algorithm} {self.wire}"
 
-    @property
-    def is_baseline(self) -> bool:
-        """Return True for the dense sum that all others are compared with."""
-        return self == Candidate(BASELINE)
-
     def make(self) -> Algorithm:
         """Return the algorithm itself."""
         return make_algorithm(self.algorithm, {} if self.wire == OWN else {"wire": self.wire})
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What is measured.
-
-    Args:
-        density: share of the elements that is sent.
-        steps: of each candidate that count, after ``warmup`` more.
-        seconds: after which a candidate that has made `MIN_STEPS` steps makes no more, warm-up included.
-        seed: of the gradients.
-    """
-
-    density: float
-    steps: int
-    warmup: int
-    seconds: float
-    seed: int
 
 
 def accepts(algorithm: str, wire: str) -> bool:
@@ -141,10 +109,12 @@ def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
 
 
 def take_turns(
-    entered: Sequence[Candidate], layout: Layout, rules: Rules, comm: Comm, bar: Bar
+    entered: Sequence[Candidate], layout: Layout, rules: Namespace, comm: Comm, bar: Bar
 ) -> dict[str, np.ndarray]:
     """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
 
+    By the ``rules``, ``density`` of the elements is sent in ``steps`` that count, after ``warmup`` more, of gradients
+    drawn by ``seed``; a candidate that has made `MIN_STEPS` steps makes no more after ``seconds``, warm-up included.
     ``bar`` moves on with every step of all candidates.
     """
     clock = ProcessorTime(comm)
@@ -168,16 +138,16 @@ def take_turns(
     return {name: comm.allgather(np.array(rows[rules.warmup :]), control=True) for name, rows in samples.items()}
 
 
-def _enter(candidate: Candidate, layout: Layout, rules: Rules, comm: Any) -> SparseAllreduce:
+def _enter(candidate: Candidate, layout: Layout, rules: Namespace, comm: Any) -> SparseAllreduce:
     """Make the reducer of a candidate.
 
     A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step.
     """
-    feedback = "none" if candidate.is_baseline else "residual"
+    feedback = "none" if candidate == Candidate(BASELINE) else "residual"
     return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
 
 
-def _gradients(size: int, rules: Rules, rank: int) -> Iterator[np.ndarray]:
+def _gradients(size: int, rules: Namespace, rank: int) -> Iterator[np.ndarray]:
     """``(n,)`` float32, Gaussian, shifted by a random distance from step to step, the same on all ranks."""
     base = np.random.default_rng([rules.seed, rank]).standard_normal(size, np.float32)
     for shift in np.random.default_rng(rules.seed).integers(0, size, rules.warmup + rules.steps):

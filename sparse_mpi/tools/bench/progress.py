@@ -12,7 +12,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, time
-from types import TracebackType
 from typing import Any, TextIO, TypeVar
 
 from sparse_mpi.comm.runtime import told_terminal
@@ -54,9 +53,7 @@ class Bar:
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparse_mpi.tools.bench.records import program, versions
-from sparse_mpi.tools.cli import bench, doctor, draw, gpu_check, plan, run, tables
+from sparse_mpi.tools.cli import doctor, draw, gpu_check, plan, run, tables
+from sparse_mpi.tools.cli.bench_allreduce import AGREE, ALLREDUCE, ELASTIC
+from sparse_mpi.tools.cli.bench_energy import ENERGY
+from sparse_mpi.tools.cli.bench_interleaved import COMPARE, INTERLEAVED
+from sparse_mpi.tools.cli.bench_network import NETWORK
+from sparse_mpi.tools.cli.bench_select import SELECT, WIRE_FORMATS
+from sparse_mpi.tools.cli.bench_sparse import SPARSE
+from sparse_mpi.tools.cli.bench_sparse_compare import SPARSE_COMPARE, SPARSE_VOLUME
+from sparse_mpi.tools.cli.bench_volume import VOLUME
 from sparse_mpi.tools.cli.predict import PREDICT
 from sparse_mpi.tools.cli.trace import TRACE
 from sparse_mpi.tools.values import Parser, Refused
+
+BENCHMARKS = (
+    *(ALLREDUCE, INTERLEAVED, COMPARE, SELECT, SPARSE, SPARSE_COMPARE, SPARSE_VOLUME),
+    *(WIRE_FORMATS, VOLUME, ENERGY, ELASTIC, AGREE, NETWORK),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +45,12 @@ def parser() -> Parser:
     )
     made.set_defaults(run=None)
     commands = made.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (run, tables, bench, TRACE, PREDICT, plan, draw, doctor, gpu_check):
+    run.add_parser(commands)
+    tables.add_parser(commands)
+    bench = commands.add_parser("bench", help="measure", description="Measure on this machine.")
+    kinds = bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
+    for benchmark in BENCHMARKS:
+        benchmark.add_parser(kinds)
+    for command in (TRACE, PREDICT, plan, draw, doctor, gpu_check):
         command.add_parser(commands)
     return made

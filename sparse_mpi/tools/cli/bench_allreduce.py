@@ -15,11 +15,13 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, leave, namespace, synchronize_device, to_host
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import local_rank
@@ -27,7 +29,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.network.model import Network
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import algorithm_spelled, takes
+from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import SELECTORS
@@ -40,19 +42,9 @@ from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.values import Refused
 from sparse_mpi.wire import WIRES
 
 OPTIONS = ("selector", "wire", "rank")  # of the algorithms that have them
-
-
-def check(args: argparse.Namespace) -> None:
-    """Raise Refused unless the options are good together."""
-    for name in OPTIONS:
-        value = getattr(args, name)
-        if value is not None and not any(takes(algorithm, name, value) for algorithm in args.algorithms):
-            names = ", ".join(args.algorithms)
-            raise Refused(f"--{name} {value} has no effect on {names}; leave it out or take another one")
 
 
 def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
@@ -109,8 +101,7 @@ def _time_topk(base: Array, density: float, comm: Comm) -> float | None:
 
 def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, comm: Comm) -> dict[str, Any]:
     """Return medians over steps of maxima over ranks; each gradient is ``base`` shifted by a random distance."""
-    given = {each: getattr(args, each) for each in OPTIONS if getattr(args, each) is not None}
-    taken = {each: value for each, value in given.items() if takes(name, each, value)}
+    taken = options.taken(args, OPTIONS, name)
     reducer = SparseAllreduce(layout, density=args.density, comm=comm, algorithm=name, **taken)
     shifts = np.random.default_rng(args.seed).integers(0, args.n, args.warmup + args.steps)
     reports: list[StepReport] = []
@@ -188,7 +179,7 @@ ALLREDUCE = Benchmark(
         options.share("share of them that is sent"),
         count("--steps", 20, "steps counted, after --warmup more"),
         count("--warmup", 3, "steps not counted", 0),
-        options.algorithms(),
+        options.several("--algorithms", ALGORITHMS),
         option(
             "--selector NAME",
             "what picks the entries, of every algorithm that can work with it (default: each one's own)",
@@ -207,7 +198,7 @@ ALLREDUCE = Benchmark(
         options.json(),
     ),
     measure=measure,
-    check=check,
+    check=partial(options.check_taken, names=OPTIONS),
     collective=True,
 )
 
@@ -278,7 +269,7 @@ AGREE = Benchmark(
     "with 1 if any differ by more than --tolerance. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
     options=(
         options.gradient,
-        options.algorithms(),
+        options.several("--algorithms", ALGORITHMS),
         options.share("share of the elements that is sent"),
         count("--steps", 2, "of each algorithm"),
         option(
@@ -347,10 +338,10 @@ ELASTIC = Benchmark(
     options=(
         option("--algorithm NAME", f"default: elect; {values.SPELLINGS}", values.algorithm, "elect"),
         count("--n", 14_728_266, "elements of the gradient (default: 14728266, those of VGG-16)"),
-        options.share("k over n (default: 0.01)"),
-        count("--copy-every T", 200, "steps in which residuals are copied (default: 200)", 0),
-        count("--steps", 20, "steps of each that count, after --warmup more (default: 20)"),
-        count("--warmup", 5, "steps of each that do not count (default: 5)", 0),
+        options.share("k over n"),
+        count("--copy-every T", 200, "steps in which residuals are copied", 0),
+        count("--steps", 20, "steps of each that count, after --warmup more"),
+        count("--warmup", 5, "steps of each that do not count", 0),
         options.seed(),
         options.json(),
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm import Comm
 from sparse_mpi.network.break_even import FAIR, break_even, ring_bound
 from sparse_mpi.tools import values
@@ -21,7 +22,6 @@ from sparse_mpi.tools.bench.comparison import (
     BASELINE,
     OWN,
     Candidate,
-    Rules,
     accepts,
     batches,
     candidates,
@@ -39,7 +39,7 @@ from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation.probe import Link
 from sparse_mpi.tools.figures.compare import all_of
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import refusing
 
 WIRES = (OWN, "packed", "packed+bf16")
 DESCRIPTION = """\
@@ -56,7 +56,7 @@ LEGEND = (
     "even: Gbit/s up to which it is faster than dense, by this machine's compute and by the one alone",
 )
 MEASURED = (
-    options.algorithms("(default: all); dense takes part in any case"),
+    options.several("--algorithms", ALGORITHMS, "(default: all); dense takes part in any case"),
     option(
         "--wires FORMAT",
         f"formats of the messages; {OWN}: each algorithm's own (default: those of {' '.join(WIRES)} that one takes)",
@@ -64,27 +64,25 @@ MEASURED = (
         choices=[OWN, *WIRES],
     ),
     options.gradient,
-    options.share("share of them that is sent (default: 0.01)"),
-    count("--steps", 8, "steps counted, after --warmup more (default: 8)"),
-    count("--warmup", 2, "steps not counted (default: 2)", 0),
+    options.share("share of them that is sent"),
+    count("--steps", 8, "steps counted, after --warmup more"),
+    count("--warmup", 2, "steps not counted", 0),
     option(
         "--seconds",
-        "a candidate stops when its steps have taken so many seconds and three count (default: 30)",
+        "a candidate stops when its steps have taken so many seconds and three count",
         values.positive,
         30.0,
     ),
-    count("--batch", 10, "candidates, besides dense, that take turns and hold a residual each at a time (default: 10)"),
-    options.seed("of the gradients (default: 0)"),
+    count("--batch", 10, "candidates, besides dense, that take turns and hold a residual each at a time"),
+    options.seed("of the gradients"),
 )
 
 
 def check(args: argparse.Namespace) -> list[list[Candidate]]:
     """Return who takes turns with whom; raises Refused unless the options are good."""
     wires = args.wires or [wire for wire in WIRES if any(accepts(name, wire) for name in args.algorithms)]
-    try:
+    with refusing("--"):
         return batches(candidates(args.algorithms, wires), args.batch)
-    except ValueError as error:
-        raise Refused(f"--{error}") from None
 
 
 def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
@@ -92,9 +90,8 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     groups = check(args)
     comm.job.guard()
     layout = options.layout_of(args)
-    rules = Rules(args.density, args.steps, args.warmup, args.seconds, args.seed)
     with Bar(len(groups) * (args.warmup + args.steps), "turns", comm.rank == 0) as bar:
-        measured = [take_turns(group, layout, rules, comm, bar) for group in groups]
+        measured = [take_turns(group, layout, args, comm, bar) for group in groups]
     memory = peak_memory(comm)
     record = {
         "ranks": comm.size,
@@ -190,7 +187,7 @@ INTERLEAVED = Benchmark(
     options=(
         *MEASURED,
         option("--gbit", "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair", values.positive),
-        option("--latency", "of a message, microseconds (default: 5)", values.number, 5.0),
+        option("--latency", "of a message, microseconds", values.number, 5.0),
         options.json(),
     ),
     measure=measure,
@@ -227,12 +224,8 @@ def compare(args: argparse.Namespace) -> Iterator[Output]:
 
 def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, file: Path) -> list[str]:
     """Return the command line of the interleaved benchmark, after ``python -m sparse_mpi``."""
-    command = ["bench", "interleaved", "--gbit", repr(gbit), "--latency", repr(latency), "--json", str(file)]
-    for name in PASSED:
-        value = getattr(args, name)
-        if value is not None:
-            command += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    return command
+    given = ["--gbit", repr(gbit), "--latency", repr(latency), "--json", str(file)]
+    return ["bench", "interleaved", *given, *options.command(args, PASSED)]
 
 
 def summary(jobs: list[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Collection, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from sparse_mpi.tools.cli.options import Option, option
 from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.emulation.links import Links, RatePlayer
 from sparse_mpi.tools.emulation.probe import Link, probe
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.launch.find import Mpiexec
+from sparse_mpi.tools.values import Refused, refusing
 
 RANKS = range(2, 17)
 DESCRIPTION = """\
@@ -49,34 +50,43 @@ millisecond's worth (at least 4 KiB) pass at once before it holds to its rate.
 def measure(args: argparse.Namespace) -> Iterator[Output]:
     """Set up, yield what links give, run the command, remove; yield its exit code."""
     command = args.command[args.command[:1] == ["--"] :]
-    try:
+    with refusing("--", "; for example --rate 1gbit,50mbit --every 30s"):
         rates = _schedule(args)
-    except ValueError as error:
-        raise Refused(f"--{error}; for example --rate 1gbit,50mbit --every 30s") from None
-    if lacks := hosts.missing():
-        raise SystemExit("\n".join(["bench network cannot run here:", *lacks]))
-    try:
-        record = args.log.open("w") if args.log else nullcontext()
-    except OSError as error:
-        raise Refused(f"--log must be a file that can be written, got {args.log}: {error.strerror}") from None
-    try:
-        launcher = launch.find_launcher()
-        first = rates.at(Fraction(0))
+    first = rates.at(Fraction(0))
+    with _launcher("bench network") as launcher:
+        try:
+            record = args.log.open("w") if args.log else nullcontext()
+        except OSError as error:
+            raise Refused(f"--log must be a file that can be written, got {args.log}: {error.strerror}") from None
         with record as file, hosts.emulate(args.ranks, first[0]) as emulated:
             links = Links(emulated)
             links.change(first)
-            link = probe(emulated)
-            yield (
-                f"{args.ranks} hosts, {schedule.describe(first)}: measured {link.rate / 1e6:.0f} Mbit/s, "
-                f"{link.trip * 1e6:.0f} us round trip"
-            )
+            yield _told(args.ranks, schedule.describe(first), probe(emulated))
             if command:
                 player = RatePlayer(links, rates, file)
                 code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=player.play())
                 player.end()
                 yield code
+
+
+@contextmanager
+def _launcher(kind: str) -> Iterator[Mpiexec]:
+    """Yield what starts jobs on emulated hosts.
+
+    Raises SystemExit: there can be no emulated hosts here, or the system refuses something within the ``with`` block.
+    """
+    if lacks := hosts.missing():
+        raise SystemExit("\n".join([f"{kind} cannot run here:", *lacks]))
+    try:
+        yield launch.find_launcher()
     except RuntimeError as error:
-        raise SystemExit(f"bench network cannot run here: {error}") from None
+        raise SystemExit(f"{kind} cannot run here: {error}") from None
+
+
+def _told(ranks: int, rates: str, link: Link) -> str:
+    """Return what the links of hosts have been measured to give."""
+    measured = f"measured {link.rate / 1e6:.0f} Mbit/s, {link.trip * 1e6:.0f} us round trip"
+    return f"{ranks} hosts, {rates}: {measured}"
 
 
 def _schedule(args: argparse.Namespace) -> schedule.Schedule:
@@ -93,7 +103,7 @@ NETWORK = Benchmark(
     help="run any of these commands over a slow network, emulated on this machine",
     description=DESCRIPTION,
     options=(
-        option("--ranks", f"hosts, {RANKS[0]} to {RANKS[-1]} (default: 4)", values.integer(RANKS[0], RANKS[-1]), 4),
+        option("--ranks", f"hosts, {RANKS[0]} to {RANKS[-1]}", values.integer(RANKS[0], RANKS[-1]), 4),
         option(
             "--rate",
             "of every link, in each direction, as tc writes it: 100mbit, 1gbit, ..., or none (default: 1gbit); "
@@ -116,7 +126,7 @@ NETWORK = Benchmark(
             "file of JSON lines for the start, all changes and the end: seconds, rates, and bytes of every host",
             values.new_file("links.jsonl"),
         ),
-        option("--timeout", "seconds the command may take (default: 600)", values.positive, 600),
+        option("--timeout", "seconds the command may take", values.positive, 600),
         option(
             "--elastic",
             "let the other ranks go on when one is lost, for commands that use sparse_mpi.fault_tolerance",
@@ -139,14 +149,11 @@ Command = Callable[[int, Link, Path], list[str]]  # of ranks, what a link gives,
 
 def networks(ranks: list[int], rates: list[str], seconds: float) -> tuple[Option, ...]:
     """Return the options of which networks, with these defaults."""
-    known = values.integer(RANKS[0], RANKS[-1])
-    text = f"numbers of hosts, {RANKS[0]} to {RANKS[-1]}, a rank on each (default: {' '.join(map(str, ranks))})"
-    rate_text = f"of every link, in each direction, as tc writes it, or none (default: {' '.join(rates)})"
-    time_text = f"seconds a job may take (default: {seconds:g})"
+    text = f"numbers of hosts, {RANKS[0]} to {RANKS[-1]}, a rank on each"
     return (
-        option("--ranks P", text, known, ranks, nargs="+"),
-        option("--rate", rate_text, values.rate, rates, nargs="+"),
-        option("--timeout", time_text, values.positive, seconds),
+        option("--ranks P", text, values.integer(RANKS[0], RANKS[-1]), ranks, nargs="+"),
+        option("--rate", "of every link, in each direction, as tc writes it, or none", values.rate, rates, nargs="+"),
+        option("--timeout", "seconds a job may take", values.positive, seconds),
     )
 
 
@@ -165,20 +172,15 @@ def jobs(
     """
     wanted = [(ranks, text) for ranks in dict.fromkeys(args.ranks) for text in dict.fromkeys(args.rate)]
     wanted = [job for job in wanted if job not in done]
-    if wanted and (lacks := hosts.missing()):
-        raise SystemExit("\n".join([f"{kind} cannot run here:", *lacks]))
-    try:
-        launcher = launch.find_launcher() if wanted else None
+    if not wanted:
+        return
+    with _launcher(kind) as launcher:
         for ranks, text in wanted:
             with hosts.emulate(ranks, schedule.parse(text)) as emulated:
                 link = probe(emulated)
-                print(
-                    f"{ranks} hosts, {text if emulated.rate else 'no limit'}: measured {link.rate / 1e6:.0f} Mbit/s, "
-                    f"{link.trip * 1e6:.0f} us round trip{slower(text, link.rate / 1e9)}",
-                    flush=True,
-                )
+                told = _told(ranks, text if emulated.rate else "no limit", link)
+                print(f"{told}{slower(text, link.rate / 1e9)}", flush=True)
                 file = emulated.folder / "record.json"
-                assert launcher is not None
                 if code := launch.run(emulated, launcher, command(ranks, link, file), args.timeout):
                     raise SystemExit(code)
                 burst = hosts.burst(emulated.rate) if emulated.rate else 0
@@ -186,5 +188,3 @@ def jobs(
                 record = {"rate": text, "measured": measured, **json.loads(file.read_text())}
             print(flush=True)
             yield record
-    except RuntimeError as error:
-        raise SystemExit(f"{kind} cannot run here: {error}") from None

@@ -66,7 +66,8 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
         x = _vector(n, args)
         for number, density in progress(list(itertools.product(counts, args.density)), "cases"):
             with _limited(number):
-                measured = _measure(_methods(x, max(1, round(density * n))), x, args)
+                taken = _measure(_methods(x, max(1, round(density * n))), x, args.rounds, args.seconds)
+            measured = {name: [round(each, 7) for each in seconds] for name, seconds in taken.items()}
             cases.append({"n": n, "density": density, "threads": number, "methods": measured})
             yield _render(cases[-1])
     yield {"cases": cases}
@@ -162,12 +163,15 @@ def _torch_methods(x: Array, k: int, threshold: int, each: int) -> dict[str, Met
     }
 
 
-def _measure(methods: dict[str, Method], x: Array, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Return seconds of every method in every round; a first round, in which things are compiled, does not count."""
+def _measure(methods: dict[str, Method], x: Array, rounds: int, most: float = math.inf) -> dict[str, list[float]]:
+    """Return seconds of every method in every round; a first round, in which things are compiled, does not count.
+
+    No round begins after ``most`` seconds, once `LEAST` rounds are done. Methods work on arrays like ``x``.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     began = perf_counter()
-    for number in range(-1, args.rounds):
-        if number >= LEAST and perf_counter() - began > args.seconds:
+    for number in range(-1, rounds):
+        if number >= LEAST and perf_counter() - began > most:
             break
         for name, method in methods.items():
             synchronize(x)
@@ -175,7 +179,7 @@ def _measure(methods: dict[str, Method], x: Array, args: argparse.Namespace) -> 
             method()
             synchronize(x)
             if number >= 0:
-                seconds[name].append(round(perf_counter() - start, 7))
+                seconds[name].append(perf_counter() - start)
     return seconds
 
 
@@ -271,7 +275,7 @@ def _formats(density: float, args: argparse.Namespace) -> dict[str, Any]:
     boundaries = equal_boundaries(args.n, args.messages)
     counts, regions = split_counts(vector, boundaries), regions_of(boundaries)
     pairs = encode(vector)
-    work: dict[str, Callable[[], Any]] = {"copy": pairs.copy}
+    work: dict[str, Method] = {"copy": pairs.copy}
     sizes, errors = {}, {}
     for name, wire in WIRES.items():
         packed = wire.pack(vector, counts, regions)
@@ -282,7 +286,8 @@ def _formats(density: float, args: argparse.Namespace) -> dict[str, Any]:
         ]
         work[f"pack {name}"] = partial(wire.pack, vector, counts, regions)
         work[f"unpack {name}"] = partial(wire.unpack, packed.buffer, packed.lengths, regions, args.n, np.float32)
-    speeds = {name: PAIR * count / seconds / 1e9 for name, seconds in _time(work, args.rounds).items()}
+    taken = _measure(work, pairs, args.rounds)
+    speeds = {name: PAIR * count / statistics.median(seconds) / 1e9 for name, seconds in taken.items()}
     formats = {
         name: {
             "bytes a pair": sizes[name],
@@ -298,18 +303,6 @@ def _formats(density: float, args: argparse.Namespace) -> dict[str, Any]:
 
 def _error(rounded: SparseVector, vector: SparseVector) -> float:
     return float(np.linalg.norm(rounded.values - vector.values) / np.linalg.norm(vector.values))
-
-
-def _time(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Return median seconds of each; a first round, in which things are compiled, does not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in work}
-    for number in range(-1, rounds):
-        for name, call in work.items():
-            start = perf_counter()
-            call()
-            if number >= 0:
-                seconds[name].append(perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 WIRE_FORMATS = Benchmark(

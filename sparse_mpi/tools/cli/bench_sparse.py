@@ -15,12 +15,12 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from importlib import import_module
 from operator import add
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +37,10 @@ from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 
 GLOO = "gloo"
+OURS = (AUTO, *ALGORITHMS)  # which may refuse their input by a ValueError, on all ranks alike
 RIVALS = ("pickled allreduce", "pickled allgather", "dense", GLOO)
 MOST_DENSE = 1 << 27  # keys of which a dense buffer is tried
 PATIENCE = timedelta(seconds=60)  # until a rank that gloo waits for counts as lost
@@ -47,26 +48,19 @@ SUMMED = ("int32", "int64", "float32", "float64")  # tried; of complex numbers g
 ADDRESS_OF = 0x8915  # SIOCGIFADDR
 
 
-class Candidate(NamedTuple):
-    """One way to add up."""
-
-    work: Callable[[], Any]  # the sum: keys and values, a csr_array, or a dense buffer
-    ours: bool = False  # it may refuse its input by a ValueError, on all ranks alike
-    traced: bool = True  # by tracemalloc, which sees NumPy's memory and not torch's
+Work = Callable[[], Any]  # one way to add up; returns keys and values, a csr_array, or a dense buffer
 
 
 def candidates(
     keys: np.ndarray, values: np.ndarray, n: int, comm: Comm, no_gloo: str
-) -> tuple[dict[str, Candidate], dict[str, str]]:
+) -> tuple[dict[str, Work], dict[str, str]]:
     """Return what is compared of keys ``(m,)`` in [0, n), by name, and why others are not, the same on all ranks."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
 
-    def ours(name: str) -> Candidate:
-        return Candidate(lambda: collectives.allreduce((keys, values), comm=comm, algorithm=name), ours=True)
-
-    found = {name: ours(name) for name in (AUTO, *ALGORITHMS)}
+    ours = partial(collectives.allreduce, (keys, values), comm=comm)
+    found: dict[str, Work] = {name: partial(ours, algorithm=name) for name in OURS}
     skipped: dict[str, str] = {}
     try:
         from scipy.sparse import csr_array
@@ -74,8 +68,8 @@ def candidates(
         skipped |= dict.fromkeys(RIVALS[:2], "scipy is not installed; pip install scipy")
     else:
         row = csr_array((values, keys, np.array([0, len(keys)])), shape=(1, n))
-        found["pickled allreduce"] = Candidate(lambda: world.allreduce(row))
-        found["pickled allgather"] = Candidate(lambda: reduce(add, world.allgather(row)))
+        found["pickled allreduce"] = lambda: world.allreduce(row)
+        found["pickled allgather"] = lambda: reduce(add, world.allgather(row))
 
     def dense() -> np.ndarray:
         buffer, total = np.zeros(n, values.dtype), np.empty(n, values.dtype)
@@ -84,7 +78,7 @@ def candidates(
         return total
 
     if n <= MOST_DENSE:
-        found["dense"] = Candidate(dense)
+        found["dense"] = dense
     else:
         skipped["dense"] = f"{n:,} keys are too many for a buffer of all"
     if no_gloo:
@@ -92,7 +86,7 @@ def candidates(
     elif values.dtype.name not in SUMMED:
         skipped[GLOO] = f"gloo does not add up sparse tensors of {values.dtype}"
     else:
-        found[GLOO] = Candidate(_by_gloo(keys, values, n), traced=False)
+        found[GLOO] = _by_gloo(keys, values, n)
     return found, skipped
 
 
@@ -198,8 +192,8 @@ torch.distributed.all_reduce of a sparse tensor by gloo. All take turns, in chan
 On several emulated networks: python -m sparse_mpi bench sparse-compare
 """
 MEASURED = (
-    count("--n", 10_000_000, "keys that there are (default: 10000000)"),
-    count("--entries", 100_000, "that a rank has, at most (default: 100000)"),
+    count("--n", 10_000_000, "keys that there are"),
+    count("--entries", 100_000, "that a rank has, at most"),
     options.several("--cases", CASES, "of data", nargs="*"),
     option(
         "--fill-in F",
@@ -215,7 +209,7 @@ MEASURED = (
         [],
         nargs="+",
     ),
-    count("--steps", 5, "of each, after one more (default: 5)"),
+    count("--steps", 5, "of each, after one more"),
 )
 
 
@@ -251,13 +245,11 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
 def _data(place: int, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray, np.ndarray, int]:
     """Return this rank's keys and values of one case, and how many keys there are."""
     made = [*(CASES[name] for name in args.cases), *map(filled, args.fill_in)]
-    try:
+    with refusing("--fill-in or --data: "):
         if place < len(made):
             keys = made[place](comm.rank, comm.size, args.n, args.entries)
             return keys, np.random.default_rng([9, comm.rank]).integers(1, 100, len(keys)).astype(np.float64), args.n
         keys, values = stored(args.data[place - len(made)], comm.rank, comm.size)
-    except ValueError as problem:
-        raise Refused(f"--fill-in or --data: {problem}") from None
     highest = np.array([keys.max(initial=0)], np.int64)
     return keys, values, int(comm.allreduce(highest, "max", control=True)[0]) + 1
 
@@ -271,11 +263,11 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
     result, total = len(expected[0]), int(sizes.sum())
     facts = {"n": n, "entries": total, "result": result, "fill-in": comm.size * result / max(total, 1)}
     memory = {}
-    for name, candidate in list(compared.items()):  # which also compiles and connects
+    for name, work in list(compared.items()):  # which also compiles and connects
         try:
-            memory[name] = _peak(candidate.work) if candidate.traced else _once(candidate.work)
+            memory[name] = _peak(work) if name != GLOO else _once(work)
         except ValueError as refusal:
-            if not candidate.ours:
+            if name not in OURS:
                 raise
             skipped[name] = str(refusal)
             del compared[name]
@@ -285,7 +277,7 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
             name = list(compared)[place]
             comm.barrier()
             before, start = _sent(), perf_counter()
-            result = compared[name].work()
+            result = compared[name]()
             seconds = perf_counter() - start
             taken[name].append((seconds, _sent() - before))
             if step == steps - 1:
@@ -307,8 +299,8 @@ def _sent() -> int:
     return sum(int(row[9]) for row in rows if row[0] != "lo")
 
 
-def _peak(work: Callable[[], Any]) -> float:
-    """Return the bytes of memory that ``work`` holds at most."""
+def _peak(work: Work) -> float:
+    """Return the bytes of memory that ``work`` holds at most, by tracemalloc, which sees NumPy's and not torch's."""
     tracemalloc.start()
     try:
         result = work()
@@ -319,7 +311,7 @@ def _peak(work: Callable[[], Any]) -> float:
     return peak
 
 
-def _once(work: Callable[[], Any]) -> float:
+def _once(work: Work) -> float:
     """Do ``work``, whose memory is not known: tracing it crashes the threads of gloo, which free tensors."""
     work()
     return math.nan

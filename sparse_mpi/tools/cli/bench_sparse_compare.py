@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,13 @@ from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.tools.analysis import keyed_volume
 from sparse_mpi.tools.analysis.keyed_volume import CASES, KeyedVolume
-from sparse_mpi.tools.cli import bench_network, bench_sparse, options, table
+from sparse_mpi.tools.cli import bench_network, bench_sparse, options
 from sparse_mpi.tools.cli.bench_sparse import RIVALS, best_of_others
-from sparse_mpi.tools.cli.benchmark import Benchmark, OnFile, Output
+from sparse_mpi.tools.cli.benchmark import Benchmark, OnFile, Output, earlier
 from sparse_mpi.tools.cli.options import count, several
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.compare import sparse as figure
 from sparse_mpi.tools.figures.draw_volume import keyed
-from sparse_mpi.tools.values import Refused
 
 FACTS = ("n", "entries", "cases", "fill_in", "data", "steps")  # what all jobs of a record have in common
 DESCRIPTION = """\
@@ -37,13 +36,14 @@ Prints a table in Markdown. With --json it continues what that file has, job by 
 
 The ranks share this machine's cores: what they compute takes longer than on hosts of their own.
 """
+Row = tuple[str, dict[str, Any], dict[str, Any]]  # the name of a case, its job, and the case
 LEGEND = "cells: milliseconds, MB that the busiest host sent, peak memory over the bytes of input and result"
 
 
 def measure(args: argparse.Namespace) -> Iterator[Output]:
     """Yield the record after each job that it lacks, and the table."""
     facts = {name: [*map(str, args.data)] if name == "data" else getattr(args, name) for name in FACTS}
-    jobs = _earlier(args.json, facts)
+    jobs = (earlier(args.json, facts) or {"jobs": []})["jobs"]
 
     def command(ranks: int, link: Any, file: Path) -> list[str]:
         return job_command(args, ranks, file)
@@ -59,64 +59,42 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
 
 def job_command(args: argparse.Namespace, ranks: int, file: Path) -> list[str]:
     """Return the command line of a job, after ``python -m sparse_mpi``. A fill-in is at most the ranks."""
-    command = ["bench", "sparse", "--json", str(file)]
-    for name in FACTS:
-        value = getattr(args, name)
-        given = value if isinstance(value, list) else [value]
-        if name == "fill_in":
-            given = [each for each in given if each <= ranks]
-        if given or name == "cases":
-            command += [f"--{name.replace('_', '-')}", *map(str, given)]
-    return command
-
-
-def _earlier(file: str | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the jobs that a file has. Raises Refused: they are of something else."""
-    if file is None or not Path(file).exists():
-        return []
-    record = json.loads(Path(file).read_text())
-    for name, value in facts.items():
-        if record["options"].get(name) != value:
-            raise Refused(
-                f"--{name.replace('_', '-')} must be {record['options'].get(name)} as in {file}, got {value}; "
-                "name another file"
-            )
-    return record["jobs"]
+    fill_ins = [each for each in args.fill_in if each <= ranks]
+    given = options.command(argparse.Namespace(**vars(args) | {"fill_in": fill_ins}), FACTS)
+    return ["bench", "sparse", "--json", str(file), *given, *([] if args.cases else ["--cases"])]
 
 
 def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
     """Return rows of cases and ranks in Markdown, and what was not compared and why."""
-    head = ["keys", "P", "rate", "fill-in", "auto took", AUTO, *RIVALS, "best rival / auto"]
-    rows = [head, ["---", *["---:"] * 3, "---", *["---:"] * (len(head) - 5)]]
-    reasons: dict[str, None] = {}
-    for name in dict.fromkeys(name for job in jobs for name in job["cases"]):
-        for job in jobs:
-            if name not in job["cases"]:
-                continue
-            case = job["cases"][name]
-            found = case["candidates"]
-            best = best_of_others(found)
-            rows.append(
-                [
-                    name,
-                    str(job["ranks"]),
-                    job["rate"],
-                    f"{case['fill-in']:.2f}",
-                    case["chosen"],
-                    *(cell(found.get(each)) for each in (AUTO, *RIVALS)),
-                    f"{best / found[AUTO]['seconds']:.2f}" if isfinite(best) else "-",
-                ]
-            )
-            reasons |= dict.fromkeys(f"{name}: no {each}: {why}" for each, why in case["skipped"].items())
-    return "\n".join([table.markdown(rows), "", LEGEND, *reasons])
+    names = dict.fromkeys(name for job in jobs for name in job["cases"])
+    found = [(name, job, job["cases"][name]) for name in names for job in jobs if name in job["cases"]]
+
+    def gain(row: Row) -> str:
+        candidates = row[2]["candidates"]
+        best = best_of_others(candidates)
+        return f"{best / candidates[AUTO]['seconds']:.2f}" if isfinite(best) else "-"
+
+    table = Table(
+        Column("keys", -1, lambda row: row[0]),
+        Column("P", 1, lambda row: row[1]["ranks"]),
+        Column("rate", 1, lambda row: row[1]["rate"]),
+        Column("fill-in", 1, lambda row: row[2]["fill-in"], ".2f"),
+        Column("auto took", -1, lambda row: row[2]["chosen"]),
+        *(Column(name, 1, partial(cell, name)) for name in (AUTO, *RIVALS)),
+        Column("best rival / auto", 1, gain),
+    )
+    skipped = [(name, *each) for name, _, case in found for each in case["skipped"].items()]
+    reasons = dict.fromkeys(f"{name}: no {each}: {why}" for name, each, why in skipped)
+    return "\n".join([table.markdown(found), "", LEGEND, *reasons])
 
 
-def cell(row: dict[str, Any] | None) -> str:
-    """Return the numbers of a candidate."""
-    if row is None:
-        return "-"
-    memory = "-" if row["memory"] is None else f"{row['memory']:.1f}"
-    return f"{1e3 * row['seconds']:.3g}, {row['bytes'] / 1e6:.3g}, {memory}"
+def cell(candidate: str, row: Row) -> str | None:
+    """Return the numbers of a candidate, if it was compared."""
+    numbers = row[2]["candidates"].get(candidate)
+    if numbers is None:
+        return None
+    memory = "-" if numbers["memory"] is None else f"{numbers['memory']:.1f}"
+    return f"{1e3 * numbers['seconds']:.3g}, {numbers['bytes'] / 1e6:.3g}, {memory}"
 
 
 SPARSE_COMPARE = Benchmark(
@@ -206,12 +184,12 @@ SPARSE_VOLUME = Benchmark(
     help="bytes and messages of sums of data that is sparse already, for 2 to 1024 ranks",
     description=COUNTING,
     options=(
-        options.powers_of_ranks(),
-        count("--n", 10_000, "keys that there are (default: 10000)"),
-        count("--entries", 100, "that a rank has, at most (default: 100)"),
+        options.POWERS_OF_RANKS,
+        count("--n", 10_000, "keys that there are"),
+        count("--entries", 100, "that a rank has, at most"),
         several("--cases", CASES, "of data (default: all)"),
         several("--algorithms", [AUTO, *ALGORITHMS]),
-        options.most_gigabytes(),
+        options.MOST_GIGABYTES,
         options.json("also write all numbers, with what they were counted on"),
         options.plot("draw bytes and messages over P (needs matplotlib)"),
     ),

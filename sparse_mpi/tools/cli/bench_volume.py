@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm.world import MAX_RANKS
-from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
+from sparse_mpi.reduction.arguments import make_algorithm, spelled
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.tools.analysis.volume import WORD, Volume
@@ -17,10 +17,9 @@ from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.draw_volume import figure
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 from sparse_mpi.wire import WIRES
 
-OPTIONS = ("wire",)  # of the algorithms that have them
 DESCRIPTION = """\
 Count what every algorithm sends in training steps with error feedback, among ranks that all are in this one process:
 payload in words (4 bytes), bytes of control, messages. Beside it stands what the algorithm's formula allows a rank; a
@@ -90,31 +89,23 @@ def check(args: argparse.Namespace) -> None:
         raise Refused("--k-per-rank has no effect on recorded gradients, whose length is given; use --density")
     if args.phases and args.phases not in args.ranks:
         raise Refused(f"--phases must be one of --ranks, got {args.phases}")
-    for name in OPTIONS:
-        value = getattr(args, name)
-        if value is not None and not any(takes(spelled(each)[0], name, value) for each in args.algorithms):
-            names = ", ".join(args.algorithms)
-            raise Refused(f"--{name} {value} has no effect on {names}; leave it out or take another one")
+    options.check_taken(args, ["wire"])
 
 
 def _made(text: str, args: argparse.Namespace) -> Algorithm:
     """Return the algorithm that ``text`` spells, with the options that are for all that take them."""
     name, own = spelled(text)
-    given = {option: getattr(args, option) for option in OPTIONS if getattr(args, option) is not None}
-    given["ranks_per_node"] = args.ranks_per_node
-    return make_algorithm(name, {o: value for o, value in given.items() if takes(name, o, value)} | own)
+    return make_algorithm(name, options.taken(args, ["wire", "ranks_per_node"], name) | own)
 
 
 def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:
     """Return the gradients for that many ranks, and k."""
-    try:
+    with refusing("--gradients or --n: "):
         if args.n is not None or args.gradients not in gradients.KINDS:
             made = gradients.make(args.gradients, args.n, args.seed, ranks)
             return made, max(1, round(args.density * made.size))
         k = (args.k_per_rank or 64) * ranks
         return gradients.make(args.gradients, round(k / args.density), args.seed, ranks), k
-    except ValueError as error:
-        raise Refused(f"--gradients or --n: {error}") from None
 
 
 def _too_much(
@@ -148,15 +139,15 @@ VOLUME = Benchmark(
     help="words and messages of every algorithm, beside its formula, for 2 to 1024 ranks",
     description=DESCRIPTION,
     options=(
-        options.powers_of_ranks(),
+        options.POWERS_OF_RANKS,
         option("--algorithms NAME", values.SPELLINGS, values.algorithm, list(ALGORITHMS), nargs="+"),
         count("--k-per-rank K", None, "k is K times P, n what that is at the density (default: 64)"),
         count("--n", None, "elements of the gradient, the same for all P; k is what that is at the density"),
-        options.share("k over n (default: 0.05)", 0.05),
-        options.recorded_gradients(),
-        count("--steps", 3, "steps counted, after --warmup more (default: 3)"),
-        count("--warmup", 1, "steps not counted (default: 1)", 0),
-        options.ranks_per_node(),
+        options.share("k over n", 0.05),
+        options.GRADIENTS,
+        count("--steps", 3, "steps counted, after --warmup more"),
+        count("--warmup", 1, "steps not counted", 0),
+        options.RANKS_PER_NODE,
         option("--wire NAME", "how pairs are written, of every algorithm that lets choose", choices=list(WIRES)),
         options.seed(),
         option(
@@ -165,7 +156,7 @@ VOLUME = Benchmark(
             values.positive,
             3e8,
         ),
-        options.most_gigabytes(),
+        options.MOST_GIGABYTES,
         option(
             "--phases P",
             "also which call sends what; for one P, or the last",

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,6 +78,22 @@ class Benchmark:
         if record is not None and self.figure is not None and args.plot:
             save(partial(self.figure, [record]), args.plot)
         return status
+
+
+def earlier(file: Path | None, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the record that a file has, which is to be continued; None if there is no such file.
+
+    Raises Refused: the record is of other ``facts``.
+    """
+    if file is None or not file.exists():
+        return None
+    record: dict[str, Any] = json.loads(file.read_text())
+    known = record.get("options", {}) | record
+    for name, value in facts.items():
+        if known.get(name) != value:
+            option = name.replace("_", "-")
+            raise Refused(f"--{option} must be {known.get(name)} as in {file}, got {value}; name another file")
+    return record
 
 
 def save(make: Callable[[Look], Any], file: Path) -> None:

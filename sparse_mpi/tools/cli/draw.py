@@ -16,7 +16,7 @@ from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import save
 from sparse_mpi.tools.figures import compare, draw_predict, draw_timeline, draw_volume, training
 from sparse_mpi.tools.figures.style import Look
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import refusing
 
 Record = dict[str, Any]
 Figure = Callable[[Sequence[Record], Look], Any]
@@ -119,10 +119,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw, or say in a line why not."""
-    try:
+    with refusing("argument RECORD: "):
         records = read(args.records)
         kind = kind_of(records, args.kind)
-    except ValueError as error:
-        raise Refused(f"argument RECORD: {error}") from None
     save(partial(kind.figure, records), args.plot)
     return 0

@@ -313,11 +313,8 @@ def tried(stage: Stage, out: Path, environment: Mapping[str, str]) -> Outcome:
 
 def hardware() -> str | None:
     """Return names, memory and driver of the GPUs, as nvidia-smi tells them; None without one."""
-    if shutil.which("nvidia-smi") is None:
-        return None
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    return done.stdout.strip() or None
+    return call(query, os.environ, 30).stdout.strip() or None
 
 
 def measured(out: Path) -> dict[str, Any]:

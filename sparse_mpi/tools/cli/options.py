@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.reduction.arguments import spelled, takes
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis.gradients import KINDS
 from sparse_mpi.tools.bench.models import MODELS, layout
+from sparse_mpi.tools.values import Refused
 
 POWERS = tuple(2**i for i in range(1, 11))
 USUAL_MODEL = "vgg16"
-DRAWN = "of all that is drawn at random"
 Option = Callable[[argparse.ArgumentParser], object]  # declares itself
 
 
@@ -49,12 +49,7 @@ def several(name: str, choices: Iterable[str], text: str = "(default: all)", nar
     return option(name if " " in name else f"{name} NAME", text, default=known, nargs=nargs, choices=known)
 
 
-def spelled(name: str, default: Any, text: str = values.SPELLINGS, **more: Any) -> Option:
-    """Return the option of an algorithm with its options."""
-    return option(f"{name} NAME", text, values.algorithm, default, **more)
-
-
-def seed(text: str = DRAWN) -> Option:
+def seed(text: str = "of all that is drawn at random") -> Option:
     """Return ``--seed``."""
     return count("--seed", 0, text, 0)
 
@@ -67,11 +62,6 @@ def json(text: str = "also write all numbers, with what they were measured on") 
 def plot(text: str) -> Option:
     """Return ``--plot``."""
     return option("--plot FILE", text, values.figure)
-
-
-def algorithms(text: str = "(default: all)") -> Option:
-    """Return ``--algorithms``, by name."""
-    return several("--algorithms", ALGORITHMS, text)
 
 
 def gradient(parser: argparse.ArgumentParser) -> None:
@@ -90,24 +80,36 @@ def layout_of(args: argparse.Namespace) -> Layout:
     return Layout.of(args.n) if args.n else layout(args.model)
 
 
-def powers_of_ranks(most: int = MAX_RANKS) -> Option:
-    """Return ``--ranks``: several numbers of ranks in one process, by default powers of two from 2 to 1024."""
-    text = "default: powers of two from 2 to 1024"
-    return option("--ranks P", text, values.integer(1, most), POWERS, nargs="+")
+def taken(args: argparse.Namespace, names: Iterable[str], algorithm: str) -> dict[str, Any]:
+    """Return those of the options ``names`` that are given and that an algorithm takes."""
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return {name: value for name, value in given.items() if takes(spelled(algorithm)[0], name, value)}
 
 
-def ranks_per_node() -> Option:
-    """Return ``--ranks-per-node`` of ranks in one process."""
-    return count("--ranks-per-node R", 4, "consecutive ranks that are a node (default: 4)")
+def command(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Return the words of a command line by which another command gets the options ``names`` as they are given here."""
+    words = []
+    for name in names:
+        value = getattr(args, name)
+        if value not in (None, []):
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+    return words
 
 
-def recorded_gradients() -> Option:
-    """Return ``--gradients``: made-up ones, or recorded ones."""
-    text = f"{', '.join(KINDS)}, or a file of train/gradients.py (default: independent)"
-    return option("--gradients KIND", text, values.gradients, "independent")
+def check_taken(args: argparse.Namespace, names: Iterable[str]) -> None:
+    """Raise Refused unless one of ``--algorithms`` takes each of the options ``names`` that are given."""
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and not any(taken(args, [name], algorithm) for algorithm in args.algorithms):
+            known = ", ".join(args.algorithms)
+            raise Refused(f"--{name} {value} has no effect on {known}; leave it out or take another one")
 
 
-def most_gigabytes() -> Option:
-    """Return ``--most-gigabytes``."""
-    text = "skip what needs more GB of memory (default: 12)"
-    return option("--most-gigabytes GB", text, values.positive, 12.0)
+POWERS_OF_RANKS = option(
+    "--ranks P", "default: powers of two from 2 to 1024", values.integer(1, MAX_RANKS), POWERS, nargs="+"
+)
+RANKS_PER_NODE = count("--ranks-per-node R", 4, "consecutive ranks that are a node")
+GRADIENTS = option(
+    "--gradients KIND", f"{', '.join(KINDS)}, or a file of train/gradients.py", values.gradients, "independent"
+)
+MOST_GIGABYTES = option("--most-gigabytes GB", "skip what needs more GB of memory", values.positive, 12.0)

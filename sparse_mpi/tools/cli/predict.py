@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
@@ -18,6 +19,7 @@ from sparse_mpi.tools.bench.progress import progress
 from sparse_mpi.tools.cli import options, predict_advise
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
+from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.draw_predict import check as draw_check
 from sparse_mpi.tools.figures.draw_predict import exchanges as draw_exchanges
 from sparse_mpi.tools.figures.style import Look
@@ -113,16 +115,15 @@ def _predicted(name: str, ranks: int, args: argparse.Namespace) -> Predicted:
 
 def _table(title: str, network: Network, predicted: list[Predicted], args: argparse.Namespace) -> str:
     """Return milliseconds as text, an algorithm a line, a number of ranks a column."""
-    wide = max(11, *(len(name) + 1 for name in args.algorithms))
-    lines = [f"{title}: {network}", f"{'algorithm':<{wide}}" + "".join(f"{f'P = {ranks}':>11}" for ranks in args.ranks)]
-    for name in args.algorithms:
-        cells = [
-            f"{1e3 * network.seconds(of.traffic):.3f}{' ' if of.counted else '*'}"
-            for of in predicted
-            if of.algorithm == name
-        ]
-        lines.append(f"{name:<{wide}}" + "".join(f"{cell:>11}" for cell in cells))
-    return "\n".join(lines)
+    found = {(of.ranks, of.algorithm): of for of in predicted}
+
+    def cell(ranks: int, name: str) -> str:
+        of = found[ranks, name]
+        return f"{1e3 * network.seconds(of.traffic):.3f}{' ' if of.counted else '*'}"
+
+    names = Column("algorithm", -max(11, *(len(name) + 1 for name in args.algorithms)), str)
+    table = Table(names, *(Column(f"P = {ranks}", 10, partial(cell, ranks)) for ranks in args.ranks))
+    return "\n".join([f"{title}: {network}", *table.lines(args.algorithms)])
 
 
 def _record(predicted: list[Predicted], given: dict[str, Network]) -> dict[str, Any]:
@@ -149,7 +150,7 @@ PREDICT = Benchmark(
     help="seconds of an exchange on a network, for up to 1024 ranks",
     description=DESCRIPTION,
     options=(
-        option("--network NAME", f"{networks.CHOICES} (default: {' '.join(NAMES)})", values.network, NAMES, nargs="+"),
+        option("--network NAME", f"{networks.CHOICES}", values.network, NAMES, nargs="+"),
         option(
             "--algorithms NAME",
             f"of {values.SPELLINGS} (default: all)",
@@ -158,8 +159,8 @@ PREDICT = Benchmark(
             nargs="+",
         ),
         count("--n", 14_728_266, "elements of the gradient (default: 14728266, VGG-16)"),
-        options.share("share of them that is sent (default: 0.02)", 0.02),
-        options.powers_of_ranks(),
+        options.share("share of them that is sent", 0.02),
+        options.POWERS_OF_RANKS,
         option(
             "--most-pairs N",
             "pairs to merge in a step, on all ranks together, beyond which the formula is used (default: 2e8)",

@@ -15,7 +15,7 @@ from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import advice, calibration, steps
 from sparse_mpi.tools.analysis.advice import Advice, Job, Verdict
-from sparse_mpi.tools.analysis.calibration import Check, Fit
+from sparse_mpi.tools.analysis.calibration import Fit, Prediction
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.models import MODELS, layout
 from sparse_mpi.tools.bench.progress import Bar, progress
@@ -24,7 +24,7 @@ from sparse_mpi.tools.cli.benchmark import Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation import schedule
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 
 SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is right
@@ -33,10 +33,8 @@ RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is r
 def fit(file: str) -> Iterator[Output]:
     """Measure the network between the ranks that MPI started; rank 0 prints, and writes ``file`` for --network."""
     comm = as_comm(None)
-    try:
+    with refusing("--fit: "):
         seconds = network_fit.measure(comm, SIZES)
-    except ValueError as error:
-        raise Refused(f"--fit: {error}") from None
     if comm.rank:
         return
     network = network_fit.nearest([1] * len(SIZES), SIZES, seconds)
@@ -57,16 +55,14 @@ def check(args: argparse.Namespace) -> Iterator[Output]:
             "--from FILE ... goes with --check FILE ..., with --check-ranks P ... or with both: fit to the former, "
             "predict the latter"
         )
-    try:
+    with refusing("--from, --check or --check-ranks: "):
         known, others = _divided(args)
         found = fitted(known)
         predictions = [found.predict(exchange) for exchange in progress(others, "predicting steps")]
         checks = calibration.by_rate(predictions)
         verdicts = advice.judged(predictions) if args.advise else []
-    except ValueError as error:
-        raise Refused(f"--from, --check or --check-ranks: {error}") from None
     yield f"fitted to P = {', '.join(map(str, found.ranks))}: {described(found)}\n"
-    yield "\n\n".join(_table(of) for of in checks)
+    yield "\n\n".join(_table(rate, of) for rate, of in checks.items())
     if verdicts:
         yield f"\n{_verdicts(verdicts)}"
     yield _record(found, checks, verdicts)
@@ -106,12 +102,12 @@ def described(found: Fit) -> str:
     )
 
 
-def _table(found: Check) -> str:
+def _table(rate: str, predictions: list[Prediction]) -> str:
     """Return a line for each prediction at one rate."""
     table = Table(
         Column(
             "candidate",
-            -max(9, *(len(of.measured.candidate) for of in found.predictions)),
+            -max(9, *(len(of.measured.candidate) for of in predictions)),
             lambda of: of.measured.candidate,
         ),
         Column("n", 12, lambda of: of.measured.n, ","),
@@ -123,9 +119,9 @@ def _table(found: Check) -> str:
         Column("predicted", 10, "step", ".3f", 1e3),
         Column("error", 7, "step_error", "+.0%"),
     )
-    errors = f"exchange {found.median_error:.0%}, step {found.median_step_error:.0%}"
-    rows = table.lines(found.predictions)
-    return "\n".join([f"{found.rate or 'exchanges'}: ms", *rows, f"median error without sign: {errors}"])
+    exchange, step = calibration.median_errors(predictions)
+    errors = f"median error without sign: exchange {exchange:.0%}, step {step:.0%}"
+    return "\n".join([f"{rate or 'exchanges'}: ms", *table.lines(predictions), errors])
 
 
 def _verdicts(verdicts: list[Verdict]) -> str:
@@ -142,13 +138,14 @@ def _verdicts(verdicts: list[Verdict]) -> str:
     return "\n".join([*table.lines(verdicts), f"right, within {RIGHT:.0%} of the fastest: {right} of {len(verdicts)}"])
 
 
-def _record(found: Fit, checks: list[Check], verdicts: list[Verdict]) -> dict[str, Any]:
+def _record(found: Fit, checks: dict[str, list[Prediction]], verdicts: list[Verdict]) -> dict[str, Any]:
     """Return all numbers as a dict for JSON."""
     return {
         "cluster": vars(found.cluster),
         "fitted to P": found.ranks,
         "rates": {
-            of.rate: {"median error": of.median_error, "median step error": of.median_step_error} for of in checks
+            rate: dict(zip(("median error", "median step error"), calibration.median_errors(of), strict=True))
+            for rate, of in checks.items()
         },
         "advice": [
             {
@@ -161,8 +158,8 @@ def _record(found: Fit, checks: list[Check], verdicts: list[Verdict]) -> dict[st
         ],
         "cases": [
             of.measured._asdict() | {"predicted": of.seconds, "predicted step": of.step}
-            for check in checks
-            for of in check.predictions
+            for predictions in checks.values()
+            for of in predictions
         ],
     }
 
@@ -181,7 +178,7 @@ OPTIONS = (
     option("--model", "whose gradient it is, in place of --n", choices=list(MODELS)),
     option(
         "--batch-seconds S",
-        "seconds that a rank computes in a step; 0 asks for the fastest reduction alone (default: 0)",
+        "seconds that a rank computes in a step; 0 asks for the fastest reduction alone",
         values.number,
         0.0,
     ),
@@ -193,16 +190,16 @@ OPTIONS = (
     ),
     option("--latency US", "microseconds of a message (default: as fitted)", values.number),
     option("--cores C", "cores of a node, any share of them (default: one a rank)", values.positive),
-    count("--ranks-per-node R", 1, "ranks that share the cores (default: 1)"),
+    count("--ranks-per-node R", 1, "ranks that share the cores"),
     option(
         "--densities D",
-        f"densities to choose from (default: {' '.join(map(str, advice.DENSITIES))})",
+        "densities to choose from",
         values.share,
         advice.DENSITIES,
         nargs="+",
     ),
     option("--overlap", "exchanges run during the backward pass, on cores to spare", action="store_true"),
-    option("--utilisation U", "share of a step that the batch is to take (default: 0.9)", values.part, 0.9),
+    option("--utilisation U", "share of a step that the batch is to take", values.part, 0.9),
     option(
         "--run FILE",
         "metrics.jsonl of a training program: tell how long it takes on the cluster until --score",
@@ -234,12 +231,10 @@ def run(args: argparse.Namespace) -> Iterator[Output]:
     if args.score is None:
         raise Refused("--run goes with --score, of a test that is to be reached, such as --score 0.95")
     fit, cluster = _cluster(args)
-    try:
+    with refusing("--run: "):
         run = steps.read_run(args.trained)
         needed = run.steps_to(args.score)
         seconds = steps.run_seconds(run, args.score, cluster, args.batch_seconds or None)
-    except ValueError as problem:
-        raise Refused(f"--run: {problem}") from None
     error = advice.error_of(run.way, fit)
     told = f"{seconds:.4g} s" + ("" if error is None else f" +- {error:.0%} of what is not the batch")
     yield (
@@ -253,17 +248,13 @@ def _cluster(args: argparse.Namespace) -> tuple[Fit | None, Cluster]:
     """Return the fit to --from, if there are records, and the cluster that the options describe."""
     if args.rate is None:
         raise Refused("--advise and --run need --rate, of a rank's link, such as --rate 1gbit")
-    try:
+    with refusing("--"):
         bits = schedule.parse(args.rate)
         if bits is None:
             raise ValueError("rate must be that of a link such as 1gbit, got none")
-    except ValueError as error:
-        raise Refused(f"--{error}") from None
-    try:
+    with refusing("--from: "):
         known = [exchange for record in args.records for exchange in calibration.read(record)]
         fit = fitted(known) if known else None
-    except ValueError as error:
-        raise Refused(f"--from: {error}") from None
     alpha = None if args.latency is None else args.latency * 1e-6
     cores = args.cores or float(args.ranks_per_node)
     return fit, advice.placed(fit.cluster if fit else TYPICAL, bits / 1e9, alpha, cores, args.ranks_per_node)

@@ -40,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "-n", "--ranks", type=values.integer(1), metavar="RANKS", help="processes (default: one for each core)"
     )
-    text = "warn if there are more than R ranks for each core (default: 4)"
+    text = "warn if there are more than R ranks for each core"
     parser.add_argument("--max-oversubscribe", type=values.positive, default=4.0, metavar="R", help=text)
     text = "let the other ranks go on when one is lost, where MPI can; for programs that use sparse_mpi.fault_tolerance"
     parser.add_argument("--elastic", action="store_true", help=text)

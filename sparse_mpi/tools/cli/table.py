@@ -28,13 +28,13 @@ class Column(NamedTuple):
     form: str = ""
     scale: float = 1
 
-    def cell(self, row: Any) -> str:
+    def text(self, row: Any) -> str:
         """Return what the column shows of a row."""
         if callable(self.value):
             value = self.value(row)
         else:
             value = row[self.value] if isinstance(row, Mapping) else getattr(row, self.value)
-        return self.pad("-" if value is None else format(value if self.scale == 1 else self.scale * value, self.form))
+        return "-" if value is None else format(value if self.scale == 1 else self.scale * value, self.form)
 
     def pad(self, text: str) -> str:
         """Return ``text`` as wide as the column."""
@@ -54,11 +54,17 @@ class Table:
 
     def row(self, row: Any) -> str:
         """Return the line of one row."""
-        return " ".join(column.cell(row) for column in self.columns)
+        return " ".join(column.pad(column.text(row)) for column in self.columns)
 
     def lines(self, rows: Iterable[Any]) -> list[str]:
         """Return the line of titles, and a line for each row."""
         return [self.head, *map(self.row, rows)]
+
+    def markdown(self, rows: Iterable[Any]) -> str:
+        """Return the table in Markdown, in which the widths of columns only tell how they are aligned."""
+        ends = ["---" if column.width < 0 else "---:" for column in self.columns]
+        cells = [[column.text(row) for column in self.columns] for row in rows]
+        return markdown([[column.title for column in self.columns], ends, *cells])
 
 
 def document(thing: object) -> str:

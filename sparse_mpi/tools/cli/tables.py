@@ -21,7 +21,7 @@ from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.models import MODELS, layout
 from sparse_mpi.tools.cli import table
-from sparse_mpi.tools.values import Parser, Refused
+from sparse_mpi.tools.values import Parser, Refused, refusing
 from sparse_mpi.wire import WIRES, Wire, pack_whole
 
 DENSITY, RANKS = 0.01, (4, 64)  # of the bounds of algorithms
@@ -119,10 +119,8 @@ def _selectors(args: argparse.Namespace) -> int:
     """Print the table of selectors, or of a model."""
     if args.density and not args.model:
         raise Refused("--density must come with --model, the table of one model; add for example --model vgg16")
-    try:
+    with refusing("--"):
         print(model_rows(layout(args.model), args.density or [0.001, 0.01, 0.02]) if args.model else selectors())
-    except ValueError as error:
-        raise Refused(f"--{error}") from None
     return 0
 
 

@@ -7,22 +7,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from sparse_mpi.comm import Comm
-from sparse_mpi.comm.world import World
 from sparse_mpi.network import networks
-from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
+from sparse_mpi.reduction.arguments import make_algorithm, spelled
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients, message_diagram
 from sparse_mpi.tools.analysis.program import Trace, Transfer, replay
-from sparse_mpi.tools.analysis.recording import Call, RecordingComm
+from sparse_mpi.tools.analysis.recording import Call, watched
 from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output, save
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.figures.draw_message_diagram import figure as draw_diagram
 from sparse_mpi.tools.figures.draw_timeline import trace as figure
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Refused, refusing
 
 RANKS = range(2, 65)
 STRIP_RANKS, STRIP_N = 5, 24  # at most, of a strip that can be read
@@ -48,13 +45,11 @@ def check(args: argparse.Namespace) -> None:
 
 def measure(args: argparse.Namespace) -> Iterator[Output]:
     """Record and lay out; yield a table of phases, and the record."""
-    try:
+    with refusing("--"):
         network, of = networks.named(args.network)
         made = gradients.make(
             args.gradients, 100_000 if args.n is None and args.gradients in gradients.KINDS else args.n, args.seed
         )
-    except ValueError as error:
-        raise Refused(f"--{error}") from None
     traces = [
         Trace(name, args.ranks, replay(record(name, made, args), network), args.ranks_per_node)
         for name in args.algorithms
@@ -72,19 +67,10 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
 
 def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[Call]]:
     """Return what every rank called in step ``args.step``."""
-    nodes = {"ranks_per_node": args.ranks_per_node}
     plain, given = spelled(name)
-    algorithm = make_algorithm(plain, (nodes if takes(plain, "ranks_per_node") else {}) | given)
-
-    def calls(comm: Comm) -> list[Call]:
-        recording = RecordingComm(comm)
-        reducer = SparseAllreduce(made.size, density=args.density, comm=recording, algorithm=algorithm)
-        for step in range(args.step):
-            recording.record.clear()
-            reducer.step(made.at(step, comm.rank))
-        return recording.record
-
-    return World(args.ranks).run(calls)
+    algorithm = make_algorithm(plain, options.taken(args, ["ranks_per_node"], plain) | given)
+    seen = watched(algorithm, made, args.ranks, args.step, lambda step: list(step.comm.record), density=args.density)
+    return [steps[-1] for steps in seen]
 
 
 def _table(trace: Trace) -> str:
@@ -126,14 +112,14 @@ TRACE = Benchmark(
     help="who sends what to whom in a step, and when",
     description=DESCRIPTION,
     options=(
-        option("--ranks P", f"{RANKS[0]} to {RANKS[-1]} (default: 8)", values.integer(RANKS[0], RANKS[-1]), 8),
+        option("--ranks P", f"{RANKS[0]} to {RANKS[-1]}", values.integer(RANKS[0], RANKS[-1]), 8),
         option("--algorithms NAME", values.SPELLINGS, values.algorithm, ["oktopk"], nargs="+"),
         count("--n", None, "elements of the gradient (default: 100,000)"),
-        options.share("share of them that is sent (default: 0.01)"),
-        options.ranks_per_node(),
-        options.recorded_gradients(),
-        count("--step", 3, "which one, from 1, with error feedback from those before (default: 3)"),
-        option("--network NAME", f"{networks.CHOICES} (default: 10gbe)", values.network, "10gbe"),
+        options.share("share of them that is sent"),
+        options.RANKS_PER_NODE,
+        options.GRADIENTS,
+        count("--step", 3, "which one, from 1, with error feedback from those before"),
+        option("--network NAME", f"{networks.CHOICES}", values.network, "10gbe"),
         options.seed(),
         options.json("write the matrices and all messages with their times"),
         options.plot("draw the matrix and the timeline of every algorithm"),

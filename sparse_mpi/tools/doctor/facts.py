@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.runtime import LAUNCHERS, asked_for_device_pointers
 from sparse_mpi.kernels import threads
 from sparse_mpi.tools.bench.records import versions
+from sparse_mpi.tools.launch.find import call
 
+SECONDS = 30.0  # that the program of a GPU's driver may take
 SETTINGS = (
     "OMP_NUM_THREADS",
     "OMPI_MCA_mpi_yield_when_idle",
@@ -72,11 +73,6 @@ def gpus() -> list[str]:
         driver = Path("/proc/driver/nvidia/version")
         return ["a GPU of unknown model"] if driver.exists() else []
     query = [program, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    if done.returncode:
-        return []
-    lines = [line.split(", ") for line in done.stdout.strip().splitlines()]
+    done = call(query, os.environ, SECONDS)
+    lines = [] if done.returncode else [line.split(", ") for line in done.stdout.strip().splitlines()]
     return [f"{name}, driver {driver}, {memory}" for name, driver, memory in lines]

@@ -108,25 +108,25 @@ def _handle(signals: Iterable[int], handler: Callable[[int, FrameType | None], N
 
 def _set_up(hosts: Hosts) -> None:
     switch = hosts.name(SWITCH)
-    _call("ip", "netns", "add", switch)
-    _call("ip", "-n", switch, "link", "set", "lo", "up")
-    _call("ip", "-n", switch, "link", "add", BRIDGE, "type", "bridge")
-    _call("ip", "-n", switch, "addr", "add", f"{hosts.address(SWITCH)}/24", "dev", BRIDGE)
-    _call("ip", "-n", switch, "link", "set", BRIDGE, "up")
+    call("ip", "netns", "add", switch)
+    call("ip", "-n", switch, "link", "set", "lo", "up")
+    call("ip", "-n", switch, "link", "add", BRIDGE, "type", "bridge")
+    call("ip", "-n", switch, "addr", "add", f"{hosts.address(SWITCH)}/24", "dev", BRIDGE)
+    call("ip", "-n", switch, "link", "set", BRIDGE, "up")
     for number in range(1, hosts.count + 1):
         host, end = hosts.name(number), port(number)
-        _call("ip", "netns", "add", host)
-        _call("ip", "-n", host, "link", "set", "lo", "up")
-        _call("ip", "-n", switch, "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", host)
-        _call("ip", "-n", switch, "link", "set", end, "master", BRIDGE, "up")
-        _call("ip", "-n", host, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
-        _call("ip", "-n", host, "link", "set", "eth0", "up")
+        call("ip", "netns", "add", host)
+        call("ip", "-n", host, "link", "set", "lo", "up")
+        call("ip", "-n", switch, "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", host)
+        call("ip", "-n", switch, "link", "set", end, "master", BRIDGE, "up")
+        call("ip", "-n", host, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
+        call("ip", "-n", host, "link", "set", "eth0", "up")
         # As on most clusters; what this machine is set to (bbr, say) may behave differently behind a token bucket
-        _call("ip", "-n", host, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
+        call("ip", "-n", host, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
         if hosts.rate is not None:
-            _call("ip", "-n", host, "link", "set", "eth0", "gso_max_size", str(segment(hosts.rate)))
-            _call("tc", "-n", host, *shaping("eth0", hosts.rate))
-            _call("tc", "-n", switch, *shaping(end, hosts.rate))
+            call("ip", "-n", host, "link", "set", "eth0", "gso_max_size", str(segment(hosts.rate)))
+            call("tc", "-n", host, *shaping("eth0", hosts.rate))
+            call("tc", "-n", switch, *shaping(end, hosts.rate))
 
 
 def port(number: int) -> str:
@@ -160,10 +160,12 @@ def segment(rate: int) -> int:
     return min(SEGMENT, burst(rate) // 2)
 
 
-def _call(*command: str) -> None:
+def call(*command: str) -> str:
+    """Return what a command prints. Raises RuntimeError: it fails; the message has its reason."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
 
 
 def leftovers(names: Iterable[str], alive: Callable[[int], bool]) -> list[str]:

@@ -9,18 +9,19 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from sparse_mpi.tools.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
 from sparse_mpi.tools.launch.environment import outside_of_jobs
-from sparse_mpi.tools.launch.find import MPICH, OPEN_MPI, Flavour, find_mpiexec, survival
+from sparse_mpi.tools.launch.find import MPICH, OPEN_MPI, Flavour, Mpiexec, find_mpiexec, survival
 
 SUBNET = f"{NETWORK}.0/24"
 GRACE = 5.0  # seconds that a job has to end when told to, before it is killed
 OUT_OF_TIME = 124  # exit code of a job that ran past its limit, as that of timeout(1)
 
+AGENT, RULES = "agent", "allreduce-rules"  # files in the hosts' folder that launchers read
 # What launchers run in place of ssh: AGENT [OPTIONS] ADDRESS COMMAND...
-AGENT = """#!/bin/sh
+AGENT_PROGRAM = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 number=${1##*.}
 shift
@@ -42,14 +43,7 @@ DEFAULTS = {
 }
 
 
-class Files(NamedTuple):
-    """What launchers read, in the hosts' folder."""
-
-    agent: Path
-    rules: Path
-
-
-def open_mpi(hosts: Hosts, files: Files) -> list[str]:
+def open_mpi(hosts: Hosts) -> list[str]:
     """Options of Open MPI's mpiexec.
 
     TCP alone, without the hierarchical collectives, and with messages up to 1 MiB sent at once instead of after a
@@ -57,7 +51,7 @@ def open_mpi(hosts: Hosts, files: Files) -> list[str]:
     the same reason a barrier is the one with the fewest messages, by way of the first rank (1).
     """
     at = ",".join(f"{hosts.address(number)}:1" for number in range(1, hosts.count + 1))
-    launcher = {"plm": "ssh", "plm_ssh_agent": str(files.agent), "prte_if_include": SUBNET}
+    launcher = {"plm": "ssh", "plm_ssh_agent": str(hosts.folder / AGENT), "prte_if_include": SUBNET}
     library = {
         "pml": "ob1",
         "btl": "self,tcp",
@@ -67,45 +61,38 @@ def open_mpi(hosts: Hosts, files: Files) -> list[str]:
         "mpi_yield_when_idle": "1",
         "coll": "^han,cuda",
         "coll_tuned_use_dynamic_rules": "1",
-        "coll_tuned_dynamic_rules_filename": str(files.rules),
+        "coll_tuned_dynamic_rules_filename": str(hosts.folder / RULES),
         "coll_tuned_barrier_algorithm": "1",
     }
     options = [("--prtemca", *pair) for pair in launcher.items()] + [("--mca", *pair) for pair in library.items()]
     return ["-n", str(hosts.count), "-H", at, "--bind-to", "none", *(word for option in options for word in option)]
 
 
-def mpich(hosts: Hosts, files: Files) -> list[str]:
+def mpich(hosts: Hosts) -> list[str]:
     """Options of MPICH's mpiexec (Hydra): TCP through libfabric.
 
     Its own choice for large dense sums comes near the ring's time where the number of ranks is a power of two; at
     others it takes up to twice as long.
     """
     at = ",".join(hosts.address(number) for number in range(1, hosts.count + 1))
-    launcher = ["-launcher", "rsh", "-launcher-exec", str(files.agent), "-iface", BRIDGE]
+    launcher = ["-launcher", "rsh", "-launcher-exec", str(hosts.folder / AGENT), "-iface", BRIDGE]
     library = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
     options = [word for pair in library.items() for word in ("-genv", *pair)]
     return ["-n", str(hosts.count), "-ppn", "1", "-hosts", at, *launcher, *options]
 
 
-Options = Callable[[Hosts, Files], list[str]]
+Options = Callable[[Hosts], list[str]]
 MPIS: dict[Flavour, Options] = {OPEN_MPI: open_mpi, MPICH: mpich}
 
 
-class Launcher(NamedTuple):
-    """An mpiexec, and the options it needs."""
-
-    mpiexec: str
-    options: Options
-    flavour: Flavour
-
-
-def find_launcher() -> Launcher:
+def find_launcher() -> Mpiexec:
     """Return the mpiexec of the MPI that mpi4py loads.
 
     Raises RuntimeError: there is none, or it is of an MPI that cannot be held to the links.
     """
     found = find_mpiexec(environment())
-    return Launcher(found.file, options_for(found.library.flavour), found.library.flavour)
+    options_for(found.library.flavour)
+    return found
 
 
 def options_for(flavour: Flavour) -> Options:
@@ -136,7 +123,7 @@ def program(command: Sequence[str]) -> list[str]:
 
 def run(
     hosts: Hosts,
-    launcher: Launcher,
+    launcher: Mpiexec,
     command: Sequence[str],
     seconds: float,
     elastic: bool = False,
@@ -150,12 +137,12 @@ def run(
     command runs, ``meanwhile`` is iterated: it is asked for its next item at each of the seconds that it yields. Raises
     RuntimeError: they cannot.
     """
-    survive = survival(launcher.flavour) if elastic else ()
-    files = Files(hosts.folder / "agent", hosts.folder / "allreduce-rules")
-    files.agent.write_text(AGENT.replace("PREFIX", hosts.prefix))
-    files.agent.chmod(0o700)
-    files.rules.write_text(ALLREDUCE_RULES)
-    line = [launcher.mpiexec, *survive, *launcher.options(hosts, files), *program(command)]
+    flavour = launcher.library.flavour
+    survive = survival(flavour) if elastic else ()
+    (hosts.folder / AGENT).write_text(AGENT_PROGRAM.replace("PREFIX", hosts.prefix))
+    (hosts.folder / AGENT).chmod(0o700)
+    (hosts.folder / RULES).write_text(ALLREDUCE_RULES)
+    line = [launcher.file, *survive, *options_for(flavour)(hosts), *program(command)]
     job = subprocess.Popen(
         hosts.inside(SWITCH, *line),
         env=environment() | {"TMPDIR": str(hosts.folder)},

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import IO, NamedTuple
 
-from sparse_mpi.tools.emulation.hosts import SWITCH, Hosts, port, shaping
+from sparse_mpi.tools.emulation.hosts import SWITCH, Hosts, call, port, shaping
 from sparse_mpi.tools.emulation.schedule import DOWN, MOST, Rates, Schedule, describe
 
 
@@ -80,11 +80,8 @@ class Links:
 
         Raises RuntimeError: the system refuses; the message has its reason.
         """
-        command = ["ip", "-n", self.hosts.name(SWITCH), "-s", "-json", "link", "show"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
-        counts = {each["ifname"]: each["stats64"] for each in json.loads(done.stdout)}
+        shown = call("ip", "-n", self.hosts.name(SWITCH), "-s", "-json", "link", "show")
+        counts = {each["ifname"]: each["stats64"] for each in json.loads(shown)}
         ports = [counts[port(host)] for host in range(1, self.hosts.count + 1)]
         return Carried([each["rx"]["bytes"] for each in ports], [each["tx"]["bytes"] for each in ports])
 

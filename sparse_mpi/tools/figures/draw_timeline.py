@@ -10,7 +10,7 @@ import numpy as np
 from sparse_mpi.tools.figures.style import BAR, WIDTH, Look, bars, legend, matplotlib, panels, paper, rows
 from sparse_mpi.tools.plan.base import Plan, Profile
 from sparse_mpi.tools.plan.planners import dense
-from sparse_mpi.tools.plan.timeline import COMMUNICATION, KINDS, STREAMS, Timeline, simulate
+from sparse_mpi.tools.plan.timeline import COMMUNICATION, KINDS, STREAMS, simulate
 
 
 def figure(records: Sequence[dict[str, Any]], look: Look) -> Any:
@@ -106,7 +106,15 @@ def plan_figure(profile: Profile, plan: Plan, look: Look) -> Any:
     colours = dict(zip(KINDS, (*look.shades[1:3], *look.colours[1::-1], look.colours[2], look.shades[3]), strict=True))
     shown, axes = panels(2, 1, 0.7 + 0.32 * len(streams), " ", sharex=True)
     for panel, (name, timeline) in zip(axes[:, 0], timelines.items(), strict=True):
-        _panel(panel, timeline, streams, colours, look)
+        for row, stream in enumerate(streams):
+            for kind, colour in colours.items():
+                spans = [(e.start, e.end) for e in timeline.events if (e.stream, e.kind) == (stream, kind)]
+                bars(panel, row, spans, colour, edgecolor=look.paper, linewidth=0.2)
+        row = streams.index(COMMUNICATION) if COMMUNICATION in streams else 0
+        bars(panel, row, timeline.gaps, "none", edgecolor=look.grey, hatch="////")
+        exposed = [(start, end - start) for start, end in timeline.exposed_spans]  # a line under communication
+        panel.broken_barh(exposed, (row + BAR / 2 + 0.04, 0.1), facecolors=look.colours[3])
+        rows(panel, streams)
         seconds = f"step {timeline.step:.4g} s, exposed communication {timeline.exposed:.4g} s"
         panel.set_title(f"{name}: {seconds}")
     axes[-1, 0].set(
@@ -121,17 +129,3 @@ def plan_figure(profile: Profile, plan: Plan, look: Look) -> Any:
         more = [idle]
     legend(shown, named | {"exposed": look.colours[3]}, more)
     return shown
-
-
-def _panel(axes: Any, timeline: Timeline, streams: list[str], colours: dict[str, str], look: Look) -> None:
-    """Draw the bars of one timeline, a row a stream; under communication a line wherever it is exposed."""
-    for row, stream in enumerate(streams):
-        events = [event for event in timeline.events if event.stream == stream]
-        for kind in dict.fromkeys(event.kind for event in events):
-            spans = [(event.start, event.end) for event in events if event.kind == kind]
-            bars(axes, row, spans, colours[kind], edgecolor=look.paper, linewidth=0.2)
-    row = streams.index(COMMUNICATION) if COMMUNICATION in streams else 0
-    bars(axes, row, timeline.gaps, "none", edgecolor=look.grey, hatch="////")
-    exposed = [(start, end - start) for start, end in timeline.exposed_spans]
-    axes.broken_barh(exposed, (row + BAR / 2 + 0.04, 0.1), facecolors=look.colours[3])
-    rows(axes, streams)

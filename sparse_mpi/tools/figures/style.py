@@ -122,6 +122,7 @@ class Look(NamedTuple):
             "axes.formatter.min_exponent": 4,
             "axes.prop_cycle": import_module("cycler").cycler(color=self.colours),
             "svg.hashsalt": "sparse_mpi",  # the same figure has the same bytes
+            "svg.fonttype": "none",  # words are text
             **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), self.paper),
             **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor", "legend.labelcolor"), self.ink),
             **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), self.grey),
@@ -171,8 +172,8 @@ def write(make: Callable[[Look], Any], file: str | Path) -> None:
     for name, look in variants(file).items():
         figure = drawn(make, look)
         with matplotlib().rc_context(look.settings):
-            undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(name.suffix.lower(), {})
-            figure.savefig(name, dpi=DPI, metadata=undated)
+            untold = {".svg": ("Creator", "Date", "Format", "Type"), ".pdf": ("CreationDate",)}
+            figure.savefig(name, dpi=DPI, metadata=dict.fromkeys(untold.get(name.suffix.lower(), ())))
         if name.suffix.lower() == ".svg":
             shorten(name)
 
@@ -230,7 +231,8 @@ BAR = 0.6  # height, of the distance between rows
 def bars(axes: Any, row: int, spans: Sequence[tuple[float, float]], colour: Any, **options: Any) -> None:
     """Draw bars from a beginning to an end each, in one row."""
     there = [(begin, end - begin) for begin, end in spans if end > begin]
-    axes.broken_barh(there, (row - BAR / 2, BAR), facecolors=colour, **{"linewidth": 0, **options})
+    if there:
+        axes.broken_barh(there, (row - BAR / 2, BAR), facecolors=colour, **{"linewidth": 0, **options})
 
 
 def rows(axes: Any, names: Sequence[str]) -> None:

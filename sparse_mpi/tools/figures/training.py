@@ -91,7 +91,8 @@ def losses(races: Sequence[Race], look: Look) -> Any:
                 if rate is not None and way not in seconds:
                     continue
                 steps, sent, heights = zip(*race["courses"][way], strict=True)
-                at = sent if rate is None else _clock(seconds[way], steps)
+                at = sent if rate is None else seconds[way]
+                at = at if isinstance(at, (list, tuple)) else [step * at for step in steps]  # of steps all as long
                 panel.plot(at, heights, color=colour, label=names[way] if rate is None else "_")
             panel.set(xscale="log", xlabel=f"seconds, {rate}" if rate else "MB sent by a rank")
             panel.minorticks_off()
@@ -100,10 +101,6 @@ def losses(races: Sequence[Race], look: Look) -> Any:
         row[-1].set_xlim(right=10 * row[-1].get_xlim()[1])  # room for names
         name_lines(row[-1])
     return shown
-
-
-def _clock(seconds: float | list[float], steps: Sequence[int]) -> list[float]:
-    return seconds if isinstance(seconds, list) else [step * seconds for step in steps]
 
 
 def short(ways: Sequence[str]) -> dict[str, str]:

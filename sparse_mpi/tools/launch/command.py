@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.tools.launch import environment as surroundings
-from sparse_mpi.tools.launch.find import LIMIT, Flavour, Job, LaunchError, Library, find_library, find_mpiexec, survival
+from sparse_mpi.tools.launch.find import Flavour, Job, LaunchError, Library, call, find_library, find_mpiexec, survival
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,7 @@ def srun_for(flavour: Flavour, environment: Mapping[str, str]) -> str | None:
     srun = shutil.which("srun", path=environment.get("PATH", os.defpath))
     if srun is None:
         return None
-    try:
-        done = subprocess.run(
-            [srun, "--mpi=list"], env=dict(environment), capture_output=True, text=True, timeout=LIMIT
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = call([srun, "--mpi=list"], environment)
     plugins = (done.stdout + done.stderr).replace(",", " ").split()
     return srun if any(word == flavour.plugin for word in plugins) else None
 

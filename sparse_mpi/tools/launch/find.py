@@ -53,11 +53,11 @@ class Job:
         return self.ranks > self.cores
 
 
-class Folders:
-    """The folders for a job's temporary files: ``session`` on disk, ``memory`` in shared memory."""
+class Folders(NamedTuple):
+    """The folders for a job's temporary files."""
 
-    def __init__(self, session: Path, memory: Path) -> None:
-        self.session, self.memory = session, memory
+    session: Path  # on disk
+    memory: Path  # in shared memory
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Flavour:
     relayed: frozenset[signal.Signals]
     leftovers: tuple[str, ...]
     variables: Callable[[Job], dict[str, str]]
-    confine: Callable[[Folders], dict[str, str]]
+    confine: Callable[[Folders], dict[str, str]] = lambda folders: {}
     banners: tuple[tuple[str, str], ...] = ()
     elastic: tuple[str, ...] | None = None
     terminals: bool = False
@@ -124,10 +124,6 @@ def _confine_open_mpi(folders: Folders) -> dict[str, str]:
     }
 
 
-def _mpich(job: Job) -> dict[str, str]:
-    return {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if job.oversubscribed else {}
-
-
 def _intel(job: Job) -> dict[str, str]:
     found = {"I_MPI_PIN": "0"}
     if job.alone:
@@ -135,10 +131,6 @@ def _intel(job: Job) -> dict[str, str]:
     if job.oversubscribed:
         found["I_MPI_THREAD_YIELD"] = "2"
     return found
-
-
-def _confine_nothing(folders: Folders) -> dict[str, str]:
-    return {}
 
 
 _USER = frozenset({signal.SIGUSR1, signal.SIGUSR2})
@@ -179,8 +171,7 @@ MPICH = Flavour(
     wheel="mpich",
     relayed=_HYDRA,
     leftovers=("mpich_shm_*", "mpich_shar_*"),
-    variables=_mpich,
-    confine=_confine_nothing,
+    variables=lambda job: {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if job.oversubscribed else {},
 )
 INTEL_MPI = Flavour(
     name="Intel MPI",
@@ -192,7 +183,6 @@ INTEL_MPI = Flavour(
     relayed=_HYDRA,
     leftovers=("Intel_MPI_*", "impi_*"),
     variables=_intel,
-    confine=_confine_nothing,
 )
 FLAVOURS = (OPEN_MPI, MPICH, INTEL_MPI)
 

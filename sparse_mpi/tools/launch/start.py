@@ -125,12 +125,6 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """Ask for SIGTERM when the parent ends, even by SIGKILL; for use in a child before it runs its program."""
-    if LINUX:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
 def children(parent: int) -> list[int]:
     """Return the processes whose parent is ``parent``."""
     found = []
@@ -157,10 +151,8 @@ def alive(process: int) -> bool:
     """Return True if a process of that number runs."""
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
@@ -257,7 +249,9 @@ def _terminal() -> str:
 
 
 def _before_exec() -> None:
-    die_with_parent()
+    """Let signals come, and ask for SIGTERM when the parent ends, even by SIGKILL."""
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED | {signal.SIGCHLD})
 
 

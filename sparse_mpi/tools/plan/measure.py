@@ -104,6 +104,10 @@ def measure(
         dense = ignores_k(name)
         sent = [0] * len(entries) if dense else entries
         fitted.append(Option(name, dense, *(fit(lengths, sent, phase) for phase in cost.T)))
+    # An allreduce sends 2 ceil(log2 P) messages and 2(P-1)/P of its bytes.
+    exchange, others = fitted[0].exchange, comm.size - 1
+    alpha = exchange.fixed / (2 * others.bit_length()) if others else 0.0
+    beta = exchange.per_element * comm.size / (8 * others) if others else 0.0
     return Profile(
         tuple(tensors),
         comm.size,
@@ -111,7 +115,7 @@ def measure(
         before,
         backward,
         update,
-        _network(fitted[0], comm.size),
+        Network(alpha, beta),
         tuple(fitted),
         gather=float(agreed[-1]),
     )
@@ -159,12 +163,3 @@ def _gather_seconds(base: np.ndarray) -> float:
         np.concatenate([base[:half:], base[half:]])
         seconds = perf_counter() - start
     return seconds / len(base)
-
-
-def _network(dense: Option, ranks: int) -> Network:
-    """Return alpha and beta of an allreduce, which sends 2 ceil(log2 P) messages and 2(P-1)/P of its bytes."""
-    if ranks == 1:
-        return Network(0.0, 0.0)
-    return Network(
-        dense.exchange.fixed / (2 * (ranks - 1).bit_length()), dense.exchange.per_element * ranks / (8 * (ranks - 1))
-    )

@@ -164,9 +164,29 @@ def loads(text: str, name: str = "the text", kind: type[T] = Plan) -> T:  # type
 
     Raises ValueError: ``text`` is no JSON, another kind of file, of a newer version, altered, or an impossible plan.
     """
-    record = _load(kind, text, name)
-    if problem := wrong_with_plan(record) if isinstance(record, Plan) else wrong_with_profile(record):
-        raise ValueError(f"{name}: {problem}; {MAKE[kind]}")
+    what, anew = WHAT[kind], MAKE[kind]
+    try:
+        data = json.loads(text)
+    except ValueError as problem:
+        raise ValueError(f"{name} must be JSON, but {problem}; {anew}") from None
+    if not isinstance(data, dict) or data.get("format") != f"sparse_mpi {what}":
+        raise ValueError(f"{name} must be a sparse_mpi {what}, but is none; {anew}")
+    version = data.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise ValueError(f"{name} has format {version}, newer than {VERSION}, the newest known here; update sparse_mpi")
+    if missing := [key for key in ("version", "hash", what) if key not in data]:
+        raise ValueError(f"{name} lacks {', '.join(missing)}; {anew}")
+    if version != VERSION:
+        raise ValueError(f"{name} has format {version!r}, which is none; {anew}")
+    record: T
+    try:
+        record = decode(kind, data[what], what)
+    except ValueError as problem:
+        raise ValueError(f"{name}: {problem}; {anew}") from None
+    if data["hash"] != _hash(encode(type(record), record)):
+        raise ValueError(f"{name} was altered: its content does not have the hash {data['hash']}; {anew}")
+    if wrong := wrong_with_plan(record) if isinstance(record, Plan) else wrong_with_profile(record):
+        raise ValueError(f"{name}: {wrong}; {anew}")
     return record
 
 
@@ -214,32 +234,6 @@ def check(plan: Plan, tensors: Sequence[Tensor | tuple[str, tuple[int, ...]]], r
 def _hash(content: Any) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return blake2b(canonical.encode(), digest_size=8).hexdigest()
-
-
-def _load(kind: type[T], text: str, name: str) -> T:
-    """Return the record in the text of a file, checked to be just as it was written."""
-    what, anew = WHAT[kind], MAKE[kind]
-    try:
-        data = json.loads(text)
-    except ValueError as problem:
-        raise ValueError(f"{name} must be JSON, but {problem}; {anew}") from None
-    if not isinstance(data, dict) or data.get("format") != f"sparse_mpi {what}":
-        raise ValueError(f"{name} must be a sparse_mpi {what}, but is none; {anew}")
-    version = data.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise ValueError(f"{name} has format {version}, newer than {VERSION}, the newest known here; update sparse_mpi")
-    if missing := [key for key in ("version", "hash", what) if key not in data]:
-        raise ValueError(f"{name} lacks {', '.join(missing)}; {anew}")
-    if version != VERSION:
-        raise ValueError(f"{name} has format {version!r}, which is none; {anew}")
-    record: T
-    try:
-        record = decode(kind, data[what], what)
-    except ValueError as problem:
-        raise ValueError(f"{name}: {problem}; {anew}") from None
-    if data["hash"] != _hash(encode(type(record), record)):
-        raise ValueError(f"{name} was altered: its content does not have the hash {data['hash']}; {anew}")
-    return record
 
 
 def algorithm_of(plan: Plan) -> Hybrid:

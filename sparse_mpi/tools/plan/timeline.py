@@ -37,7 +37,6 @@ class Event(NamedTuple):
     stream: str  # one of STREAMS
     kind: str  # one of KINDS
     part: int | None  # index of the part it belongs to
-    label: str  # name of that part, or the kind
     start: float  # seconds from the beginning of the step
     end: float
 
@@ -60,18 +59,17 @@ class Timeline:
         step: seconds of the whole step.
     """
 
-    def __init__(self, parts: Sequence[Part], entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[Entry]) -> None:
         self.step = entries[-1][4]
-        self.events = tuple(_event(parts, *entry) for entry in entries if entry[4] > entry[3])
+        self.events = tuple(
+            Event(stream, kind, None if number < 0 else number, start, end)
+            for stream, kind, number, start, end in entries
+            if end > start
+        )
 
     def spans(self, stream: str) -> list[Span]:
         """Return when a stream is busy, with a span for each event."""
         return [(event.start, event.end) for event in self.events if event.stream == stream]
-
-    @cached_property
-    def communication(self) -> float:
-        """Return the seconds of communication."""
-        return sum(end - start for start, end in self.spans(COMMUNICATION))
 
     @cached_property
     def exposed_spans(self) -> list[Span]:
@@ -95,16 +93,9 @@ class Timeline:
         return [(end, start) for (_, end), (start, _) in zip(spans, spans[1:], strict=False) if start > end]
 
 
-def _event(parts: Sequence[Part], stream: str, kind: str, number: int, start: float, end: float) -> Event:
-    """Return the event of an entry, with its label."""
-    if number < 0:
-        return Event(stream, kind, None, kind, start, end)
-    return Event(stream, kind, number, f"{parts[number].option}, part {number + 1}", start, end)
-
-
 def simulate(profile: Profile, parts: Sequence[Part], overlap: bool = False, cpu_lane: bool = False) -> Timeline:
     """Return the timeline of a step of ``profile`` whose gradient is reduced as ``parts`` say."""
-    return Timeline(parts, schedule(profile, [load(profile, part) for part in parts], overlap, cpu_lane))
+    return Timeline(schedule(profile, [load(profile, part) for part in parts], overlap, cpu_lane))
 
 
 def load(profile: Profile, part: Part) -> Load:
