@@ -250,7 +250,9 @@ def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) ->
     return _read_only(np.concatenate([send for send, _ in given])), actual
 
 
-def _transposed(ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]) -> tuple[list[Array], Counts]:
+def _transposed(
+    ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]
+) -> tuple[Sequence[Array], Counts]:
     """Work out the alltoallv of all ranks: the rows that each receives, and how many rank i gets from rank j (P, P)."""
     sends = [send for send, _, _ in given]
     # Row i of it is what rank i gets from each rank, column j what rank j sends to each.

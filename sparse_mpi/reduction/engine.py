@@ -342,8 +342,9 @@ class Engine:
     def _join(self) -> None:
         """Make acc complete: what has yet to be added joins it, unless a selection has seen to that."""
         # A selector may have added the gradient before an attempt failed: it must not join twice
-        if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
-            kernels.accumulate(self._acc, self._add)
+        acc, add = self._acc, self._add
+        if acc is not None and add is not None and not any(selector.added for selector in self.exchange.selectors):
+            kernels.accumulate(acc, add)
         self._add = None
         for selector in self.exchange.selectors:
             selector.reset()

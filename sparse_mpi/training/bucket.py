@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparse_mpi.arrays import leave
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.sparse import SparseVector, leave
+from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import DENSE, UNSEEN, Arrivals, kind_of
 from sparse_mpi.training.parameters import FlatParameters, cut_by_tensor, joined
 from sparse_mpi.training.sparse_gradients import give_back
@@ -258,7 +259,7 @@ class Bucket:
         self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
 
     @torch.no_grad()
-    def finish(self, scale: float = 1.0) -> SparseVector | Tensor:
+    def finish(self, scale: float = 1.0) -> SparseVector[Tensor] | Tensor:
         """Wait for the sum and return it; set ``.grad`` of the parameters to its mean times ``scale``.
 
         Raises:
@@ -311,7 +312,7 @@ class Bucket:
         for parameter, mean in zip(self.parameters, self._mean_views, strict=True):
             parameter.grad = mean if parameter.requires_grad else None
 
-    def _write(self, total: SparseVector | Tensor, divisor: float) -> None:
+    def _write(self, total: SparseVector[Tensor] | Tensor, divisor: float) -> None:
         """Write ``total / divisor`` to the mean, zero where ``total`` has no entry."""
         if not isinstance(total, SparseVector):
             self.mean.copy_(total / divisor)

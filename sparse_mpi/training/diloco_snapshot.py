@@ -211,4 +211,4 @@ class DiLoCoSnapshot:
     def _from_first(self, states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
         """Return the bytes called ``name`` of rank 0's first state, on all ranks. Collective."""
         own = states[0][name] if self._ranks.rank == 0 else np.zeros(0, np.uint8)
-        return self._ranks.bcast(own)
+        return np.asarray(self._ranks.bcast(own))

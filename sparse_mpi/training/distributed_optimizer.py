@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -32,6 +32,8 @@ from sparse_mpi.training.optimizer_momentum import (
 from sparse_mpi.training.parameters import ordered
 from sparse_mpi.training.reduction import SURVIVAL, GradientReduction, is_distributed
 from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam
+
+LOGGER = logging.getLogger("sparse_mpi")
 
 Average: str = "average"
 Sum: str = "sum"
@@ -68,7 +70,7 @@ class _Reducing:
         if momentum.adam is not None:
             self._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step
 
-    def synchronize(self) -> list[SparseVector | Tensor]:
+    def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
 
         `step` does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler, and then
@@ -298,7 +300,7 @@ def DistributedOptimizer(
         say(op=op, parameters=len(parameters), momentum=mode)
     late = rule.late if isinstance(rule, GlobalMomentum) else None
     if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode, late)):
-        print(line, file=sys.stderr)
+        LOGGER.warning(line)
     reduction = GradientReduction(
         parameters,
         k=k,

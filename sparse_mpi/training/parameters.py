@@ -131,7 +131,7 @@ class FlatParameters:
         return [part.view(shape) for part, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
 
 
-def write_mean(total: SparseVector | Tensor, divisor: float, out: Tensor) -> Tensor:
+def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor) -> Tensor:
     """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
     if isinstance(total, SparseVector):
         return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.comm.world import World
@@ -50,7 +51,7 @@ class MessageDiagram(NamedTuple):
 def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> MessageDiagram:
     """Return step ``step``, from 1, of an algorithm."""
 
-    def calls(comm: Comm) -> tuple[list[Call], np.ndarray, np.ndarray]:
+    def calls(comm: Comm) -> tuple[list[Call], np.ndarray, Array]:
         recording = RecordingComm(comm, keep=True)
         reducer = SparseAllreduce(made.size, density=density, comm=recording, algorithm=algorithm_spelled(name))
         for number in range(step):
@@ -62,7 +63,9 @@ def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> 
 
     found = World(ranks).run(calls)
     gradients = np.stack([gradient for _, gradient, _ in found])
-    return MessageDiagram(name, gradients, exchanges([record for record, _, _ in found], name in BARE), found[0][2])
+    return MessageDiagram(
+        name, gradients, exchanges([record for record, _, _ in found], name in BARE), np.asarray(found[0][2])
+    )
 
 
 def exchanges(records: Sequence[Sequence[Call]], bare: bool) -> list[Exchange]:
@@ -128,6 +131,6 @@ def _pairs(pending: Sequence[deque[Call]]) -> Iterator[Exchange]:
             raise ValueError(f"records must be of one step of all ranks, but ranks {list(heads)} wait for each other")
 
 
-def _message(source: int, dest: int, sent: np.ndarray | None) -> Message:
+def _message(source: int, dest: int, sent: Array | None) -> Message:
     rows = np.asarray(sent)
     return Message(source, dest, rows.nbytes, rows[:, 0].tolist() if rows.ndim == 2 else None)

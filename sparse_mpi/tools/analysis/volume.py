@@ -23,6 +23,7 @@ import numpy as np
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction import SparseAllreduce
@@ -155,8 +156,7 @@ def count(
         for step in range(warmup + steps):
             recording.record.clear()
             reducer.step(gradients.at(step, comm.rank))
-            assert reducer.report is not None
-            counted.reports.append(reducer.report)
+            counted.reports.append(present(reducer.report, "a step was made"))
             counted.phases.append(_by_phase(recording))
             counted.between.append(sum(leaving(call, comm.rank, ranks_per_node) for call in recording.record))
             if comm.rank == 0:

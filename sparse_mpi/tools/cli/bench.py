@@ -12,6 +12,7 @@ from sparse_mpi.tools.cli.bench_select import SELECT, WIRE_FORMATS
 from sparse_mpi.tools.cli.bench_sparse import SPARSE
 from sparse_mpi.tools.cli.bench_sparse_compare import SPARSE_COMPARE, SPARSE_VOLUME
 from sparse_mpi.tools.cli.bench_volume import VOLUME
+from sparse_mpi.tools.values import Parser
 
 BENCHMARKS = (
     *(ALLREDUCE, INTERLEAVED, COMPARE, SELECT, SPARSE, SPARSE_COMPARE, SPARSE_VOLUME),
@@ -19,7 +20,7 @@ BENCHMARKS = (
 )
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare ``bench`` and what can be measured."""
     bench = commands.add_parser("bench", help="measure", description="Measure on this machine.")
     kinds = bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import MAX_RANKS, World
 from sparse_mpi.reduction import SparseAllreduce
@@ -123,8 +124,8 @@ def energy_of(
             if comm.rank == 0:
                 energy.remove(step, total)
                 progress()
-            assert reducer.report is not None
-            traffic, found = reducer.report.traffic, reducer.report
+            found = present(reducer.report, "a step was made")
+            traffic = found.traffic
             rows.append(
                 (traffic.sent, traffic.control, traffic.received, traffic.messages, found.selected, found.total)
             )

@@ -13,6 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.checks import present
 from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import Option, option
@@ -178,8 +179,8 @@ def jobs(
                     flush=True,
                 )
                 file = emulated.folder / "record.json"
-                assert launcher is not None
-                if code := launch.run(emulated, launcher, command(ranks, link, file), args.timeout):
+                words = command(ranks, link, file)
+                if code := launch.run(emulated, present(launcher, "a launcher was sought"), words, args.timeout):
                     raise SystemExit(code)
                 burst = hosts.burst(emulated.rate) if emulated.rate else 0
                 measured = {"gbit": link.rate / 1e9, "trip": link.trip, "burst": burst}

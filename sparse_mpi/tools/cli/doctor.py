@@ -15,7 +15,7 @@ PATIENCE = 900.0  # seconds that compiling all kernels may take, on a slow and b
 MARKS = {"fine": " ", "advice": "*", "broken": "!"}
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "doctor",

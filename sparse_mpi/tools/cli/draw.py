@@ -106,7 +106,7 @@ twice, for light pages and, as NAME-dark, for dark ones; as SVG, PNG or PDF, by 
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare ``draw``."""
     parser = commands.add_parser("draw", help="the figure of records, on light and dark paper", description=DESCRIPTION)
     text = "files that were written with --json"

@@ -162,7 +162,7 @@ class Outcome(NamedTuple):
     command: str
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "gpu-check",

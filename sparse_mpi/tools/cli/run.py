@@ -29,7 +29,7 @@ Signals reach the job, its exit status is returned, and no process, temporary fi
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "run",
