@@ -40,7 +40,7 @@ class WireFormat(Protocol):
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
 
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> SparseVector:
         """See `Wire.unpack`."""
 
 

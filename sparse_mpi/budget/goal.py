@@ -94,7 +94,7 @@ def check_alone(argument: str, **amounts: Any) -> None:
             raise ValueError(f"{name} must be left out with {argument}, which sets it in every step, got {amount!r}")
 
 
-def _parsed(text: Any) -> dict[str, Any]:
+def _parsed(text: object) -> dict[str, Any]:
     """Return the fields of a `Goal` that the text of a budget says.
 
     Raises:

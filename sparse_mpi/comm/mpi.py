@@ -53,7 +53,7 @@ class MPIComm(CountingComm):
 
     def __init__(
         self,
-        comm: Any,
+        comm: object,
         cuda_aware: bool | None = None,
         bucket: int = 8,
         yield_cpu: bool = False,
@@ -125,7 +125,7 @@ class MPIComm(CountingComm):
         # The key of the split is the rank, which keeps the order.
         return self._made(lambda: self._comm.Split(color, self.rank), self._messages.yield_cpu)
 
-    def _remade(self, comm: Any) -> MPIComm:
+    def _remade(self, comm: object) -> MPIComm:
         """Return a communicator over ``comm``, ranks that are left of this one, which counts its traffic."""
         made = self._over(Raw(self._mpi, comm), object.__new__(MPIComm), self._messages.yield_cpu)
         made._ledger = self._ledger

@@ -54,7 +54,7 @@ class NcclComm(CountingComm):
     staged = False
     concurrent = False  # NCCL does not allow two communicators of a device to be busy in an order that ranks choose
 
-    def __init__(self, comm: Any = None, yield_cpu: bool = False) -> None:
+    def __init__(self, comm: object = None, yield_cpu: bool = False) -> None:
         self._host = host_comm(comm).duplicate(yield_cpu)
         self._yield_cpu = yield_cpu
         super().__init__(self._host.rank, self._host.size)

@@ -54,7 +54,7 @@ class ProcessGroupComm(CountingComm):
 
     concurrent = True
 
-    def __init__(self, group: Any = None, some: Sequence[int] | None = None, parent: Watched | None = None) -> None:
+    def __init__(self, group: object = None, some: Sequence[int] | None = None, parent: Watched | None = None) -> None:
         members = _members(group)
         self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
         limit = time_limit(None)
@@ -250,7 +250,7 @@ def _store_of(group: ref[Any]) -> Any:
 _kept: WeakKeyDictionary[Any, ProcessGroupComm] = WeakKeyDictionary()
 
 
-def wrapped(group: Any = None) -> ProcessGroupComm:
+def wrapped(group: object = None) -> ProcessGroupComm:
     """Return the `ProcessGroupComm` of a process group (None: the default one), made on first use and kept for it."""
     _members(group)
     key = dist.group.WORLD if group is None else group
@@ -259,7 +259,7 @@ def wrapped(group: Any = None) -> ProcessGroupComm:
     return _kept[key]
 
 
-def _members(group: Any) -> list[int]:
+def _members(group: object) -> list[int]:
     """Return the ranks of ``group``, which this process must be one of."""
     if not dist.is_initialized():
         raise RuntimeError(

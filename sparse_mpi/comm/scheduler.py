@@ -182,7 +182,7 @@ class Group:
         self._revoked = False
         self._made: list[Group] = []  # by `split`
 
-    def rendezvous(self, rank: int, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
+    def rendezvous(self, rank: int, call: Call, given: object, combine: Callable[[list[Any]], Any]) -> Any:
         """Wait for the same call on all members; the last to call combines what all have given, in rank order."""
         run = self.run
         if self._revoked or run.failure is not None:

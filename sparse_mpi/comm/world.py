@@ -167,7 +167,7 @@ class _WorldComm(CountingComm):
             self._group.check([other])
             self._group.run.pause(self._number, reason)
 
-    def _rendezvous(self, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
+    def _rendezvous(self, call: Call, given: object, combine: Callable[[list[Any]], Any]) -> Any:
         """Make a collective call, which the last rank to make it works out by ``combine``."""
         self._fate.begin_call()
         return self._group.rendezvous(self._number, call, given, combine)

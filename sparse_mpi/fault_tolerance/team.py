@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -108,7 +108,7 @@ class Team:
             beside them; raised on every rank.
     """
 
-    def __init__(self, comm: Any = None, *, min_ranks: int = 1, spares: int = 0) -> None:
+    def __init__(self, comm: object = None, *, min_ranks: int = 1, spares: int = 0) -> None:
         self.comm: Comm = as_comm(comm)
         with same_on_all_ranks(self.comm) as say:
             if self.comm.job.elastic is None:

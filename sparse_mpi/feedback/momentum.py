@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -244,7 +243,7 @@ class GlobalMomentum(LeakyFeedback):
         self._last, self._share = state[LAST].copy() if LAST in state else None, self.momentum / self._sharers
 
 
-def _finite(total: SparseVector | Array, dtype: Any) -> SparseVector | Array:
+def _finite(total: SparseVector | Array, dtype: object) -> SparseVector | Array:
     """Return a copy of ``total``, with 0 where it is not finite."""
     values = total.values if isinstance(total, SparseVector) else total
     xp = namespace(values)

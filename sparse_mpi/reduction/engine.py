@@ -150,7 +150,7 @@ class Engine:
             self._exchanges += known
         self.exchange = known[0]
 
-    def agree(self, gradient: Any, make_plan: Callable[[], Plan], check: bool) -> Agreed:
+    def agree(self, gradient: object, make_plan: Callable[[], Plan], check: bool) -> Agreed:
         """Return what is to be reduced, once all ranks are about to do the same. Collective.
 
         Args:
@@ -325,7 +325,7 @@ class Engine:
             return 1.0
         return clipping_factor(sketched([flat], self.comm.size), limit, self.comm)
 
-    def entered(self, gradient: Any) -> Array:
+    def entered(self, gradient: object) -> Array:
         """Return ``gradient`` as a flat NumPy or CuPy array ``(n,)``, or raise what `agree` raises for a bad one."""
         arrays.check(gradient, "gradient")
         if self.settings.in_place:
@@ -358,7 +358,7 @@ class Direct:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def complete(self, gradient: Any, make_plan: Callable[[], Plan], check: bool) -> Attempt:
+    def complete(self, gradient: object, make_plan: Callable[[], Plan], check: bool) -> Attempt:
         """Return the attempt that all ranks have made; where it fails the gradient stays in the residual.
 
         The arguments are those of `Engine.agree`.

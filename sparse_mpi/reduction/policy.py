@@ -74,7 +74,7 @@ class Budget:
         """Return the plan of the next step."""
         return Plan(self.tracker.controller.k, self.tracker.controller.dense)
 
-    def observe(self, flat: Any, segment: Hashable = 0) -> None:
+    def observe(self, flat: object, segment: Hashable = 0) -> None:
         """Add a segment of the gradient ``(n,)`` to the estimated norm, which tells how fast gradients change."""
         # Norms matter only to a budget of bytes
         if self.tracker.samples:

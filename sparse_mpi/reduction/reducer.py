@@ -282,7 +282,7 @@ class SparseAllreduce:
     def flush(self, *, check: bool = False, like: None = None) -> Array: ...
     @overload
     def flush(self, *, check: bool = False, like: Flattens[A]) -> A: ...
-    def flush(self, *, check: bool = False, like: Any = None) -> Any:
+    def flush(self, *, check: bool = False, like: object = None) -> Any:
         """Send all that the ranks owe, in one dense allreduce, and leave a residual of 0. Collective.
 
         It is a dense step without a gradient. For the end of training, or before an evaluation that matters: without it

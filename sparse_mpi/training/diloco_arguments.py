@@ -67,7 +67,7 @@ def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
     momentum_rule(outer, feedback, "local")
 
 
-def trained_parameters(model: Any, inner: Optimizer, outer: Optimizer, fragments: int) -> list[Tensor]:
+def trained_parameters(model: object, inner: Optimizer, outer: Optimizer, fragments: int) -> list[Tensor]:
     """Return the parameters of ``model`` that are trained.
 
     Raises:

@@ -21,7 +21,7 @@ from sparse_mpi.training.fragment import Arrived, Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
 
 
-def packed(tree: Any) -> np.ndarray:
+def packed(tree: object) -> np.ndarray:
     """Return a tree with tensors as bytes ``(m,)`` uint8."""
     file = io.BytesIO()
     torch.save(_plain(tree), file)

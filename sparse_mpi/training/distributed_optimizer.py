@@ -198,7 +198,7 @@ def DistributedOptimizer(
     *,
     k: int | None = None,
     density: float | None = None,
-    comm: Any = None,
+    comm: object = None,
     algorithm: str | Algorithm = "elect",
     feedback: str | Feedback = "residual",
     clip_norm: float | None = None,
@@ -211,7 +211,7 @@ def DistributedOptimizer(
     op: str = Average,
     bucket_cap_mb: float | None = 25.0,
     overlap: bool = True,
-    scaler: Any = None,
+    scaler: object = None,
     team: Team | None = None,
     **options: Any,
 ) -> Any:

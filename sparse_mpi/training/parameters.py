@@ -18,7 +18,9 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.sparse import SparseVector
 
 
-def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, scaler: Any, **switches: bool) -> None:
+def check_options(
+    parameters: Sequence[Tensor], cap: float | None, passes: int, scaler: object, **switches: bool
+) -> None:
     """Raise TypeError or ValueError unless gradients of ``parameters`` can be reduced with these options."""
     if not parameters:
         raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
@@ -31,7 +33,7 @@ def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, 
         raise ValueError("in_place must be False with a scaler, whose scale the residual must not have, got True")
 
 
-def ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
+def ordered(optimizer: object, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
     """Return the parameters of ``optimizer`` in the order of ``named``, by default in the optimizer's own.
 
     Raises:
@@ -86,7 +88,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> N
             p.copy_(received.view(p.dtype).view(p.shape))
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, comm: Any = None) -> None:
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, comm: object = None) -> None:
     """Overwrite state and options of ``optimizer`` with those on ``root_rank``, which may have loaded a checkpoint.
 
     Collective.
