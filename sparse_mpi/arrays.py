@@ -23,12 +23,20 @@ class DeviceArray(Protocol):
     """A `cupy.ndarray`, for CuPy has no types of its own: arithmetic, and what else it has by name."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Return the lengths of its dimensions."""
+
     @property
-    def dtype(self) -> np.dtype: ...
+    def dtype(self) -> np.dtype:
+        """Return the type of its elements."""
+
     @property
-    def size(self) -> int: ...
-    def reshape(self, shape: Any, /, *more: int) -> Any: ...
+    def size(self) -> int:
+        """Return how many elements it has."""
+
+    def reshape(self, shape: Any, /, *more: int) -> Any:
+        """Return it in another shape."""
+
     def __len__(self) -> int: ...
     def __getitem__(self, at: Any, /) -> Any: ...
     def __setitem__(self, at: Any, value: Any, /) -> None: ...
@@ -76,7 +84,6 @@ class Namespace(Protocol):
 
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from typing_extensions import TypeVar as DefaultTypeVar
 
     A = DefaultTypeVar("A", default=Array, covariant=True)
@@ -87,10 +94,11 @@ else:
 class Flattens(Protocol[A]):
     """A caller's array of any library, which gives a flat one of the same library."""
 
-    def reshape(self, size: int, /) -> A: ...
+    def reshape(self, size: int, /) -> A:
+        """Return it as a flat array, with -1 for the size."""
 
 
-def _is_torch(x: object) -> TypeGuard[Tensor]:
+def _is_torch(x: object) -> TypeGuard[Any]:
     """Return whether ``x`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)

@@ -48,8 +48,8 @@ else:
 
         def to_dense(self) -> Array:
             """Return the dense vector ``(size,)``, zero where there is no entry, in the library of ``values``."""
-            indices: Any = self.indices
-            values: Any = self.values
+            indices: object = self.indices
+            values: object = self.values
             if hasattr(values, "new_zeros"):  # a torch tensor, handed out to the caller
                 return values.new_zeros(self.size).index_copy_(0, indices.long(), values)
             dense = namespace(values).zeros(self.size, values.dtype)

@@ -87,7 +87,7 @@ def make_goal(budget: Any = None, step_seconds: Any = None, **amounts: Any) -> G
     return Goal(**({} if budget is None else _parsed(budget)), seconds=seconds)
 
 
-def check_alone(argument: str, **amounts: Any) -> None:
+def check_alone(argument: str, **amounts: object) -> None:
     """Raise ValueError if any of ``amounts``, ``k`` or ``density``, is given beside ``argument``, which sets it."""
     for name, amount in amounts.items():
         if amount is not None:

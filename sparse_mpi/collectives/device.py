@@ -67,7 +67,7 @@ def _downloaded(x: object, kind: _Kind | None) -> HostInput:
         return HostInput(x, lambda result: result, "host")
     place = kind.parts[0]
 
-    def back(result: object) -> Any:
+    def back(result: object) -> object:
         with arrays.on_stream_of(place):
             return kind.back(result)
 

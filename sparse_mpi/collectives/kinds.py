@@ -247,7 +247,7 @@ def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
 
 
 def _checked(
-    keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], Any]
+    keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], object]
 ) -> InputAdapter:
     """Return the adapter, once keys and values are known to belong together."""
     if values.ndim < 1 or len(values) != len(keys):

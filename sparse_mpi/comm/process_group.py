@@ -237,7 +237,7 @@ def _watchdog(limit: float) -> StoreWatchdog | None:
     return _WATCHDOGS.get(group)
 
 
-def _store_of(group: ref[Any]) -> Any:
+def _store_of(group: ref[Any]) -> object:
     """Return the store of the default group, as long as it is this one; it is not kept, since its port would be."""
     try:
         # torch has no public name for it

@@ -251,7 +251,7 @@ class Engine:
             return Attempt(reduction, self.exchange.instrumented.forget(self.exchange.state), agreed, initial)
         # Sparse: the algorithm selects about k entries, and exactly one of its selections adds the gradient
         exchange = self.exchange
-        reduce: Callable[..., tuple[Reduction, Any]] = exchange.instrumented.reduce
+        reduce: Callable[..., tuple[Reduction, object]] = exchange.instrumented.reduce
         beside = {} if self.second_moment is None else {"beside": self.second_moment.like(acc)}
         reduction, state = reduce(acc, plan.k, self.comm, exchange.state, self.layout, add, **beside)
         check_added(exchange.selectors, exchange.algorithm, add)

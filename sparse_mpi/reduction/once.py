@@ -21,7 +21,7 @@ def sparse_allreduce(
     density: float | None = None,
     comm: object = None,
     algorithm: str | Algorithm = "oktopk",
-    **options: Any,
+    **options: object,
 ) -> Reduction[A]:
     """Sum the k most significant entries of every rank's ``x``, once and without error feedback. Collective.
 

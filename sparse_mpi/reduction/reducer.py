@@ -77,7 +77,7 @@ class SparseAllreduce:
         budget: str | None = None,
         step_seconds: float | None = None,
         settings: Settings | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         transport: Comm = as_comm(comm)
         settle(transport)  # another reducer may have prepared its next step there

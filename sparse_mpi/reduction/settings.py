@@ -64,7 +64,7 @@ def make_settings(
     second_moment: float | None = None,
     budget: str | None = None,
     step_seconds: float | None = None,
-    **options: Any,
+    **options: object,
 ) -> Settings:
     """Return the settings that these arguments of `SparseAllreduce` ask for.
 

@@ -248,7 +248,7 @@ def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
     return sum((state[name] for state in states[1:]), states[0][name]) if states else np.zeros(size, np.float32)
 
 
-def from_first(states: Sequence[Mapping[str, Any]], name: str, size: int, comm: Comm) -> Array:
+def from_first(states: Sequence[Mapping[str, object]], name: str, size: int, comm: Comm) -> Array:
     """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""
     missing = np.zeros(size, np.float32)  # earlier versions did not save all
     array = states[0].get(name, missing) if comm.rank == 0 else missing[:0]

@@ -258,7 +258,7 @@ class DiLoCo:
                 fragment.prepare_flush(self.check)
                 self._apply(fragment, 0.0)
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, *_: object) -> None:
         """Follow a step of the inner optimizer: apply the fragment that is due, and prepare the one whose turn it is.
 
         All ranks do the same after the same step, so that nobody needs to ask.

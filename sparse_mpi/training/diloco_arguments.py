@@ -37,7 +37,7 @@ def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> N
         check_range("fragment_update_alpha", alpha, "[0, 1]", usual)
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, object]) -> None:
     """Raise ValueError for options of a reducer that mean nothing in the turns of fragments."""
     for name in ("budget", "step_seconds", "in_place"):
         if options.get(name):

@@ -112,7 +112,7 @@ class _Reducing:
             taken = without_momentum(self, momentum.taken, momentum.applied, momentum.looks_ahead)  # type: ignore[arg-type]
         with taken as finish:
 
-            def reduced() -> Any:
+            def reduced() -> object:
                 loss = closure() if closure is not None else None
                 # The optimizer may call its closure several times: each call has new gradients, which must be reduced
                 self._reduce()
@@ -173,14 +173,14 @@ class _Reducing:
         super().add_param_group(param_group)  # type: ignore[misc]
         self.reduction.add(self.param_groups[-1]["params"])  # type: ignore[attr-defined]
 
-    def _own_step(self, *closure: Callable[[], Any]) -> Any:
+    def _own_step(self, *closure: Callable[[], object]) -> object:
         """Take the step of the optimizer's own class, or that of what stands in for it; hooks are called in it."""
         if self._momentum.adam is not None:
             return self._staleness_aware_step(*closure)
         return super().step(*closure)  # type: ignore[misc]
 
     @torch.optim.Optimizer.profile_hook_step
-    def _staleness_aware_step(self, *closure: Callable[[], Any]) -> Any:
+    def _staleness_aware_step(self, *closure: Callable[[], object]) -> object:
         """Take the step of `StalenessAwareAdam`."""
         return self._momentum.adam.step(self, *closure)  # type: ignore[union-attr, arg-type]
 
@@ -213,7 +213,7 @@ def DistributedOptimizer(
     overlap: bool = True,
     scaler: object = None,
     team: Team | None = None,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """Return ``optimizer`` changed to step along the gradients of all ranks. Collective.
 

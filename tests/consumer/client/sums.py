@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import assert_type
 
 import sparse_mpi
-from sparse_mpi import SparseAllreduce, SparseVector, StepReport, World
+from sparse_mpi import Reduction, SparseAllreduce, SparseVector, StepReport, World
 from sparse_mpi.algorithms import Algorithm, OkTopk
 from sparse_mpi.collectives import PersistentAllreduce
 from sparse_mpi.comm import Comm, Traffic, as_comm
@@ -20,7 +20,7 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
 def once(comm: Comm) -> int:
     x = np.arange(100, dtype=np.float32)
     reduction = sparse_mpi.sparse_allreduce(x, k=10, comm=comm, algorithm=OkTopk(period=32))
-    assert_type(reduction, "Reduction[Floats]")
+    assert_type(reduction, Reduction[Floats])
     total = reduction.total
     return total.nnz if isinstance(total, SparseVector) else len(total)
 
@@ -29,9 +29,9 @@ def steps(comm: Comm) -> int:
     reducer = SparseAllreduce([(10, 10)], density=0.1, comm=comm, algorithm="topka", selector=Exact())
     assert_type(reducer, SparseAllreduce)
     assert_type(reducer.algorithm, Algorithm)
-    assert_type(reducer.step(np.ones(100, np.float32), k=5), "SparseVector[Floats] | Floats")
+    assert_type(reducer.step(np.ones(100, np.float32), k=5), SparseVector[Floats] | Floats)
     waiting = reducer.start(np.ones(100, np.float32))
-    assert_type(waiting.wait(), "SparseVector[Floats] | Floats")
+    assert_type(waiting.wait(), SparseVector[Floats] | Floats)
     assert_type(reducer.report, StepReport | None)
     assert reducer.report is not None
     assert_type(reducer.report.traffic, Traffic)
