@@ -143,7 +143,7 @@ def synchronize_device(x: object) -> None:
         x.device.synchronize()
 
 
-def on_stream_of(x: Any) -> AbstractContextManager[Any]:
+def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
     The library's work is then queued behind the caller's, and the caller's next work behind the library's. Neither has
@@ -202,7 +202,7 @@ def _dtype_name(x: Any) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def check(x: Any, argument: str) -> None:
+def check(x: object, argument: str) -> None:
     """Raise unless ``x`` is an array that this library takes.
 
     Raises:
