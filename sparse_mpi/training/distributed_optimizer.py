@@ -246,7 +246,7 @@ def DistributedOptimizer(
             moment. And ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
             `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in torch. None
             takes ``"matched"``, ``"second-moment"`` or ``"arrival"`` where that is possible with optimizer, algorithm
-            and ``feedback``, and says so in a line on stderr.
+            and ``feedback``, and says so by the logger ``sparse_mpi``.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
