@@ -11,33 +11,104 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
-Array = Any  # numpy.ndarray or cupy.ndarray
 HALF_KINDS = ("float16", "bfloat16")
 FLOATS = ("float32", "float64", *HALF_KINDS)
 
 
-def _is_torch(x: Any) -> bool:
+class DeviceArray(Protocol):
+    """A `cupy.ndarray`, for CuPy has no types of its own: arithmetic, and what else it has by name."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the lengths of its dimensions."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Return the type of its elements."""
+
+    @property
+    def size(self) -> int:
+        """Return how many elements it has."""
+
+    def reshape(self, shape: Any, /, *more: int) -> Any:
+        """Return it in another shape."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: Any, /) -> Any: ...
+    def __setitem__(self, at: Any, value: Any, /) -> None: ...
+    def __array__(self) -> np.ndarray: ...
+    def __getattr__(self, name: str, /) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __bool__(self) -> bool: ...
+    def __int__(self) -> int: ...
+    def __float__(self) -> float: ...
+    def __neg__(self) -> Any: ...
+    def __invert__(self) -> Any: ...
+    def __abs__(self) -> Any: ...
+    def __add__(self, other: Any, /) -> Any: ...
+    def __sub__(self, other: Any, /) -> Any: ...
+    def __rsub__(self, other: Any, /) -> Any: ...
+    def __mul__(self, other: Any, /) -> Any: ...
+    def __rmul__(self, other: Any, /) -> Any: ...
+    def __truediv__(self, other: Any, /) -> Any: ...
+    def __floordiv__(self, other: Any, /) -> Any: ...
+    def __mod__(self, other: Any, /) -> Any: ...
+    def __and__(self, other: Any, /) -> Any: ...
+    def __xor__(self, other: Any, /) -> Any: ...
+    def __rshift__(self, other: Any, /) -> Any: ...
+    def __eq__(self, other: object, /) -> Any: ...
+    def __ne__(self, other: object, /) -> Any: ...
+    def __lt__(self, other: Any, /) -> Any: ...
+    def __gt__(self, other: Any, /) -> Any: ...
+    def __ge__(self, other: Any, /) -> Any: ...
+
+
+Array: TypeAlias = np.ndarray | DeviceArray  # what the library works on; a torch tensor is one after `enter`
+
+
+class Namespace(Protocol):
+    """The module of an array, `numpy` or `cupy`, whose functions make arrays."""
+
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    A = DefaultTypeVar("A", default=Array, covariant=True)
+else:
+    A = TypeVar("A", covariant=True)  # what a caller's arrays are
+
+
+class Flattens(Protocol[A]):
+    """A caller's array of any library, which gives a flat one of the same library."""
+
+    def reshape(self, size: int, /) -> A:
+        """Return it as a flat array, with -1 for the size."""
+
+
+def _is_torch(x: object) -> TypeGuard[Any]:
     """Return whether ``x`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def is_device(x: Any) -> bool:
+def is_device(x: object) -> TypeGuard[DeviceArray]:
     """Return whether ``x`` is a CuPy array, that is, whether its memory is a GPU's."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-def is_on_device(x: Any) -> bool:
+def is_on_device(x: object) -> bool:
     """Return whether ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
     return is_device(x) or (_is_torch(x) and x.device.type == "cuda" and _cupy() is not None)
 
 
-def namespace(x: Array) -> ModuleType:
+def namespace(x: Array) -> Namespace:
     """Return the module whose functions work on ``x``: ``numpy`` or ``cupy``."""
     return np if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"]
 
@@ -59,13 +130,13 @@ def synchronize(x: Array) -> None:
         sys.modules["cupy"].cuda.get_current_stream().synchronize()
 
 
-def synchronize_device(x: Any) -> None:
+def synchronize_device(x: object) -> None:
     """Wait for the work of all streams on the device of ``x``, so that it may be read on any other stream."""
     if is_device(x):
         x.device.synchronize()
 
 
-def on_stream_of(x: Any) -> AbstractContextManager[Any]:
+def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
     The library's work is then queued behind the caller's, and the caller's next work behind the library's. Neither has
@@ -112,7 +183,7 @@ def _cupy() -> ModuleType | None:
     return cupy
 
 
-def describe(x: Any) -> str:
+def describe(x: object) -> str:
     """Describe ``x`` for error messages: ``numpy float32 (4, 3)``, or the name of its type."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
         return f"{type(x).__module__.split('.')[0]} {_dtype_name(x)} {tuple(x.shape)}"
@@ -124,7 +195,7 @@ def _dtype_name(x: Any) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def check(x: Any, argument: str) -> None:
+def check(x: object, argument: str) -> None:
     """Raise unless ``x`` is an array that this library takes.
 
     Raises:
@@ -148,14 +219,14 @@ def check(x: Any, argument: str) -> None:
         )
 
 
-def check_plain(x: Any, argument: str) -> None:
+def check_plain(x: object, argument: str) -> None:
     """Raise TypeError if ``x`` is a masked array of NumPy, or a masked tensor: what is masked would count."""
     masked = isinstance(x, np.ma.MaskedArray) or (_is_torch(x) and type(x).__name__ == "MaskedTensor")
     if masked:
         raise TypeError(f"{argument} must not be masked, got a {type(x).__name__}; fill it, for example x.filled(0)")
 
 
-def check_place(x: Any, argument: str) -> None:
+def check_place(x: object, argument: str) -> None:
     """Raise if ``x`` is a torch tensor that is neither on the CPU nor where CuPy can work on it.
 
     Raises:
@@ -252,7 +323,7 @@ def index_dtype(size: int) -> np.dtype:
     return np.dtype(np.int32 if size <= 2**31 - 1 else np.int64)
 
 
-def leave(a: Array, caller: Any) -> Any:
+def leave(a: Any, caller: Flattens[A]) -> A:
     """Return ``a`` as a writable array of the caller's library: the inverse of `enter`.
 
     It shares the memory of ``a`` unless that is read-only, as where the ranks of a `World` share it. That is copied:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,14 +23,14 @@ def present(value: T | None, why: str) -> T:
     return value
 
 
-def check_switch(name: str, value: Any) -> None:
+def check_switch(name: str, value: object) -> None:
     """Raise TypeError unless ``value`` is True or False: a text such as "no" would count as True."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def check_whole(
-    name: str, value: Any, least: int, unit: str = "", remedy: str = "", *, most: int | None = None
+    name: str, value: object, least: int, unit: str = "", remedy: str = "", *, most: int | None = None
 ) -> None:
     """Raise TypeError or ValueError unless ``value`` is a whole number of at least ``least``.
 
@@ -50,7 +50,7 @@ def check_whole(
         raise ValueError(f"{name} must be {bounds}, got {value}{remedy}")
 
 
-def check_range(name: str, value: Any, interval: str, remedy: str = "") -> None:
+def check_range(name: str, value: object, interval: str, remedy: str = "") -> None:
     """Raise TypeError or ValueError unless ``value`` is a number in ``interval``; NaN is in none.
 
     Args:
@@ -68,13 +68,13 @@ def check_range(name: str, value: Any, interval: str, remedy: str = "") -> None:
         raise ValueError(f"{name} must be in {interval}, got {value}{remedy and f'; {remedy}'}")
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless ``value`` is one of the texts ``choices``."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def check_instance(name: str, value: Any, kind: type) -> None:
+def check_instance(name: str, value: object, kind: type) -> None:
     """Raise TypeError unless ``value`` is an instance of ``kind``, which is not its class itself."""
     if isinstance(value, type) or not isinstance(value, kind):
         raise TypeError(f"{name} must be an instance of {kind.__name__}, got {value!r}")

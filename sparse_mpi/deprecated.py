@@ -96,18 +96,18 @@ class _Reader:
     def __init__(self, home: type, name: str, former: Former) -> None:
         self.home, self.name, self.former = home, name, former
 
-    def __get__(self, instance: Any, kind: type) -> Any:
+    def __get__(self, instance: object, kind: type) -> Any:
         if instance is None:
             raise AttributeError(f"type object {kind.__name__!r} has no attribute {self.name!r}")
         _warn(f"{self.name} is deprecated: write {self.former.write}")
         return self.read(instance)
 
-    def read(self, instance: Any) -> Any:
+    def read(self, instance: object) -> Any:
         member = getattr(self.home, self.former.today)
         return self.former.read(member.__get__(instance) if hasattr(member, "__get__") else member)
 
 
-def read_former(instance: Any, name: str) -> Any:
+def read_former(instance: object, name: str) -> Any:
     """Return a member by its former name, without a warning."""
     found = getattr_static(type(instance), name)
     return found.read(instance) if isinstance(found, _Reader) else getattr(instance, name)

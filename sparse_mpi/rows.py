@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -187,7 +187,7 @@ def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
     return shared
 
 
-def dimension_coverage(vector: SparseVector, layout: Layout, rows: str = "output") -> float:
+def dimension_coverage(vector: SparseVector[Any], layout: Layout, rows: str = "output") -> float:
     """Return the share of rows in which ``vector`` has an entry, over all tensors with at least two dimensions.
 
     Args:

@@ -12,38 +12,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
 
 from sparse_mpi import arrays, kernels
-from sparse_mpi.arrays import Array, namespace, to_host
+from sparse_mpi.arrays import A, Array, Flattens, namespace, to_host
+
+if TYPE_CHECKING:
+
+    class SparseVector(NamedTuple, Generic[A]):
+        """The class below, by the type of its arrays: Python 3.10 makes no generic named tuples."""
+
+        indices: A
+        values: A
+        size: int
+
+        @property
+        def nnz(self) -> int: ...
+        def to_dense(self) -> A: ...
+
+else:
+
+    class SparseVector(NamedTuple):
+        """The selected entries of a dense vector of length ``size``, in index order; all others count as zero."""
+
+        indices: Array  #: (nnz,) int32, strictly increasing; int64 when size > 2**31 - 1
+        values: Array  #: (nnz,) dtype of the dense vector
+        size: int  #: n, length of the dense vector
+
+        @property
+        def nnz(self) -> int:
+            """Return the number of entries."""
+            return len(self.indices)
+
+        def to_dense(self) -> Array:
+            """Return the dense vector ``(size,)``, zero where there is no entry, in the library of ``values``."""
+            indices: object = self.indices
+            values: object = self.values
+            if hasattr(values, "new_zeros"):  # a torch tensor, handed out to the caller
+                return values.new_zeros(self.size).index_copy_(0, indices.long(), values)
+            dense = namespace(values).zeros(self.size, values.dtype)
+            dense[indices] = values
+            return dense
 
 
-class SparseVector(NamedTuple):
-    """The selected entries of a dense vector of length ``size``, in index order; all others count as zero."""
-
-    indices: Array  #: (nnz,) int32, strictly increasing; int64 when size > 2**31 - 1
-    values: Array  #: (nnz,) dtype of the dense vector
-    size: int  #: n, length of the dense vector
-
-    @property
-    def nnz(self) -> int:
-        """Return the number of entries."""
-        return len(self.indices)
-
-    def to_dense(self) -> Array:
-        """Return the dense vector ``(size,)``, zero where there is no entry, in the library of ``values``."""
-        indices: Any = self.indices
-        values: Any = self.values
-        if hasattr(values, "new_zeros"):  # a torch tensor, handed out to the caller
-            return values.new_zeros(self.size).index_copy_(0, indices.long(), values)
-        dense = namespace(values).zeros(self.size, values.dtype)
-        dense[indices] = values
-        return dense
-
-
-def leave(result: SparseVector | Array, caller: Any) -> Any:
+def leave(result: SparseVector | Array, caller: Flattens[A]) -> SparseVector[A] | A:
     """Return ``result`` as writable arrays of the caller's library; see `sparse_mpi.arrays.leave`."""
     if isinstance(result, SparseVector):
         return SparseVector(arrays.leave(result.indices, caller), arrays.leave(result.values, caller), result.size)

@@ -48,8 +48,7 @@ class ACPSGD(LowRank):
                 pair = (factors, bases) if left else (bases, factors)
                 return parts.expand(*pair, message[parts.factors_size(left) :])
 
-            reduction = Reduction(expand(summed), expand(mine))
-            return reduction, self.next_state(layout, summed, left)
+            return Reduction(expand(summed), expand(mine)), self.next_state(layout, summed, left)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return 2(P-1)/P values for every dense element and every element of the larger factors, left or right."""

@@ -69,7 +69,7 @@ class ADTopk(Algorithm):
         return self.selector.init_agreeing(layout, k)
 
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
+        self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
         """Return the sum of all selections; ``sent`` is this rank's, as it arrives.
 

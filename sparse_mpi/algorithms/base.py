@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import floor
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from sparse_mpi.arrays import A as OfArray
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_instance
 from sparse_mpi.comm import Comm
@@ -30,14 +31,24 @@ FORMER = former_traits(
 )
 
 
-class Reduction(NamedTuple):
-    """The result of an allreduce: the sum, and this rank's part in it.
+if TYPE_CHECKING:
 
-    The sum of ``sent`` over all ranks is ``total`` (to rounding), so ``x - sent`` is what this rank still owes.
-    """
+    class Reduction(NamedTuple, Generic[OfArray]):
+        """The class below, by the type of its arrays, as `SparseVector`."""
 
-    total: SparseVector | Array  #: the same bytes on every rank; dense where the algorithm's result is dense
-    sent: SparseVector | Array  #: this rank's net contribution
+        total: SparseVector[OfArray] | OfArray
+        sent: SparseVector[OfArray] | OfArray
+
+else:
+
+    class Reduction(NamedTuple):
+        """The result of an allreduce: the sum, and this rank's part in it.
+
+        The sum of ``sent`` over all ranks is ``total`` (to rounding), so ``x - sent`` is what this rank still owes.
+        """
+
+        total: SparseVector | Array  #: the same bytes on every rank; dense where the algorithm's result is dense
+        sent: SparseVector | Array  #: this rank's net contribution
 
 
 class Carried(Reduction):
@@ -47,7 +58,7 @@ class Carried(Reduction):
 
     def __new__(cls, total: SparseVector | Array, sent: SparseVector | Array, beside: Array) -> Carried:
         """Return the reduction, which is a pair as every other, with ``beside``, the same bytes on every rank."""
-        made = super().__new__(cls, total, sent)
+        made = tuple.__new__(cls, (total, sent))
         made.beside = beside
         return made
 

@@ -40,7 +40,7 @@ class WireFormat(Protocol):
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
 
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> SparseVector:
         """See `Wire.unpack`."""
 
 
@@ -322,7 +322,7 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
     for there, dest, sources in partners(groups, comm.rank):
         for to, source in zip_longest([dest], sources):
             message = comm.sendrecv(messages[there], to, source)
-            if source is not None:
+            if source is not None and message is not None:
                 received[source] = message
     # Put what arrived in the rank order of its senders.
     in_order = [received[source] for source in sorted(received)]

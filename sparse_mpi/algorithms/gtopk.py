@@ -73,7 +73,7 @@ class GTopk(Algorithm):
         return self.selector.init(layout, k)
 
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
+        self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
         """Return k entries; ``sent`` is this rank's selection minus the partial sums it dropped."""
         # Select: each rank its largest entries.

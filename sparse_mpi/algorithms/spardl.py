@@ -161,7 +161,7 @@ class SparDL(Algorithm):
         sent = subtract(selected, concatenate([partition.restore(cut), self._lacking(kept, summed)]))
         return Reduction(total, sent), self._next(total, k, comm, selection, state)
 
-    def _next(self, total: SparseVector, k: int, comm: Comm, selection: Any, state: SparDLState) -> SparDLState:
+    def _next(self, total: SparseVector, k: int, comm: Comm, selection: object, state: SparDLState) -> SparDLState:
         """Return the state after a step with this result."""
         threshold = int(magnitude_bits(total.values).min()) if total.nnz == k else 0
         return SparDLState(selection, threshold, (state.turn + 1) % comm.size)

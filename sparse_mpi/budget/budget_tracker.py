@@ -120,19 +120,19 @@ class NormSample:
         self._in_place = in_place
         self._left: Array | None = None  # the sampled entries of the residual after the last step
 
-    def square(self, flat: Any) -> float:
+    def square(self, flat: object) -> float:
         """Return the sum of squares of the sampled entries of the gradient in ``flat`` ``(n,)`` of any library."""
         entries = self._entries(flat)
         if self._left is not None:
             entries = entries - self._left
         return float((entries * entries).sum())
 
-    def stepped(self, flat: Any) -> None:
+    def stepped(self, flat: object) -> None:
         """Note what a step has left in ``flat``, the array of before."""
         if self._in_place:
             self._left = self._entries(flat)
 
-    def _entries(self, flat: Any) -> Array:
+    def _entries(self, flat: object) -> Array:
         """Return a copy of the sampled entries in float64."""
         array = arrays.enter(flat)
         return arrays.widened(array[:: max(1, len(array) // SAMPLED)]).astype(np.float64)

@@ -87,14 +87,14 @@ def make_goal(budget: Any = None, step_seconds: Any = None, **amounts: Any) -> G
     return Goal(**({} if budget is None else _parsed(budget)), seconds=seconds)
 
 
-def check_alone(argument: str, **amounts: Any) -> None:
+def check_alone(argument: str, **amounts: object) -> None:
     """Raise ValueError if any of ``amounts``, ``k`` or ``density``, is given beside ``argument``, which sets it."""
     for name, amount in amounts.items():
         if amount is not None:
             raise ValueError(f"{name} must be left out with {argument}, which sets it in every step, got {amount!r}")
 
 
-def _parsed(text: Any) -> dict[str, Any]:
+def _parsed(text: object) -> dict[str, Any]:
     """Return the fields of a `Goal` that the text of a budget says.
 
     Raises:

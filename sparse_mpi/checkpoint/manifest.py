@@ -22,7 +22,7 @@ BLOCK = 1 << 20  # bytes read at a time
 class OtherVersion(ValueError):
     """Raised for a checkpoint that another version of sparse_mpi can use."""
 
-    def __init__(self, message: str, number: Any) -> None:
+    def __init__(self, message: str, number: object) -> None:
         super().__init__(message)
         self.number = number if isinstance(number, int) else math.inf
 

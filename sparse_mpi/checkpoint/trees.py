@@ -19,7 +19,7 @@ TREE = "tree"  # the member that holds the JSON
 PLAIN = (bool, int, float, str, type(None))
 
 
-def dump_tree(tree: Any, file: BinaryIO) -> None:
+def dump_tree(tree: object, file: BinaryIO) -> None:
     """Write ``tree`` to an open file; torch tensors in it as arrays.
 
     Raises:
@@ -47,7 +47,7 @@ def load_tree(path: Path) -> Any:
         raise ValueError(f"{path} must be a tree of arrays, but {problem}") from None
 
 
-def _encode(node: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
+def _encode(node: object, arrays: dict[str, np.ndarray], where: str) -> object:
     """Return ``node`` as JSON, and put its arrays into ``arrays``.
 
     What JSON lacks becomes an object whose one key says what it is. ``where`` names the node in errors.

@@ -104,7 +104,7 @@ def _begin(folder: Path, partial: Path) -> None:
     partial.mkdir()
 
 
-def _write(path: Path, write: Callable[[BinaryIO], Any]) -> Entry:
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> Entry:
     """Write a new file, wait until it is on the disk, and return its size and hash."""
     try:
         with path.open("xb") as file:

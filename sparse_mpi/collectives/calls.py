@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,20 +18,21 @@ from sparse_mpi.comm.background import in_turn
 from sparse_mpi.network.model import Network, fit_network
 from sparse_mpi.wire import BitPacked
 
+T = TypeVar("T")
 NO_KEYS = (0, -1)  # as a range
 
 
 def allreduce(
-    x: Any,
+    x: T,
     op: str | np.ufunc = "sum",
-    comm: Any = None,
+    comm: object = None,
     *,
     algorithm: str = AUTO,
     zeros: str = "keep",
     network: Network | str = USUAL,
     tell: Callable[[Choice], None] | None = None,
     wire: str | BitPacked | None = None,
-) -> Any:
+) -> T:
     """Combine the values that ranks have for the same keys, and return all of them on every rank. Collective.
 
     Args:
@@ -72,7 +73,7 @@ def allreduce(
     transport = as_comm(comm)
     source = to_host_input(x)
 
-    def work() -> Any:
+    def work() -> object:
         call = ready(source, op, transport, zeros, algorithm, network=network, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
         chosen = algorithm
@@ -94,8 +95,8 @@ def allreduce(
 
 
 def reduce_scatter(
-    x: Any, op: str | np.ufunc = "sum", comm: Any = None, *, zeros: str = "keep", wire: str | BitPacked | None = None
-) -> Any:
+    x: T, op: str | np.ufunc = "sum", comm: object = None, *, zeros: str = "keep", wire: str | BitPacked | None = None
+) -> T:
     """Combine as `allreduce` does, in rank order, and return to each rank the entries of a range of keys. Collective.
 
     Ranges ascend with the ranks, and are such that each holds about as many of all ranks' entries. Results do not
@@ -104,7 +105,7 @@ def reduce_scatter(
     transport = as_comm(comm)
     source = to_host_input(x)
 
-    def work() -> Any:
+    def work() -> object:
         call = ready(source, op, transport, zeros, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
         regions = regions_of(pool, transport.size)
@@ -118,14 +119,14 @@ def reduce_scatter(
 
 
 def reduce(
-    x: Any,
+    x: T,
     root: int = 0,
     op: str | np.ufunc = "sum",
-    comm: Any = None,
+    comm: object = None,
     *,
     zeros: str = "keep",
     wire: str | BitPacked | None = None,
-) -> Any:
+) -> T | None:
     """Combine as `allreduce` does, in rank order, and return the result on ``root``; None elsewhere. Collective.
 
     See `allreduce` for the other arguments and errors.
@@ -133,7 +134,7 @@ def reduce(
     transport = as_comm(comm)
     source = to_host_input(x)
 
-    def work() -> Any:
+    def work() -> object:
         call = ready(source, op, transport, zeros, root=root, wire=wire)
         ufunc, entries, pool, form, few, *_ = call
         rank, size = transport.rank, transport.size
@@ -151,7 +152,7 @@ def reduce(
     return result if result is None else source.back(result)
 
 
-def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) -> list[Any]:
+def allgather(x: T, comm: object = None, *, wire: str | BitPacked | None = None) -> list[T]:
     """Return what every rank holds, in rank order, each without duplicates, which are added up. Collective.
 
     See `allreduce` for the arguments and errors.
@@ -159,7 +160,7 @@ def allgather(x: Any, comm: Any = None, *, wire: str | BitPacked | None = None) 
     transport = as_comm(comm)
     source = to_host_input(x)
 
-    def work() -> list[Any]:
+    def work() -> list[object]:
         call = ready(source, "sum", transport, "keep", wire=wire)
         _, entries, pool, form, few, *_ = call
         parts = gathered(entries, pool, form, transport) if few is None else few

@@ -40,7 +40,7 @@ class _Kind(NamedTuple):
     back: Callable[[Any], Any]  # makes it of a result in host memory, on the device of the arrays
 
 
-def to_host_input(x: Any) -> HostInput:
+def to_host_input(x: object) -> HostInput:
     """Return sparse data in host memory: ``x`` itself unless it is on a device, all of it, and of a kind that is taken.
 
     Copies come after the work on the current stream, for which the host waits once.
@@ -48,12 +48,12 @@ def to_host_input(x: Any) -> HostInput:
     return _brought(x, lambda: _kind(x))
 
 
-def array_to_host_input(x: Any) -> HostInput:
+def array_to_host_input(x: object) -> HostInput:
     """Return an array as `to_host_input` does: ``x`` itself unless it is a CuPy array or a tensor on a CUDA device."""
     return _brought(x, lambda: _Kind((x,), lambda host: host, lambda result: _up(result, x)))
 
 
-def _brought(x: Any, kind_of: Callable[[], _Kind | None]) -> HostInput:
+def _brought(x: object, kind_of: Callable[[], _Kind | None]) -> HostInput:
     """Return ``x`` in host memory, or the error that keeps it from there."""
     try:
         return _downloaded(x, kind_of())
@@ -61,13 +61,13 @@ def _brought(x: Any, kind_of: Callable[[], _Kind | None]) -> HostInput:
         return HostInput(None, lambda result: result, "host", error)
 
 
-def _downloaded(x: Any, kind: _Kind | None) -> HostInput:
+def _downloaded(x: object, kind: _Kind | None) -> HostInput:
     """Return ``x`` in host memory; itself if it is of no such kind, or not on a device."""
     if kind is None or not all(map(arrays.is_on_device, kind.parts)):
         return HostInput(x, lambda result: result, "host")
     place = kind.parts[0]
 
-    def back(result: Any) -> Any:
+    def back(result: object) -> object:
         with arrays.on_stream_of(place):
             return kind.back(result)
 
@@ -75,7 +75,7 @@ def _downloaded(x: Any, kind: _Kind | None) -> HostInput:
         return HostInput(kind.make(*_down(kind.parts)), back, "device")
 
 
-def _kind(x: Any) -> _Kind | None:
+def _kind(x: object) -> _Kind | None:
     """Return how ``x`` is made of arrays; None if it is of no kind that may be on a device."""
     if isinstance(x, SparseVector):
         return _Kind(
@@ -126,7 +126,7 @@ def _of_torch(x: Any, torch: Any) -> _Kind | None:
         return None
     parts = parts_of(x)
 
-    def back(result: Any) -> Any:
+    def back(result: object) -> Any:
         return make(*[_up(part.numpy(), parts[0]) for part in parts_of(result)], coalesced=True)
 
     return _Kind(parts, make, back)

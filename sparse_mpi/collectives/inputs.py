@@ -60,7 +60,7 @@ class Ready(NamedTuple):
 
 def ready(
     source: HostInput,
-    op: Any,
+    op: object,
     transport: Comm,
     zeros: str,
     algorithm: str = AUTO,

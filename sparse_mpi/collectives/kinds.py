@@ -53,7 +53,7 @@ def plain_type(plain: int) -> np.dtype:
     return PLAIN[plain - 1] if plain else np.dtype(np.int64)
 
 
-def adapt(x: Any) -> InputAdapter:
+def adapt(x: object) -> InputAdapter:
     """Return ``x``, which `device.to_host_input` has brought to host memory, as keys and values.
 
     Raises:
@@ -76,7 +76,7 @@ def adapt(x: Any) -> InputAdapter:
     raise TypeError(f"x must be {KINDS}, got {describe(x)}; a dense array is for sparse_allreduce, or MPI's Allreduce")
 
 
-def integers(keys: Any, what: str, expected: str = "integers") -> np.ndarray:
+def integers(keys: object, what: str, expected: str = "integers") -> np.ndarray:
     """Return keys as an array; raise TypeError unless they are a vector of integers, or an empty list."""
     found = here(keys, what)
     if found.size == 0 and not isinstance(keys, np.ndarray):
@@ -99,7 +99,7 @@ def integers_or_strings(keys: Any, what: str) -> tuple[np.ndarray, int]:
     return found, kind
 
 
-def here(x: Any, what: str) -> np.ndarray:
+def here(x: object, what: str) -> np.ndarray:
     """Return what is in host memory as an array."""
     check_plain(x, what)
     check_place(x, what)
@@ -108,7 +108,7 @@ def here(x: Any, what: str) -> np.ndarray:
     return np.asarray(x)
 
 
-def _numbers(values: Any) -> np.ndarray:
+def _numbers(values: object) -> np.ndarray:
     """Return values as an array of numbers."""
     found = here(values, "values of x")
     if found.dtype.kind not in "biufc":
@@ -126,7 +126,7 @@ def _of_vector(x: SparseVector) -> InputAdapter:
     return _checked(keys, values, {"kind": "SparseVector", "size": x.size}, leave)
 
 
-def _of_pairs(given: Any, values: Any) -> InputAdapter:
+def _of_pairs(given: object, values: object) -> InputAdapter:
     found = _numbers(values)
     keys, kind = integers_or_strings(given, "keys of x")
     if kind in STRINGS:
@@ -247,7 +247,7 @@ def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
 
 
 def _checked(
-    keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], Any]
+    keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], object]
 ) -> InputAdapter:
     """Return the adapter, once keys and values are known to belong together."""
     if values.ndim < 1 or len(values) != len(keys):

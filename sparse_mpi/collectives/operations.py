@@ -25,7 +25,7 @@ OF_MPI += [(name, f"{kind}{name.upper()}") for name in ("and", "or", "xor") for 
 TRIED = (0, 1, 2, 3, 5)  # small numbers, of which all triples are tried; sums and products of them are exact
 
 
-def named(op: Any) -> Any:
+def named(op: object) -> Any:
     """Return the name in `NAMED` of one of MPI's own operations, such as ``MPI.SUM``; anything else as it is."""
     MPI = sys.modules.get("mpi4py.MPI")  # without it nobody has one
     if MPI is None or not isinstance(op, MPI.Op):
@@ -53,7 +53,7 @@ def operation(op: Any, dtype: np.dtype) -> np.ufunc:
 
 
 @cache  # by what was tried and was good
-def _try(ufunc: np.ufunc, op: Any, dtype: np.dtype) -> None:
+def _try(ufunc: np.ufunc, op: object, dtype: np.dtype) -> None:
     """Raise unless ``ufunc`` is associative and commutative on small numbers, and keeps their type."""
     numbers = np.array(TRIED).astype(dtype)
     a, b, c = (grid.ravel() for grid in np.meshgrid(numbers, numbers, numbers))

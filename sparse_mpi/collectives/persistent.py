@@ -131,7 +131,7 @@ class PersistentAllreduce:
         self.found: np.ndarray = told[self._places]
         self._wanted = np.diff(np.append(np.searchsorted(sought[self._got], regions[:, 0]), len(self._got)))
 
-    def start(self, values: Any) -> None:
+    def start(self, values: object) -> None:
         """Begin a round with this rank's ``values`` ``(m, ...)``, in the order of its keys. Collective.
 
         Where the transport allows it the round goes on in the background. Until `wait` has returned, ``values`` must
@@ -177,7 +177,7 @@ class PersistentAllreduce:
         result[self._got] = answers
         return canonical(result[self._places])
 
-    def _good(self, values: Any) -> np.ndarray:
+    def _good(self, values: object) -> np.ndarray:
         """Return values as an array, if they are as told."""
         mine, expected = here(values, "values"), (len(self._order), *self._shape)
         if mine.dtype != self._dtype:
@@ -200,7 +200,7 @@ def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tu
     return counts, [part.keys for part in form.unpack(received, lengths, own)]
 
 
-def _vector(keys: Any, argument: str) -> tuple[np.ndarray, int]:
+def _vector(keys: object, argument: str) -> tuple[np.ndarray, int]:
     """Return keys, integers as int64, and their type."""
     found, kind = integers_or_strings(keys, argument)
     if kind in STRINGS:

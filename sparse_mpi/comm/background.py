@@ -113,7 +113,7 @@ class ProgressThread:
         self._last: ReferenceType[Handle[Any]] | None = None  # weak, so that results are freed with their handles
         self._thread: _Server | None = None
 
-    def start(self, work: Callable[[], T], x: Any = None) -> Handle[T]:
+    def start(self, work: Callable[[], T], x: object = None) -> Handle[T]:
         """Have ``work()`` done after everything that was started before, and return its handle at once.
 
         Args:
@@ -172,7 +172,7 @@ def busy(comm: Comm) -> bool:
     return thread is not None and thread.busy
 
 
-def in_turn(comm: Comm, work: Callable[[], T], x: Any = None) -> T:
+def in_turn(comm: Comm, work: Callable[[], T], x: object = None) -> T:
     """Return what ``work`` returns, which is done after all that is under way on ``comm``.
 
     Args:

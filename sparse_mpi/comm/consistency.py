@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +58,7 @@ class same_on_all_ranks:
         elif isinstance(problem, Exception):  # the other ranks still have to learn of it
             check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, words=self.words)
 
-    def _say(self, **facts: Any) -> None:
+    def _say(self, **facts: object) -> None:
         """State what must be equal on all ranks."""
         for name, value in facts.items():
             self._statement += f"{name}={value} "

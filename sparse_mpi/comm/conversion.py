@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 from sparse_mpi.comm.base import Comm
 from sparse_mpi.comm.host_comm import host_comm
@@ -11,7 +10,7 @@ from sparse_mpi.comm.host_comm import host_comm
 TRANSPORTS = ("mpi", "nccl")
 
 
-def as_comm(comm: Any = None) -> Comm:
+def as_comm(comm: object = None) -> Comm:
     """Return the `Comm` of ``comm``: itself where it is one; of an mpi4py communicator or a process group its wrapper.
 
     None stands for MPI's COMM_WORLD if MPI's launcher started the job, else for torch's default process group if that
@@ -41,7 +40,7 @@ def as_comm(comm: Any = None) -> Comm:
     return made
 
 
-def watch(comm: Any = None, timeout: float | None = None) -> None:
+def watch(comm: object = None, timeout: float | None = None) -> None:
     """Have a watchdog watch over all ranks of ``comm``, see `as_comm`, and what is made of it from now on. Collective.
 
     A thread in each process polls four times a second. Where a rank waits for one that has ended its program, it says

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, describe, is_device, like, namespace, synchronize, to_host
+from sparse_mpi.arrays import Array, DeviceArray, describe, is_device, like, namespace, synchronize, to_host
 from sparse_mpi.comm.base import Counts, Job, Ledger, RankFailure, Take, Traffic
 from sparse_mpi.comm.forwarding import former_member
 from sparse_mpi.comm.job.call_log import CALLS, Watched
@@ -53,7 +53,7 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
     number = CALLS.index(method.__name__.rpartition("_")[2])
 
     @wraps(method)
-    def call(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if self.guarded:
             self._require_running()
         # The third argument of a sendrecv is its source; of other calls the watchdog ignores it.
@@ -307,7 +307,7 @@ class CountingComm(ABC):
         if rows and (send.ndim == 0 or send.itemsize == 0 or 0 in send.shape[1:]):
             raise ValueError(f"send must have rows of at least one byte, got shape {send.shape}; reshape it")
         # Stage: the copy in host memory is contiguous, and complete when it is returned.
-        if self.staged and not on_host:
+        if self.staged and not isinstance(send, np.ndarray):
             return self._stage(send)
         # Or give it as it is: the transport reads memory from beginning to end, without regard to strides and streams.
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
@@ -315,7 +315,7 @@ class CountingComm(ABC):
             synchronize(contiguous)
         return contiguous
 
-    def _stage(self, send: Array) -> np.ndarray:
+    def _stage(self, send: DeviceArray) -> np.ndarray:
         """Return a copy in host memory of a device array."""
         return to_host(send)
 

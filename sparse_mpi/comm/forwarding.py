@@ -208,7 +208,7 @@ FORMER |= {
 }
 
 
-def former_member(comm: Any, name: str) -> Any:
+def former_member(comm: object, name: str) -> Any:
     """Return, with a warning, what a former member of ``comm`` is now.
 
     Raises:

@@ -61,7 +61,7 @@ def _of_the_job() -> Comm:
     return wrapped()
 
 
-def wrapped(comm: Any = None) -> Comm:
+def wrapped(comm: object = None) -> Comm:
     """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, is_device, synchronize
+from sparse_mpi.arrays import Array, DeviceArray, is_device, synchronize
 from sparse_mpi.comm import making
 from sparse_mpi.comm.base import Counts, Job, Take
 from sparse_mpi.comm.buffers import cut, row_bytes
@@ -53,7 +53,7 @@ class MPIComm(CountingComm):
 
     def __init__(
         self,
-        comm: Any,
+        comm: object,
         cuda_aware: bool | None = None,
         bucket: int = 8,
         yield_cpu: bool = False,
@@ -125,7 +125,7 @@ class MPIComm(CountingComm):
         # The key of the split is the rank, which keeps the order.
         return self._made(lambda: self._comm.Split(color, self.rank), self._messages.yield_cpu)
 
-    def _remade(self, comm: Any) -> MPIComm:
+    def _remade(self, comm: object) -> MPIComm:
         """Return a communicator over ``comm``, ranks that are left of this one, which counts its traffic."""
         made = self._over(Raw(self._mpi, comm), object.__new__(MPIComm), self._messages.yield_cpu)
         made._ledger = self._ledger
@@ -186,7 +186,7 @@ class MPIComm(CountingComm):
     def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
         return self._messages.start_sendrecv(send, dest, source)
 
-    def _stage(self, send: Array) -> np.ndarray:
+    def _stage(self, send: DeviceArray) -> np.ndarray:
         return self._staging.download(send)
 
     def _unstage(self, came: Array, send: Array) -> Array:
@@ -206,7 +206,7 @@ class MPIComm(CountingComm):
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if counts is None:
             # 4 bytes a rank, as `counting` has it.
-            counts = self._allgather(np.array(len(send), np.uint32)).astype(np.int64)
+            counts = np.asarray(self._allgather(np.array(len(send), np.uint32))).astype(np.int64)
         total = int(counts.sum())
         out = self._messages.empty((total, *send.shape[1:]), send)
         rowtype = self._rowtypes.of(row_bytes(send))

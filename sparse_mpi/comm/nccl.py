@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, is_device, namespace
+from sparse_mpi.arrays import Array, address, is_device, namespace
 from sparse_mpi.comm.base import Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -54,7 +54,7 @@ class NcclComm(CountingComm):
     staged = False
     concurrent = False  # NCCL does not allow two communicators of a device to be busy in an order that ranks choose
 
-    def __init__(self, comm: Any = None, yield_cpu: bool = False) -> None:
+    def __init__(self, comm: object = None, yield_cpu: bool = False) -> None:
         self._host = host_comm(comm).duplicate(yield_cpu)
         self._yield_cpu = yield_cpu
         super().__init__(self._host.rank, self._host.size)
@@ -103,7 +103,7 @@ class NcclComm(CountingComm):
         # The length goes over the host, for NCCL's receive must be queued with the length of its send.
         head = self._host.sendrecv(header(send, len(send))[None], dest, source)
         came = None if head is None or source is None else empty_rows(send, announced_rows(head[0], send, source))
-        self._exchange({} if dest is None else {dest: send}, {} if source is None else {source: came})
+        self._exchange({} if dest is None else {dest: send}, {} if source is None or came is None else {source: came})
         return came
 
     def _allgather(self, send: Array) -> Array:
@@ -111,7 +111,7 @@ class NcclComm(CountingComm):
             return self._host.allgather(send)
         out = namespace(send).empty((self.size, *send.shape), send.dtype)
         if send.nbytes:
-            self._comm.allGather(send.data.ptr, out.data.ptr, send.nbytes, self._nccl.NCCL_UINT8, _stream(send))
+            self._comm.allGather(address(send), address(out), send.nbytes, self._nccl.NCCL_UINT8, _stream(send))
         self._finish()
         return out
 
@@ -119,7 +119,7 @@ class NcclComm(CountingComm):
         if not is_device(send):
             return self._host.allgatherv(send, counts)
         if counts is None:
-            counts = self._host.allgather(np.array(len(send), np.int64))
+            counts = np.asarray(self._host.allgather(np.array(len(send), np.int64)))
         # One group of messages, since NCCL's allGather takes arrays of one length only.
         out = empty_rows(send, int(counts.sum()))
         arriving = cut(out, counts)
@@ -148,7 +148,7 @@ class NcclComm(CountingComm):
             return self._host.allreduce(send, op)
         carried = send.astype(np.int32) if send.dtype.itemsize == 2 else send.copy()  # NCCL knows no 16-bit integers
         if send.size:
-            at, kind = carried.data.ptr, self._kinds[carried.dtype.name]
+            at, kind = address(carried), self._kinds[carried.dtype.name]
             self._comm.allReduce(at, at, carried.size, kind, self._ops[op], _stream(send))
         # The conversion is queued behind the sum on the same stream; the end of both is waited for.
         total = carried.astype(send.dtype, copy=False)
@@ -161,7 +161,7 @@ class NcclComm(CountingComm):
         rows = self._host.bcast(np.array([len(send)], np.int64), root)
         out = send.copy() if self.rank == root else empty_rows(send, int(rows[0]))
         if out.nbytes:
-            at = out.data.ptr
+            at = address(out)
             self._comm.broadcast(at, at, out.nbytes, self._nccl.NCCL_UINT8, root, _stream(send))
         self._finish()
         return out
@@ -184,7 +184,7 @@ class NcclComm(CountingComm):
                     (self._comm.send, dest, leaving.get(dest)),
                 ):
                     if rows is not None and rows.nbytes:
-                        move(rows.data.ptr, rows.nbytes, self._nccl.NCCL_UINT8, peer, _stream(rows))
+                        move(address(rows), rows.nbytes, self._nccl.NCCL_UINT8, peer, _stream(rows))
         finally:  # all that this thread calls later would be of the same group
             self._nccl.groupEnd()
         self._finish()

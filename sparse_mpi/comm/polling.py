@@ -10,7 +10,7 @@ from typing import Any
 SPIN_SECONDS, MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1e-4, 5e-5, 1e-3
 
 
-def wait_until(arrived: Callable[[], Any]) -> Any:
+def wait_until(arrived: Callable[[], object]) -> Any:
     """Return what ``arrived()`` returns once that is something, and sleep between calls."""
     spinning, pause = perf_counter() + SPIN_SECONDS, MIN_PAUSE_SECONDS
     while not (result := arrived()):

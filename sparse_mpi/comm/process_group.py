@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from sparse_mpi.arrays import Array, is_device
+from sparse_mpi.arrays import Array, DeviceArray, is_device
 from sparse_mpi.comm.base import Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.counting import CountingComm
@@ -54,7 +54,7 @@ class ProcessGroupComm(CountingComm):
 
     concurrent = True
 
-    def __init__(self, group: Any = None, some: Sequence[int] | None = None, parent: Watched | None = None) -> None:
+    def __init__(self, group: object = None, some: Sequence[int] | None = None, parent: Watched | None = None) -> None:
         members = _members(group)
         self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
         limit = time_limit(None)
@@ -95,7 +95,7 @@ class ProcessGroupComm(CountingComm):
 
     def _hosts(self) -> Counts:
         name = blake2b(gethostname().encode(), digest_size=7).digest()
-        return self._allgather(np.array(int.from_bytes(name, "big"), np.int64))
+        return np.asarray(self._allgather(np.array(int.from_bytes(name, "big"), np.int64)))
 
     def _watch(self, timeout: float | None) -> None:
         """Have a watchdog watch over this rank, see `sparse_mpi.watch`."""
@@ -110,7 +110,7 @@ class ProcessGroupComm(CountingComm):
         colors = self._allgather(np.array(color))
         return ProcessGroupComm(self._group, np.flatnonzero(colors == color).tolist(), self.watched)
 
-    def _stage(self, send: Array) -> np.ndarray:
+    def _stage(self, send: DeviceArray) -> np.ndarray:
         return self._staging.download(send)
 
     def _unstage(self, came: Array, send: Array) -> Array:
@@ -146,7 +146,7 @@ class ProcessGroupComm(CountingComm):
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if counts is None:
-            counts = self._allgather(np.array(len(send), np.int64))
+            counts = np.asarray(self._allgather(np.array(len(send), np.int64)))
         # Messages from rank to rank, since gloo's all_gather takes arrays of one length only.
         out = empty_rows(send, int(counts.sum()))
         arriving = cut(out, counts)
@@ -237,7 +237,7 @@ def _watchdog(limit: float) -> StoreWatchdog | None:
     return _WATCHDOGS.get(group)
 
 
-def _store_of(group: ref[Any]) -> Any:
+def _store_of(group: ref[Any]) -> object:
     """Return the store of the default group, as long as it is this one; it is not kept, since its port would be."""
     try:
         # torch has no public name for it
@@ -250,7 +250,7 @@ def _store_of(group: ref[Any]) -> Any:
 _kept: WeakKeyDictionary[Any, ProcessGroupComm] = WeakKeyDictionary()
 
 
-def wrapped(group: Any = None) -> ProcessGroupComm:
+def wrapped(group: object = None) -> ProcessGroupComm:
     """Return the `ProcessGroupComm` of a process group (None: the default one), made on first use and kept for it."""
     _members(group)
     key = dist.group.WORLD if group is None else group
@@ -259,7 +259,7 @@ def wrapped(group: Any = None) -> ProcessGroupComm:
     return _kept[key]
 
 
-def _members(group: Any) -> list[int]:
+def _members(group: object) -> list[int]:
     """Return the ranks of ``group``, which this process must be one of."""
     if not dist.is_initialized():
         raise RuntimeError(
@@ -271,7 +271,7 @@ def _members(group: Any) -> list[int]:
     return dist.get_process_group_ranks(group)
 
 
-def _bytes(rows: np.ndarray) -> torch.Tensor:
+def _bytes(rows: Array) -> torch.Tensor:
     """Return the memory of contiguous ``rows`` as a tensor ``(nbytes,)`` uint8, copied only if it is read-only."""
     flat = rows.reshape(-1).view(np.uint8)
     return torch.from_numpy(flat if flat.flags.writeable else flat.copy())

@@ -73,7 +73,7 @@ def told(keys: Array, each: int, rank: int) -> np.ndarray:
     return words
 
 
-def pool_of(rows: np.ndarray) -> Pool:
+def pool_of(rows: Array) -> Pool:
     """Return the pool of ranks that have `told` these rows ``(P, 3 + each)``."""
     rows = rows.astype(np.int64, copy=False)
     counts, each = rows[:, 0].copy(), rows.shape[1] - 3

@@ -136,7 +136,7 @@ def require_mpi(MPI: Any) -> None:
         )
 
 
-def takes_device_pointers(MPI: Any, comm: Any) -> bool:
+def takes_device_pointers(MPI: object, comm: object) -> bool:
     """Say whether MPI takes device pointers, as the user or the library tells.
 
     It is never tried out, because a wrong guess crashes.

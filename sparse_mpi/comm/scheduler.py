@@ -60,7 +60,7 @@ class _Rendezvous(NamedTuple):
 class Run:
     """One run: its threads, which ranks are ready, and what the others wait for."""
 
-    def __init__(self, size: int, fn: Callable[[int, Run], Any]) -> None:
+    def __init__(self, size: int, fn: Callable[[int, Run], object]) -> None:
         # No locks: all but the gates is touched only by the one rank whose turn it is.
         self.size = size
         self._fn = fn
@@ -182,7 +182,7 @@ class Group:
         self._revoked = False
         self._made: list[Group] = []  # by `split`
 
-    def rendezvous(self, rank: int, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
+    def rendezvous(self, rank: int, call: Call, given: object, combine: Callable[[list[Any]], object]) -> Any:
         """Wait for the same call on all members; the last to call combines what all have given, in rank order."""
         run = self.run
         if self._revoked or run.failure is not None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from types import ModuleType
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import Array, DeviceArray, Namespace, namespace
 
 MIN_BYTES = 1 << 16  # of the first piece of memory
 ALIGNMENT = 64  # bytes; arrays begin at multiples of it
@@ -29,7 +28,7 @@ class Staging:
         self._leaving, self._arriving = _Pinned(), _Pinned()
         self._spare: list[tuple[_Pinned, _Pinned]] = []  # pairs (leaving, arriving) that no message needs now
 
-    def download(self, x: Array) -> np.ndarray:
+    def download(self, x: DeviceArray) -> np.ndarray:
         """Copy the device array ``x`` to pinned memory, and wait until the current stream has done so."""
         xp = namespace(x)
         # The last call is over, and a message that is still on its way has memory of its own.
@@ -66,7 +65,7 @@ class Staging:
         """Return an array, not written yet, that is pinned after a `download`; valid until the next one."""
         return self._arriving.empty(shape, dtype, self._leaving.library)
 
-    def upload(self, host: np.ndarray, device: Array) -> Array:
+    def upload(self, host: Array, device: Array) -> Array:
         """Copy ``host`` to the library and the device of ``device``, and wait for it; ``host`` may be reused then."""
         xp = namespace(device)
         if not self._arriving.holds(host):
@@ -89,7 +88,7 @@ class _Pinned:
     """
 
     def __init__(self) -> None:
-        self.library: ModuleType = np  # which pinned the memory
+        self.library: Namespace = np  # which pinned the memory
         self._memory = np.empty(0, np.uint8)
         self._used = 0
 
@@ -97,7 +96,7 @@ class _Pinned:
         """Take back everything that was handed out."""
         self._used = 0
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: ModuleType) -> np.ndarray:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: Namespace) -> np.ndarray:
         """Return an array, not written yet, in memory that ``library`` (CuPy) pins."""
         size = prod(shape) * dtype.itemsize
         # Equal is too much as well: an empty array at the very end would not be found by `holds`.
@@ -116,7 +115,7 @@ class _Pinned:
         return 0 <= x.ctypes.data - self._memory.ctypes.data < len(self._memory)
 
 
-def _pin(size: int, library: ModuleType) -> np.ndarray:
+def _pin(size: int, library: Namespace) -> np.ndarray:
     """Return ``(size,)`` uint8 in newly pinned memory."""
     # The array keeps the memory alive, and so do its views.
     return np.frombuffer(library.cuda.alloc_pinned_memory(size), np.uint8, size)

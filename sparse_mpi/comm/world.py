@@ -167,7 +167,7 @@ class _WorldComm(CountingComm):
             self._group.check([other])
             self._group.run.pause(self._number, reason)
 
-    def _rendezvous(self, call: Call, given: Any, combine: Callable[[list[Any]], Any]) -> Any:
+    def _rendezvous(self, call: Call, given: object, combine: Callable[[list[Any]], Any]) -> Any:
         """Make a collective call, which the last rank to make it works out by ``combine``."""
         self._fate.begin_call()
         return self._group.rendezvous(self._number, call, given, combine)
@@ -250,7 +250,9 @@ def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) ->
     return _read_only(np.concatenate([send for send, _ in given])), actual
 
 
-def _transposed(ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]) -> tuple[list[Array], Counts]:
+def _transposed(
+    ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]
+) -> tuple[Sequence[Array], Counts]:
     """Work out the alltoallv of all ranks: the rows that each receives, and how many rank i gets from rank j (P, P)."""
     sends = [send for send, _, _ in given]
     # Row i of it is what rank i gets from each rank, column j what rank j sends to each.

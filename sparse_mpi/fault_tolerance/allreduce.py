@@ -37,9 +37,9 @@ class ElasticAllreduce(SparseAllreduce):
 
     def __init__(
         self,
-        layout: Any = None,
+        layout: object = None,
         *,
-        comm: Any = None,
+        comm: object = None,
         team: Team | None = None,
         copy_every: int = 200,
         copy: str = "bfloat16",
@@ -91,7 +91,7 @@ class Survival(Direct):
         self._orphaned: list[Array] = []  # residuals of lost ranks, not yet added to this rank's
         self._known = team.lost  # ranks whose loss this reducer has taken note of
 
-    def complete(self, gradient: Any, make_plan: Callable[[], Plan], check: bool) -> Attempt:
+    def complete(self, gradient: object, make_plan: Callable[[], Plan], check: bool) -> Attempt:
         """Return the attempt that all ranks that are left have made.
 
         Raises:
@@ -171,7 +171,7 @@ class Survival(Direct):
                 raise ValueError("check must be False and watch None where ranks may be lost; take SparseAllreduce")
 
 
-def check_survival(copy_every: Any, copy: Any, reducer: SparseAllreduce) -> None:
+def check_survival(copy_every: object, copy: object, reducer: SparseAllreduce) -> None:
     """Raise TypeError or ValueError unless these are good arguments, and ``reducer`` can go on without a rank."""
     check_whole("copy_every", copy_every, 0, "steps", "0 copies nothing")
     check_choice("copy", copy, ROUNDINGS)

@@ -7,10 +7,11 @@ lost after some have left the meeting, the others learn that from them, and keep
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from sparse_mpi.comm.background import hand_over
 from sparse_mpi.comm.base import RankFailure, elastic_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.counting import received
-from sparse_mpi.comm.runtime import say_on_stderr
 
+LOGGER = logging.getLogger("sparse_mpi")
 T = TypeVar("T")
 LAST_SECONDS = 5.0  # after which a rank ends that has nothing left to do
 OVER = -1  # in place of a number of transactions: the job has ended
@@ -107,7 +108,7 @@ class Team:
             beside them; raised on every rank.
     """
 
-    def __init__(self, comm: Any = None, *, min_ranks: int = 1, spares: int = 0) -> None:
+    def __init__(self, comm: object = None, *, min_ranks: int = 1, spares: int = 0) -> None:
         self.comm: Comm = as_comm(comm)
         with same_on_all_ranks(self.comm) as say:
             if self.comm.job.elastic is None:
@@ -311,7 +312,7 @@ class Team:
         else:
             self.departures.append(departure)
         if self.members and self.number == self.members[0]:
-            say_on_stderr(str(departure))
+            LOGGER.warning("sparse_mpi: %s", departure)
         if len(self.members) + len(self._spares.waiting(self.lost)) < self.min_ranks:
             raise TooFewRanks(f"{departure}, but min_ranks is {self.min_ranks}")
 

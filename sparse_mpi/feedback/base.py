@@ -140,7 +140,7 @@ class Feedback(Protocol):
         """Raise ValueError unless `load` can take ``state``; change nothing."""
         check_sizes(state, whole_state(self), len(self.residual))
 
-    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         """Restore copies of the arrays that `state` returned, of both kinds; ignore other entries of ``state``.
 
         ``ranks`` is the number of ranks from now on; 0: as many as before.
@@ -237,7 +237,7 @@ class NoFeedback(Feedback):
     def state(self, replicated: bool = False) -> dict[str, Array]:
         return {}
 
-    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         """Do nothing: there is nothing to restore."""
 
 
@@ -311,7 +311,7 @@ class ErrorFeedback(Feedback):
     def state(self, replicated: bool = False) -> dict[str, Array]:
         return {} if replicated else {"residual": self.residual}
 
-    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         self._residual = state["residual"].copy()
 
 
@@ -376,7 +376,7 @@ class AdoptedFeedback(ErrorFeedback):
                 f"accumulate gradients into a {saved.dtype} buffer"
             )
 
-    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         """Write the residual to the adopted buffer; before there is one, keep it for the first step."""
         if self._residual is None:
             self._loaded = state["residual"].copy()
@@ -408,6 +408,6 @@ def fitted(buffer: Array, gradient: Array) -> Array:
 
     The result is never less precise than ``buffer``: that would lose bits.
     """
-    if isinstance(buffer, np.ndarray) and namespace(gradient) is not np:  # restored on the host
+    if isinstance(buffer, np.ndarray) and not isinstance(gradient, np.ndarray):  # restored on the host
         buffer = namespace(gradient).asarray(buffer)
     return buffer.astype(gradient.dtype) if buffer.dtype.itemsize < gradient.dtype.itemsize else buffer

@@ -7,12 +7,13 @@ step goes on as before: nothing arrives late, and so nothing is owed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, widened
-from sparse_mpi.checks import check_range, present
+from sparse_mpi.checks import check_range
 from sparse_mpi.feedback.base import Feedback, FeedbackTraits, add, fitted
 from sparse_mpi.sparse import Layout, SparseVector
 
@@ -87,8 +88,9 @@ class EF21(Feedback):
 
         Where ``total`` is not finite all ranks begin anew: h and H are 0 there, and v is if it is not finite.
         """
-        first = "consume must follow accumulate, which has not been called"
-        velocity, told, estimate = (present(x, first) for x in (self._velocity, self._told, self._estimate))
+        velocity, told, estimate = self._velocity, self._told, self._estimate
+        if velocity is None or told is None or estimate is None:
+            raise RuntimeError("consume must follow accumulate, which has not been called")
         with np.errstate(invalid="ignore"):
             add(told, sent)
             add(estimate, total)
@@ -99,7 +101,9 @@ class EF21(Feedback):
         return self._result(total)
 
     def _result(self, total: SparseVector | Array) -> Array:
-        estimate = present(self._estimate, "the result must follow consume, which has not been called")
+        estimate = self._estimate
+        if estimate is None:
+            raise RuntimeError("the result must follow consume, which has not been called")
         result, bad = estimate.copy(), nonfinite(total)
         if isinstance(total, SparseVector):
             result[bad] = total.values[~namespace(total.values).isfinite(total.values)]
@@ -114,7 +118,7 @@ class EF21(Feedback):
             return {"estimate": _or(self._estimate, zeros)}
         return {"velocity": _or(self._velocity, zeros), "told": _or(self._told, zeros)}
 
-    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         """Restore copies of v, h and H; of nothing but zeros, as before the first gradient, nothing."""
         self._velocity = self._told = self._estimate = None
         if state["velocity"].any() or state["estimate"].any():

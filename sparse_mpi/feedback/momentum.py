@@ -10,9 +10,8 @@ safe-keeping, or round it. So this masks by what became of v.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -129,7 +128,7 @@ class MomentumCorrection(ErrorFeedback):
     def state(self, replicated: bool = False) -> dict[str, Array]:
         return {} if replicated else super().state() | {"velocity": self.velocity}
 
-    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         super().load(state)
         self._velocity = state["velocity"].copy()
 
@@ -211,7 +210,7 @@ class GlobalMomentum(LeakyFeedback):
         if held is not None and isinstance(self._last, SparseVector):
             both = [namespace(held.values).concatenate(pair) for pair in zip(self._last[:2], held[:2], strict=True)]
             self._last = merge(SparseVector(both[0], both[1], held.size))
-        elif held is not None:
+        elif held is not None and not isinstance(self._last, SparseVector):
             add(self._last, held)
         add(self._inner.residual, _times(self._last, self._share))
         return total
@@ -237,14 +236,14 @@ class GlobalMomentum(LeakyFeedback):
         super().check_state(state)
         check_sizes(state, [LAST] if LAST in state else [], len(self._inner.residual))
 
-    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         """Restore the residual, and the last result, which earlier versions did not save."""
         super().load(state)
         self._sharers = ranks or self._sharers
         self._last, self._share = state[LAST].copy() if LAST in state else None, self.momentum / self._sharers
 
 
-def _finite(total: SparseVector | Array, dtype: Any) -> SparseVector | Array:
+def _finite(total: SparseVector | Array, dtype: object) -> SparseVector | Array:
     """Return a copy of ``total``, with 0 where it is not finite."""
     values = total.values if isinstance(total, SparseVector) else total
     xp = namespace(values)

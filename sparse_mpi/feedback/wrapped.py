@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -60,7 +61,7 @@ class WrappedFeedback(Feedback):
     def check_state(self, state: dict[str, Array]) -> None:
         self._inner.check_state(state)
 
-    def load(self, state: dict[str, Array], ranks: int = 0) -> None:
+    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         self._inner.load(state)
 
 

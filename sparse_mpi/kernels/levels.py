@@ -32,7 +32,7 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
     return codes.astype(np.int8), scales
 
 
-def hashed(x: Array, key: Array) -> Array:
+def hashed(x: Array, key: Array | np.uint32) -> Array:
     """Return 32 hash bits of integers: MurmurHash3's finalizer of ``x``, and again after XOR with ``key``."""
     bits = x.astype(np.uint32)
     for mask in (key, np.uint32(0)):

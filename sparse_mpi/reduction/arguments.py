@@ -42,7 +42,7 @@ def usual_density(algorithm: str | Algorithm | None) -> float:
     return known.traits.usual_density if isinstance(known, Algorithm) else DENSITY
 
 
-def takes(algorithm: str, option: str, value: Any = None) -> bool:
+def takes(algorithm: str, option: str, value: object = None) -> bool:
     """Return True if the algorithm named ``algorithm`` has ``option`` and, unless None, accepts ``value`` for it."""
     if not any(field.name == option for field in fields(ALGORITHMS[algorithm])):
         return False
@@ -86,7 +86,7 @@ def make_wire(wire: str | Wire) -> Wire:
     return _named("wire", wire, WIRES, Wire)
 
 
-def _named(argument: str, given: Any, registry: Mapping[str, Any], kind: type) -> Any:
+def _named(argument: str, given: object, registry: Mapping[str, Any], kind: type) -> Any:
     """Return the entry of ``registry`` named ``given``, or ``given`` itself if it is an instance of ``kind``."""
     names = ", ".join(registry)
     if not isinstance(given, str):

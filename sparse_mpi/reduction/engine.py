@@ -150,7 +150,7 @@ class Engine:
             self._exchanges += known
         self.exchange = known[0]
 
-    def agree(self, gradient: Any, make_plan: Callable[[], Plan], check: bool) -> Agreed:
+    def agree(self, gradient: object, make_plan: Callable[[], Plan], check: bool) -> Agreed:
         """Return what is to be reduced, once all ranks are about to do the same. Collective.
 
         Args:
@@ -251,7 +251,7 @@ class Engine:
             return Attempt(reduction, self.exchange.instrumented.forget(self.exchange.state), agreed, initial)
         # Sparse: the algorithm selects about k entries, and exactly one of its selections adds the gradient
         exchange = self.exchange
-        reduce: Callable[..., tuple[Reduction, Any]] = exchange.instrumented.reduce
+        reduce: Callable[..., tuple[Reduction, object]] = exchange.instrumented.reduce
         beside = {} if self.second_moment is None else {"beside": self.second_moment.like(acc)}
         reduction, state = reduce(acc, plan.k, self.comm, exchange.state, self.layout, add, **beside)
         check_added(exchange.selectors, exchange.algorithm, add)
@@ -326,7 +326,7 @@ class Engine:
             return 1.0
         return clipping_factor(sketched([flat], self.comm.size), limit, self.comm)
 
-    def entered(self, gradient: Any) -> Array:
+    def entered(self, gradient: object) -> Array:
         """Return ``gradient`` as a flat NumPy or CuPy array ``(n,)``, or raise what `agree` raises for a bad one."""
         arrays.check(gradient, "gradient")
         if self.settings.in_place:
@@ -343,8 +343,9 @@ class Engine:
     def _join(self) -> None:
         """Make acc complete: what has yet to be added joins it, unless a selection has seen to that."""
         # A selector may have added the gradient before an attempt failed: it must not join twice
-        if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
-            kernels.accumulate(self._acc, self._add)
+        acc, add = self._acc, self._add
+        if acc is not None and add is not None and not any(selector.added for selector in self.exchange.selectors):
+            kernels.accumulate(acc, add)
         self._add = None
         for selector in self.exchange.selectors:
             selector.reset()
@@ -358,7 +359,7 @@ class Direct:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def complete(self, gradient: Any, make_plan: Callable[[], Plan], check: bool) -> Attempt:
+    def complete(self, gradient: object, make_plan: Callable[[], Plan], check: bool) -> Attempt:
         """Return the attempt that all ranks have made; where it fails the gradient stays in the residual.
 
         The arguments are those of `Engine.agree`.

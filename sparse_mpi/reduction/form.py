@@ -35,19 +35,19 @@ def check_form(state: Any, argument: str = "state") -> None:
             )
 
 
-def check_mapping(value: Any, argument: str) -> None:
+def check_mapping(value: object, argument: str) -> None:
     """Raise TypeError unless ``value`` is a dict."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{argument} must be a dict, got {_kind(value)}; {WHOLE}")
 
 
-def check_list(value: Any, argument: str) -> None:
+def check_list(value: object, argument: str) -> None:
     """Raise TypeError unless ``value`` is a list or a tuple."""
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"{argument} must be a list, got {_kind(value)}; {WHOLE}")
 
 
-def check_bytes(value: Any, argument: str) -> None:
+def check_bytes(value: object, argument: str) -> None:
     """Raise TypeError or ValueError unless ``value`` is a NumPy vector of uint8."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         raise TypeError(f"{argument} must be an array of uint8, got {_kind(value)}; {WHOLE}")
@@ -55,7 +55,7 @@ def check_bytes(value: Any, argument: str) -> None:
         raise ValueError(f"{argument} must be a vector of elements, got the shape {value.shape}; {WHOLE}")
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: object, b: object) -> bool:
     """Return True if two nodes without arrays are equal; damage may have put one anywhere."""
     try:
         return bool(a == b)
@@ -63,7 +63,7 @@ def equal(a: Any, b: Any) -> bool:
         return False
 
 
-def _nodes(node: Any, path: str) -> Iterator[tuple[str, str]]:
+def _nodes(node: object, path: str) -> Iterator[tuple[str, str]]:
     """Return the path and the form of each node of a tree but its root; dicts and lists come before what they hold."""
     if path:
         yield path, _kind(node)
@@ -76,7 +76,7 @@ def _nodes(node: Any, path: str) -> Iterator[tuple[str, str]]:
             yield from _nodes(value, f"{path}[{number}]")
 
 
-def _kind(node: Any) -> str:
+def _kind(node: object) -> str:
     """Return what a node of a tree is, in words."""
     if isinstance(node, np.ndarray):
         return f"{node.dtype} {node.shape}"

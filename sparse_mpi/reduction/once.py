@@ -6,6 +6,7 @@ from typing import Any
 
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.arrays import A, Flattens
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.arguments import resolve_k, usual_density
@@ -14,14 +15,14 @@ from sparse_mpi.sparse import Layout, leave
 
 
 def sparse_allreduce(
-    x: Any,
+    x: Flattens[A],
     *,
     k: int | None = None,
     density: float | None = None,
-    comm: Any = None,
+    comm: object = None,
     algorithm: str | Algorithm = "oktopk",
-    **options: Any,
-) -> Reduction:
+    **options: object,
+) -> Reduction[A]:
     """Sum the k most significant entries of every rank's ``x``, once and without error feedback. Collective.
 
     Args:
@@ -50,13 +51,13 @@ def sparse_allreduce(
 
 
 def _reduce_once(
-    x: Any,
+    x: Flattens[A],
     k: int | None,
     density: float | None,
     transport: Comm,
     algorithm: str | Algorithm,
     options: dict[str, Any],
-) -> Reduction:
+) -> Reduction[A]:
     """Carry out `sparse_allreduce` on the current device and stream."""
     with same_on_all_ranks(transport) as say:
         arrays.check(x, "x")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from math import sqrt
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,14 +74,14 @@ class Budget:
         """Return the plan of the next step."""
         return Plan(self.tracker.controller.k, self.tracker.controller.dense)
 
-    def observe(self, flat: Any, segment: Hashable = 0) -> None:
+    def observe(self, flat: object, segment: Hashable = 0) -> None:
         """Add a segment of the gradient ``(n,)`` to the estimated norm, which tells how fast gradients change."""
         # Norms matter only to a budget of bytes
         if self.tracker.samples:
             sample = self._samples.setdefault(segment, NormSample(self._in_place))
             self._square += sample.square(flat)
 
-    def measured(self, began: float, report: StepReport, left: Mapping[Hashable, Any]) -> np.ndarray | None:
+    def measured(self, began: float, report: StepReport, left: Mapping[Hashable, object]) -> np.ndarray | None:
         """Return this rank's words on the step that ends, for `agreed_on`; None if it did not see its beginning.
 
         Args:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, overload
 
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import A, Array, Flattens
 from sparse_mpi.budget import Decision, agreed_on
 from sparse_mpi.budget.goal import check_alone
 from sparse_mpi.comm import Comm, as_comm
@@ -27,7 +27,7 @@ from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.reduction.snapshot import Snapshot
 from sparse_mpi.reduction.watch import Watch
-from sparse_mpi.sparse import Layout, leave
+from sparse_mpi.sparse import Layout, SparseVector, leave
 
 FLUSH = Plan(0, flush=True)
 
@@ -63,11 +63,11 @@ class SparseAllreduce:
 
     def __init__(
         self,
-        layout: Any = None,
+        layout: object = None,
         *,
         k: int | None = None,
         density: float | None = None,
-        comm: Any = None,
+        comm: object = None,
         algorithm: str | Algorithm = "oktopk",
         feedback: str | Feedback = "residual",
         clip_norm: float | None = None,
@@ -77,7 +77,7 @@ class SparseAllreduce:
         budget: str | None = None,
         step_seconds: float | None = None,
         settings: Settings | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         transport: Comm = as_comm(comm)
         settle(transport)  # another reducer may have prepared its next step there
@@ -191,13 +191,13 @@ class SparseAllreduce:
 
     def step(
         self,
-        gradient: Any,
+        gradient: Flattens[A],
         *,
         k: int | None = None,
         density: float | None = None,
         check: bool = False,
         dense: bool = False,
-    ) -> Any:
+    ) -> SparseVector[A] | A:
         """Add ``gradient`` to the residual, reduce the k most significant entries, and keep the rest. Collective.
 
         Args:
@@ -227,13 +227,13 @@ class SparseAllreduce:
 
     def start(
         self,
-        gradient: Any,
+        gradient: Flattens[A],
         *,
         k: int | None = None,
         density: float | None = None,
         check: bool = False,
         dense: bool = False,
-    ) -> Handle[Any]:
+    ) -> Handle[SparseVector[A] | A]:
         """Begin a `step` in the background and return at once; `Handle.wait` returns its result or raises its error.
 
         Steps that several reducers of one ``comm`` start are executed one after the other in the order of the starts,
@@ -242,13 +242,15 @@ class SparseAllreduce:
         tells), the step is finished before this returns.
         """
 
-        def work() -> Any:
+        def work() -> SparseVector[A] | A:
             with arrays.on_stream_of(gradient):
                 return self._step(gradient, k, density, check, dense)
 
         return progress_thread_of(self.comm).start(work, gradient)
 
-    def _step(self, gradient: Any, k: int | None, density: float | None, check: bool, dense: bool) -> Any:
+    def _step(
+        self, gradient: Flattens[A], k: int | None, density: float | None, check: bool, dense: bool
+    ) -> SparseVector[A] | A:
         """Carry out `step` on the current device and stream."""
         if self._preparing is not None:
             self._finish_preparing()
@@ -276,7 +278,11 @@ class SparseAllreduce:
             check_alone("a budget", k=k, density=density)
         return Plan(resolve_k(size, k, density), dense)
 
-    def flush(self, *, check: bool = False, like: Any = None) -> Any:
+    @overload
+    def flush(self, *, check: bool = False, like: None = None) -> Array: ...
+    @overload
+    def flush(self, *, check: bool = False, like: Flattens[A]) -> A: ...
+    def flush(self, *, check: bool = False, like: object = None) -> Any:
         """Send all that the ranks owe, in one dense allreduce, and leave a residual of 0. Collective.
 
         It is a dense step without a gradient. For the end of training, or before an evaluation that matters: without it
@@ -295,7 +301,7 @@ class SparseAllreduce:
             ValueError: the feedback rule never owes anything, as without error feedback; raised on every rank.
             LawError, FloatingPointError: as for `step`.
         """
-        shown = self.residual if like is None else like
+        shown: Any = self.residual if like is None else like
 
         def work() -> Any:
             with arrays.on_stream_of(shown):
@@ -332,7 +338,7 @@ class SparseAllreduce:
             preparing, self._preparing = self._preparing, None
             preparing.wait()
 
-    def adopt(self, buffer: Any) -> None:
+    def adopt(self, buffer: object) -> None:
         """Make ``buffer`` hold the residual from now on, as the first step's gradient would; with ``in_place`` only."""
         with arrays.on_stream_of(buffer):
             self.feedback.bind_buffer(self.engine.entered(buffer))

@@ -37,7 +37,7 @@ class Instrumented(Wrapper):
         """Begin to add up anew."""
         self.seconds, self.selected, self.added = 0.0, 0, 0
 
-    def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
+    def select(self, x: Array, k: int, state: object, add: Array | None = None) -> tuple[SparseVector, Any]:
         """Return the wrapped selector's selection; on a device, wait until it is there."""
         start = perf_counter()
         result, state = self.selector.select(x, k, state, add)

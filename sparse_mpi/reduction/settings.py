@@ -44,7 +44,7 @@ class Settings:
             "budget": self.goal,
         }
 
-    def part(self, shapes: Any, share: float) -> Settings:
+    def part(self, shapes: object, share: float) -> Settings:
         """Return the settings of a part of the gradient, tensors of these ``shapes``, that sends a ``share`` of it."""
         # A part has no goal of its own: a budget is for all parts together
         layout = Layout.of(shapes)
@@ -52,7 +52,7 @@ class Settings:
 
 
 def make_settings(
-    layout: Any,
+    layout: object,
     *,
     k: int | None = None,
     density: float | None = None,
@@ -64,7 +64,7 @@ def make_settings(
     second_moment: float | None = None,
     budget: str | None = None,
     step_seconds: float | None = None,
-    **options: Any,
+    **options: object,
 ) -> Settings:
     """Return the settings that these arguments of `SparseAllreduce` ask for.
 

@@ -174,7 +174,7 @@ class Snapshot:
         }
 
 
-def described(value: Any) -> Any:
+def described(value: object) -> Any:
     """Return an algorithm, a rule or an option of one in plain values: its kind, and what differs from the default."""
     if isinstance(value, (list, tuple)):
         return [described(part) for part in value]
@@ -190,7 +190,7 @@ def described(value: Any) -> Any:
     return found
 
 
-def synchronize(state: Any) -> None:
+def synchronize(state: object) -> None:
     """Wait for all work on the devices that hold arrays of ``state``: an array, a state, or a tuple of them."""
     if is_dataclass(state):
         state = tuple(getattr(state, field.name) for field in fields(state))
@@ -248,7 +248,7 @@ def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
     return sum((state[name] for state in states[1:]), states[0][name]) if states else np.zeros(size, np.float32)
 
 
-def from_first(states: Sequence[Mapping[str, Any]], name: str, size: int, comm: Comm) -> Array:
+def from_first(states: Sequence[Mapping[str, object]], name: str, size: int, comm: Comm) -> Array:
     """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""
     missing = np.zeros(size, np.float32)  # earlier versions did not save all
     array = states[0].get(name, missing) if comm.rank == 0 else missing[:0]
@@ -257,7 +257,7 @@ def from_first(states: Sequence[Mapping[str, Any]], name: str, size: int, comm: 
     return received.view(f"f{len(received) // size}")
 
 
-def check_ranks(ranks: Any) -> None:
+def check_ranks(ranks: object) -> None:
     """Raise TypeError or ValueError unless ``ranks`` can be the number of ranks that saved a state."""
     check_whole("ranks", ranks, 1, remedy="give Checkpoint.ranks")
 

@@ -257,7 +257,7 @@ class Bucket:
         self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
 
     @torch.no_grad()
-    def finish(self, scale: float = 1.0) -> SparseVector | Tensor:
+    def finish(self, scale: float = 1.0) -> SparseVector[Tensor] | Tensor:
         """Wait for the sum and return it; set ``.grad`` of the parameters to its mean times ``scale``.
 
         Raises:
@@ -301,7 +301,7 @@ class Bucket:
         for parameter, mean in zip(self.parameters, self._mean_views, strict=True):
             parameter.grad = mean if parameter.requires_grad else None
 
-    def _write(self, total: SparseVector | Tensor, divisor: float) -> None:
+    def _write(self, total: SparseVector[Tensor] | Tensor, divisor: float) -> None:
         """Write ``total / divisor`` to the mean, zero where ``total`` has no entry."""
         if not isinstance(total, SparseVector):
             self.mean.copy_(total / divisor)

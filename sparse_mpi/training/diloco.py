@@ -100,14 +100,14 @@ class DiLoCo:
         k: int | None = None,
         density: float | None = None,
         algorithm: str | Algorithm = "elect",
-        wire: Any = None,
+        wire: object = None,
         feedback: str | Feedback = "residual",
         clip_norm: float | None = None,
         nonfinite: str = "keep",
         fragments: int = 1,
         fragment_sync_delay: int = 0,
         fragment_update_alpha: float | None = 0.0,
-        comm: Any = None,
+        comm: object = None,
         team: Team | None = None,
         **options: Any,
     ) -> None:
@@ -258,7 +258,7 @@ class DiLoCo:
                 fragment.prepare_flush(self.check)
                 self._apply(fragment, 0.0)
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, *_: object) -> None:
         """Follow a step of the inner optimizer: apply the fragment that is due, and prepare the one whose turn it is.
 
         All ranks do the same after the same step, so that nobody needs to ask.

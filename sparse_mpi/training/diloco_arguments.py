@@ -37,7 +37,7 @@ def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> N
         check_range("fragment_update_alpha", alpha, "[0, 1]", usual)
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, object]) -> None:
     """Raise ValueError for options of a reducer that mean nothing in the turns of fragments."""
     for name in ("budget", "step_seconds", "in_place"):
         if options.get(name):
@@ -67,7 +67,7 @@ def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
     momentum_rule(outer, feedback, "local")
 
 
-def trained_parameters(model: Any, inner: Optimizer, outer: Optimizer, fragments: int) -> list[Tensor]:
+def trained_parameters(model: object, inner: Optimizer, outer: Optimizer, fragments: int) -> list[Tensor]:
     """Return the parameters of ``model`` that are trained.
 
     Raises:

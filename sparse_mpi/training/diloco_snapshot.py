@@ -21,7 +21,7 @@ from sparse_mpi.training.fragment import Arrived, Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
 
 
-def packed(tree: Any) -> np.ndarray:
+def packed(tree: object) -> np.ndarray:
     """Return a tree with tensors as bytes ``(m,)`` uint8."""
     file = io.BytesIO()
     torch.save(_plain(tree), file)
@@ -211,4 +211,4 @@ class DiLoCoSnapshot:
     def _from_first(self, states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
         """Return the bytes called ``name`` of rank 0's first state, on all ranks. Collective."""
         own = states[0][name] if self._ranks.rank == 0 else np.zeros(0, np.uint8)
-        return self._ranks.bcast(own)
+        return np.asarray(self._ranks.bcast(own))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -32,6 +32,8 @@ from sparse_mpi.training.optimizer_momentum import (
 from sparse_mpi.training.parameters import ordered
 from sparse_mpi.training.reduction import SURVIVAL, GradientReduction, is_distributed
 from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam, second_beta
+
+LOGGER = logging.getLogger("sparse_mpi")
 
 Average: str = "average"
 Sum: str = "sum"
@@ -68,7 +70,7 @@ class _Reducing:
         if momentum.adam is not None:
             self._step_supports_amp_scaling = False  # as fused ones do: a GradScaler then unscales before the step
 
-    def synchronize(self) -> list[SparseVector | Tensor]:
+    def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
 
         `step` does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler, and then
@@ -110,7 +112,7 @@ class _Reducing:
             taken = without_momentum(self, momentum.taken, momentum.applied, momentum.looks_ahead)  # type: ignore[arg-type]
         with taken as finish:
 
-            def reduced() -> Any:
+            def reduced() -> object:
                 loss = closure() if closure is not None else None
                 # The optimizer may call its closure several times: each call has new gradients, which must be reduced
                 self._reduce()
@@ -171,14 +173,14 @@ class _Reducing:
         super().add_param_group(param_group)  # type: ignore[misc]
         self.reduction.add(self.param_groups[-1]["params"])  # type: ignore[attr-defined]
 
-    def _own_step(self, *closure: Callable[[], Any]) -> Any:
+    def _own_step(self, *closure: Callable[[], object]) -> object:
         """Take the step of the optimizer's own class, or that of what stands in for it; hooks are called in it."""
         if self._momentum.adam is not None:
             return self._staleness_aware_step(*closure)
         return super().step(*closure)  # type: ignore[misc]
 
     @torch.optim.Optimizer.profile_hook_step
-    def _staleness_aware_step(self, *closure: Callable[[], Any]) -> Any:
+    def _staleness_aware_step(self, *closure: Callable[[], object]) -> object:
         """Take the step of `StalenessAwareAdam`."""
         return self._momentum.adam.step(self, *closure)  # type: ignore[union-attr, arg-type]
 
@@ -196,7 +198,7 @@ def DistributedOptimizer(
     *,
     k: int | None = None,
     density: float | None = None,
-    comm: Any = None,
+    comm: object = None,
     algorithm: str | Algorithm = "elect",
     feedback: str | Feedback = "residual",
     clip_norm: float | None = None,
@@ -209,9 +211,9 @@ def DistributedOptimizer(
     op: str = Average,
     bucket_cap_mb: float | None = 25.0,
     overlap: bool = True,
-    scaler: Any = None,
+    scaler: object = None,
     team: Team | None = None,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """Return ``optimizer`` changed to step along the gradients of all ranks. Collective.
 
@@ -244,7 +246,7 @@ def DistributedOptimizer(
             the first moment. For Adam and AdamW ``"arrival"``: an entry that arrives makes up for the steps it has
             waited, see `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in
             torch. None takes ``"matched"``, ``"second-moment"`` or ``"arrival"`` where that is possible with optimizer,
-            algorithm and ``feedback``, and says so in a line on stderr.
+            algorithm and ``feedback``, and says so by the logger ``sparse_mpi``.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
@@ -298,7 +300,7 @@ def DistributedOptimizer(
         say(op=op, parameters=len(parameters), momentum=mode)
     late = rule.late if isinstance(rule, GlobalMomentum) else None
     if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode, late)):
-        print(line, file=sys.stderr)
+        LOGGER.warning(line)
     reduction = GradientReduction(
         parameters,
         k=k,

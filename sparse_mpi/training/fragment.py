@@ -104,7 +104,7 @@ class Fragment:
         return self.exchange.mean if self.exchange is not None else None
 
     @torch.no_grad()
-    def apply(self, step: Callable[[], Any], alpha: float | None) -> None:
+    def apply(self, step: Callable[[], object], alpha: float | None) -> None:
         """Have ``step()`` move the global parameters along the mean of all outer gradients, and mix them in.
 
         Args:

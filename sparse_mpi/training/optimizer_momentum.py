@@ -109,7 +109,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
     return feedback
 
 
-def _keep_of(rule: Any) -> float | None:
+def _keep_of(rule: object) -> float | None:
     """Return the share of the residual that ``rule`` keeps, or None if it does more than that."""
     # Rules that derive from these two apply a momentum, but for one of 0, with which they do no more than these
     if isinstance(rule, LeakyFeedback) and not rule.traits.momentum:

@@ -19,7 +19,9 @@ from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.sparse import SparseVector, leave
 
 
-def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, scaler: Any, **switches: bool) -> None:
+def check_options(
+    parameters: Sequence[Tensor], cap: float | None, passes: int, scaler: object, **switches: bool
+) -> None:
     """Raise TypeError or ValueError unless gradients of ``parameters`` can be reduced with these options."""
     if not parameters:
         raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
@@ -32,7 +34,7 @@ def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, 
         raise ValueError("in_place must be False with a scaler, whose scale the residual must not have, got True")
 
 
-def ordered(optimizer: Any, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
+def ordered(optimizer: object, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
     """Return the parameters of ``optimizer`` in the order of ``named``, by default in the optimizer's own.
 
     Raises:
@@ -87,7 +89,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> N
             p.copy_(received.view(p.dtype).view(p.shape))
 
 
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, comm: Any = None) -> None:
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, comm: object = None) -> None:
     """Overwrite state and options of ``optimizer`` with those on ``root_rank``, which may have loaded a checkpoint.
 
     Collective.
@@ -132,7 +134,7 @@ class FlatParameters:
         return [part.view(shape) for part, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
 
 
-def write_mean(total: SparseVector | Tensor, divisor: float, out: Tensor) -> Tensor:
+def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor) -> Tensor:
     """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
     if isinstance(total, SparseVector):
         return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))

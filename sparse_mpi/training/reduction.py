@@ -244,7 +244,7 @@ class GradientReduction:
         for bucket, wanted in zip(self.buckets, chosen, strict=True):
             bucket.reducer.use(wanted)
 
-    def synchronize(self) -> list[SparseVector | Tensor]:
+    def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
 
         Returns:
@@ -299,7 +299,7 @@ class GradientReduction:
             bucket.reducer.prepare()
         return totals
 
-    def flush(self) -> list[SparseVector | Tensor]:
+    def flush(self) -> list[SparseVector[Tensor] | Tensor]:
         """Send all that the ranks owe, and write the result to ``.grad``: a step without a gradient. Collective.
 
         Afterwards residuals are 0, see `SparseAllreduce.flush`.
@@ -470,7 +470,7 @@ class GradientReduction:
         if self._budget is not None:
             self._budget.decide(self.buckets, self._buckets.elements, self.comm, self.use)
 
-    def _finish(self, scale: float, factor: float = 1.0) -> list[SparseVector | Tensor]:
+    def _finish(self, scale: float, factor: float = 1.0) -> list[SparseVector[Tensor] | Tensor]:
         """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.
 
         Sparse tensors are multiplied by ``factor``; those in buckets have been.

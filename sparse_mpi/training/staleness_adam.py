@@ -50,7 +50,7 @@ class StalenessAwareAdam:
         self._reduction = reduction
 
     @torch.no_grad()
-    def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, optimizer: Optimizer, closure: Callable[[], object] | None = None) -> Any:
         """Move the weights whose gradients have come, as far as Adam would have since they last did."""
         loss = None
         if closure is not None:

@@ -34,10 +34,10 @@ class Tracer:
         x: an array or tensor on the device of the gradients.
     """
 
-    def __init__(self, comm: Comm, x: Any = None) -> None:
+    def __init__(self, comm: Comm, x: object = None) -> None:
         self.buckets: list[BucketTrace] = []  # those of the last step
         self._comm, self._x = comm, x
-        self._given: Any = None  # the mark before the reduction that is given next
+        self._given: object = None  # the mark before the reduction that is given next
         comm.traffic.calls = []  # from None: now it records them
 
     def mark(self) -> Any:

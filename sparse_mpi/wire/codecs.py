@@ -48,7 +48,7 @@ class Codec(Protocol):
         There are nnz codes, or as many items as hold those of all blocks.
         """
 
-    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
+    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
         """Return the values ``(nnz,)``, of type ``dtype``, that `encode` made the codes and scales of.
 
         Codes that arrived are bytes, uint8.
@@ -232,7 +232,7 @@ class Log4:
         kept = np.arange(SCALED // 2) < np.diff(code_places(edges, 4))[:, None]
         return pairs[like(kept, values)], (top.astype(np.uint32) << np.uint32(23)).view(np.float32)
 
-    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
+    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
         """See `Codec.decode`."""
         xp = namespace(codes)
         of, places = numbered_blocks(edges)

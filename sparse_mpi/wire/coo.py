@@ -33,7 +33,7 @@ class Coo:
         """See `Wire.pack`; an item is a pair."""
         return Packed(encode(vector), counts, vector)
 
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> SparseVector:
         """See `Wire.unpack`."""
         vector = decode(buffer, size, dtype)
         kernels.check_indices(vector.indices, lengths, regions)
@@ -77,7 +77,7 @@ class Coo:
                 parts.append(self.unpack(pairs, np.array([len(pairs)]), region[None], size, dtype))
         return concatenate(parts)
 
-    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> np.ndarray:
         """See `Wire.lengths_of`: an item is a pair."""
         return entries
 
@@ -94,7 +94,7 @@ class Coo:
         message = encode_rows(vector, pattern)
         return Packed(message, np.array([len(message)]), vector)
 
-    def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
+    def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: object) -> SparseVector:
         """See `Wire.unpack_rows`."""
         return decode_rows(messages, pattern, size, dtype)
 

@@ -78,7 +78,7 @@ class BitPacked:
         lengths: np.ndarray,
         regions: np.ndarray,
         size: int,
-        dtype: Any,
+        dtype: object,
         entries: np.ndarray | None = None,
     ) -> SparseVector:
         """See `Wire.unpack`; ``entries`` ``(m,)`` of each message need not be read from it if they are given."""
@@ -108,7 +108,7 @@ class BitPacked:
         return packed._replace(vector=vector if self.codec.lossless else _nonzero(packed.vector))
 
     def unpack_sums(
-        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
+        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object
     ) -> SparseVector:
         """See `Wire.unpack_sums`. A message is dense if it has all indices of its region."""
         entries = entries_of(buffer, lengths, regions)
@@ -116,7 +116,7 @@ class BitPacked:
         dense = entries == regions[:, 1] - regions[:, 0]
         return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
 
-    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> np.ndarray:
         """See `Wire.lengths_of`."""
         return self.lay_out(entries, regions, dtype)[2]
 
@@ -156,7 +156,7 @@ class BitPacked:
         """
         return self.pack(vector, *_tensors(pattern))
 
-    def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
+    def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: object) -> SparseVector:
         """See `Wire.unpack_rows`."""
         entries, regions = _tensors(pattern)
         ranks = len(messages)
@@ -236,7 +236,7 @@ def _tensors(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
     return table[:, 0], table[:, 1:]
 
 
-def _nonzero(vector: SparseVector, kept: Any = False) -> SparseVector:
+def _nonzero(vector: SparseVector, kept: object = False) -> SparseVector:
     """Return the entries that are not zero, and those that the mask ``kept`` marks whatever their values."""
     return take(vector, (vector.values != 0) | kept)
 
@@ -319,7 +319,7 @@ class Paired:
         values = paired(*(half.vector.values for half in halves))
         return Packed(buffer, halves[0].lengths + halves[1].lengths, vector._replace(values=values))
 
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> SparseVector:
         """See `Wire.unpack`."""
         regions, half, join = regions // 2, size // 2, namespace(buffer).concatenate
         entries = regions[:, 1] - regions[:, 0]
@@ -333,7 +333,7 @@ class Paired:
         indices = paired(2 * halves[0].indices, 2 * halves[0].indices + 1)
         return SparseVector(indices, paired(*(half.values for half in halves)), size)
 
-    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
+    def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> np.ndarray:
         """See `Wire.lengths_of`."""
         first, second = (wire.lengths_of(entries // 2, regions // 2, size // 2, dtype) for wire in self.formats)
         return first + second
@@ -407,7 +407,7 @@ class _Same(NoValues):
         """See `Codec.encode`."""
         return vector.values[:0].view(np.uint8), vector.values[: len(edges) - 1]
 
-    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
+    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
         """See `Codec.decode`."""
         ones = namespace(scales).ones(int(edges[-1]), np.int8)
         return kernels.of(scales).from_int8(ones, scales, edges)

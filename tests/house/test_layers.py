@@ -52,6 +52,7 @@ TRAIN_LAYERS = """
 # Who may import what else besides the standard library and NumPy, and whether only inside functions
 INSIDE, ANYWHERE = "inside functions", "anywhere"
 OUTSIDE = {
+    "typing_extensions": {"arrays": ANYWHERE},  # for type checkers, which have its types of their own
     "mpi4py": {
         "comm.mpi": INSIDE,
         "comm.host_comm": INSIDE,

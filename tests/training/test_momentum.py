@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import numpy as np
@@ -169,7 +170,10 @@ def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
     ],
     ids=str,
 )
-def test_momentum_is_taken_over_by_default_where_that_is_possible_and_said_so(make, own, options, says, capsys):
+def test_momentum_is_taken_over_by_default_where_that_is_possible_and_said_so(
+    make, own, options, says, capsys, monkeypatch
+):
+    monkeypatch.setattr(logging.root, "handlers", [])  # as in a program that sets up none: the line is on stderr
     optimizer = optimizer_of(options, make, **own)
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == bool(says)

@@ -61,7 +61,7 @@ class _End:
         """Return whether an exception that nothing catches ends this process only."""
         return self._process == os.getpid()
 
-    def be_alone(self, MPI: Any, close: Callable[[], None]) -> None:
+    def be_alone(self, MPI: object, close: Callable[[], None]) -> None:
         """Have an exception that nothing catches end this process only, and ``close()`` called at the end."""
         if not self.alone:
             self._process = os.getpid()
@@ -134,7 +134,7 @@ class Ulfm(Elastic):
     def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
         return self._start_sendrecv(send, dest, source)
 
-    def is_rank_failure(self, error: Exception, under_way: Any) -> bool:
+    def is_rank_failure(self, error: Exception, under_way: object) -> bool:
         """Return whether an error of MPI means that a rank has failed; keep the memory of messages ``under_way``."""
         if isinstance(error, self._raw.mpi.Exception) and self.broken():
             _KEPT.append((error, under_way))

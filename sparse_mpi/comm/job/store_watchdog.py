@@ -65,7 +65,7 @@ class StoreWatchdog:
             self._reported = site
             self._report(site, store)
 
-    def _report(self, site: CallSite, store: Any) -> None:
+    def _report(self, site: CallSite, store: object) -> None:
         """Say for whom this rank waits, unless another one has said so of this call; with a time limit end the job."""
         others = [rank for rank in self._members[site.family] if rank != self._rank]
         try:

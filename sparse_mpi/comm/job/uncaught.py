@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sparse_mpi.comm.runtime import PATIENCE, first_to_say
 
@@ -19,7 +19,7 @@ class _Uncaught:
     """What is done about an exception that nothing catches, after what was done about it before."""
 
     def __init__(self) -> None:
-        self.end: Callable[[BaseException], Any] | None = None
+        self.end: Callable[[BaseException], object] | None = None
         self._hook, self._thread_hook = sys.excepthook, threading.excepthook  # the former ones
 
     def install(self) -> None:
@@ -54,7 +54,7 @@ class _Uncaught:
 _UNCAUGHT = _Uncaught()
 
 
-def on_uncaught(end: Callable[[BaseException], Any]) -> None:
+def on_uncaught(end: Callable[[BaseException], object]) -> None:
     """Have ``end(error)``, which prints it, called for an exception that nothing catches; the last one given counts.
 
     Python itself would wait in MPI_Finalize for ranks that wait for this one. Hooks that were there before are called

@@ -20,7 +20,7 @@ THREADS = 256
 FOLDER = "~/.cupy/kernel_cache"  # where CuPy keeps its kernels, unless CUPY_CACHE_DIR says otherwise
 
 
-def kernel(name: str, source: str, threads: int = THREADS, **macros: Any) -> Any:
+def kernel(name: str, source: str, threads: int = THREADS, **macros: object) -> Any:
     """Return the kernel ``name`` of ``source``, a file in this folder, compiled with ``macros`` defined.
 
     It is compiled for the current device on the first call, and kept on disk for later processes, where CuPy keeps its
@@ -30,7 +30,7 @@ def kernel(name: str, source: str, threads: int = THREADS, **macros: Any) -> Any
 
 
 @cache
-def _kernel(capability: str, name: str, source: str, **macros: Any) -> Any:
+def _kernel(capability: str, name: str, source: str, **macros: object) -> object:
     """Return a kernel for devices of a compute capability, which that of the current one is."""
     folder = Path(__file__).parent
     code = (folder / "types.cu").read_text() + (folder / source).read_text()
@@ -39,7 +39,7 @@ def _kernel(capability: str, name: str, source: str, **macros: Any) -> Any:
     return cupy.RawModule(path=str(file)).get_function(name)
 
 
-def _compiled(code: str, options: tuple[str, ...], versions: tuple[Any, ...]) -> Path:
+def _compiled(code: str, options: tuple[str, ...], versions: tuple[object, ...]) -> Path:
     """Return the file of what NVRTC makes of ``code``, which is written once for all processes with these versions."""
     digest = blake2b(repr((code, options, versions)).encode(), digest_size=16).hexdigest()
     file = _folder() / f"sparse_mpi-{digest}.cubin"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.sparse import SparseVector
@@ -49,7 +50,7 @@ def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> 
 
     def see(step: Step) -> tuple[list[Call], np.ndarray, np.ndarray]:
         result = step.total.to_dense() if isinstance(step.total, SparseVector) else step.total
-        return list(step.comm.record), step.gradient, result
+        return list(step.comm.record), step.gradient, np.asarray(result)
 
     seen = watched(algorithm_spelled(name), made, ranks, step, see, keep=True, density=density)
     records, gradients, results = zip(*(steps[-1] for steps in seen), strict=True)
@@ -119,6 +120,6 @@ def _pairs(pending: Sequence[deque[Call]]) -> Iterator[Exchange]:
             raise ValueError(f"records must be of one step of all ranks, but ranks {list(heads)} wait for each other")
 
 
-def _message(source: int, dest: int, sent: np.ndarray | None) -> Message:
+def _message(source: int, dest: int, sent: Array | None) -> Message:
     rows = np.asarray(sent)
     return Message(source, dest, rows.nbytes, rows[:, 0].tolist() if rows.ndim == 2 else None)

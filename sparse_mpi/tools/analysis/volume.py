@@ -23,6 +23,7 @@ import numpy as np
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Traffic
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import Selector
@@ -148,12 +149,11 @@ def count(
     def see(step: Step) -> _Seen:
         if step.comm.rank == 0:
             progress()
-        assert step.reducer.report is not None, "a step was made"
         phases: dict[str, Traffic] = {}
         for call in step.comm.record:
             phases[call.phase] = phases.get(call.phase, Traffic()) + call.counted
         between = sum(leaving(call, step.comm.rank, ranks_per_node) for call in step.comm.record)
-        return _Seen(step.reducer.report, phases, between)
+        return _Seen(present(step.reducer.report, "a step was made"), phases, between)
 
     seen = [rank[warmup:] for rank in watched(observed, gradients, ranks, warmup + steps, see, k=k)]
     return _summary(algorithm, name, gradients.size, k, seen, [] if union is None else union.counts[warmup:])

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.forwarding import ForwardingComm
 from sparse_mpi.network.break_even import Cost
@@ -135,7 +136,9 @@ def take_turns(
         for name, seconds in zip(running, longest.tolist(), strict=True):
             spent[name] += seconds
         bar.update()
-    return {name: comm.allgather(np.array(rows[rules.warmup :]), control=True) for name, rows in samples.items()}
+    return {
+        name: np.asarray(comm.allgather(np.array(rows[rules.warmup :]), control=True)) for name, rows in samples.items()
+    }
 
 
 def _enter(candidate: Candidate, layout: Layout, rules: Namespace, comm: Any) -> SparseAllreduce:
@@ -159,8 +162,7 @@ def _step(reducer: SparseAllreduce, gradient: np.ndarray, clock: ProcessorTime) 
     start, computed = perf_counter(), clock.elapsed()
     reducer.step(gradient)
     seconds, processor = perf_counter() - start, clock.elapsed() - computed
-    report = reducer.report
-    assert report is not None
+    report = present(reducer.report, "a step was made")
     traffic = report.traffic
     phases = [report.select_seconds, report.exchange_seconds, report.merge_seconds]
     return [seconds, *phases, processor, traffic.sent, traffic.received, traffic.control, traffic.messages]

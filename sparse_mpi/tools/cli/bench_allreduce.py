@@ -23,6 +23,7 @@ import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, leave, namespace, synchronize_device, to_host
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import local_rank
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -114,8 +115,7 @@ def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, c
         reducer.step(gradient)
         synchronize_device(gradient)
         seconds.append(perf_counter() - start)
-        assert reducer.report is not None
-        reports.append(reducer.report)
+        reports.append(present(reducer.report, "a step was made"))
     reports, seconds = reports[args.warmup :], seconds[args.warmup :]
     ideal = max(8 * reducer.k * (comm.size - 1) / comm.size, 1)
     sent = [r.traffic.sent + r.traffic.control for r in reports]
@@ -254,7 +254,7 @@ def _dense(total: SparseVector | Array) -> np.ndarray:
     return np.asarray(to_host(total.to_dense() if isinstance(total, SparseVector) else total))
 
 
-def _distance(a: np.ndarray, b: np.ndarray) -> float:
+def _distance(a: Array, b: Array) -> float:
     """Return the norm of ``a - b`` over that of ``b``; 0 if they have the same bytes."""
     if a.tobytes() == b.tobytes():
         return 0.0
@@ -320,8 +320,8 @@ def measure_elastic(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
                 spent = comm.allreduce(np.array([perf_counter() - start]), "max")[0]  # by the slowest rank
                 if step >= args.warmup:
                     seconds[name].append(float(spent))
-                    assert reducer.report is not None, "a step was made"
-                    sent[name] += reducer.report.traffic.sent + reducer.report.traffic.control
+                    traffic = present(reducer.report, "a step was made").traffic
+                    sent[name] += traffic.sent + traffic.control
             bar.update()
     for name, times in seconds.items():
         usual, megabytes = 1e3 * statistics.median(times), sent[name] / args.steps / 1e6

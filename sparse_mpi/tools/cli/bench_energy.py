@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.checks import present
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.reduction.watch import attainable
@@ -68,8 +69,7 @@ def energy_of(
         if step.comm.rank == 0:
             remove(step)
             progress()
-        found = step.reducer.report
-        assert found is not None, "a step was made"
+        found = present(step.reducer.report, "a step was made")
         traffic = found.traffic
         return traffic.sent, traffic.control, traffic.received, traffic.messages, found.selected, found.total
 

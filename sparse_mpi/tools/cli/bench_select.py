@@ -119,7 +119,7 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
     each = max(1, k * ROW // n)
 
     def parts(work: Callable[[int, int], Any], size: int) -> Any:
-        return threads.each(work, threads.parts(size) if namespace(x) is np else [(0, size)])
+        return threads.each(work, threads.parts(size) if isinstance(x, np.ndarray) else [(0, size)])
 
     pairs = top_k(x, k)
     counts, region = np.array([k]), np.array([[0, n]])
@@ -147,7 +147,7 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
 
 def _torch_methods(x: Array, k: int, threshold: int, each: int) -> dict[str, Method]:
     torch = _torch()
-    tensor = torch.from_numpy(x) if namespace(x) is np else torch.from_dlpack(x)
+    tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) else torch.from_dlpack(x)
     magnitude = float(np.int32(threshold).view(np.float32))
     matrix = tensor[: len(x) // ROW * ROW].view(-1, ROW)
 

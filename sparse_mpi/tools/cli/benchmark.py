@@ -18,7 +18,7 @@ from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.cli.options import Option, declare
 from sparse_mpi.tools.figures.style import Look, write
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Parser, Refused
 
 Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
 
@@ -51,7 +51,7 @@ class Benchmark:
     figure: Callable[[Sequence[dict[str, Any]], Look], Any] | None = None
     collective: bool = False
 
-    def add_parser(self, kinds: argparse._SubParsersAction) -> None:
+    def add_parser(self, kinds: argparse._SubParsersAction[Parser]) -> None:
         """Declare the command."""
         parser = kinds.add_parser(self.name, help=self.help, description=self.description)
         declare(parser, self.options)

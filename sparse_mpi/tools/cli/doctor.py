@@ -10,12 +10,13 @@ from pathlib import Path
 from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.records import versions
 from sparse_mpi.tools.doctor import Finding, examine, findings, probes
+from sparse_mpi.tools.values import Parser
 
 PATIENCE = 900.0  # seconds that compiling all kernels may take, on a slow and busy machine
 MARKS = {"fine": " ", "advice": "*", "broken": "!"}
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "doctor",

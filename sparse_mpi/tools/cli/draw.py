@@ -16,7 +16,7 @@ from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import save
 from sparse_mpi.tools.figures import compare, draw_predict, draw_timeline, draw_volume, training
 from sparse_mpi.tools.figures.style import Look
-from sparse_mpi.tools.values import refusing
+from sparse_mpi.tools.values import Parser, refusing
 
 Record = dict[str, Any]
 Figure = Callable[[Sequence[Record], Look], Any]
@@ -106,7 +106,7 @@ twice, for light pages and, as NAME-dark, for dark ones; as SVG, PNG or PDF, by 
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare ``draw``."""
     parser = commands.add_parser("draw", help="the figure of records, on light and dark paper", description=DESCRIPTION)
     text = "files that were written with --json"

@@ -31,6 +31,7 @@ from sparse_mpi.tools.emulation.launch import stop
 from sparse_mpi.tools.launch.command import build
 from sparse_mpi.tools.launch.environment import outside_of_jobs
 from sparse_mpi.tools.launch.find import LaunchError, call, find_library
+from sparse_mpi.tools.values import Parser
 
 VARIABLE = "SPARSE_MPI_WHEELS"
 PATIENCE = 300.0  # seconds that pip may take
@@ -162,7 +163,7 @@ class Outcome(NamedTuple):
     command: str
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "gpu-check",

@@ -23,7 +23,7 @@ from sparse_mpi.tools.plan.base import Plan, Profile, Tensor
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best, explain
 from sparse_mpi.tools.plan.store import load, save
 from sparse_mpi.tools.plan.timeline import simulate
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Parser, Refused
 
 EXAMPLES = """examples:
   mpiexec -n 4 python -m sparse_mpi plan --model vgg16 --backward 0.4 --out plan.json --save-profile profile.json
@@ -32,7 +32,7 @@ EXAMPLES = """examples:
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "plan",

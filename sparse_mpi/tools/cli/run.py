@@ -15,7 +15,7 @@ from sparse_mpi.tools.launch.command import build
 from sparse_mpi.tools.launch.environment import cores
 from sparse_mpi.tools.launch.find import LaunchError
 from sparse_mpi.tools.launch.start import run as run_job
-from sparse_mpi.tools.values import Refused
+from sparse_mpi.tools.values import Parser, Refused
 
 DESCRIPTION = """\
 Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a
@@ -29,7 +29,7 @@ Signals reach the job, its exit status is returned, and no process, temporary fi
 """
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare the command."""
     parser = commands.add_parser(
         "run",

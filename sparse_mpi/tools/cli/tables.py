@@ -29,7 +29,7 @@ SIZE, DENSITIES = 1_000_000, (0.001, 0.01, 0.05)  # of the messages of formats
 ROWS = Layout.of([(2, 2)])  # of which a selector with a floor takes more than one entry
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare the commands."""
 
     def add(name: str, table: Callable[[], str], text: str, description: str) -> Parser:

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from sparse_mpi.checks import present
 from sparse_mpi.tools.emulation.hosts import Hosts
 
 PORT = 5201  # any: the hosts are ours
@@ -38,8 +39,7 @@ def probe(hosts: Hosts, seconds: float = 0.5) -> Link:
     serving = hosts.inside(2, *program, "serve", hosts.address(2))
     with subprocess.Popen(serving, stdout=subprocess.PIPE) as server:
         try:
-            assert server.stdout is not None
-            server.stdout.readline()  # it is ready
+            present(server.stdout, "it has a pipe").readline()  # it is ready
             done = subprocess.run(asking, capture_output=True, text=True, timeout=LIMIT)
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"{seconds} s of transfer from host 1 to host 2 took more than {LIMIT:.0f} s") from None

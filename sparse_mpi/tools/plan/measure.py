@@ -18,6 +18,7 @@ from time import perf_counter
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.network.model import MIN_SECONDS, Network
 from sparse_mpi.reduction import SparseAllreduce
@@ -147,8 +148,7 @@ def _trial(name: str, base: np.ndarray, layout: Layout, k: int, comm: Comm) -> l
         start = perf_counter()
         reducer.step(owed)
         slowest = comm.allreduce(np.array([perf_counter() - start]), "max", control=True)[0]
-        report = reducer.report
-        assert report is not None  # after a step
+        report = present(reducer.report, "a step was made")
         taken.append([report.select_seconds, report.exchange_seconds, report.merge_seconds])
         if step == 0 and slowest > MAX_FIRST_SECONDS and ignores_k(name):
             break

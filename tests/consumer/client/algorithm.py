@@ -9,6 +9,7 @@ import numpy as np
 
 from sparse_mpi import Layout, SparseAllreduce, SparseVector
 from sparse_mpi.algorithms import Algorithm, Bound, Reduction
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, NullComm
 from sparse_mpi.select import Selector
 
@@ -21,7 +22,7 @@ class Sum(Algorithm):
         return None
 
     def reduce(
-        self, acc: np.ndarray, k: int, comm: Comm, state: Any, layout: Layout, add: np.ndarray | None = None
+        self, acc: Array, k: int, comm: Comm, state: Any, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, None]:
         return Reduction(comm.allreduce(acc), acc.copy()), None
 
@@ -36,7 +37,7 @@ class First(Selector):
     def init(self, layout: Layout, k: int) -> None:
         return None
 
-    def select(self, x: np.ndarray, k: int, state: None, add: np.ndarray | None = None) -> tuple[SparseVector, None]:
+    def select(self, x: Array, k: int, state: None, add: Array | None = None) -> tuple[SparseVector, None]:
         x += 0 if add is None else add
         return SparseVector(np.arange(k, dtype=np.int32), x[:k].copy(), len(x)), None
 
@@ -44,4 +45,5 @@ class First(Selector):
 def main() -> float:
     """Sum on one rank."""
     reducer = SparseAllreduce(10, k=3, comm=NullComm(), algorithm=Sum())
-    return float(reducer.step(np.ones(10, np.float32)).sum())
+    total = reducer.step(np.ones(10, np.float32))
+    return float((total.to_dense() if isinstance(total, SparseVector) else total).sum())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 from typing_extensions import assert_type
@@ -15,11 +14,13 @@ from sparse_mpi.collectives import PersistentAllreduce
 from sparse_mpi.comm import Comm, Traffic, as_comm
 from sparse_mpi.select import Exact
 
+Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+
 
 def once(comm: Comm) -> int:
     x = np.arange(100, dtype=np.float32)
     reduction = sparse_mpi.sparse_allreduce(x, k=10, comm=comm, algorithm=OkTopk(period=32))
-    assert_type(reduction, Reduction)
+    assert_type(reduction, Reduction[Floats])
     total = reduction.total
     return total.nnz if isinstance(total, SparseVector) else len(total)
 
@@ -28,9 +29,9 @@ def steps(comm: Comm) -> int:
     reducer = SparseAllreduce([(10, 10)], density=0.1, comm=comm, algorithm="topka", selector=Exact())
     assert_type(reducer, SparseAllreduce)
     assert_type(reducer.algorithm, Algorithm)
-    reducer.step(np.ones(100, np.float32), k=5)
+    assert_type(reducer.step(np.ones(100, np.float32), k=5), SparseVector[Floats] | Floats)
     waiting = reducer.start(np.ones(100, np.float32))
-    waiting.wait()
+    assert_type(waiting.wait(), SparseVector[Floats] | Floats)
     assert_type(reducer.report, StepReport | None)
     assert reducer.report is not None
     assert_type(reducer.report.traffic, Traffic)
@@ -39,14 +40,15 @@ def steps(comm: Comm) -> int:
 
 
 def of_words(comm: Comm) -> Counter[str]:
-    total: Counter[str] = sparse_mpi.allreduce(Counter(["a", "b", "a"]), comm=comm)  # the kind of what is given
-    return total
+    total = sparse_mpi.allreduce(Counter(["a", "b", "a"]), comm=comm)  # the kind of what is given
+    return assert_type(total, Counter[str])
 
 
 def of_pairs(comm: Comm) -> int:
     pairs = np.array([1, 5]), np.array([0.5, 2.0])
     sparse_mpi.reduce(pairs, root=0, op="max", comm=comm)
-    return len(assert_type(sparse_mpi.allgather(pairs, comm), list[Any]))
+    found: list[tuple[np.ndarray, np.ndarray]] = [*sparse_mpi.allgather(pairs, comm)]
+    return len(found)
 
 
 def of_fixed_keys(comm: Comm) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from typing_extensions import assert_type
 
-from sparse_mpi import DiLoCo, SparseAllreduce, checkpoint
+from sparse_mpi import DiLoCo, SparseAllreduce, SparseVector, checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
@@ -42,6 +42,8 @@ def hooked(model: nn.parallel.DistributedDataParallel) -> SparseState:
 
 def resumed(folder: Path, comm: Comm) -> int:
     reducer = SparseAllreduce(100, k=10, comm=comm)
+    assert_type(reducer.step(torch.ones(100)), SparseVector[torch.Tensor] | torch.Tensor)
+    assert_type(reducer.flush(like=torch.ones(1)), torch.Tensor)
     kept = checkpoint.save(folder, 3, {"model": "mine"}, b"", reducer.state_dict(), comm)
     assert_type(kept, Path)
     found = checkpoint.load(folder, comm)

@@ -274,8 +274,9 @@ def gathered(pieces: np.ndarray, lengths: np.ndarray, longest: int, comm: Comm) 
 
     Raises ValueError: fewer than 2 documents for the test, or for training.
     """
-    pieces, _ = comm.allgatherv(pieces)
-    lengths, counts = comm.allgatherv(lengths)
+    pieces = np.asarray(comm.allgatherv(pieces)[0])
+    all_lengths, counts = comm.allgatherv(lengths)
+    lengths = np.asarray(all_lengths)
     numbers = np.concatenate([np.arange(count) * comm.size + rank for rank, count in enumerate(counts)])
     runs = -(-lengths // longest)
     owner = np.repeat(np.arange(len(lengths)), runs)

@@ -66,7 +66,7 @@ def evaluate(task: Task, comm: Comm) -> dict[str, float]:
             sums.add(Meter(task.forward_and_loss(batch)[1]))
         mine = sums.sums.reshape(-1).cpu().numpy()
         length = int(comm.allgather(np.array([len(mine)]), control=True).max())  # a rank without batches has no sums
-        return comm.allreduce(np.pad(mine, (0, length - len(mine))), control=True)
+        return np.asarray(comm.allreduce(np.pad(mine, (0, length - len(mine))), control=True))
 
     return task.scores(torch.from_numpy(together(comm, test_sums)))
 
