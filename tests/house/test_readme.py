@@ -80,7 +80,7 @@ def test_methods_of_an_algorithm_are_those_of_the_protocol():
         (["train"], "python -m sparse_mpi run -n 4 train/vgg.py"),
         (["train", "NP=2", "ARGS=--algo gtopk --density 0.02"], "-n 2 .*vgg.py --algo gtopk --density 0.02"),
         (["train", "MPI=system"], "(?m)^.venv-system/bin/python -m sparse_mpi run -n 4"),
-        (["test"], "ruff check(?s:.*)mypy(?s:.*)-m pytest(?s:.*)--with-mpi"),
+        (["test"], "ruff check(?s:.*)mypy(?s:.*)-m pytest(?s:.*)-m tests.on_ranks 1 2 3 4"),
     ],
 )
 def test_make_does_what_the_readme_says(call, runs):
