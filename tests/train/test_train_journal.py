@@ -94,9 +94,8 @@ def test_tensorboard_gets_the_numbers_of_what_has_a_step_once(tmp_path):
         metrics = Metrics(tmp_path, NullComm(), resumed)
         metrics.write("step", step=2, loss=0.5, why="text")
         metrics.close()
-        for file in tmp_path.glob(
-            "events.out.tfevents.*.*"
-        ):  # TensorBoard reads in the order of names, which begin with the second
+        # TensorBoard reads files in the order of their names: those of two processes begin with the second
+        for file in tmp_path.glob("events.out.tfevents.*.*"):
             file.rename(file.with_name(f"events.out.tfevents.{1 if resumed is None else 2}"))
     assert len(list(tmp_path.glob("events.*"))) == 2
     events = EventAccumulator(str(tmp_path)).Reload()
