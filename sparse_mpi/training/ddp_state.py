@@ -226,7 +226,8 @@ class SparseState:
                         f"{type(optimizer).__name__}; leave it out: others step along what the hook returns"
                     )
                 momentum_rule(optimizer, feedback, TRAVELLING)
-                share, beta = density or USUAL_DENSITY, second_beta(optimizer.param_groups[0])
+                share = USUAL_DENSITY if density is None else density
+                beta = second_beta(optimizer.param_groups[0])
             settings = make_settings(
                 list(shapes.values()), density=share, algorithm=self.algorithm, feedback=feedback, second_moment=beta
             )

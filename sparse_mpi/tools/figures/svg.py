@@ -9,9 +9,8 @@ from xml.etree import ElementTree as Tree
 
 SVG = "http://www.w3.org/2000/svg"
 LINK = "{http://www.w3.org/1999/xlink}href"
-HOLDERS = {
-    f"{{{SVG}}}{name}" for name in ("g", "use", "defs", "clipPath", "svg")
-}  # what stands between their parts is no text
+# What stands between the parts of these is no text
+HOLDERS = {f"{{{SVG}}}{name}" for name in ("g", "use", "defs", "clipPath", "svg")}
 
 
 def shorten(file: Path) -> None:
