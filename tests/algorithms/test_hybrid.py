@@ -206,9 +206,10 @@ def test_bad_parts_are_refused(tensors, share, pieces, message):
         Fused(ALGORITHMS["topka"](), tensors, share, pieces)
 
 
-def test_more_pieces_than_elements_are_refused():
+def test_more_pieces_than_elements_are_refused_wherever_a_part_begins():
+    last = part("topka", (1,), 1.0, pieces=4)
     with pytest.raises(ValueError, match="an element for each piece, got 3 for 4"):
-        Hybrid((part("topka", (0,), 1.0, pieces=4),)).init(Layout.of(3), 1, 1)
+        Hybrid((part("topka", (0,), 1.0), last)).init(Layout.of([(5,), (3,)]), 1, 1)
 
 
 @pytest.mark.ranks(1, 3)

@@ -12,7 +12,7 @@ from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.spardl import SparDL
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.kernels.array import to_bfloat16
-from sparse_mpi.sparse import Layout
+from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import Coo, Packed
 
 from .conformance import CASES, Case, assert_count, assert_economy, assert_laws, dense_of, train
@@ -53,6 +53,15 @@ def test_two_messages_a_level_and_none_for_counts(ranks, prune):
 
     for traffic in ranks.run(body):
         assert traffic.messages == 2 * rounds(ranks.size) and traffic.control == 0
+
+
+@pytest.mark.parametrize(("prune", "left"), [("block", [0, 1, 1]), ("threshold", [0, 3, 0])])
+def test_a_message_is_cut_block_by_block_or_as_a_whole(prune, left):
+    """Of regions of 10 elements of 30 in which all large entries are in the second one, with k = 3."""
+    values = np.array([9, 8, 7, 1, 1], np.float32)
+    leaving = SparseVector(np.array([10, 11, 12, 20, 21], np.int32), values, 30)
+    kept = SparDL(prune=prune, slack=1.0)._pruned(leaving, np.array([0, 10, 20, 30]), 3)
+    assert np.histogram(kept.indices, [0, 10, 20, 30])[0].tolist() == left
 
 
 def captured(comm, algorithm, steps: int = 6) -> float:
