@@ -9,6 +9,7 @@ from sparse_mpi import SELECTORS, kernels
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array, threads
 from sparse_mpi.reduction.report import Instrumented
+from sparse_mpi.select.estimate import RedSync
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.select.threshold import Threshold, ThresholdState
 from sparse_mpi.sparse import Layout
@@ -281,3 +282,18 @@ def test_instrumented_counts_what_it_wraps():
     _, state = measured.select(x, 10, measured.init(Layout.of(N), 10))
     measured.select(x, 10, state)
     assert measured.selected == 20 and measured.seconds > 0 and measured.band == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("selector", [Threshold(period=1), RedSync(halvings=1)])
+def test_the_least_that_options_may_be_is_taken(selector):
+    x = inputs(np.float32)["normal"]
+    state = selector.init(Layout.of(N), 400)
+    for _ in range(3):
+        chosen, state = selector.select(x.copy(), 400, state)
+        assert in_band(selector, len(chosen.indices), 400, x)
+
+
+@pytest.mark.parametrize("name", ["alldim", "interleaved"])
+def test_dense_tensors_that_a_layout_lacks_are_refused(name):
+    with pytest.raises(ValueError, match=r"dense must have numbers of tensors, 0 to 0 .* got \[1\]"):
+        SELECTORS[name](dense=(1,)).init(Layout.of([(4, 5)]), 3)
