@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.base import host_leader
+from sparse_mpi.comm.base import host_leader, hosts_of
 from sparse_mpi.comm.forwarding import Renumbered
+from sparse_mpi.comm.world import World
 from sparse_mpi.tools.analysis.recording import RecordingComm
 
 
@@ -47,6 +48,11 @@ def test_calls_are_those_of_ranks_that_stand_elsewhere(ranks, first):
         assert number == (rank - first) % ranks.size
         for result, expected in zip(results, plain[number], strict=True):
             assert result.dtype == expected.dtype and result.tolist() == expected.tolist()
+
+
+def test_hosts_are_in_the_order_of_the_ranks_here():
+    hosts = World(4, per_node=2).run(lambda comm: hosts_of(Renumbered(comm, 1)).tolist())
+    assert hosts == [[0, 1, 1, 0]] * 4
 
 
 @pytest.mark.ranks(least=2)
