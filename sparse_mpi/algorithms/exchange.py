@@ -118,7 +118,8 @@ def samples(k: int, ranks: int) -> int:
 def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> np.ndarray:
     """Return the boundaries that cut the ``loads`` equally, by what all ranks know: it takes no message.
 
-    The load of a region is taken to lie evenly over the gaps between its results.
+    The load of a region is taken to lie evenly over the gaps between its results. That of a gap without width, before a
+    result at the first index of a region, lies there.
 
     Args:
         boundaries: ``(P + 1,)`` int64, of the regions that have these loads.
