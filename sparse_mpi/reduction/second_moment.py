@@ -78,11 +78,11 @@ class SecondMoment:
         """Return copies of what this remembers: the mean, on the host; gradients and beta of each tensor."""
         return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self._steps), BETAS: list(self.betas)}
 
-    def of_tensors(self, numbers: Sequence[int]) -> dict[str, Any]:
-        """Return the state of those tensors of the layout that have these ``numbers``."""
-        state, parts = self.state(), self._layout.parts
-        mean = np.concatenate([state[MEAN][parts[number]] for number in numbers])
-        return {MEAN: mean} | {name: [state[name][number] for number in numbers] for name in (STEPS, BETAS)}
+    def by_tensor(self) -> list[dict[str, Any]]:
+        """Return the state of each tensor of the layout by itself."""
+        state = self.state()
+        rows = zip(self._layout.parts, state[STEPS], state[BETAS], strict=True)
+        return [{MEAN: state[MEAN][part], STEPS: [steps], BETAS: [beta]} for part, steps, beta in rows]
 
     @staticmethod
     def joined(states: Sequence[dict[str, Any]]) -> dict[str, Any]:

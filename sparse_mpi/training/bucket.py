@@ -14,6 +14,7 @@ from torch import Tensor
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import DENSE, UNSEEN, Arrivals, kind_of
 from sparse_mpi.training.parameters import FlatParameters, cut_by_tensor, joined, mean_moment
@@ -174,7 +175,8 @@ class Bucket:
             made.reducer.feedback.load(joined([tensors[number] for number in stay], made.members.sizes))
             made.remembers = True
         if self.reducer.second_moment is not None and made.reducer.second_moment is not None:
-            made.reducer.second_moment.load(self.reducer.second_moment.of_tensors(stay))
+            moments = self.reducer.second_moment.by_tensor()
+            made.reducer.second_moment.load(SecondMoment.joined([moments[number] for number in stay]))
         return made
 
     def _remembered(self) -> list[dict[str, np.ndarray]]:

@@ -29,7 +29,7 @@ from sparse_mpi.sparse import Layout
 from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY, momentum_rule
 from sparse_mpi.training.parameters import cut_by_tensor, joined, mean_moment, write_mean
 from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
-from sparse_mpi.training.staleness_adam import ADAMS, TRAVELLING, move_along, second_beta, take_betas
+from sparse_mpi.training.staleness_adam import ADAMS, TRAVELLING, move_along, second_beta, second_betas
 
 # Reduce the buckets of DistributedDataParallel, and move residuals along when parameters change buckets.
 
@@ -86,7 +86,7 @@ class DDPBuckets:
             dissolved = self.known.pop(other)
             self._owed |= _by_name(other, dissolved)
             if dissolved.second_moment is not None:
-                self._moments |= {name: dissolved.second_moment.of_tensors([i]) for i, name in enumerate(other)}
+                self._moments |= dict(zip(other, dissolved.second_moment.by_tensor(), strict=True))
         settings = self._settings.part([self._shapes[name] for name in names], self._density)
 
         def make() -> SparseAllreduce:
@@ -97,9 +97,9 @@ class DDPBuckets:
         owed = [self._owed.pop(name, {}) for name in names]
         if any(owed):
             reducer.feedback.load(joined(owed, reducer.layout.sizes))
-        if (moment := reducer.second_moment) is not None:
-            moments = [self._moments.pop(name, moment.of_tensors([i])) for i, name in enumerate(names)]
-            moment.load(moment.joined(moments))
+        if (moment := reducer.second_moment) is not None and not self._moments.keys().isdisjoint(names):
+            pairs = zip(names, moment.by_tensor(), strict=True)
+            moment.load(moment.joined([self._moments.pop(name, unknown) for name, unknown in pairs]))
         return reducer
 
     def parts(self, names: Names, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
@@ -333,9 +333,11 @@ class SparseState:
             for name, part in self._buckets.parts(names, flat) if flat is not None else ():
                 seconds[parameters[name]] = part.view_as(parameters[name])
         move_along(optimizer, seconds)
+        betas = second_betas(optimizer)
         for names, moment in moments:
-            if moment is not None:
-                take_betas(moment, [parameters[name] for name in names], optimizer)
+            if moment is not None:  # a parameter of no group keeps its beta
+                pairs = zip(names, moment.betas, strict=True)
+                moment.betas = [betas.get(parameters[name], beta) for name, beta in pairs]
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket of DDP and return the future of its mean."""

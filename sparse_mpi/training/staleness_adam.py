@@ -19,7 +19,7 @@ dense, or if the step was to send all of them (k = n). So at density 1 training 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, NAdam, Optimizer, RMSprop
 
-from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.training.reduction import GradientReduction
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
@@ -85,9 +84,10 @@ class StalenessAwareAdam:
 
     def set_betas(self, optimizer: Optimizer) -> None:
         """Take the second moments of the next gradients by the betas of ``optimizer``."""
+        betas = second_betas(optimizer)
         for bucket in self._reduction.buckets:
             if bucket.reducer.second_moment is not None:
-                take_betas(bucket.reducer.second_moment, bucket.parameters, optimizer)
+                bucket.reducer.second_moment.betas = [betas[p] for p in bucket.parameters]
 
 
 @torch.no_grad()
@@ -95,7 +95,7 @@ def move_along(optimizer: Optimizer, seconds: Mapping[Tensor, Tensor]) -> None:
     """Move the weights that have second moments by their gradients, which become None: the optimizer is to do no more.
 
     Args:
-        optimizer: Adam or AdamW.
+        optimizer: one of `ADAMS` whose second moments travel.
         seconds: the second moment of the mean gradient, by parameter; 0 where no entry has come.
     """
     check_adam(optimizer, TRAVELLING)  # options may have changed
@@ -112,10 +112,9 @@ def second_beta(group: Mapping[str, Any]) -> float:
     return float(group["betas"][1] if "betas" in group else group["alpha"])
 
 
-def take_betas(moment: SecondMoment, parameters: Iterable[Tensor], optimizer: Optimizer) -> None:
-    """Take the second ``moment`` of the next gradients of these ``parameters`` by the betas of ``optimizer``."""
-    betas = {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
-    moment.betas = [betas.get(parameter, beta) for parameter, beta in zip(parameters, moment.betas, strict=True)]
+def second_betas(optimizer: Optimizer) -> dict[Tensor, float]:
+    """Return the `second_beta` of each parameter of ``optimizer``."""
+    return {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
 
 
 def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
