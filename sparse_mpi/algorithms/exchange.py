@@ -15,6 +15,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.counting import received as checked
 from sparse_mpi.comm.quantiles import pooled
 from sparse_mpi.sparse import (
     SparseVector,
@@ -319,14 +320,14 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
     """
     # Cut the buffer into messages; the one for the own group stays here.
     messages = cut_messages(packed.buffer, packed.lengths)
-    received = {comm.rank: messages[own]}
+    arrived = {comm.rank: messages[own]}
     for there, dest, sources in partners(groups, comm.rank):
         for to, source in zip_longest([dest], sources):
             message = comm.sendrecv(messages[there], to, source)
-            if source is not None and message is not None:
-                received[source] = message
+            if source is not None:
+                arrived[source] = checked(message)
     # Put what arrived in the rank order of its senders.
-    in_order = [received[source] for source in sorted(received)]
+    in_order = [arrived[source] for source in sorted(arrived)]
     return namespace(packed.buffer).concatenate(in_order), np.array([len(message) for message in in_order])
 
 

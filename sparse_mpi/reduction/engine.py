@@ -343,9 +343,10 @@ class Engine:
     def _join(self) -> None:
         """Make acc complete: what has yet to be added joins it, unless a selection has seen to that."""
         # A selector may have added the gradient before an attempt failed: it must not join twice
-        acc, add = self._acc, self._add
-        if acc is not None and add is not None and not any(selector.added for selector in self.exchange.selectors):
-            kernels.accumulate(acc, add)
+        if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
+            if self._acc is None:
+                raise RuntimeError("accumulate must come before its gradient joins, which found no acc")
+            kernels.accumulate(self._acc, self._add)
         self._add = None
         for selector in self.exchange.selectors:
             selector.reset()
