@@ -47,6 +47,7 @@ from sparse_mpi.arrays import Array, index_dtype, like, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
+from sparse_mpi.kernels.array import fractions
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
@@ -56,7 +57,6 @@ from sparse_mpi.sparse import (
     all_at_least,
     equal_boundaries,
     regions_of,
-    subtract,
     take,
     truncate,
 )
@@ -82,9 +82,6 @@ from sparse_mpi.wire.packed import (
 # columns of a matrix are spread too. No message is needed, and no rank has more than others but by chance.
 
 
-FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
-
-
 @dataclass(frozen=True)
 class Owners:
     """A permutation of the indices that makes each rank's share contiguous, as its *numbers*."""
@@ -104,33 +101,12 @@ class Owners:
 
     def numbered(self, vector: SparseVector) -> SparseVector:
         """Return the entries by ascending number, as a vector of all numbers."""
-        # Deal the indices out in rounds, each of which begins at a rank that a hash chooses.
-        size = self.width * self.ranks
-        indices = vector.indices.astype(index_dtype(size), copy=False)  # numbers reach beyond n
-        rounds = indices // self.ranks
-        owners = indices - rounds * self.ranks + self._first(rounds)
-        owners -= self.ranks * (owners >= self.ranks)
-        numbers = owners * self.width + rounds
-        # Indices ascend, and so do the numbers of each owner.
-        order = namespace(numbers).argsort(owners.astype(np.uint16), kind="stable")
-        return SparseVector(numbers[order], vector.values[order], size)
+        numbers, values = kernels.of(vector.values).deal(vector.indices, vector.values, self.size, self.ranks)
+        return SparseVector(numbers, values, self.width * self.ranks)
 
     def indices(self, numbers: Array) -> Array:
         """Return the indices ``(m,)`` of these ``numbers`` ``(m,)``, in their order."""
-        owners = numbers // self.width
-        rounds = numbers - owners * self.width
-        places = owners - self._first(rounds)
-        places += self.ranks * (places < 0)
-        return (rounds * self.ranks + places).astype(index_dtype(self.size), copy=False)
-
-    def _first(self, rounds: Array) -> Array:
-        """Return the rank ``(m,)`` with which each of these ``rounds`` ``(m,)`` begins, by Fibonacci hashing.
-
-        16 bits of the hash times P, without the lower 16 bits of the product: a remainder would take four times as
-        long.
-        """
-        hashes = (rounds.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
-        return ((hashes * np.uint32(self.ranks)) >> np.uint32(16)).astype(rounds.dtype)
+        return kernels.of(numbers).undeal(numbers, self.size, self.ranks)
 
 
 # The votes of a rank: by how much its largest entries differ from its earlier votes for them.
@@ -166,11 +142,10 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> Spa
         votes: the most votes. Entries whose vote would be zero get none.
     """
     xp, passes = namespace(my_vote_sum), kernels.of(my_vote_sum)
-    with np.errstate(invalid="ignore"):  # an infinite value whose earlier vote was infinite
-        deltas = candidates.values - passes.gather(my_vote_sum, candidates.indices)
-        worth = xp.sqrt(xp.abs(deltas)) * xp.sqrt(xp.abs(candidates.values))
+    deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
     chosen, _ = passes.truncate(xp.arange(len(deltas), dtype=np.int32), worth, votes)
-    return take(candidates._replace(values=deltas), chosen[deltas[chosen] != 0])
+    changed = all_at_least(deltas[chosen], NOT_ZERO)
+    return SparseVector(candidates.indices[chosen[changed.indices]], changed.values, candidates.size)
 
 
 def may_vote(indices: Array, place: int, ranks: int, share: float) -> Array:
@@ -184,8 +159,7 @@ def may_vote(indices: Array, place: int, ranks: int, share: float) -> Array:
         ranks: P.
         share: of all indices.
     """
-    hashes = (indices.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
-    offsets = (hashes + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
+    offsets = (fractions(indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
     return offsets < np.uint32(round(share * (1 << 16)))
 
 
@@ -480,7 +454,8 @@ class Elect(Algorithm):
         total = wire.unpack(gathered, lengths, shares, m, dtype)
         # Owed: what rounding takes from a sum stays with the rank that added it up.
         if not wire.lossless:
-            sent = subtract(sent, subtract(summed, packed.vector))
+            with np.errstate(over="ignore", invalid="ignore"):  # where values are not finite
+                sent.values[bounds[comm.rank] : bounds[comm.rank + 1]] -= summed.values - packed.vector.values
         return total.values, sent.values
 
     def _radix(self, k: int, ranks: int) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.counting import received as checked
@@ -270,9 +271,10 @@ def split_reduce(
         first, last = int(groups[own]), int(groups[own + 1])
         region = boundaries[[first, last]]
         if len(groups) == comm.size + 1:
-            received = exchange(packed, region, wire, comm)
+            received, senders = exchange(packed, region, wire, comm), comm.size
         else:
-            received = unpack(*_exchange_groups(packed, groups, own, comm), region, wire, packed.vector)
+            messages, lengths = _exchange_groups(packed, groups, own, comm)
+            received, senders = unpack(messages, lengths, region, wire, packed.vector), len(lengths)
 
         # Take what rounding lost out of this rank's contribution, which starts as its whole selection.
         if contributed is None:
@@ -281,8 +283,17 @@ def split_reduce(
             contributed = subtract(contributed, subtract(partial, packed.vector))
 
         # Reduce: add up the messages in the rank order of their senders, and go on within the own group.
-        partial, added = merge(received), added + len(received.indices)
+        partial, added = _added_up(received, senders, region), added + len(received.indices)
     return partial, contributed, added
+
+
+def _added_up(received: SparseVector, messages: int, region: np.ndarray) -> SparseVector:
+    """Add up so many ``messages``, in their order; if all have every index of ``region``, there is nothing to merge."""
+    width = int(region[1] - region[0])
+    if not width or len(received.indices) < messages * width:
+        return merge(received)
+    sums = kernels.of(received.values).add_rows(received.values.reshape(messages, width))
+    return SparseVector(received.indices[:width], sums, received.size)
 
 
 def divided(first: int, last: int, radix: int | None) -> np.ndarray:

@@ -11,16 +11,29 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace, widened
 from sparse_mpi.kernels.base import MESSAGE, MISCOUNTED, SKETCH, SKETCHED_ROWS, MalformedMessage, Moments
-from sparse_mpi.kernels.levels import from_int8, from_levels, hashed, to_int2, to_int4, to_int8
+from sparse_mpi.kernels.levels import (
+    from_ballots,
+    from_int8,
+    from_levels,
+    hashed,
+    to_ballots,
+    to_int2,
+    to_int4,
+    to_int8,
+)
 
 __all__ = [
     "accumulate",
     "accumulate_select",
     "add",
+    "add_rows",
+    "changes",
     "clear",
     "contains",
     "count",
+    "deal",
     "follow_squares",
+    "from_ballots",
     "from_int8",
     "from_levels",
     "gather",
@@ -37,6 +50,7 @@ __all__ = [
     "sketch",
     "subtract",
     "subtract_dense",
+    "to_ballots",
     "to_bfloat16",
     "to_float16",
     "to_int2",
@@ -44,6 +58,7 @@ __all__ = [
     "to_int8",
     "top_k_rows",
     "truncate",
+    "undeal",
     "write_messages",
 ]
 
@@ -219,6 +234,15 @@ def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> 
     return merge(indices, values, size, low)
 
 
+def add_rows(matrix: Array) -> Array:
+    """See `base.Kernels.add_rows`."""
+    total: Array = matrix[0].copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for row in matrix[1:]:
+            total += row
+    return total
+
+
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
     """See `base.Kernels.truncate`."""
     if len(values) <= k:
@@ -236,6 +260,52 @@ def contains(indices: Array, sought: Array) -> Array:
     if len(indices) == 0:
         return np.zeros(len(sought), bool)
     return indices[np.minimum(indices.searchsorted(sought), len(indices) - 1)] == sought
+
+
+# Indices that are dealt out to ranks, and what votes change.
+
+
+FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
+
+
+def fractions(x: Array) -> Array:
+    """Return 16 hash bits of integers, by Fibonacci hashing: in uint32, as parts of 2^16."""
+    return (x.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
+
+
+def _first(rounds: Array, ranks: int) -> Array:
+    """Return the rank with which each round begins: a hash times P, as a remainder would take four times as long."""
+    return ((fractions(rounds) * np.uint32(ranks)) >> np.uint32(16)).astype(rounds.dtype)
+
+
+def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array]:
+    """See `base.Kernels.deal`."""
+    width = -(-size // ranks)
+    indices = indices.astype(index_dtype(width * ranks), copy=False)
+    rounds = indices // ranks
+    owners = indices - rounds * ranks + _first(rounds, ranks)
+    owners -= ranks * (owners >= ranks)
+    numbers = owners * width + rounds
+    # Indices ascend, and so do the numbers of each owner.
+    order = owners.astype(np.uint16).argsort(kind="stable")
+    return numbers[order], values[order]
+
+
+def undeal(numbers: Array, size: int, ranks: int) -> Array:
+    """See `base.Kernels.undeal`."""
+    width = -(-size // ranks)
+    owners = numbers // width
+    rounds = numbers - owners * width
+    places = owners - _first(rounds, ranks)
+    places += ranks * (places < 0)
+    return (rounds * ranks + places).astype(index_dtype(size), copy=False)
+
+
+def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
+    """See `base.Kernels.changes`."""
+    with np.errstate(invalid="ignore"):
+        deltas = values - x[indices]
+        return deltas, np.sqrt(np.abs(deltas)) * np.sqrt(np.abs(values))
 
 
 # Packed messages by whole-array functions, which unpack every bit of a message into a byte.

@@ -23,6 +23,7 @@ class Moments(NamedTuple):
 
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
 SKETCHED_ROWS = 128  # so many rows of `SKETCH` entries are added up by themselves, and then the sums of all in order
+BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 8 levels
 SCALED = 128  # neighbouring values of a message, a block, that share a scale in `Kernels.to_int8`, `to_int4`, `to_int2`
 
 
@@ -195,7 +196,7 @@ class Kernels(Protocol):
     def to_float16(self, x: Array) -> Array:
         """Round ``x``, float32, to float16, ties to even; finite values that are too large become +-65504."""
 
-    def to_int8(self, x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    def to_int8(self, x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
         """Quantise ``x`` ``(n,)`` float32 to whole steps of a scale that each block of neighbours has to itself.
 
         A value between two steps is rounded up with a probability equal to its distance from the lower one, in steps.
@@ -205,6 +206,7 @@ class Kernels(Protocol):
             x: the values.
             indices: ``(n,)`` their indices, for the hash.
             edges: ``(b + 1,)``, on the host: block i is ``[edges[i], edges[i + 1])``, of 1 to `SCALED` values.
+            short: round scales to bfloat16, ties to even.
 
         Returns:
             Codes ``(n,)`` int8, and scales ``(b,)`` float32: the largest finite magnitude of the block over 127.
@@ -245,6 +247,47 @@ class Kernels(Protocol):
 
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
         """Return the values ``(n,)`` float32 that `to_int4` (``bits`` 4) or `to_int2` (2) has rounded to; else NaN."""
+
+    def deal(self, indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array]:
+        """Deal indices out to ranks, and order them, with their ``values`` ``(m,)``, by the numbers that they get.
+
+        Each round deals out as many neighbouring indices as there are ranks, one to each, and begins at a rank that a
+        hash of its number chooses. The index that rank q gets in round r has the number ``q * ceil(size / ranks) + r``.
+
+        Args:
+            indices: ``(m,)`` ascending, below ``size``.
+            values: of any type.
+            size: n.
+            ranks: P, below 2^16.
+
+        Returns:
+            The numbers ``(m,)``, ascending, and the values in their order.
+        """
+
+    def undeal(self, numbers: Array, size: int, ranks: int) -> Array:
+        """Return the indices ``(m,)`` that `deal` gives these ``numbers`` ``(m,)``, in their order."""
+
+    def changes(self, x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
+        """Return ``values - x[indices]``, and the root of each of them times that of its value, of magnitudes."""
+
+    def to_ballots(self, values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
+        """Round votes to a sign and one of 8 magnitudes, which makes a code of `BALLOTS`; see `wire.packed.Ballots`.
+
+        Args:
+            values: ``(m,)`` float32, not zero.
+            indices: ``(m,)``, below ``size``.
+            size: n.
+
+        Returns:
+            Each index times `BALLOTS` plus its code; the smallest magnitude that there is a code for, ``(m,)`` float32,
+            all alike; and what the codes stand for, ``(m,)`` float32.
+        """
+
+    def from_ballots(self, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
+        """Return the indices and the values ``(m,)`` float32 that `to_ballots` coded with these smallest magnitudes."""
+
+    def add_rows(self, matrix: Array) -> Array:
+        """Return the sums ``(n,)`` of the rows of a contiguous ``matrix`` ``(m, n)``, added in their order."""
 
     def lay_out(
         self,

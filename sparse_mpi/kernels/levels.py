@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.base import SCALED, code_places
+from sparse_mpi.arrays import Array, index_dtype, magnitude_bits
+from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
 
 LARGEST = np.float32(2.0**128 - 2.0**107)  # the scale made of it, times 127, is finite whichever way it is rounded
+LARGEST_SHORT = np.uint32(0x7C010000)  # likewise of bfloat16, as bits
 TOP = np.uint32(0x7F7FFF00)  # the largest magnitude of a word
 SHARE = np.uint32(0xFF)  # the bits of a word that hold the smaller magnitude
 DRAWS = np.float32(1 << 24)  # values that 24 hash bits have, and the parts in which `to_int2` adds up magnitudes
 
 
-def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
     """See `base.Kernels.to_int8`."""
     # The scale of each block.
     finite, lengths = np.isfinite(x), np.diff(edges)
@@ -29,6 +30,10 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
     lower = np.floor(steps)
     up = (steps - lower) * DRAWS > hashed(indices, x.view(np.uint32)) >> 8
     codes = np.where(finite, np.clip(lower + up, -127, 127), np.float32(-128))
+    if short:
+        bits = scales.view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+        scales = np.minimum(rounded, LARGEST_SHORT).view(np.float32)
     return codes.astype(np.int8), scales
 
 
@@ -141,3 +146,52 @@ def numbered_blocks(edges: np.ndarray) -> tuple[Array, Array]:
     counts = np.diff(edges)
     of = np.repeat(np.arange(len(counts)), counts)
     return of, np.arange(len(of)) - edges[:-1][of]
+
+
+# Ballots, see `wire.packed.Ballots`: a sign and one of eight magnitudes.
+
+
+HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries are dealt out to ranks
+SHIFT = 21  # a level is a quarter of an octave, 2^21 in magnitude bits of float32
+LEVEL = 1 << SHIFT
+NOT_FINITE = 7  # the level of NaN and Inf
+INF_BITS = 0x7F800000
+
+
+def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
+    """See `base.Kernels.to_ballots`."""
+    bits = magnitude_bits(values)
+    low = lowest(int(bits.sum(dtype=np.int64)), int(bits.min(initial=INF_BITS)), len(bits))
+    levels = np.where(bits < INF_BITS, np.clip((bits - low) >> SHIFT, 0, NOT_FINITE - 1), NOT_FINITE)
+    codes = 2 * levels + (values.view(np.int32) < 0)
+    coded = indices.astype(index_dtype(BALLOTS * size)) * BALLOTS + codes
+    lows = np.full(len(codes), low, np.int32)
+    return coded.astype(index_dtype(BALLOTS * size)), lows.view(np.float32), _decoded(indices, codes, lows)
+
+
+def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
+    """See `base.Kernels.from_ballots`."""
+    indices = (coded // BALLOTS).astype(index_dtype(size))
+    return indices, _decoded(indices, coded & (BALLOTS - 1), lows.view(np.int32))
+
+
+def _decoded(indices: Array, codes: Array, lows: Array) -> Array:
+    """Return the float32 values ``(m,)`` of entries whose senders' lowest levels begin at magnitude bits ``lows``."""
+    levels, negative = codes.astype(np.uint32) >> 1, codes.astype(np.uint32) & 1
+    inside = ((indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)) ^ (negative << 4)
+    bits = lows.view(np.uint32) + levels * np.uint32(LEVEL) + inside  # below 2^32
+    bits = np.where(levels == NOT_FINITE, np.uint32(INF_BITS), np.minimum(bits, np.uint32(INF_BITS - 1)))
+    return (bits | negative << 31).view(np.float32)
+
+
+def lowest(total: int, least: int, count: int) -> int:
+    """Return the magnitude bits at which the lowest level begins; the lower 16 are 0.
+
+    They are those of the smallest magnitude, but for a few so small that the others could not be told apart.
+
+    Args:
+        total: the sum of all magnitude bits.
+        least: the smallest of them.
+        count: how many there are.
+    """
+    return min(max(least, total // max(count, 1) - NOT_FINITE // 2 * LEVEL), INF_BITS) & ~0xFFFF

@@ -138,11 +138,12 @@ class Int8:
     block: ClassVar[int] = SCALED
     together: ClassVar[int] = 1
     code_bytes: ClassVar[int | None] = 1
+    short: ClassVar[bool] = False  # scales are those of bfloat16
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """See `Codec.encode`."""
         values = single(vector.values)
-        return kernels.of(values).to_int8(values, vector.indices, edges)
+        return kernels.of(values).to_int8(values, vector.indices, edges, self.short)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""

@@ -32,10 +32,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, index_dtype, like, magnitude_bits, namespace, to_host
+from sparse_mpi.arrays import Array, index_dtype, like, namespace, to_host
 from sparse_mpi.checks import check_instance
 from sparse_mpi.kernels.array import count_bytes
-from sparse_mpi.kernels.base import SCALED, MalformedMessage
+from sparse_mpi.kernels.base import BALLOTS, SCALED, MalformedMessage
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Packed, SizeBound, Wire
@@ -268,19 +268,11 @@ class Complete(KnownCounts):
         return self._max_size_of_codes(entries, messages)
 
 
-LARGEST_SCALE = np.uint32(0x7C010000)  # of bfloat16, as bits: 127 times as much is finite
-
-
 @dataclass(frozen=True)
 class ShortInt8(Int8):
     """`Int8` with scales rounded to bfloat16, for `ShortComplete`."""
 
-    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
-        codes, scales = super().encode(vector, edges)
-        bits = scales.view(np.uint32)
-        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)  # ties to even
-        return codes, rounded.clip(0, LARGEST_SCALE).view(np.float32)
+    short: ClassVar[bool] = True
 
 
 class ShortComplete(Complete):
@@ -390,14 +382,6 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 # of that, so that votes of the same level and opposite signs do not add up to 0, which would be as none.
 
 
-CODES = 16  # a sign and 8 levels
-INFINITE = 7  # the level of NaN and Inf
-SHIFT = 21  # a level is a quarter of an octave, 2^21 in magnitude bits of float32
-LEVEL = 1 << SHIFT
-INF_BITS = 0x7F800000
-HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries are dealt out to ranks
-
-
 class _Same(NoValues):
     """A codec of values of which each sender has but one: it is the scale of every block, and nothing else is sent."""
 
@@ -414,9 +398,9 @@ class _Same(NoValues):
 
 
 class _Coded(BitPacked):
-    """The packed format of indices that are `CODES` times as large, of which no more are sent for that."""
+    """The packed format of indices that are `BALLOTS` times as large, of which no more are sent for that."""
 
-    unit: ClassVar[int] = CODES
+    unit: ClassVar[int] = BALLOTS
     scale_bytes: ClassVar[int] = 2
 
 
@@ -431,46 +415,17 @@ class Ballots:
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`. Values must not be zero."""
-        values, xp = single(vector.values), namespace(vector.values)
-        bits = magnitude_bits(values)
-        low = _lowest(bits)
-        levels = xp.where(bits < INF_BITS, xp.clip((bits - low) >> SHIFT, 0, INFINITE - 1), INFINITE)
-        codes = 2 * levels + (values.view(np.int32) < 0)
-        coded = vector.indices.astype(index_dtype(CODES * vector.size)) * CODES + codes.astype(vector.indices.dtype)
-        lows = SparseVector(coded, xp.full(len(codes), low, np.int32).view(np.float32), CODES * vector.size)
-        packed = LAYOUT.pack(lows, counts, CODES * regions)
-        rounded = _decoded(vector.indices, codes, low).astype(vector.values.dtype)
-        return packed._replace(vector=SparseVector(vector.indices, rounded, vector.size))
+        passes, (indices, values, size) = kernels.of(vector.values), vector
+        coded, lows, rounded = passes.to_ballots(single(values), indices, size)
+        packed = LAYOUT.pack(SparseVector(coded, lows, BALLOTS * size), counts, BALLOTS * regions)
+        return packed._replace(vector=SparseVector(indices, rounded.astype(values.dtype, copy=False), size))
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         """See `Wire.unpack`."""
-        coded, lows, _ = LAYOUT.unpack(buffer, lengths, CODES * regions, CODES * size, np.float32)
-        indices = (coded // CODES).astype(index_dtype(size))
-        values = _decoded(indices, coded & (CODES - 1), lows.view(np.int32))
-        return SparseVector(indices, values.astype(dtype), size)
+        coded, lows, _ = LAYOUT.unpack(buffer, lengths, BALLOTS * regions, BALLOTS * size, np.float32)
+        indices, values = kernels.of(lows).from_ballots(coded, lows, size)
+        return SparseVector(indices, values.astype(dtype, copy=False), size)
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         """See `Wire.max_size`: packed indices with their codes."""
-        return LAYOUT.max_size(entries, CODES * width, messages)
-
-
-def _decoded(indices: Array, codes: Array, low: Array | int) -> Array:
-    """Return the float32 values ``(m,)`` of entries whose senders' lowest levels begin at magnitude bits ``low``."""
-    xp = namespace(codes)
-    levels = codes.astype(np.uint32) >> np.uint32(1)
-    negative = codes.astype(np.uint32) & np.uint32(1)
-    inside = ((indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)) ^ (negative << np.uint32(4))
-    bits = xp.asarray(low).astype(np.uint32) + levels * np.uint32(LEVEL) + inside  # below 2^32
-    bits = xp.where(levels == INFINITE, np.uint32(INF_BITS), xp.minimum(bits, np.uint32(INF_BITS - 1)))
-    return (bits | negative << np.uint32(31)).view(np.float32)
-
-
-def _lowest(bits: Array) -> int:
-    """Return the magnitude bits of the lowest level for values of magnitude ``bits`` ``(m,)``; the lower 16 are 0.
-
-    They are those of the smallest value, but for a few values so small that the others could not be told apart.
-    """
-    if not len(bits):
-        return 0
-    total, least = to_host(namespace(bits).stack([bits.sum(dtype=np.int64), bits.min().astype(np.int64)])).tolist()
-    return min(max(least, total // len(bits) - INFINITE // 2 * LEVEL), INF_BITS) & ~0xFFFF
+        return LAYOUT.max_size(entries, BALLOTS * width, messages)

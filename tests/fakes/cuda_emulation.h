@@ -227,6 +227,8 @@ template <class To, class From> To reinterpreted(From x) {
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
+inline double __dsqrt_rn(double a) { return __builtin_sqrt(a); }
 inline int __float_as_int(float x) { return reinterpreted<int>(x); }
 inline float __int_as_float(int x) { return reinterpreted<float>(x); }
 inline long long __double_as_longlong(double x) { return reinterpreted<long long>(x); }

@@ -36,6 +36,8 @@ VARIANTS = {
     "accumulate.cu": [{"GRADIENT": gradient} for gradient in ("float32", "float64", "float16", "uint16")],
     "sketch.cu": [{"threads": 1024, "ROWS": 128}],
     "sparse.cu": [{"INDEX": "int32"}, {"INDEX": "int64"}],
+    "votes.cu": [{"INDEX": index, "NUMBER": "int64"} for index in ("int32", "int64")]
+    + [{"INDEX": "int32", "NUMBER": "int32"}],
     "bits.cu": [{"INDEX": index, "SCALED": SCALED} for index in ("int32", "int64")],
     "levels.cu": [{"INDEX": index, "threads": SCALED} for index in ("int32", "int64")],
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sparse_mpi.kernels.levels import LEVEL
 from sparse_mpi.sparse import SparseVector, equal_boundaries, regions_of, split_counts
 from sparse_mpi.wire.codecs import BFloat16, Int2, Int4, Int8, Unrounded
 from sparse_mpi.wire.packed import (
-    LEVEL,
     Ballots,
     Complete,
     ShortComplete,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from sparse_mpi.kernels.array import kth_bin
 from sparse_mpi.kernels.cpu.counts import count, histogram, moments
-from sparse_mpi.kernels.cpu.packing import lay_out, misplaced, read_messages, write_messages
+from sparse_mpi.kernels.cpu.packing import deal, lay_out, misplaced, read_messages, undeal, write_messages
 from sparse_mpi.kernels.cpu.pairs import (
     add,
+    add_rows,
+    changes,
     clear,
     contains,
     gather,
@@ -23,9 +25,11 @@ from sparse_mpi.kernels.cpu.pairs import (
 from sparse_mpi.kernels.cpu.passes import accumulate, accumulate_select, select, sketch
 from sparse_mpi.kernels.cpu.rounding import (
     follow_squares,
+    from_ballots,
     from_int8,
     from_levels,
     subtract_dense,
+    to_ballots,
     to_bfloat16,
     to_float16,
     to_int2,
@@ -37,10 +41,14 @@ __all__ = [
     "accumulate",
     "accumulate_select",
     "add",
+    "add_rows",
+    "changes",
     "clear",
     "contains",
     "count",
+    "deal",
     "follow_squares",
+    "from_ballots",
     "from_int8",
     "from_levels",
     "gather",
@@ -57,6 +65,7 @@ __all__ = [
     "sketch",
     "subtract",
     "subtract_dense",
+    "to_ballots",
     "to_bfloat16",
     "to_float16",
     "to_int2",
@@ -64,5 +73,6 @@ __all__ = [
     "to_int8",
     "top_k_rows",
     "truncate",
+    "undeal",
     "write_messages",
 ]

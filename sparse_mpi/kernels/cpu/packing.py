@@ -11,6 +11,7 @@ from math import frexp
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
+from sparse_mpi.kernels.array import FIBONACCI
 from sparse_mpi.kernels.base import FIELDS, MESSAGE, MISCOUNTED, MalformedMessage
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 from sparse_mpi.kernels.cpu.passes import compiled
@@ -241,3 +242,59 @@ def _read_lows(lows, part, shift):
     for i in range(fast, part.size):
         bit = i * shift
         part[i] += np.int64((_last_word(lows, bit >> 3) >> np.uint64(bit & 7)) & mask)
+
+
+# Indices that are dealt out to ranks, and get numbers.
+
+
+def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array]:
+    """See `base.Kernels.deal`."""
+    width = -(-size // ranks)
+    numbers, dealt = np.empty(len(indices), index_dtype(width * ranks)), np.empty_like(values)
+    _deal(indices, values, ranks, width, np.empty(len(indices), np.uint16), numbers, dealt)
+    return numbers, dealt
+
+
+@compiled
+def _first(round_number, ranks):
+    """Return the rank with which a round begins."""
+    fraction = np.uint32(np.uint32(round_number) * FIBONACCI) >> np.uint32(16)
+    return np.int64(np.uint32(fraction * np.uint32(ranks)) >> np.uint32(16))
+
+
+@compiled
+def _deal(indices, values, ranks, width, owners, numbers, dealt):
+    """Count what each rank gets, and then put every entry in its place."""
+    starts = np.zeros(ranks + 1, np.int64)
+    for i in range(indices.size):
+        round_number = np.uint64(indices[i]) // np.uint64(ranks)
+        owner = np.int64(indices[i]) - np.int64(round_number) * ranks + _first(round_number, ranks)
+        owner -= ranks if owner >= ranks else 0
+        owners[i] = owner
+        starts[owner + 1] += 1
+    for owner in range(ranks):
+        starts[owner + 1] += starts[owner]
+    for i in range(indices.size):
+        owner = np.int64(owners[i])
+        at = starts[owner]
+        starts[owner] += 1
+        numbers[at] = owner * width + np.int64(np.uint64(indices[i]) // np.uint64(ranks))
+        dealt[at] = values[i]
+
+
+def undeal(numbers: Array, size: int, ranks: int) -> Array:
+    """See `base.Kernels.undeal`."""
+    indices = np.empty(len(numbers), index_dtype(size))
+    _undeal(numbers, ranks, -(-size // ranks), indices)
+    return indices
+
+
+@compiled
+def _undeal(numbers, ranks, width, indices):
+    """Compute the indices one by one."""
+    for i in range(numbers.size):
+        owner = np.int64(np.uint64(numbers[i]) // np.uint64(width))
+        round_number = np.int64(numbers[i]) - owner * width
+        place = owner - _first(round_number, ranks)
+        place += ranks if place < 0 else 0
+        indices[i] = round_number * ranks + place

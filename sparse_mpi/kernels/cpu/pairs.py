@@ -12,7 +12,7 @@ from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.cpu.counts import count
 from sparse_mpi.kernels.cpu.lanes import LANES, lowest
-from sparse_mpi.kernels.cpu.passes import append, bits_of, compiled
+from sparse_mpi.kernels.cpu.passes import TILE, append, bits_of, compiled
 
 # Merge pairs of index and value that came from several ranks, one ascending run after the other.
 
@@ -200,6 +200,24 @@ def _merge_dense(indices, values, heads, low, size, window, flags, merged_indice
     return count
 
 
+def add_rows(matrix: Array) -> Array:
+    """See `base.Kernels.add_rows`."""
+    total = matrix[0].copy()
+    _add_rows(matrix, total)
+    return total
+
+
+@compiled
+def _add_rows(matrix, total):
+    """Add every row but the first, tile by tile, so that sums stay in the first-level cache."""
+    for lo in range(0, total.size, TILE):
+        sums = total[lo : lo + TILE]
+        for row in range(1, matrix.shape[0]):
+            part = matrix[row, lo : lo + TILE]
+            for i in range(sums.size):
+                sums[i] += part[i]
+
+
 BLOCK = 1 << 13  # values, at least, of which `truncate` looks for the k-th at a time
 MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
 
@@ -241,6 +259,22 @@ def _gather(x, indices, values):
     """Read the entries one by one."""
     for i in range(indices.size):
         values[i] = x[indices[i]]
+
+
+def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
+    """See `base.Kernels.changes`."""
+    deltas, worth = np.empty_like(values), np.empty_like(values)
+    _changes(x, indices, values, deltas, worth)
+    return deltas, worth
+
+
+@compiled
+def _changes(x, indices, values, deltas, worth):
+    """Read the entries one by one; roots are taken of all together, by vector instructions."""
+    for i in range(indices.size):
+        deltas[i] = values[i] - x[indices[i]]
+    for i in range(values.size):
+        worth[i] = np.sqrt(np.abs(deltas[i])) * np.sqrt(np.abs(values[i]))
 
 
 def clear(x: Array, indices: Array) -> None:

@@ -1,15 +1,27 @@
-"""Round values to half precision, and subtract what was sent of all values."""
+"""Round values to fewer bits, and subtract what was sent of all values."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.base import SCALED, code_places
+from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
 from sparse_mpi.kernels.cpu.lanes import real_of
-from sparse_mpi.kernels.cpu.passes import compiled, mixed
-from sparse_mpi.kernels.levels import DRAWS, LARGEST, SHARE, TOP
+from sparse_mpi.kernels.cpu.passes import bits_of, compiled, mixed
+from sparse_mpi.kernels.levels import (
+    DRAWS,
+    HASH,
+    INF_BITS,
+    LARGEST,
+    LARGEST_SHORT,
+    LEVEL,
+    NOT_FINITE,
+    SHARE,
+    SHIFT,
+    TOP,
+    lowest,
+)
 
 PIECE = 1024  # values that are rounded at a time
 
@@ -116,15 +128,15 @@ def _round_to_float16(bits, rounded):
 SIGN, INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)  # all bits but the sign, and the magnitude of Inf
 
 
-def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
     """See `base.Kernels.to_int8`."""
     codes, scales = np.empty(len(x), np.int8), np.empty(len(edges) - 1, np.float32)
-    _to_int8(np.ascontiguousarray(x), indices, edges, codes, scales)
+    _to_int8(np.ascontiguousarray(x), indices, edges, short, codes, scales)
     return codes, scales
 
 
 @compiled
-def _to_int8(x, indices, edges, codes, scales):
+def _to_int8(x, indices, edges, short, codes, scales):
     """Find the scale of each block, and round its values to steps of it."""
     bits = x.view(np.uint32)
     for block in range(scales.size):
@@ -136,6 +148,12 @@ def _to_int8(x, indices, edges, codes, scales):
         scales[block : block + 1].view(np.uint32)[0] = largest
         scales[block] = min(scales[block], LARGEST) / np.float32(127)
         _step(x[lo:hi], part, indices[lo:hi], scales[block], codes[lo:hi])
+        if short:
+            scale = scales[block : block + 1].view(np.uint32)
+            rounded = (scale[0] + np.uint32(0x7FFF) + (scale[0] >> np.uint32(16) & np.uint32(1))) & np.uint32(
+                0xFFFF0000
+            )
+            scale[0] = min(np.uint32(rounded), LARGEST_SHORT)
 
 
 @compiled
@@ -330,3 +348,64 @@ def _from_levels(codes, scales, edges, places, bits, x):
                 byte >>= bits
         for i in range(whole * each, part.size):
             part[i] = values[packed[whole] >> (i % each * bits) & (2 * half - 1)]
+
+
+# Ballots: a sign and one of eight magnitudes.
+
+
+def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
+    """See `base.Kernels.to_ballots`."""
+    coded, rounded = np.empty(len(indices), index_dtype(BALLOTS * size)), np.empty_like(values)
+    total, least = _sums(values)
+    low = lowest(total, least, len(values))
+    _to_ballots(values, indices, low, coded, rounded)
+    return coded, np.full(len(values), low, np.int32).view(np.float32), rounded
+
+
+@compiled
+def _sums(values):
+    """Return the sum of all magnitude bits, and the smallest of them."""
+    bits = bits_of(values)
+    total, least = 0, np.int32(INF_BITS)
+    for i in range(bits.size):
+        magnitude = bits[i] & np.int32(0x7FFFFFFF)
+        total += magnitude
+        least = min(least, magnitude)
+    return total, least
+
+
+@compiled
+def _to_ballots(values, indices, low, coded, rounded):
+    """Code the entries one by one, and decode them again."""
+    bits = bits_of(values)
+    for i in range(bits.size):
+        magnitude = np.int64(bits[i]) & 0x7FFFFFFF
+        level = min(max((magnitude - low) >> SHIFT, 0), NOT_FINITE - 1) if magnitude < INF_BITS else NOT_FINITE
+        code = 2 * level + (bits[i] < 0)
+        coded[i] = BALLOTS * np.int64(indices[i]) + code
+        rounded[i] = _decoded(indices[i], code, low)
+
+
+@compiled
+def _decoded(index, code, low):
+    """Return the value that a code stands for."""
+    level, negative = np.uint32(code >> 1), np.uint32(code & 1)
+    inside = (np.uint32(np.uint32(index) * HASH) & np.uint32(LEVEL - 1)) ^ np.uint32(negative << np.uint32(4))
+    bits = np.uint32(np.uint32(low) + np.uint32(level * np.uint32(LEVEL)) + inside)
+    bits = np.uint32(INF_BITS) if level == NOT_FINITE else min(bits, np.uint32(INF_BITS - 1))
+    return real_of(np.uint32(bits | np.uint32(negative << np.uint32(31))))
+
+
+def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
+    """See `base.Kernels.from_ballots`."""
+    indices, values = np.empty(len(coded), index_dtype(size)), np.empty(len(coded), np.float32)
+    _from_ballots(coded, lows.view(np.int32), indices, values)
+    return indices, values
+
+
+@compiled
+def _from_ballots(coded, lows, indices, values):
+    """Decode the entries one by one."""
+    for i in range(coded.size):
+        indices[i] = coded[i] // BALLOTS
+        values[i] = _decoded(coded[i] // BALLOTS, coded[i] & (BALLOTS - 1), lows[i])

@@ -20,15 +20,20 @@ from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
+    changes,
+    deal,
     follow_squares,
+    from_ballots,
     from_int8,
     from_levels,
     read_messages,
     subtract_dense,
+    to_ballots,
     to_bfloat16,
     to_int2,
     to_int4,
     to_int8,
+    undeal,
     write_messages,
 )
 
@@ -36,10 +41,14 @@ __all__ = [
     "accumulate",
     "accumulate_select",
     "add",
+    "add_rows",
+    "changes",
     "clear",
     "contains",
     "count",
+    "deal",
     "follow_squares",
+    "from_ballots",
     "from_int8",
     "from_levels",
     "gather",
@@ -55,6 +64,7 @@ __all__ = [
     "sketch",
     "subtract",
     "subtract_dense",
+    "to_ballots",
     "to_bfloat16",
     "to_float16",
     "to_int2",
@@ -62,6 +72,7 @@ __all__ = [
     "to_int8",
     "top_k_rows",
     "truncate",
+    "undeal",
     "write_messages",
 ]
 
@@ -206,17 +217,16 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
     """See `base.Kernels.merge`."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     # Sort the pairs; stable, so that values of one index keep their order.
-    order = cupy.argsort(indices, kind="stable")
-    ordered = indices[order]
-    first = cupy.ones(indices.size, bool)
-    first[1:] = ordered[1:] != ordered[:-1]
+    order, first = cupy.argsort(indices, kind="stable"), cupy.empty(indices.size, bool)
+    of_types: dict[str, Any] = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
+    if indices.size:
+        start(kernel("heads", "sparse.cu", **of_types), blocks_for(indices.size), indices, order, indices.size, first)
     # Let one thread add up each run of equal indices, in order.
     heads = cupy.flatnonzero(first)
     distinct, totals = cupy.empty(heads.size, indices.dtype), cupy.empty(heads.size, values.dtype)
     if heads.size:
-        add_runs = kernel("add_runs", "sparse.cu", REAL=values.dtype.name, INDEX=indices.dtype.name)
         arguments = (indices, values, order, heads, heads.size, indices.size, distinct, totals)
-        start(add_runs, blocks_for(heads.size), *arguments)
+        start(kernel("add_runs", "sparse.cu", **of_types), blocks_for(heads.size), *arguments)
     return distinct, totals
 
 
@@ -224,6 +234,16 @@ def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> 
     """See `base.Kernels.merge_runs`."""
     indices, values = map(cupy.concatenate, zip(*runs, strict=True))
     return merge(indices, values, size, low)
+
+
+def add_rows(matrix: Array) -> Array:
+    """See `base.Kernels.add_rows`."""
+    rows, columns = matrix.shape
+    total = cupy.empty(columns, matrix.dtype)
+    if columns:
+        add_up = kernel("add_rows", "dense.cu", REAL=matrix.dtype.name)
+        start(add_up, blocks_for(columns), matrix, rows, columns, total)
+    return total
 
 
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:

@@ -32,3 +32,12 @@ follow_squares(REAL* mean, const REAL* x, REAL weight, int64 n) {
     const REAL change = product(product(x[i], x[i]) - mean[i], weight);
     if (change - change == 0) mean[i] += change;
 }
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_rows(const REAL* matrix, int64 rows, int64 columns, REAL* total) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= columns) return;
+    REAL sum = matrix[i];
+    for (int64 row = 1; row < rows; ++row) sum += matrix[row * columns + i];
+    total[i] = sum;
+}

@@ -1,4 +1,4 @@
-"""Packed messages on a device, with a thread for every entry."""
+"""Packed messages, dense passes, rounding and votes on a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
-from sparse_mpi.kernels.base import SCALED, code_places
+from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
 from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, start
 
 
@@ -92,11 +92,11 @@ def follow_squares(mean: Array, x: Array, weight: float) -> None:
 # Values in eight, four or two bits on a device: blocks of threads for blocks of values.
 
 
-def to_int8(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
+def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
     """See `base.Kernels.to_int8`."""
     codes, scales = cupy.empty(x.size, np.int8), cupy.empty(len(edges) - 1, np.float32)
     given = cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), cupy.asarray(edges)
-    _start("to_int8", scales.size, *given, codes, scales, index=indices.dtype)
+    _start("to_int8", scales.size, *given, int(short), codes, scales, index=indices.dtype)
     return codes, scales
 
 
@@ -141,3 +141,61 @@ def _start(name: str, blocks: int, *arguments: Any, index: Any = np.int32) -> No
     if blocks:
         levels = kernel(name, "levels.cu", SCALED, REAL="float32", INDEX=np.dtype(index).name)
         start(levels, blocks, *arguments, threads=SCALED)
+
+
+# Votes on a device, with a thread for every entry.
+
+
+def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array]:
+    """See `base.Kernels.deal`."""
+    width = -(-size // ranks)
+    numbers = cupy.empty(len(indices), index_dtype(width * ranks))
+    _vote("deal", len(indices), (indices.dtype, numbers.dtype), indices, len(indices), ranks, width, numbers)
+    order = cupy.argsort(numbers)
+    return numbers[order], values[order]
+
+
+def undeal(numbers: Array, size: int, ranks: int) -> Array:
+    """See `base.Kernels.undeal`."""
+    indices = cupy.empty(len(numbers), index_dtype(size))
+    arguments = (numbers, len(numbers), ranks, -(-size // ranks), indices)
+    _vote("undeal", len(numbers), (indices.dtype, numbers.dtype), *arguments)
+    return indices
+
+
+def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
+    """See `base.Kernels.changes`."""
+    deltas, worth = cupy.empty_like(values), cupy.empty_like(values)
+    types = (indices.dtype, indices.dtype)
+    _vote("changes", len(values), types, x, indices, values, len(values), deltas, worth, real=values.dtype.name)
+    return deltas, worth
+
+
+def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
+    """See `base.Kernels.to_ballots`."""
+    coded, low = cupy.empty(len(indices), index_dtype(BALLOTS * size)), cupy.empty(1, np.int64)
+    lows, rounded = cupy.empty_like(values), cupy.empty_like(values)
+    types = (indices.dtype, coded.dtype)
+    _vote("lowest_level", len(values), types, values, len(values), low, blocks=1)
+    _vote("to_ballots", len(values), types, values, indices, len(values), low, coded, lows, rounded)
+    return coded, lows, rounded
+
+
+def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
+    """See `base.Kernels.from_ballots`."""
+    indices, values = cupy.empty(len(coded), index_dtype(size)), cupy.empty(len(coded), np.float32)
+    _vote("from_ballots", len(coded), (indices.dtype, coded.dtype), coded, lows, len(coded), indices, values)
+    return indices, values
+
+
+def _vote(
+    name: str, count: int, types: tuple[Any, Any], *arguments: Any, real: str = "float32", blocks: int = 0
+) -> None:
+    """Start a kernel of votes.cu for ``count`` entries, unless there are none, on a thread each or on so many blocks.
+
+    ``types`` are those of indices and of numbers or codes.
+    """
+    if count:
+        votes = kernel(name, "votes.cu", REAL=real, INDEX=types[0].name, NUMBER=types[1].name)
+        given = [cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else a for a in arguments]
+        start(votes, blocks or blocks_for(count), *given)

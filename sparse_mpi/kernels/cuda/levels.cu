@@ -50,11 +50,14 @@ struct Own {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-to_int8(const float32* x, const INDEX* indices, const int64* edges, int8* codes, float32* scales) {
+to_int8(const float32* x, const INDEX* indices, const int64* edges, int64 brief, int8* codes, float32* scales) {
     const Own own(x, edges);
     const float32 most = largest_of(own.magnitude);
     const float32 cap = 0x1.fffffp127f, scale = (most < cap ? most : cap) / 127.0f;
-    if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+    if (threadIdx.x == 0) {
+        const uint32 bits = (uint32)bits_of(scale), even = (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+        scales[blockIdx.x] = brief ? real_of((int32)(even < 0x7c010000u ? even : 0x7c010000u)) : scale;
+    }
     if (!own.mine) return;
     const float32 step = (own.finite ? own.value : 0) / (scale > 0 ? scale : 1.0f);
     float32 lower = floorf(step);

@@ -15,6 +15,13 @@ subtract(REAL* x, const INDEX* indices, const REAL* values, int64 count) {
     x[indices[i]] = finite ? x[indices[i]] - value : (REAL)0;
 }
 
+// order: a stable order of the indices. Tells where in it runs of equal ones begin.
+extern "C" __global__ void __launch_bounds__(THREADS)
+heads(const INDEX* indices, const int64* order, int64 count, bool* first) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i < count) first[i] = i == 0 || indices[order[i]] != indices[order[i - 1]];
+}
+
 // order: a stable order of the indices; heads: where in it the runs of equal ones begin.
 // Each run is added by one thread, in order.
 extern "C" __global__ void __launch_bounds__(THREADS)
