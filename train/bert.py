@@ -44,10 +44,9 @@ QUESTIONS: dict[str, Callable[[Path], questions.Questions]] = {
 ELSEWHERE = "(comes with Python)"
 
 
-def settings(epochs: int, batch_size: int, lr: float, density: float = 0.01) -> Settings:
+def settings(epochs: int, batch_size: int, lr: float) -> Settings:
     """Return settings as BERT is trained with: AdamW, the rate up in the first tenth and from there down to 0."""
     return Settings(
-        density=density,
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
@@ -172,7 +171,7 @@ PROGRAM = ByTask(
             pretraining,
             {"wikipedia": settings(3, 8, 2e-4), "python-reference": settings(10, 8, 2e-4)},
             {"wikipedia": "wikipedia", "python-reference": ELSEWHERE},
-            Tiny("python-reference", settings(1, 32, 3e-3, density=0.05)),
+            Tiny("python-reference", settings(1, 32, 3e-3)),
             extend_pretraining,
             check,
         ),
@@ -182,7 +181,7 @@ PROGRAM = ByTask(
             answering,
             {"squad": settings(2, 4, 3e-5), "python-cloze": settings(3, 4, 3e-5)},
             {"squad": "squad", "python-cloze": ELSEWHERE},
-            Tiny("python-cloze", settings(1, 16, 3e-3, density=0.05)),
+            Tiny("python-cloze", settings(1, 16, 3e-3)),
             extend_answering,
             check,
         ),

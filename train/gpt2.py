@@ -42,7 +42,7 @@ SETTINGS = {
     # from scratch it is slow
     "wikitext-103": replace(SCRATCH, epochs=3, batch_size=2, lr=5e-5, warmup_epochs=0, weight_decay=0.0),
 }
-TINY = Tiny("python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, optimizer="adamw"))
+TINY = Tiny("python-reference", Settings(epochs=1, batch_size=16, lr=3e-3, optimizer="adamw"))
 
 
 class GPT2(nn.Module):

@@ -16,7 +16,7 @@ from sparse_train.tasks import speech
 from sparse_train.tasks.language import LSTM_SETTINGS, check_vocabulary, extend_lstm, lstm_language_task
 from sparse_train.trainer.program import ByTask, Program, Settings, Tiny
 
-TINY_TEXT = Settings(density=0.05, epochs=1, batch_size=32, lr=3e-3, optimizer="adam")
+TINY_TEXT = Settings(epochs=1, batch_size=32, lr=3e-3, optimizer="adam")
 
 PROGRAM = ByTask(
     {

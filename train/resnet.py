@@ -30,7 +30,7 @@ SETTINGS = {
     "imagenet": images.ADTOPK,
 }
 DEPTHS = {"cifar100": 50, "imagenet": 152}  # that go with these settings; 20 with the others
-TINY = Tiny("digits", Settings(density=0.05, epochs=2, batch_size=16, lr=0.1, warmup_epochs=0.5, momentum=0.5))
+TINY = Tiny("digits", Settings(epochs=2, batch_size=16, lr=0.1, warmup_epochs=0.5, momentum=0.5))
 
 
 def make(args: Namespace, comm: Comm) -> Task:

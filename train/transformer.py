@@ -44,7 +44,7 @@ SETTINGS = {
     "wikitext-103": replace(PUBLISHED, epochs=3, warmup_epochs=0.5),
     "ptb": PUBLISHED,
 }
-TINY = Tiny("python-reference", Settings(density=0.05, epochs=1, batch_size=16, lr=3e-3, optimizer="adam"))
+TINY = Tiny("python-reference", Settings(epochs=1, batch_size=16, lr=3e-3, optimizer="adam"))
 
 
 def make(args: Namespace, comm: Comm) -> LanguageTask:

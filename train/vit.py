@@ -34,7 +34,7 @@ SETTINGS = {
     "imagenet": replace(SCRATCH, lr=5e-5, weight_decay=0.0),
 }
 SIZE = {"digits": "micro", "imagenet": "base"}  # that goes with these settings; mini with the others
-TINY = Tiny("digits", replace(SCRATCH, density=0.05, epochs=2, batch_size=16, lr=3e-3, warmup_epochs=0.5))
+TINY = Tiny("digits", replace(SCRATCH, epochs=2, batch_size=16, lr=3e-3, warmup_epochs=0.5))
 
 
 def make(args: Namespace, comm: Comm) -> Task:

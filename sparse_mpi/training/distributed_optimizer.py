@@ -240,13 +240,14 @@ def DistributedOptimizer(
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
             selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
-            momentum for sums that arrive late: 0.8 for 0.9, see `optimizer_momentum.matched`. For Adam,
-            AdamW, NAdam and RMSprop ``"second-moment"``: each rank keeps that of its own gradients, and an algorithm
-            that can carry it adds it up beside the entries, for a byte each: they move their weights at once, without
-            the first moment. For Adam and AdamW ``"arrival"``: an entry that arrives makes up for the steps it has
-            waited, see `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in
-            torch. None takes ``"matched"``, ``"second-moment"`` or ``"arrival"`` where that is possible with optimizer,
-            algorithm and ``feedback``, and says so by the logger ``sparse_mpi``.
+            momentum for sums that arrive late, 0.8 for 0.9, and below a density of 1 % lets what waits fade unless
+            ``feedback`` is an instance, see `optimizer_momentum.matched` and `fading`. For Adam, AdamW, NAdam and
+            RMSprop ``"second-moment"``: each rank keeps that of its own gradients, and an algorithm that can carry it
+            adds it up beside the entries, for a byte each: they move their weights at once, without the first moment.
+            For Adam and AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
+            `sparse_mpi.training.staleness_adam`. What ``param_groups`` say keeps the meaning that it has in torch. None
+            takes ``"matched"``, ``"second-moment"`` or ``"arrival"`` where that is possible with optimizer, algorithm
+            and ``feedback``, and says so by the logger ``sparse_mpi``.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
@@ -299,7 +300,7 @@ def DistributedOptimizer(
         rule = momentum_rule(optimizer, feedback, mode, share)
         say(op=op, parameters=len(parameters), momentum=mode)
     late = rule.late if isinstance(rule, GlobalMomentum) else None
-    if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode, late)):
+    if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode, rule)):
         LOGGER.warning(line)
     reduction = GradientReduction(
         parameters,

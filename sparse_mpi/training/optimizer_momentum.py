@@ -21,6 +21,7 @@ TAKING = ("matched", "global", "corrected")  # modes in which error feedback tak
 MODES = ("local", *TAKING, "arrival", TRAVELLING)
 USUAL_DENSITY = 0.021  # with second moments: elect sends as many bytes as at its usual density without
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
+SHORTEST = 0.01  # of what waits, the least share that a step sends or lets fade, see `fading`
 DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
 
 
@@ -51,15 +52,29 @@ def matched(momentum: float, share: float) -> float:
     return max(0.0, momentum - (1 - momentum) * (1 - share))
 
 
-def announcement(optimizer: Optimizer, mode: str, late: float | None) -> str:
+def fading(share: float) -> float:
+    """Return the share of what waits that fades in each step, for sums of which a ``share`` of the entries arrives.
+
+    Where entries wait longer than 100 steps, old gradients outweigh new ones. So what waits lives for no longer: it is
+    sent or fades, together 1 % a step. Where 1 % or more arrives nothing fades. docs/explanation/accuracy.md has
+    figures.
+    """
+    return max(0.0, SHORTEST - share)
+
+
+def announcement(optimizer: Optimizer, mode: str, rule: str | Feedback) -> str:
     """Return the line that says what a mode, taken by default, does to ``optimizer``; empty for the mode "local".
 
-    ``late`` is the momentum for sparse sums, if that is another one.
+    ``rule`` is the feedback rule that the mode has made.
     """
     name = type(optimizer).__name__
+    late, fades = (rule.late or 0, 1 - rule.keep) if isinstance(rule, GlobalMomentum) else (0, 0)
+    fade = f", and {fades:.2%} of what waits fades in each step" if fades else ""
+    none = ", feedback=ErrorFeedback() lets nothing fade" if fades else ""
     return {
-        "matched": f"sparse_mpi: {name}'s momentum enters before entries are selected, as {late or 0:.3g} for sums "
-        "that are late (momentum='matched'); momentum='global' keeps the number, 'local' leaves it to the optimizer",
+        "matched": f"sparse_mpi: {name}'s momentum enters before entries are selected, as {late:.3g} for sums that are "
+        f"late{fade} (momentum='matched'); momentum='global' keeps the number{none}, 'local' leaves it to the "
+        "optimizer",
         TRAVELLING: f"sparse_mpi: {name} divides by second moments of the ranks' own gradients, which travel with the "
         f"entries (momentum={TRAVELLING!r}); 'arrival' makes up for the steps that an entry has waited, 'local' takes "
         "entries as they come",
@@ -71,7 +86,8 @@ def announcement(optimizer: Optimizer, mode: str, late: float | None) -> str:
 def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str, share: float = 1.0) -> str | Feedback:
     """Return the feedback rule to use: ``feedback``, or one that has taken the optimizer's momentum over.
 
-    ``share`` is that of the entries which arrive in a step, see `matched`.
+    ``share`` is that of the entries which arrive in a step, see `matched` and `fading`; 0 where it is not known. What
+    waits fades only where ``feedback`` is the default's name, not an instance.
 
     Raises:
         TypeError: ``optimizer`` has not the momentum that the mode is for, or steps that ``feedback`` cannot preview.
@@ -93,6 +109,8 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
         return feedback
     # SGD: a rule with its momentum takes the place of feedback
     if momentum != "local" and keep is not None:
+        if momentum == "matched" and feedback == "residual" and share:
+            keep = 1 - fading(share)
         return _taken_over(optimizer, momentum, keep, share)
     # The optimizer keeps its momentum: the rule must have none
     own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
@@ -135,12 +153,12 @@ def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> G
                 f"{option} must be the same in all parameter groups with momentum={mode!r}, got "
                 f"{', '.join(map(str, several))}; use momentum='local'"
             )
+    momentum = groups[0]["momentum"]
     if mode in ("matched", "global"):
-        momentum = groups[0]["momentum"]
         return GlobalMomentum(momentum, keep=keep, late=matched(momentum, share) if mode == "matched" else None)
     if keep < 1:
         raise ValueError(f"feedback must be 'residual' with momentum='corrected', got one that keeps {keep}")
-    return MomentumCorrection(groups[0]["momentum"], nesterov=groups[0]["nesterov"])
+    return MomentumCorrection(momentum, nesterov=groups[0]["nesterov"])
 
 
 @contextmanager

@@ -91,7 +91,7 @@ SETTINGS = {
     "lstm --task text": {"task": "text"},
     "bert": {"optimizer": "adamw", "schedule": "linear", "epochs": 3, "warmup_epochs": 3 / 10, "task": "pretrain"},
     "bert --data squad --epochs 7": {"batch_size": 4, "warmup_epochs": pytest.approx(7 / 10), "task": "squad"},
-    "bert --task squad --tiny": {"data": "python-cloze", "density": 0.05, "warmup_epochs": 1 / 10},
+    "bert --task squad --tiny": {"data": "python-cloze", "density": 0.021, "warmup_epochs": 1 / 10},
 }
 
 

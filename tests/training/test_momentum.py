@@ -13,7 +13,7 @@ from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, Layout, Moment
 from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.training.optimizer_momentum import matched
+from sparse_mpi.training.optimizer_momentum import fading, matched
 
 from .loops import equal, own, train, wrapped
 from .loops import wide_net as net
@@ -206,6 +206,25 @@ def test_momentum_is_matched_to_the_wait():
         before = rule.residual.copy()
         rule.consume(total, total)
         np.testing.assert_allclose(rule.residual, before - 1 + pushed)
+
+
+def test_what_waits_for_more_than_a_hundred_steps_fades(capsys, monkeypatch):
+    """It is sent or fades, together 1 % a step; nothing fades where 1 % is sent, nor if that is asked for."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    assert [fading(share) for share in (1.0, 0.0275, 0.01)] == [0, 0, 0] and fading(0.0025) == pytest.approx(0.0075)
+    weight = torch.zeros(1000, requires_grad=True)
+    for density, options, keep in (
+        (0.004, {}, 0.994),
+        (0.01, {}, 1),
+        (0.004, {"feedback": ErrorFeedback()}, 1),
+        (0.004, {"momentum": "global"}, 1),
+        (0.004, {"feedback": LeakyFeedback(0.9)}, 0.9),
+    ):
+        plain = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        made = DistributedOptimizer(plain, comm=NullComm(), density=density, **options)
+        rule = made.reduction.buckets[0].reducer.feedback
+        assert rule.keep == pytest.approx(keep)
+        assert ("0.60% of what waits fades in each step" in capsys.readouterr().err) == (keep == 0.994)
 
 
 def test_nesterov_looks_ahead_by_what_each_bucket_was_given():

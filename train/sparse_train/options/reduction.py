@@ -68,7 +68,8 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     text += "gradients ahead by half of the residual, none drops them (default: with the momentum of sgd gmc, of which "
     text += "sums that are late get less; else residual)"
     add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
-    text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05)"
+    text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05; "
+    text += "with the default feedback of sgd what lacks to 1 %% where --density is less)"
     add("--leak", type=share, metavar="S", help=text)
     add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
     text = "let second moments of the ranks' own gradients travel with the entries, a byte each (default: with adamw, "
