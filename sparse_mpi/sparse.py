@@ -110,9 +110,8 @@ def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
 
 def take(vector: SparseVector, chosen: Array | slice) -> SparseVector:
     """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose."""
-    # On a device the host would wait twice to learn how many entries a mask chooses.
-    if not isinstance(chosen, (slice, np.ndarray)) and chosen.dtype == bool:
-        chosen = namespace(chosen).flatnonzero(chosen)
+    if not isinstance(chosen, slice) and chosen.dtype == bool:
+        return SparseVector(*kernels.of(chosen).compress(vector.indices, vector.values, chosen), vector.size)
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
 
 

@@ -19,7 +19,7 @@ never balanced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -169,6 +169,11 @@ class OkTopk(Algorithm):
 
         # Select by the local threshold: about k entries of this rank's acc.
         selected, selection = self.selector.select(acc, k, state.selection, add)
+
+        # Alone, a rank owns all that it selects, and may return k entries.
+        if comm.size == 1 and self.wire.lossless and len(selected.indices) <= k:
+            total = selected._replace(values=selected.values.copy())
+            return Reduction(total, selected), replace(state, selection=selection)
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
         ring = Renumbered(comm, state.turn) if state.turn else comm

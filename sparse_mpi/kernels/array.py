@@ -29,6 +29,7 @@ __all__ = [
     "add_rows",
     "changes",
     "clear",
+    "compress",
     "contains",
     "count",
     "deal",
@@ -253,6 +254,11 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     ties = np.flatnonzero(bits == kth)
     keep[ties[: k - int(np.count_nonzero(keep))]] = True
     return indices[keep], values[keep]
+
+
+def compress(indices: Array, values: Array, chosen: Array) -> tuple[Array, Array]:
+    """See `base.Kernels.compress`."""
+    return indices[chosen], values[chosen]
 
 
 def contains(indices: Array, sought: Array) -> Array:

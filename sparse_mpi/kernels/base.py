@@ -190,6 +190,9 @@ class Kernels(Protocol):
         taken. With ``reuse`` the arguments may be overwritten.
         """
 
+    def compress(self, indices: Array, values: Array, chosen: Array) -> tuple[Array, Array]:
+        """Return those pairs of ``indices`` and ``values`` ``(m,)`` that the mask ``chosen`` ``(m,)`` chooses."""
+
     def contains(self, indices: Array, sought: Array) -> Array:
         """Return a mask ``(m,)`` of those of ``sought`` ``(m,)`` that are among ``indices``; both ascend."""
 

@@ -1,10 +1,10 @@
 """Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
 
-``refresh="histogram"`` (default): the threshold is set a little below the last k-th magnitude. As long as between k and
-3k/2 entries reach it, the k largest are among them and are picked out exactly: top-k for the price of one read of the
-vector, with no estimate that can drift. Otherwise a sample or a histogram of *this* vector finds the k-th magnitude.
-The margin below it is controlled: smaller after a step that let too many pass, larger after one that let too few. The
-gradient can be added to the residual in the same pass.
+``refresh="histogram"`` (default): the threshold is set a little below the k-th magnitude that the last ones let expect.
+As long as between k and 3k/2 entries reach it, the k largest are among them and are picked out exactly: top-k for the
+price of one read of the vector, with no estimate that can drift. Otherwise a sample or a histogram of *this* vector
+finds the k-th magnitude. The margin below it is controlled: smaller after a step that let too many pass, larger after
+one that let too few. The gradient can be added to the residual in the same pass.
 
 ``refresh="exact"`` is the published rule (`StaleRule`): the exact k-th magnitude every ``period`` steps, in
 between the stale threshold. Where more than 5k/4 entries reach that, it is raised by 3 % before anything is selected,
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isfinite, sqrt
 
 import numpy as np
 
@@ -109,9 +110,11 @@ class ThresholdState:
     """The state of the selector from step to step; ``age`` and ``k`` serve the published rule only."""
 
     threshold: int = 0  # magnitude bits to try next; 0 before the first step, 1 where few entries are not zero
-    margin: float = 1 / 16  # octaves that it lies below the last k-th magnitude
+    margin: float = 1 / 16  # octaves that it lies below the k-th magnitude that is expected
     age: int = 0  # steps since the threshold was last computed exactly
     k: int = 0  # the number of entries for which it was computed
+    kth: int = 0  # magnitude bits of the last k-th magnitude
+    growth: float = 1.0  # the factor by which it rises from step to step
 
 
 @dataclass(frozen=True)
@@ -177,8 +180,11 @@ class Threshold(Selector):
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
         if len(selected.indices) < k:  # all that are not zero: they are to be found again in one pass
             return selected, ThresholdState(NOT_ZERO, margin)
-        below = int(margin * (1 << np.finfo(x.dtype).nmant))
-        return selected, ThresholdState(max(_smallest(selected.values) - below, NOT_ZERO), margin)
+        # What waits grows, most of all in the first steps: the next k-th magnitude is expected to grow as the last did.
+        kth = _smallest(selected.values)
+        growth, expected = _grown(state, kth, x.dtype)
+        threshold = int(_bits_of(expected)) - int(margin * (1 << np.finfo(x.dtype).nmant))
+        return selected, ThresholdState(max(threshold, NOT_ZERO), margin, kth=kth, growth=growth)
 
     def _select_stale(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
         """Select by the published rule: the entries of ``x`` ``(n,)`` that reach the stale threshold, at least one."""
@@ -193,6 +199,15 @@ class Threshold(Selector):
         if selected.nnz == 0:  # The threshold lies above the maximum: take the largest entry rather than none.
             selected = largest(x, 1)
         return selected, ThresholdState(rule.nudged(threshold, selected.nnz, k, x.dtype), age=age + 1, k=k)
+
+
+def _grown(state: ThresholdState, kth: int, dtype: np.dtype) -> tuple[float, np.ndarray]:
+    """Return by what factor the k-th magnitude rises, a half to two, and the next one if this one has bits ``kth``."""
+    last, now = np.array([state.kth, kth], f"int{8 * dtype.itemsize}").view(dtype).tolist()
+    if not (last and now and isfinite(last) and isfinite(now)):
+        return 1.0, _value_of(kth, dtype)
+    growth = min(max(sqrt(state.growth * (now / last)), 0.5), 2.0)
+    return growth, np.array(min(now * growth, float(np.finfo(dtype).max)), dtype)
 
 
 def _smallest(values: Array) -> int:

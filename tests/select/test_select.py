@@ -9,8 +9,9 @@ from sparse_mpi import SELECTORS, kernels
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array, threads
 from sparse_mpi.reduction.report import Instrumented
+from sparse_mpi.select import threshold as thresholds
 from sparse_mpi.select.estimate import RedSync
-from sparse_mpi.select.exact import top_k
+from sparse_mpi.select.exact import largest, top_k
 from sparse_mpi.select.threshold import Threshold, ThresholdState
 from sparse_mpi.sparse import Layout
 
@@ -124,6 +125,19 @@ def test_a_reused_threshold_takes_one_pass(monkeypatch):
         assert selected.indices.tolist() == reference(y, 400).tolist()
         assert calls == (["select", "histogram", "select"] if step == 0 else ["select"])
         calls.clear()
+
+
+@pytest.mark.parametrize("growth", [1.0, 1.1, 1.3, 0.9])
+def test_a_threshold_follows_magnitudes_that_rise_or_fall(monkeypatch, growth):
+    """As what waits does in the first steps: once two steps have told how fast, one pass is enough."""
+    seen, selector, x = [], Threshold(), np.random.default_rng(0).standard_normal(N).astype(np.float32)
+    state = selector.init(Layout.of(N), 400)
+    monkeypatch.setattr(thresholds, "largest", lambda x, k: seen.append(step) or largest(x, k))
+    for step in range(12):
+        scaled = x * np.float32(growth**step)
+        selected, state = selector.select(scaled, 400, state)
+        assert selected.indices.tolist() == top_k(scaled, 400).indices.tolist()
+    assert all(step < 6 for step in seen)
 
 
 def test_published_rule_reuses_then_refreshes_exactly():

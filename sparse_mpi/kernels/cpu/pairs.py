@@ -389,6 +389,24 @@ def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_value
         i += 1
 
 
+def compress(indices: Array, values: Array, chosen: Array) -> tuple[Array, Array]:
+    """See `base.Kernels.compress`."""
+    number = int(np.count_nonzero(chosen))
+    kept, of_kept = np.empty(number, indices.dtype), np.empty(number, values.dtype)
+    _compress(indices, values, chosen, kept, of_kept)
+    return kept, of_kept
+
+
+@compiled
+def _compress(indices, values, chosen, kept, of_kept):
+    """Write every pair, without a branch that could be mispredicted, until all that are chosen are written."""
+    count = i = 0
+    while count < kept.size:
+        kept[count], of_kept[count] = indices[i], values[i]
+        count += chosen[i]
+        i += 1
+
+
 def contains(indices: Array, sought: Array) -> Array:
     """See `base.Kernels.contains`."""
     found = np.zeros(len(sought), bool)

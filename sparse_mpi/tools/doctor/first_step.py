@@ -49,6 +49,7 @@ def calls(x: np.ndarray) -> dict[str, Callable[[Any], Any]]:
         "merge": lambda cpu: cpu.merge(pairs, x[pairs], n),
         "merge_runs": lambda cpu: cpu.merge_runs([(indices, values)] * 2, n),
         "contains": lambda cpu: cpu.contains(indices, indices[1::2]),
+        "compress": lambda cpu: cpu.compress(indices, values, values > 0),
         "truncate": lambda cpu: cpu.truncate(indices, values, 100),
         "to_bfloat16": lambda cpu: cpu.to_bfloat16(x),
         "to_float16": lambda cpu: cpu.to_float16(x),
