@@ -102,6 +102,7 @@ def _bits_of(magnitudes: np.ndarray) -> np.ndarray:
 
 
 MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
+CHANCE = 1 / 4  # over the root of k: growth of a k-th magnitude that tells nothing
 MOST = Fraction(5, 4)  # times k: above it the published program raises its threshold
 
 
@@ -114,7 +115,6 @@ class ThresholdState:
     age: int = 0  # steps since the threshold was last computed exactly
     k: int = 0  # the number of entries for which it was computed
     kth: int = 0  # magnitude bits of the last k-th magnitude
-    growth: float = 1.0  # the factor by which it rises from step to step
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,10 @@ class Threshold(Selector):
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
         if len(selected.indices) < k:  # all that are not zero: they are to be found again in one pass
             return selected, ThresholdState(NOT_ZERO, margin)
-        # What waits grows, most of all in the first steps: the next k-th magnitude is expected to grow as the last did.
         kth = _smallest(selected.values)
-        growth, expected = _grown(state, kth, x.dtype)
-        threshold = int(_bits_of(expected)) - int(margin * (1 << np.finfo(x.dtype).nmant))
-        return selected, ThresholdState(max(threshold, NOT_ZERO), margin, kth=kth, growth=growth)
+        expected = _following(state.kth, kth, k, x.dtype)
+        below = int(margin * (1 << np.finfo(x.dtype).nmant))
+        return selected, ThresholdState(max(expected - below, NOT_ZERO), margin, kth=kth)
 
     def _select_stale(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
         """Select by the published rule: the entries of ``x`` ``(n,)`` that reach the stale threshold, at least one."""
@@ -201,13 +200,21 @@ class Threshold(Selector):
         return selected, ThresholdState(rule.nudged(threshold, selected.nnz, k, x.dtype), age=age + 1, k=k)
 
 
-def _grown(state: ThresholdState, kth: int, dtype: np.dtype) -> tuple[float, np.ndarray]:
-    """Return by what factor the k-th magnitude rises, a half to two, and the next one if this one has bits ``kth``."""
-    last, now = np.array([state.kth, kth], f"int{8 * dtype.itemsize}").view(dtype).tolist()
-    if not (last and now and isfinite(last) and isfinite(now)):
-        return 1.0, _value_of(kth, dtype)
-    growth = min(max(sqrt(state.growth * (now / last)), 0.5), 2.0)
-    return growth, np.array(min(now * growth, float(np.finfo(dtype).max)), dtype)
+def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
+    """Return the magnitude bits that are expected to follow ``last`` and ``kth``, the k-th ones of two steps.
+
+    What waits grows, most of all in the first steps: as the root of the number of gradients it sums up, if these are
+    independent. So the square of its growth g is (t + 1) / t, and the next one 2 - 1 / g^2. What shrinks goes on so.
+    Where the two differ by no more than chance makes them, nothing is expected.
+    """
+    before, now = np.array([last, kth], f"int{8 * dtype.itemsize}").view(dtype).tolist()
+    if not (before and now and isfinite(before) and isfinite(now)):
+        return kth
+    growth = min(max(now / before, 0.5), 2.0)
+    if abs(growth - 1) < CHANCE / sqrt(k):
+        return kth
+    growth = sqrt(2 - 1 / growth**2) if growth > 1 else growth
+    return int(_bits_of(np.array(min(now * growth, float(np.finfo(dtype).max)), dtype)))
 
 
 def _smallest(values: Array) -> int:
