@@ -442,6 +442,8 @@ class Elect(Algorithm):
             The sums ``(m,)``, and this rank's contribution to them ``(m,)``.
         """
         m, xp, dtype = len(values), namespace(values), values.dtype
+        if comm.size == 1:
+            return values.copy(), values
         # Reduce-scatter: values are numbered, and each rank adds up an equal share of the numbers, without gaps.
         numbered = SparseVector(xp.arange(m, dtype=index_dtype(m)), values, m)
         bounds = each * equal_boundaries(m // each, comm.size)

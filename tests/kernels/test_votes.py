@@ -105,3 +105,10 @@ def test_launches(cuda, launches):
     cuda.from_ballots(coded, lows, N + 1)
     cuda.undeal(numbers, N, 3)
     assert len(launches) == 6  # two of them code ballots
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 1])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pairs_that_a_mask_chooses(sets, dtype, share):
+    indices, values = some(300), made("special", dtype)[:300]
+    assert_alike(sets, "compress", indices, values, np.random.default_rng(0).random(300) < share)

@@ -150,10 +150,8 @@ def _to_int8(x, indices, edges, short, codes, scales):
         _step(x[lo:hi], part, indices[lo:hi], scales[block], codes[lo:hi])
         if short:
             scale = scales[block : block + 1].view(np.uint32)
-            rounded = (scale[0] + np.uint32(0x7FFF) + (scale[0] >> np.uint32(16) & np.uint32(1))) & np.uint32(
-                0xFFFF0000
-            )
-            scale[0] = min(np.uint32(rounded), LARGEST_SHORT)
+            even = scale[0] + np.uint32(0x7FFF) + (scale[0] >> np.uint32(16) & np.uint32(1))
+            scale[0] = min(np.uint32(even & np.uint32(0xFFFF0000)), LARGEST_SHORT)
 
 
 @compiled
