@@ -252,11 +252,18 @@ def test_adam_keeps_what_beta1_says_of_its_mean_gradient(name):
 
 
 def test_a_run_says_who_applies_momentum():
-    assert momentum_line(options()).startswith("momentum 0.9 enters before entries are selected")
-    assert momentum_line(options("--optimizer", "adamw")).startswith("adamw divides by second moments that travel")
-    arriving = momentum_line(options("--optimizer", "adam", "--arrival"))
+    assert momentum_line(options(), 0.01).startswith("momentum 0.9 enters before entries are selected")
+    assert momentum_line(options("--optimizer", "adamw"), 0.02).startswith(
+        "adamw divides by second moments that travel"
+    )
+    arriving = momentum_line(options("--optimizer", "adam", "--arrival"), 0.02)
     assert arriving.startswith("adam makes up for the steps that an entry has waited")
-    assert not momentum_line(options("--feedback", "residual")) + momentum_line(options("--feedback", "dgc"))
+    assert not momentum_line(options("--feedback", "residual"), 0.001) + momentum_line(
+        options("--feedback", "dgc"), 0.001
+    )
+    assert "and 0.75% of what waits fades in each step" in momentum_line(options(), 0.0025)
+    for argv, share in (((), 0.01), ((), 0), (("--feedback", "gmc"), 0.001), (("--leak", "0.1"), 0.001)):
+        assert "fades" not in momentum_line(options(*argv), share)
 
 
 def test_a_leak_is_an_option_of_rules_that_keep():

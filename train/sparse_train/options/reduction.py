@@ -17,6 +17,7 @@ from sparse_mpi.reduction.arguments import algorithm_spelled, can_carry, spelled
 from sparse_mpi.tools import values
 from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
 from sparse_mpi.tools.values import checked, integer, number, positive, share
+from sparse_mpi.training.optimizer_momentum import fading
 from sparse_mpi.training.staleness_adam import TRAVELLING
 from sparse_mpi.wire import WIRES
 from sparse_train.options.optimization import densities, given, norm
@@ -239,8 +240,11 @@ def feedback_options(args: Namespace) -> dict[str, Any]:
     return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
 
 
-def momentum_line(args: Namespace) -> str:
-    """Return the line that says at the start of a run who applies momentum; empty if it is the optimizer, as always."""
+def momentum_line(args: Namespace, share: float) -> str:
+    """Return the line that says at the start of a run who applies momentum; empty if it is the optimizer, as always.
+
+    ``share`` is that of the entries which arrive in a step; 0 where it is not known.
+    """
     if args.second_moment:
         return f"{args.optimizer} divides by second moments that travel with the entries (--arrival sends none)"
     if args.arrival:
@@ -248,7 +252,9 @@ def momentum_line(args: Namespace) -> str:
             f"{args.optimizer} makes up for the steps that an entry has waited (--no-arrival takes them as they come)"
         )
     if MOMENTUM.get(args.feedback) == "global":
-        late = ", less of it for sums that are late (--feedback gmc keeps the number, " if args.matched else " ("
+        fades = fading(share) if args.matched and share and not args.leak else 0
+        fade = f", and {fades:.2%} of what waits fades in each step" if fades else ""
+        late = f", less of it for sums that are late{fade} (--feedback gmc keeps all, " if args.matched else " ("
         return f"momentum {args.momentum} enters before entries are selected{late}--feedback residual leaves it to sgd)"
     return ""
 

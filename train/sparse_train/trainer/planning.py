@@ -144,7 +144,8 @@ class Planning:
             how = algorithm_and_options(args)
         if self._choosing and not self.choices and self._comm.rank == 0:
             print("--algo auto tries algorithms on the gradient's buckets; a new installation compiles kernels first")
-        if self._comm.rank == 0 and (line := momentum_line(args)):
+        share = args.k / sum(p.numel() for p in self._model.parameters()) if args.k else args.density or 0.0
+        if self._comm.rank == 0 and (line := momentum_line(args, share)):
             print(line)
         team = team_of(self._over)
         how |= {"comm": self._over} if team is None else {"team": team, "copy_every": args.copy_every}
