@@ -315,7 +315,7 @@ def count_candidates(
     # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
     bracket = narrowed(candidates, totals, k, bracket, lowest)
     predictor = predictor.respaced(candidates, totals, k, octave)
-    if not bracket.settled(resolution) or not np.isin(bracket, candidates).all():
+    if not bracket.settled(resolution) or not set(candidates.tolist()).issuperset(bracket):
         return bracket, None, predictor
     counted = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)], piggybacked)
     return bracket, counted, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)

@@ -29,13 +29,17 @@ def parts(size: int, alignment: int = ALIGNMENT, weight: int = 1) -> list[tuple[
         alignment: things of which a part has a multiple, the last one excepted.
         weight: entries in each thing; the number of threads depends on ``size * weight``.
     """
-    count = min(limit(), max(1, size * weight // MIN_ENTRIES_PER_THREAD))
+    count = max(1, size * weight // MIN_ENTRIES_PER_THREAD)
+    if count > 1:
+        count = min(limit(), count)
     cuts = [size * i // count // alignment * alignment for i in range(count)] + [size]
     return list(zip(cuts[:-1], cuts[1:], strict=True))
 
 
 def each(work: Callable[[int, int], T], pieces: list[tuple[int, int]]) -> list[T]:
     """Return the results of ``work(lo, hi)`` for all pieces, in their order; the first runs on the calling thread."""
+    if len(pieces) == 1:
+        return [work(*pieces[0])]
     try:
         others = [_pool(os.getpid()).submit(work, lo, hi) for lo, hi in pieces[1:]]
     except RuntimeError:  # the program has ended, and this is the last of its work: pools take no more
