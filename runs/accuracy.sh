@@ -22,6 +22,8 @@ done
 study vit vit --ways dense elect -- --tiny --epochs 20
 for seed in "${seeds[@]}"; do
     file=runs/accuracy/characters-$seed.json
-    [ -s "$file" ] || "$python" runs/character_transformer.py --seed "$seed" >"$file.part"
-    [ -s "$file" ] || mv "$file.part" "$file"
+    if [ ! -e "$file" ]; then
+        "$python" runs/character_transformer.py --seed "$seed" >"$file.part"
+        mv "$file.part" "$file"
+    fi
 done

@@ -186,18 +186,13 @@ def _cupy() -> ModuleType | None:
 def describe(x: object) -> str:
     """Describe ``x`` for error messages: ``numpy float32 (4, 3)``, or the name of its type."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
-        return f"{type(x).__module__.split('.')[0]} {_dtype_name(x)} {tuple(x.shape)}"
+        return f"{type(x).__module__.split('.')[0]} {_dtype_name(x.dtype)} {tuple(x.shape)}"
     return f"{type(x).__name__}"
 
 
-def _dtype_name(x: Any) -> str:
-    """Return the name of the dtype of ``x``, without the prefix that torch has."""
-    return _name(x.dtype)
-
-
 @lru_cache(maxsize=64)
-def _name(dtype: Any) -> str:
-    """Return the name of a dtype, which takes NumPy as long as to read an array of 1,000 numbers."""
+def _dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype, without the prefix that torch has; NumPy takes long to make it up."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -209,7 +204,7 @@ def check(x: object, argument: str) -> None:
             of device.
         ImportError: ``x`` is a torch tensor on a CUDA device, and CuPy is not installed.
     """
-    if type(x) is np.ndarray and _name(x.dtype) in FLOATS:  # the rest need not be looked at
+    if type(x) is np.ndarray and _dtype_name(x.dtype) in FLOATS:  # the rest need not be looked at
         return
     if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
         raise TypeError(
@@ -218,9 +213,9 @@ def check(x: object, argument: str) -> None:
         )
     check_plain(x, argument)
     check_place(x, argument)
-    if _dtype_name(x) not in FLOATS:
+    if _dtype_name(x.dtype) not in FLOATS:
         raise TypeError(
-            f"{argument} must be of dtype {', '.join(FLOATS)}, got {_dtype_name(x)}; "
+            f"{argument} must be of dtype {', '.join(FLOATS)}, got {_dtype_name(x.dtype)}; "
             f"convert it first, for example {argument}.astype('float32')"
         )
 
@@ -259,10 +254,10 @@ def check_in_place(x: Any, argument: str) -> None:
         TypeError: ``x`` has half precision, which would be widened.
         ValueError: ``x`` is not contiguous, or read-only.
     """
-    if _dtype_name(x) in HALF_KINDS:
+    if _dtype_name(x.dtype) in HALF_KINDS:
         raise TypeError(
-            f"{argument} must be float32 or float64 to be reduced in place, got {_dtype_name(x)}; accumulate into a "
-            "float32 buffer, or use in_place=False"
+            f"{argument} must be float32 or float64 to be reduced in place, got {_dtype_name(x.dtype)}; accumulate "
+            "into a float32 buffer, or use in_place=False"
         )
     if not (x.is_contiguous() if _is_torch(x) else x.flags.c_contiguous):
         raise ValueError(
@@ -285,9 +280,9 @@ def enter(x: Any) -> Array:
     """
     if isinstance(x, np.ndarray) or not _is_torch(x):
         flat = x.reshape(-1)
-        return flat.view(np.uint16) if _name(x.dtype) == "bfloat16" else flat
+        return flat.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else flat
     flat = x.detach().reshape(-1)
-    brain = _dtype_name(x) == "bfloat16"
+    brain = _dtype_name(x.dtype) == "bfloat16"
     if brain:
         flat = flat.view(sys.modules["torch"].int16)
     if flat.device.type == "cpu":

@@ -206,7 +206,7 @@ def cut_by_votes(
         totals, by_rank = _counts(reaching.values, candidates, k, comm)
         bracket = narrowed(candidates, totals, k, bracket, NOT_ZERO)
         predictor = predictor.respaced(candidates, totals, k, octave)
-        if bracket.settled(resolution) and set(candidates.tolist()).issuperset(bracket):
+        if bracket.settled(resolution) and bracket.ends_at(candidates):
             if by_rank is None:
                 counted = _rank_counts(reaching.values, k, comm, bracket)
             else:

@@ -42,6 +42,10 @@ class Bracket(NamedTuple):
         """Return True if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
         return self.high - self.low <= resolution
 
+    def ends_at(self, candidates: np.ndarray) -> bool:
+        """Return True if both ends are among these ``candidates`` ``(m,)``, whose counts of each rank are known."""
+        return set(candidates.tolist()).issuperset(self)
+
 
 class RankCounts(NamedTuple):
     """A settled bracket, and how many entries each rank has on either side of it."""
@@ -312,10 +316,10 @@ def count_candidates(
     candidates = np.unique(np.maximum(predictor.candidates(candidates_gathered(k, comm.size), bracket.high), lowest))
     counts, piggybacked = gather_counts(values, candidates, k, comm, piggyback)
     totals = counts.sum(axis=0)
-    # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
+    # Narrow the bracket. It must have settled at candidates.
     bracket = narrowed(candidates, totals, k, bracket, lowest)
     predictor = predictor.respaced(candidates, totals, k, octave)
-    if not bracket.settled(resolution) or not set(candidates.tolist()).issuperset(bracket):
+    if not bracket.settled(resolution) or not bracket.ends_at(candidates):
         return bracket, None, predictor
     counted = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)], piggybacked)
     return bracket, counted, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)

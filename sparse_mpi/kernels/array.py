@@ -16,6 +16,7 @@ from sparse_mpi.kernels.levels import (
     from_int8,
     from_levels,
     hashed,
+    rounded_up,
     to_ballots,
     to_int2,
     to_int4,
@@ -121,8 +122,7 @@ def to_bfloat16(x: Array, back: Array | None = None) -> Array:
     with np.errstate(over="ignore"):
         bits = x.astype(np.float32).view(np.uint32)
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    bits += 0x7FFF + ((bits >> 16) & 1)
-    bits >>= 16
+    bits = rounded_up(bits) >> 16
     bits[nan] = 0x7FC0
     codes = bits.astype(np.uint16)
     if back is not None:

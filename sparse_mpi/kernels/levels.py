@@ -31,10 +31,13 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) ->
     up = (steps - lower) * DRAWS > hashed(indices, x.view(np.uint32)) >> 8
     codes = np.where(finite, np.clip(lower + up, -127, 127), np.float32(-128))
     if short:
-        bits = scales.view(np.uint32)
-        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
-        scales = np.minimum(rounded, LARGEST_SHORT).view(np.float32)
+        scales = np.minimum(rounded_up(scales.view(np.uint32)) & np.uint32(0xFFFF0000), LARGEST_SHORT).view(np.float32)
     return codes.astype(np.int8), scales
+
+
+def rounded_up(bits: Array) -> Array:
+    """Return bits of float32 numbers, not NaN, whose upper halves are rounded, ties to even."""
+    return bits + 0x7FFF + (bits >> 16 & 1)
 
 
 def hashed(x: Array, key: Array | np.uint32) -> Array:

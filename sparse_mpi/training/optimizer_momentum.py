@@ -56,10 +56,10 @@ def fading(share: float) -> float:
     """Return the share of what waits that fades in each step, for sums of which a ``share`` of the entries arrives.
 
     Where entries wait longer than 100 steps, old gradients outweigh new ones. So what waits lives for no longer: it is
-    sent or fades, together 1 % a step. Where 1 % or more arrives nothing fades. docs/explanation/accuracy.md has
-    figures.
+    sent or fades, together 1 % a step. Where 1 % or more arrives nothing fades, nor where ``share`` is 0, not known.
+    docs/explanation/accuracy.md has figures.
     """
-    return max(0.0, SHORTEST - share)
+    return max(0.0, SHORTEST - share) if share else 0.0
 
 
 def announcement(optimizer: Optimizer, mode: str, rule: str | Feedback) -> str:
@@ -109,7 +109,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
         return feedback
     # SGD: a rule with its momentum takes the place of feedback
     if momentum != "local" and keep is not None:
-        if momentum == "matched" and feedback == "residual" and share:
+        if momentum == "matched" and feedback == "residual":
             keep = 1 - fading(share)
         return _taken_over(optimizer, momentum, keep, share)
     # The optimizer keeps its momentum: the rule must have none

@@ -53,6 +53,12 @@ def _to_bfloat16(x, rounded, back):
 
 
 @compiled
+def _rounded_up(bits):
+    """Return bits of a float32, not NaN, whose upper half is rounded, ties to even."""
+    return np.uint32(bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))
+
+
+@compiled
 def _round_bits(bits, rounded):
     """Round float32 bit patterns to their upper half, ties to even.
 
@@ -61,7 +67,7 @@ def _round_bits(bits, rounded):
     """
     for i in range(bits.size):
         wide = bits[i]
-        up = (wide + np.uint32(0x7FFF) + ((wide >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        up = _rounded_up(wide) >> np.uint32(16)
         nan = (wide & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
         rounded[i] = np.uint16(0x7FC0) if nan else np.uint16(up)
 
@@ -150,8 +156,7 @@ def _to_int8(x, indices, edges, short, codes, scales):
         _step(x[lo:hi], part, indices[lo:hi], scales[block], codes[lo:hi])
         if short:
             scale = scales[block : block + 1].view(np.uint32)
-            even = scale[0] + np.uint32(0x7FFF) + (scale[0] >> np.uint32(16) & np.uint32(1))
-            scale[0] = min(np.uint32(even & np.uint32(0xFFFF0000)), LARGEST_SHORT)
+            scale[0] = min(_rounded_up(scale[0]) & np.uint32(0xFFFF0000), LARGEST_SHORT)
 
 
 @compiled

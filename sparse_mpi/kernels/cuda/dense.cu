@@ -1,14 +1,13 @@
 // Passes over dense vectors, an entry a thread.
 
-// The code of bfloat16: the upper half of a float32, ties to even, one more if the lower half is more than half of its
-// range, or just that and the upper half odd. NaN becomes 0x7FC0.
+// The code of bfloat16: the upper half of a float32, rounded. NaN becomes 0x7FC0.
 extern "C" __global__ void __launch_bounds__(THREADS)
 to_bfloat16(const REAL* x, int64 n, uint16* codes, REAL* back) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= n) return;
     const uint32 bits = (uint32)bits_of((float32)x[i]);
     const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    const uint16 code = {(unsigned short)(nan ? 0x7fc0u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
+    const uint16 code = {(unsigned short)(nan ? 0x7fc0u : rounded_up(bits) >> 16)};
     codes[i] = code;
     if (back) back[i] = widen(code);
 }

@@ -150,7 +150,7 @@ def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, A
     """See `base.Kernels.deal`."""
     width = -(-size // ranks)
     numbers = cupy.empty(len(indices), index_dtype(width * ranks))
-    _vote("deal", len(indices), (indices.dtype, numbers.dtype), indices, len(indices), ranks, width, numbers)
+    _vote("deal", len(indices), (indices.dtype, numbers.dtype), indices, ranks, width, numbers)
     order = cupy.argsort(numbers)
     return numbers[order], values[order]
 
@@ -158,8 +158,8 @@ def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, A
 def undeal(numbers: Array, size: int, ranks: int) -> Array:
     """See `base.Kernels.undeal`."""
     indices = cupy.empty(len(numbers), index_dtype(size))
-    arguments = (numbers, len(numbers), ranks, -(-size // ranks), indices)
-    _vote("undeal", len(numbers), (indices.dtype, numbers.dtype), *arguments)
+    types = (indices.dtype, numbers.dtype)
+    _vote("undeal", len(numbers), types, numbers, ranks, -(-size // ranks), indices)
     return indices
 
 
@@ -167,7 +167,7 @@ def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
     """See `base.Kernels.changes`."""
     deltas, worth = cupy.empty_like(values), cupy.empty_like(values)
     types = (indices.dtype, indices.dtype)
-    _vote("changes", len(values), types, x, indices, values, len(values), deltas, worth, real=values.dtype.name)
+    _vote("changes", len(values), types, x, indices, values, deltas, worth, real=values.dtype.name)
     return deltas, worth
 
 
@@ -176,15 +176,15 @@ def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, 
     coded, low = cupy.empty(len(indices), index_dtype(BALLOTS * size)), cupy.empty(1, np.int64)
     lows, rounded = cupy.empty_like(values), cupy.empty_like(values)
     types = (indices.dtype, coded.dtype)
-    _vote("lowest_level", len(values), types, values, len(values), low, blocks=1)
-    _vote("to_ballots", len(values), types, values, indices, len(values), low, coded, lows, rounded)
+    _vote("lowest_level", len(values), types, values, low, blocks=1)
+    _vote("to_ballots", len(values), types, values, indices, low, coded, lows, rounded)
     return coded, lows, rounded
 
 
 def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
     """See `base.Kernels.from_ballots`."""
     indices, values = cupy.empty(len(coded), index_dtype(size)), cupy.empty(len(coded), np.float32)
-    _vote("from_ballots", len(coded), (indices.dtype, coded.dtype), coded, lows, len(coded), indices, values)
+    _vote("from_ballots", len(coded), (indices.dtype, coded.dtype), coded, lows, indices, values)
     return indices, values
 
 
@@ -198,4 +198,4 @@ def _vote(
     if count:
         votes = kernel(name, "votes.cu", REAL=real, INDEX=types[0].name, NUMBER=types[1].name)
         given = [cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else a for a in arguments]
-        start(votes, blocks or blocks_for(count), *given)
+        start(votes, blocks or blocks_for(count), count, *given)

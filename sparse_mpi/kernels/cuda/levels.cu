@@ -55,7 +55,7 @@ to_int8(const float32* x, const INDEX* indices, const int64* edges, int64 brief,
     const float32 most = largest_of(own.magnitude);
     const float32 cap = 0x1.fffffp127f, scale = (most < cap ? most : cap) / 127.0f;
     if (threadIdx.x == 0) {
-        const uint32 bits = (uint32)bits_of(scale), even = (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+        const uint32 even = rounded_up((uint32)bits_of(scale)) & 0xffff0000u;
         scales[blockIdx.x] = brief ? real_of((int32)(even < 0x7c010000u ? even : 0x7c010000u)) : scale;
     }
     if (!own.mine) return;

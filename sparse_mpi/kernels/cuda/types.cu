@@ -33,6 +33,10 @@ __device__ inline float32 widen(float16 x) {
     return real_of((int32)(sign | wide));
 }
 
+// Bits of a float32, not NaN, whose upper half is rounded, ties to even: it grows by one if the lower half is more than
+// half of its range, or just that and the upper half odd.
+__device__ inline uint32 rounded_up(uint32 bits) { return bits + 0x7fffu + (bits >> 16 & 1u); }
+
 typedef decltype(widen(REAL())) Real;
 typedef decltype(bits_of(Real())) Bits;
 

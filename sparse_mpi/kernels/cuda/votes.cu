@@ -6,7 +6,7 @@ __device__ inline int64 first_of(int64 round, int64 ranks) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-deal(const INDEX* indices, int64 count, int64 ranks, int64 width, NUMBER* numbers) {
+deal(int64 count, const INDEX* indices, int64 ranks, int64 width, NUMBER* numbers) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
     const int64 round = indices[i] / ranks;
@@ -16,7 +16,7 @@ deal(const INDEX* indices, int64 count, int64 ranks, int64 width, NUMBER* number
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-undeal(const NUMBER* numbers, int64 count, int64 ranks, int64 width, INDEX* indices) {
+undeal(int64 count, const NUMBER* numbers, int64 ranks, int64 width, INDEX* indices) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
     const int64 owner = numbers[i] / width, round = numbers[i] - owner * width;
@@ -29,7 +29,7 @@ __device__ inline float32 root_of(float32 x) { return __fsqrt_rn(x); }
 __device__ inline float64 root_of(float64 x) { return __dsqrt_rn(x); }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-changes(const REAL* x, const INDEX* indices, const REAL* values, int64 count, REAL* deltas, REAL* worth) {
+changes(int64 count, const REAL* x, const INDEX* indices, const REAL* values, REAL* deltas, REAL* worth) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
     deltas[i] = values[i] - x[indices[i]];
@@ -50,7 +50,7 @@ __device__ inline float32 value_of(int64 index, uint32 code, uint32 low) {
 
 // One block: where the lowest level begins, by the sum and the smallest of all magnitude bits. The lower 16 bits are 0.
 extern "C" __global__ void __launch_bounds__(THREADS)
-lowest_level(const float32* values, int64 count, int64* low) {
+lowest_level(int64 count, const float32* values, int64* low) {
     __shared__ int64 totals[THREADS], smallest[THREADS];
     int64 total = 0, least = INF_BITS;
     for (int64 i = threadIdx.x; i < count; i += THREADS) {
@@ -76,7 +76,7 @@ lowest_level(const float32* values, int64 count, int64* low) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-to_ballots(const float32* values, const INDEX* indices, int64 count, const int64* low, NUMBER* coded, float32* lows,
+to_ballots(int64 count, const float32* values, const INDEX* indices, const int64* low, NUMBER* coded, float32* lows,
            float32* rounded) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
@@ -91,7 +91,7 @@ to_ballots(const float32* values, const INDEX* indices, int64 count, const int64
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-from_ballots(const NUMBER* coded, const float32* lows, int64 count, INDEX* indices, float32* values) {
+from_ballots(int64 count, const NUMBER* coded, const float32* lows, INDEX* indices, float32* values) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
     indices[i] = (INDEX)(coded[i] / 16);

@@ -252,7 +252,7 @@ def momentum_line(args: Namespace, share: float) -> str:
             f"{args.optimizer} makes up for the steps that an entry has waited (--no-arrival takes them as they come)"
         )
     if MOMENTUM.get(args.feedback) == "global":
-        fades = fading(share) if args.matched and share and not args.leak else 0
+        fades = fading(share) if args.matched and not args.leak else 0
         fade = f", and {fades:.2%} of what waits fades in each step" if fades else ""
         late = f", less of it for sums that are late{fade} (--feedback gmc keeps all, " if args.matched else " ("
         return f"momentum {args.momentum} enters before entries are selected{late}--feedback residual leaves it to sgd)"
