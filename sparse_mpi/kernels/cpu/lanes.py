@@ -14,30 +14,68 @@ LANES = 64
 
 
 @intrinsic
-def reached(typing_context, bits, start, threshold):
-    """Compare 64 magnitudes with ``threshold``: bit j of the uint64 result is set if ``bits[start + j]`` reaches it.
+def reached(typing_context, x, start, threshold):
+    """Compare 64 magnitudes with ``threshold``: bit j of the uint64 result is set if ``x[start + j]`` reaches it.
 
-    ``bits`` is a contiguous array of signed integers, whose sign bits are ignored. It must have at least ``start + 64``
-    entries; nothing checks that.
+    ``x`` is a contiguous array of float32 or float64, and ``threshold`` magnitude bits. It must have at least
+    ``start + 64`` entries; nothing checks that.
     """
 
     def generate(context, builder, signature, arguments):
-        # Load 64 entries; only their own alignment is promised.
-        array, at, limit = arguments
-        width = signature.args[0].dtype.bitwidth
-        vector, lanes = ir.VectorType(ir.IntType(width), LANES), ir.VectorType(ir.IntType(32), LANES)
-        data = context.make_array(signature.args[0])(context, builder, array).data
-        loaded = builder.load(builder.bitcast(builder.gep(data, [at]), vector.as_pointer()))
-        loaded.align = width // 8
-        # Broadcast the threshold to all lanes.
-        nothing = ir.Constant(vector, ir.Undefined)
-        first = builder.insert_element(nothing, limit, ir.Constant(ir.IntType(32), 0))
-        limits = builder.shuffle_vector(first, nothing, ir.Constant(lanes, [0] * LANES))
-        # Clear sign bits, compare all lanes, and see the 64 bits as one integer.
-        magnitudes = builder.and_(loaded, ir.Constant(vector, [2 ** (width - 1) - 1] * LANES))
-        return builder.bitcast(builder.icmp_signed(">=", magnitudes, limits), ir.IntType(LANES))
+        x, at, threshold = arguments
+        entries = builder.load(_lanes_at(context, builder, signature.args[0], x, at), align=_alignment(signature.args[0]))
+        return _mask(builder, entries, threshold)
 
-    return types.uint64(bits, types.intp, bits.dtype), generate
+    return types.uint64(x, types.intp, _bits(x)), generate
+
+
+@intrinsic
+def added(typing_context, x, start, threshold, more):
+    """Add 64 entries of ``more`` to those of ``x`` in place, and compare the sums as `reached` does."""
+
+    def generate(context, builder, signature, arguments):
+        x, at, threshold, more = arguments
+        kind, other = signature.args[0], signature.args[3]
+        place = _lanes_at(context, builder, kind, x, at)
+        entries = builder.load(place, align=_alignment(kind))
+        terms = builder.load(_lanes_at(context, builder, other, more, at), align=_alignment(other))
+        if other.dtype.bitwidth < kind.dtype.bitwidth:
+            terms = builder.fpext(terms, entries.type)
+        sums = builder.fadd(entries, terms)
+        builder.store(sums, place, align=_alignment(kind))
+        return _mask(builder, sums, threshold)
+
+    return types.uint64(x, types.intp, _bits(x), more), generate
+
+
+def _bits(array):
+    """Return the type of the bits of entries of such an array."""
+    return types.int64 if array.dtype == types.float64 else types.int32
+
+
+def _alignment(array):
+    """Return the bytes at whose multiples entries of such an array stand: no more is promised."""
+    return array.dtype.bitwidth // 8
+
+
+def _lanes_at(context, builder, kind, array, at):
+    """Return the address of the 64 entries of ``array`` from ``at`` on, as a pointer to a vector."""
+    entry = ir.DoubleType() if kind.dtype == types.float64 else ir.FloatType()
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [at]), ir.VectorType(entry, LANES).as_pointer())
+
+
+def _mask(builder, entries, threshold):
+    """Return one bit for each of 64 entries, set where its magnitude bits reach ``threshold``."""
+    vector, lanes = ir.VectorType(threshold.type, LANES), ir.VectorType(ir.IntType(32), LANES)
+    # Broadcast the threshold to all lanes.
+    nothing = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(nothing, threshold, ir.Constant(ir.IntType(32), 0))
+    limits = builder.shuffle_vector(first, nothing, ir.Constant(lanes, [0] * LANES))
+    # Clear sign bits, compare all lanes, and see the 64 bits as one integer.
+    no_sign = ir.Constant(vector, [2 ** (threshold.type.width - 1) - 1] * LANES)
+    magnitudes = builder.and_(builder.bitcast(entries, vector), no_sign)
+    return builder.bitcast(builder.icmp_signed(">=", magnitudes, limits), ir.IntType(LANES))
 
 
 @intrinsic

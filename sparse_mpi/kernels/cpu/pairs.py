@@ -11,8 +11,8 @@ import numpy as np
 from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.cpu.counts import count
-from sparse_mpi.kernels.cpu.lanes import LANES, lowest
-from sparse_mpi.kernels.cpu.passes import TILE, append, bits_of, compiled
+from sparse_mpi.kernels.cpu.lanes import LANES, lowest, reached
+from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of, compiled
 
 # Merge pairs of index and value that came from several ranks, one ascending run after the other.
 
@@ -474,10 +474,12 @@ def _candidates(line, magnitude, threshold, k, indices, found):
     Entries that reach the threshold are appended. Whenever they have become many, only the k largest stay, and the
     threshold is raised above the k-th, so that most of the row is compared but not copied.
     """
-    count = 0
+    count, whole = 0, line.size - line.size % LANES
     for lo in range(0, line.size, LANES):
-        part = line[lo : lo + LANES]
-        count = append(part, bits_of(part), threshold, lo, count, indices, found)
+        if lo < whole:
+            count = append_marked(line, lo, reached(line, lo, threshold), 0, count, indices, found)
+        else:
+            count = append_rest(line, whole, threshold, 0, count, indices, found)
         if count > indices.size - LANES:
             kth, ties = kth_of(found[:count], magnitude, k)
             keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices[:k], found[:k])

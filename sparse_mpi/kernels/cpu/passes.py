@@ -12,7 +12,7 @@ from numba.extending import overload
 from sparse_mpi.arrays import Array, bits_type, index_dtype, wide_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS
-from sparse_mpi.kernels.cpu.lanes import LANES, lowest, reached
+from sparse_mpi.kernels.cpu.lanes import LANES, added, lowest, reached
 
 TILE = 2048  # entries worked on at once: two tiles stay in the first-level cache
 
@@ -96,6 +96,8 @@ def _widened_float16(part, scratch):
 
 
 EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
+GROUPS = 16  # groups of 64 that are added before their entries are looked for
+STRETCH = GROUPS * LANES
 ONE = np.uint64(1)
 
 Found = tuple[Array, Array]
@@ -214,7 +216,7 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
     for lo in range(0, x.size, TILE):
         part = widened(x[lo : lo + TILE], scratch)
         if count <= room:
-            count = append(part, bits_of(part), threshold, offset + lo, count, indices, values)
+            count = append(part, threshold, offset + lo, count, indices, values)
         elif count <= most:
             count += _count(bits_of(part), threshold)
         else:
@@ -224,42 +226,63 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
 
 @compiled
 def _accumulate_select(residual, gradient, scratch, threshold, room, most, offset, indices, values):
-    """Add and scan tile by tile, while a tile is in the first-level cache; all tiles are added. See `Scan`."""
-    count = 0
-    for lo in range(0, residual.size, TILE):
-        acc, part = residual[lo : lo + TILE], widened(gradient[lo : lo + TILE], scratch)
-        for i in range(acc.size):
-            acc[i] += part[i]
+    """Add and scan in one pass; all of ``gradient`` is added. See `Scan`.
+
+    Of a stretch all groups are added before their marked entries are looked for: beyond so many branches the processor
+    would not read ahead.
+    """
+    count, masks = 0, np.empty(GROUPS, np.uint64)
+    for lo in range(0, residual.size, STRETCH):
+        acc, more = residual[lo : lo + STRETCH], widened(gradient[lo : lo + STRETCH], scratch)
+        groups = acc.size // LANES
+        for group in range(groups):
+            masks[group] = added(acc, group * LANES, threshold, more)
+        for at in range(groups * LANES, acc.size):
+            acc[at] += more[at]
         if count <= room:
-            count = append(acc, bits_of(acc), threshold, offset + lo, count, indices, values)
+            for group in range(groups):
+                count = append_marked(acc, group * LANES, masks[group], offset + lo, count, indices, values)
+            count = append_rest(acc, groups * LANES, threshold, offset + lo, count, indices, values)
         elif count <= most:
             count += _count(bits_of(acc), threshold)
     return count
 
 
 @compiled
-def append(x, bits, threshold, offset, count, indices, values):
-    """Append the pairs of ``x`` that reach the threshold to the ``count`` pairs there are; return their new number.
-
-    At the densities of interest most groups of 64 entries have at most `EXPECTED` of them. So many pairs are written
-    unconditionally, without a branch that could be mispredicted; ``count`` moves on only for those that exist.
-    """
+def append(x, threshold, offset, count, indices, values):
+    """Append the pairs of ``x`` that reach the threshold to the ``count`` pairs there are; return their new number."""
     whole = x.size - x.size % LANES
     for lo in range(0, whole, LANES):
-        mask = reached(bits, lo, threshold)
-        for _ in range(EXPECTED):
-            at = lo + (lowest(mask) & (LANES - 1))
-            indices[count] = offset + at
-            values[count] = x[at]
-            count += mask != 0
-            mask &= mask - ONE
-        while mask != 0:
-            at = lo + lowest(mask)
-            indices[count] = offset + at
-            values[count] = x[at]
-            count += 1
-            mask &= mask - ONE
-    # The entries after the last whole group.
+        count = append_marked(x, lo, reached(x, lo, threshold), offset, count, indices, values)
+    return append_rest(x, whole, threshold, offset, count, indices, values)
+
+
+@compiled
+def append_marked(x, lo, mask, offset, count, indices, values):
+    """Append those of the 64 entries of ``x`` from ``lo`` on whose bits are set in ``mask``.
+
+    At the densities of interest most groups of 64 have at most `EXPECTED` of them. So many pairs are written
+    unconditionally, without a branch that could be mispredicted; ``count`` moves on only for those that exist.
+    """
+    for _ in range(EXPECTED):
+        at = lo + (lowest(mask) & (LANES - 1))
+        indices[count] = offset + at
+        values[count] = x[at]
+        count += mask != 0
+        mask &= mask - ONE
+    while mask != 0:
+        at = lo + lowest(mask)
+        indices[count] = offset + at
+        values[count] = x[at]
+        count += 1
+        mask &= mask - ONE
+    return count
+
+
+@compiled
+def append_rest(x, whole, threshold, offset, count, indices, values):
+    """Append those of the entries after the last ``whole`` group that reach the threshold."""
+    bits = bits_of(x)
     magnitude = np.iinfo(bits.dtype).max
     for at in range(whole, x.size):
         if (bits[at] & magnitude) >= threshold:
