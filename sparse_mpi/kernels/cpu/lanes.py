@@ -1,4 +1,4 @@
-"""Numba intrinsics for what its loops do not compile to: 64 comparisons into one mask, unaligned words, copies, casts.
+"""Numba intrinsics for what its loops do not compile to: 64 comparisons at once, unaligned words, casts, prefetches.
 
 The LLVM IR names no instruction set: LLVM maps vectors of 64 lanes to whatever registers the processor has.
 """
@@ -23,7 +23,8 @@ def reached(typing_context, x, start, threshold):
 
     def generate(context, builder, signature, arguments):
         x, at, threshold = arguments
-        entries = builder.load(_lanes_at(context, builder, signature.args[0], x, at), align=_alignment(signature.args[0]))
+        kind = signature.args[0]
+        entries = builder.load(_lanes_at(context, builder, kind, x, at), align=_alignment(kind))
         return _mask(builder, entries, threshold)
 
     return types.uint64(x, types.intp, _bits(x)), generate
@@ -119,6 +120,24 @@ def store_word(typing_context, buffer, at, word):
         return context.get_dummy_value()
 
     return types.void(buffer, types.intp, types.uint64), generate
+
+
+@intrinsic
+def prefetch(typing_context, x, at):
+    """Have the cache line of ``x[at]`` fetched, to be read and written soon; the program does not wait for it."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        flag, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+        written, near, of_data = (ir.Constant(flag, value) for value in (1, 3, 1))
+        builder.call(
+            builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind), [place, written, near, of_data]
+        )
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp), generate
 
 
 @intrinsic
