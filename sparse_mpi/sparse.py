@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 import numpy as np
 
 from sparse_mpi import arrays, kernels
-from sparse_mpi.arrays import A, Array, Flattens, namespace, to_host
+from sparse_mpi.arrays import A, Array, Flattens, namespace
 
 if TYPE_CHECKING:
 
@@ -108,10 +108,13 @@ def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
     return SparseVector(join(indices), join(values), sizes[0])
 
 
-def take(vector: SparseVector, chosen: Array | slice) -> SparseVector:
-    """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose."""
+def take(vector: SparseVector, chosen: Array | slice, count: int | None = None) -> SparseVector:
+    """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose.
+
+    A mask chooses ``count``, where that is known: then the host waits for no device.
+    """
     if not isinstance(chosen, slice) and chosen.dtype == bool:
-        return SparseVector(*kernels.of(chosen).compress(vector.indices, vector.values, chosen), vector.size)
+        return SparseVector(*kernels.of(chosen).compress(vector.indices, vector.values, chosen, count), vector.size)
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
 
 
@@ -126,15 +129,19 @@ def contains(vector: SparseVector, indices: Array) -> Array:
     return kernels.of(indices).contains(vector.indices, indices)
 
 
-def split_counts(vector: SparseVector, boundaries: Array) -> np.ndarray:
-    """Count the entries of each region ``[boundaries[q], boundaries[q + 1])``: ``(P,)`` int64, on the host.
+def split_counts(vector: SparseVector, boundaries: np.ndarray) -> Any:
+    """Count the entries of each region ``[boundaries[q], boundaries[q + 1])``.
 
     The ``boundaries`` ``(P + 1,)`` ascend. Because indices ascend too, the entries of a region are one slice of the
     vector, and the counts say where to cut it.
+
+    Returns:
+        ``(P,)`` int64 on the host; of a device what `numpy.asarray` makes that of, which waits. So whoever waits for
+        what is sent to whom waits once.
     """
-    xp = namespace(vector.indices)
-    cuts = xp.searchsorted(vector.indices, xp.asarray(boundaries, vector.indices.dtype))
-    return np.diff(to_host(cuts)).astype(np.int64)
+    if len(vector.indices) == vector.size:  # it has every index
+        return np.diff(boundaries)
+    return kernels.of(vector.indices).split_counts(vector.indices, boundaries)
 
 
 def equal_boundaries(size: int, ranks: int) -> np.ndarray:

@@ -27,7 +27,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, Reduction, Traits
-from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split_reduce, stages
+from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split, split_reduce, stages
 from sparse_mpi.algorithms.global_threshold import (
     Bracket,
     Counted,
@@ -40,6 +40,7 @@ from sparse_mpi.algorithms.global_threshold import (
     narrowed,
     result_mask,
     search,
+    share_counts,
     sum_counts,
     sum_type,
 )
@@ -99,10 +100,14 @@ class Owners:
         """Return the boundaries ``(P + 1,)`` int64 of the ranks' numbers."""
         return np.arange(self.ranks + 1, dtype=np.int64) * self.width
 
-    def numbered(self, vector: SparseVector) -> SparseVector:
-        """Return the entries by ascending number, as a vector of all numbers."""
-        numbers, values = kernels.of(vector.values).deal(vector.indices, vector.values, self.size, self.ranks)
-        return SparseVector(numbers, values, self.width * self.ranks)
+    def numbered(self, vector: SparseVector) -> tuple[SparseVector, np.ndarray]:
+        """Return the entries by ascending number, as a vector of all numbers, and how many each rank owns ``(P,)``.
+
+        Those that are zero are left out.
+        """
+        passes, (indices, values, size) = kernels.of(vector.values), vector
+        numbers, values, counts = passes.deal(indices, values, size, self.ranks)
+        return SparseVector(numbers, values, self.width * self.ranks), counts
 
     def indices(self, numbers: Array) -> Array:
         """Return the indices ``(m,)`` of these ``numbers`` ``(m,)``, in their order."""
@@ -139,13 +144,12 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> Spa
     Args:
         candidates: the entries to vote for.
         my_vote_sum: ``(n,)``, the sums of this rank's earlier votes.
-        votes: the most votes. Entries whose vote would be zero get none.
+        votes: the most votes. Some may be zero, which are none.
     """
     xp, passes = namespace(my_vote_sum), kernels.of(my_vote_sum)
     deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
     chosen, _ = passes.truncate(xp.arange(len(deltas), dtype=np.int32), worth, votes)
-    changed = all_at_least(deltas[chosen], NOT_ZERO)
-    return SparseVector(candidates.indices[chosen[changed.indices]], changed.values, candidates.size)
+    return SparseVector(candidates.indices[chosen], deltas[chosen], candidates.size)
 
 
 def may_vote(indices: Array, place: int, ranks: int, share: float) -> Array:
@@ -202,8 +206,9 @@ def cut_by_votes(
     # The fast path: candidates around the predicted threshold, counted among the sums that reach the lowest of them.
     if near:
         candidates = np.unique(np.maximum(predictor.candidates(NEARBY, bracket.high), NOT_ZERO))
-        reaching = all_at_least(sums, int(candidates[0]))
-        totals, by_rank = _counts(reaching.values, candidates, k, comm)
+        counts, found = kernels.of(sums).count_select(sums, candidates)
+        reaching = SparseVector(*found, len(sums))
+        totals, by_rank = _totals(counts, k, comm)
         bracket = narrowed(candidates, totals, k, bracket, NOT_ZERO)
         predictor = predictor.respaced(candidates, totals, k, octave)
         if bracket.settled(resolution) and bracket.ends_at(candidates):
@@ -222,15 +227,15 @@ def cut_by_votes(
         predictor = predictor.updated(bracket.low, octave)
 
     mask, counts = result_mask(reaching.values, counted, k, comm.rank)
-    return take(reaching, mask), counts, predictor
+    return take(reaching, mask, int(counts[comm.rank])), counts, predictor
 
 
-def _counts(values: Array, candidates: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return how many sums of all ranks reach each of the candidates ``(m,)``, and of each, ``(P, m)``, if gathered."""
+def _totals(counts: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the sums ``(m,)`` of the ``counts`` ``(m,)`` of all ranks, and those of each, ``(P, m)``, if gathered."""
     if comm.size <= GATHERED:
-        by_rank, _ = gather_counts(values, candidates, k, comm)
+        by_rank, _ = share_counts(counts, k, comm)
         return by_rank.sum(axis=0), by_rank
-    return sum_counts(values, candidates, k, comm), None
+    return sum_counts(counts, k, comm), None
 
 
 def _rank_counts(values: Array, k: int, comm: Comm, bracket: Bracket) -> RankCounts:
@@ -397,18 +402,18 @@ class Elect(Algorithm):
         if share > least:
             place = (comm.rank + state.turn) % comm.size
             candidates = take(candidates, may_vote(candidates.indices, place, comm.size, least / share))
-        ballots = owners.numbered(vote_deltas(candidates, my_vote_sum, votes))
+        ballots, owned = owners.numbered(vote_deltas(candidates, my_vote_sum, votes))
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
-        counted, cast, _ = split_reduce(ballots, owners.boundaries, radix, BALLOTS, comm)
+        received, _, cast, _ = split(ballots, owned, owners.boundaries, radix, BALLOTS, comm)
         passes.add(my_vote_sum, owners.indices(cast.indices), cast.values)
         first = comm.rank * owners.width
-        passes.add(all_vote_sum, counted.indices - first, counted.values)
+        passes.add_merged(all_vote_sum, received.indices - first, received.values)
 
         # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
         elected, counts, threshold = cut_by_votes(all_vote_sum, k, state.threshold, comm)
         regions = regions_of(owners.boundaries)
-        winners = elected._replace(indices=elected.indices.astype(counted.indices.dtype) + first, size=counted.size)
+        winners = SparseVector(elected.indices.astype(ballots.indices.dtype) + first, elected.values, ballots.size)
         passes.clear(all_vote_sum, elected.indices)
 
         # Balance: where chance or design gave one rank far more winners than the mean, share them out equally.

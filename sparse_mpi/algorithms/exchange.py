@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from math import ceil, sqrt
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -247,24 +247,56 @@ def split_reduce(
 ) -> tuple[SparseVector, SparseVector, int]:
     """Send every part of a selection to the rank that owns its region, and add up what arrives in one's own.
 
-    Args:
-        selected: this rank's selection.
-        boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])`` and owned by rank q.
-        radix: groups into which a stage divides the ranks; None: as many as there are ranks, which makes one stage.
-        wire: the message format. What a stage's rounding takes away is not in the sums, and stays the debt of the
-            rank that rounded.
-        comm: the ranks in the order of their regions.
+    See `split` for the arguments.
 
     Returns:
         The sum of all selections in this rank's region; this rank's contribution to the sums of all regions; and how
         many entries it had to add up, in all stages.
     """
+    received, senders, contributed, added = split(selected, None, boundaries, radix, wire, comm)
+    return _added_up(received, senders, boundaries[comm.rank : comm.rank + 2]), contributed, added
+
+
+class Arrived(NamedTuple):
+    """What the last stage of a `split` brought, and what all stages did."""
+
+    received: SparseVector  # message after message, in the rank order of their senders
+    senders: int  # of these messages
+    contributed: SparseVector  # this rank's contribution to the sums of all regions
+    added: int  # entries that there were to add up, in all stages
+
+
+def split(
+    selected: SparseVector,
+    counts: Any,
+    boundaries: np.ndarray,
+    radix: int | None,
+    wire: WireFormat,
+    comm: Comm,
+) -> Arrived:
+    """Send every part of a selection to the rank that owns its region; what arrives last is not added up.
+
+    Args:
+        selected: this rank's selection.
+        counts: ``(P,)`` int64, how many of its entries lie in each region, where that is known.
+        boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])`` and owned by rank q.
+        radix: groups into which a stage divides the ranks; None: as many as there are ranks, which makes one stage.
+        wire: the message format. What a stage's rounding takes away is not in the sums, and stays the debt of the
+            rank that rounded.
+        comm: the ranks in the order of their regions.
+    """
     first, last = 0, comm.size  # the ranks that work on the same stretch of indices as this one
-    partial, contributed, added = selected, None, 0
+    partial, senders, contributed, added = selected, 1, None, 0
     while contributed is None or last - first > 1:
         # Divide these ranks into groups, and cut the partial sums into a message for each group's regions.
         groups = divided(first, last, radix)
-        packed = wire.pack(partial, split_counts(partial, boundaries[groups]), regions_of(boundaries[groups]))
+        if contributed is not None:
+            partial, counts = _added_up(partial, senders, boundaries[[first, last]]), None
+        if counts is None:
+            parts = split_counts(partial, boundaries[groups])
+        else:
+            parts = np.add.reduceat(counts, groups[:-1])
+        packed = wire.pack(partial, parts, regions_of(boundaries[groups]))
 
         # Exchange: every group collects what lies in its regions. With a group for each rank it is one all-to-all.
         own = int(np.searchsorted(groups, comm.rank, side="right")) - 1
@@ -282,9 +314,9 @@ def split_reduce(
         elif not wire.lossless:
             contributed = subtract(contributed, subtract(partial, packed.vector))
 
-        # Reduce: add up the messages in the rank order of their senders, and go on within the own group.
-        partial, added = _added_up(received, senders, region), added + len(received.indices)
-    return partial, contributed, added
+        # Go on within the own group, whose messages are added up in the rank order of their senders.
+        partial, added = received, added + len(received.indices)
+    return Arrived(partial, senders, contributed, added)
 
 
 def _added_up(received: SparseVector, messages: int, region: np.ndarray) -> SparseVector:
@@ -330,7 +362,7 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
         The messages that this rank has to add up, in the rank order of their senders, and the length of each.
     """
     # Cut the buffer into messages; the one for the own group stays here.
-    messages = cut_messages(packed.buffer, packed.lengths)
+    messages = cut_messages(packed.buffer, np.asarray(packed.lengths))
     arrived = {comm.rank: messages[own]}
     for there, dest, sources in partners(groups, comm.rank):
         for to, source in zip_longest([dest], sources):

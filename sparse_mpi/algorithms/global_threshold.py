@@ -85,17 +85,22 @@ def gather_counts(
     Returns:
         The counts, ``(P, len(thresholds))`` int64; and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
-    last, kind = np.iinfo(bits_type(values)).max, count_type(k)
+    last = np.iinfo(bits_type(values)).max
     counts = np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
+    return share_counts(counts, k, comm, *piggyback)
+
+
+def share_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gather the ``counts`` ``(m,)`` of every rank; see `gather_counts`."""
+    m, kind = len(counts), count_type(k)
     row = [*np.minimum(counts, k + 1), *np.minimum(np.array(piggyback, np.int64), 255)]
     rows = comm.allgather(np.array(row, kind), control=True).astype(np.int64)
-    m = len(thresholds)
     return rows[:, :m], rows[:, m:].sum(axis=1)
 
 
-def sum_counts(values: Array, thresholds: np.ndarray, k: int, comm: Comm) -> np.ndarray:
-    """Return how many entries of all ranks reach each threshold, ``(m,)`` int64; above k, any number above k."""
-    counts = np.minimum(kernels.of(values).count(values, thresholds), k + 1)
+def sum_counts(counts: np.ndarray, k: int, comm: Comm) -> np.ndarray:
+    """Return the sums of the ``counts`` ``(m,)`` of all ranks, int64; above k, any number above k."""
+    counts = np.minimum(counts, k + 1)
     return comm.allreduce(counts.astype(sum_type(k, comm.size)), control=True).astype(np.int64)
 
 
@@ -354,7 +359,7 @@ def search(
         candidates = np.union1d([lowest], candidates)
     # Count and narrow until magnitudes inside the bracket tie.
     while True:
-        totals = sum_counts(values, candidates, k, comm)
+        totals = sum_counts(kernels.of(values).count(values, candidates), k, comm)
         bracket = narrowed(candidates, totals, k, bracket, lowest)
         if bracket.settled(resolution):
             return bracket

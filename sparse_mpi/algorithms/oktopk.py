@@ -187,7 +187,7 @@ class OkTopk(Algorithm):
         # Threshold: about k of all sums reach the global threshold, and they are the result.
         load = reduction_load(added, k)
         chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, piggyback=load)
-        results, regions = take(summed, chosen), regions_of(boundaries)
+        results, regions = take(summed, chosen, int(counts[ring.rank])), regions_of(boundaries)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
         if counts.max() > imbalance_limit(counts.mean(), self.trigger):

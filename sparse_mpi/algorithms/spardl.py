@@ -211,7 +211,7 @@ class SparDL(Algorithm):
         stop, gap = comm.size, 1 << (comm.size - 1).bit_length() >> 1
         while gap:
             # Cut off the regions that are nearer to another rank, and prune them to their share of k.
-            near = int(split_counts(held, starts[[0, gap]])[0])
+            near = int(np.asarray(split_counts(held, starts[[0, gap]]))[0])
             leaving = take(held, slice(near, None))
             kept = _moved(self._pruned(leaving, starts[gap : stop + 1], k), -starts[gap])
             # Send them there; whoever prunes and rounds keeps the difference.
@@ -242,7 +242,9 @@ class SparDL(Algorithm):
         """Return what may stay of the entries in the regions that ``starts`` bounds, in index order."""
         edges = starts if self.prune == "block" else starts[[0, -1]]
         parts, at = [], 0
-        for count, width in zip(split_counts(leaving, edges).tolist(), np.diff(edges).tolist(), strict=True):
+        for count, width in zip(
+            np.asarray(split_counts(leaving, edges)).tolist(), np.diff(edges).tolist(), strict=True
+        ):
             parts.append(truncate(take(leaving, slice(at, at + count)), self._most(k, width, leaving.size)))
             at += count
         return concatenate(parts)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace, widened
-from sparse_mpi.kernels.base import MESSAGE, MISCOUNTED, SKETCH, SKETCHED_ROWS, MalformedMessage, Moments
+from sparse_mpi.kernels.base import MESSAGE, MISCOUNTED, SKETCH, SKETCHED_ROWS, MalformedMessage, Moments, Number
 from sparse_mpi.kernels.levels import (
     from_ballots,
     from_int8,
@@ -27,17 +27,20 @@ __all__ = [
     "accumulate",
     "accumulate_select",
     "add",
+    "add_merged",
     "add_rows",
     "changes",
     "clear",
     "compress",
     "contains",
     "count",
+    "count_select",
     "deal",
     "follow_squares",
     "from_ballots",
     "from_int8",
     "from_levels",
+    "from_pairs",
     "gather",
     "histogram",
     "kth_bin",
@@ -50,6 +53,8 @@ __all__ = [
     "read_messages",
     "select",
     "sketch",
+    "smallest",
+    "split_counts",
     "subtract",
     "subtract_dense",
     "to_ballots",
@@ -58,6 +63,7 @@ __all__ = [
     "to_int2",
     "to_int4",
     "to_int8",
+    "to_pairs",
     "top_k_rows",
     "truncate",
     "undeal",
@@ -71,6 +77,17 @@ def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
     bins = thresholds.astype(bits.dtype).searchsorted(bits, side="right")
     counts = np.bincount(bins, minlength=len(thresholds) + 1)
     return counts[::-1].cumsum()[::-1][1:]
+
+
+def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
+    """See `base.Kernels.count_select`."""
+    found = np.flatnonzero(magnitude_bits(x) >= thresholds[0])
+    return count(x[found], thresholds), (found.astype(index_dtype(len(x))), x[found])
+
+
+def smallest(values: Array) -> Number:
+    """See `base.Kernels.smallest`."""
+    return int(magnitude_bits(values).min())
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
@@ -179,6 +196,11 @@ def add(x: Array, indices: Array, values: Array) -> None:
     x[indices] += values
 
 
+def add_merged(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.add_merged`."""
+    add(x, *merge(indices, values, len(x)))
+
+
 def subtract(x: Array, indices: Array, values: Array) -> None:
     """See `base.Kernels.subtract`."""
     xp = namespace(x)
@@ -256,9 +278,26 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     return indices[keep], values[keep]
 
 
-def compress(indices: Array, values: Array, chosen: Array) -> tuple[Array, Array]:
+def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
     """See `base.Kernels.compress`."""
     return indices[chosen], values[chosen]
+
+
+def split_counts(indices: Array, boundaries: np.ndarray) -> np.ndarray:
+    """See `base.Kernels.split_counts`."""
+    return np.diff(indices.searchsorted(boundaries.astype(indices.dtype)))
+
+
+def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
+    """See `base.Kernels.to_pairs`."""
+    columns = [column.view(unit).reshape(len(column), column.itemsize // unit.itemsize) for column in (indices, values)]
+    return np.concatenate(columns, axis=1)
+
+
+def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
+    """See `base.Kernels.from_pairs`."""
+    split = index.itemsize // pairs.itemsize
+    return pairs[:, :split].copy().view(index).reshape(-1), pairs[:, split:].copy().view(value).reshape(-1)
 
 
 def contains(indices: Array, sought: Array) -> Array:
@@ -284,17 +323,17 @@ def _first(rounds: Array, ranks: int) -> Array:
     return ((fractions(rounds) * np.uint32(ranks)) >> np.uint32(16)).astype(rounds.dtype)
 
 
-def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array]:
+def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
     """See `base.Kernels.deal`."""
-    width = -(-size // ranks)
-    indices = indices.astype(index_dtype(width * ranks), copy=False)
+    width, nonzero = -(-size // ranks), values != 0
+    indices, values = indices[nonzero].astype(index_dtype(width * ranks), copy=False), values[nonzero]
     rounds = indices // ranks
     owners = indices - rounds * ranks + _first(rounds, ranks)
     owners -= ranks * (owners >= ranks)
     numbers = owners * width + rounds
     # Indices ascend, and so do the numbers of each owner.
     order = owners.astype(np.uint16).argsort(kind="stable")
-    return numbers[order], values[order]
+    return numbers[order], values[order], np.bincount(owners, minlength=ranks)
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:

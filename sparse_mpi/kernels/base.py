@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +19,25 @@ class Moments(NamedTuple):
     logs: float  # of ln |x|, over the entries that are not zero
     nonzero: int
     largest: float  # |x|, 0 where there is none
+
+
+class Later:
+    """A whole number that is being found out, on a device for example; ``int()`` waits for it."""
+
+    def __init__(self, find: Callable[[], int]) -> None:
+        self._find: Callable[[], int] | None = find
+        self._number = 0
+
+    def __int__(self) -> int:
+        if self._find is not None:
+            self._number, self._find = self._find(), None  # and what it was found in is kept no longer
+        return self._number
+
+    def __deepcopy__(self, _: object) -> int:
+        return int(self)
+
+
+Number = int | Later
 
 
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
@@ -76,6 +95,12 @@ class Kernels(Protocol):
 
     def count(self, x: Array, thresholds: np.ndarray) -> np.ndarray:
         """Count the entries that reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host."""
+
+    def count_select(self, x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
+        """Return `count` at the ascending ``thresholds`` ``(t,)``, t >= 1, and `select` at the lowest."""
+
+    def smallest(self, values: Array) -> Number:
+        """Find the least magnitude bits of ``values`` ``(m,)``, contiguous, of float32 or float64, m >= 1."""
 
     def histogram(self, x: Array, shift: int, prefix: int, width: int) -> Array:
         """Count entries by the ``width`` magnitude bits that follow ``prefix``: ``(2**width,)`` int64, where ``x`` is.
@@ -164,6 +189,9 @@ class Kernels(Protocol):
     def gather(self, x: Array, indices: Array) -> Array:
         """Return ``x[indices]`` ``(m,)``."""
 
+    def add_merged(self, x: Array, indices: Array, values: Array) -> None:
+        """Add pairs of several ranks to ``x`` in place: those of an index are added up first, as `merge` does."""
+
     def clear(self, x: Array, indices: Array) -> None:
         """Set ``x[indices]`` to 0 in place."""
 
@@ -190,8 +218,24 @@ class Kernels(Protocol):
         taken. With ``reuse`` the arguments may be overwritten.
         """
 
-    def compress(self, indices: Array, values: Array, chosen: Array) -> tuple[Array, Array]:
-        """Return those pairs of ``indices`` and ``values`` ``(m,)`` that the mask ``chosen`` ``(m,)`` chooses."""
+    def compress(self, indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
+        """Return those pairs of ``indices`` and ``values`` ``(m,)`` that the mask ``chosen`` ``(m,)`` chooses.
+
+        They are ``count``, where that is known: then the host waits for no device.
+        """
+
+    def split_counts(self, indices: Array, boundaries: np.ndarray) -> np.typing.ArrayLike:
+        """Count the ascending ``indices`` in each region between the ascending ``boundaries`` ``(P + 1,)`` int64.
+
+        Returns:
+            ``(P,)`` int64 on the host. Of a device it is what `numpy.asarray` makes that of, which waits.
+        """
+
+    def to_pairs(self, indices: Array, values: Array, unit: np.dtype) -> Array:
+        """Return pairs ``(m, w)`` as rows of integers of type ``unit``: those of the index, then those of the value."""
+
+    def from_pairs(self, pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
+        """Invert `to_pairs`: return indices and values ``(m,)`` of these types, in new arrays."""
 
     def contains(self, indices: Array, sought: Array) -> Array:
         """Return a mask ``(m,)`` of those of ``sought`` ``(m,)`` that are among ``indices``; both ascend."""
@@ -251,20 +295,22 @@ class Kernels(Protocol):
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
         """Return the values ``(n,)`` float32 that `to_int4` (``bits`` 4) or `to_int2` (2) has rounded to; else NaN."""
 
-    def deal(self, indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array]:
+    def deal(self, indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
         """Deal indices out to ranks, and order them, with their ``values`` ``(m,)``, by the numbers that they get.
+
+        Those whose value is zero are left out.
 
         Each round deals out as many neighbouring indices as there are ranks, one to each, and begins at a rank that a
         hash of its number chooses. The index that rank q gets in round r has the number ``q * ceil(size / ranks) + r``.
 
         Args:
             indices: ``(m,)`` ascending, below ``size``.
-            values: of any type.
+            values: float32 or float64.
             size: n.
             ranks: P, below 2^16.
 
         Returns:
-            The numbers ``(m,)``, ascending, and the values in their order.
+            The numbers, ascending; the values in their order; and how many each rank gets, ``(P,)`` int64 on the host.
         """
 
     def undeal(self, numbers: Array, size: int, ranks: int) -> Array:

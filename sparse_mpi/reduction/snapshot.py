@@ -19,6 +19,7 @@ from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback.base import whole_state
+from sparse_mpi.kernels.base import Later
 from sparse_mpi.reduction.engine import Engine
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reduction.policy import Budget, Policy
@@ -27,7 +28,7 @@ from sparse_mpi.sparse import Layout
 VERSION = 3  # of the schema; states of releases 0.1 and 0.2 have none
 BUDGET = "budget"  # the key of what its controller needs to go on
 DTYPE = "dtype"  # of the acc that the algorithm's state is of
-LEAVES = (np.ndarray, str, (bool, int, float, np.generic))  # the kinds of what a state holds
+LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of what a state holds
 
 
 class Snapshot:

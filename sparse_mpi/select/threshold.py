@@ -21,8 +21,9 @@ from math import isfinite, sqrt
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, is_device, magnitude_bits
+from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice, check_range, check_whole
+from sparse_mpi.kernels.base import Later, Number
 from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate
 from sparse_mpi.select.exact import largest
 from sparse_mpi.sparse import Layout, SparseVector, all_at_least, at_least, truncate
@@ -110,11 +111,11 @@ MOST = Fraction(5, 4)  # times k: above it the published program raises its thre
 class ThresholdState:
     """The state of the selector from step to step; ``age`` and ``k`` serve the published rule only."""
 
-    threshold: int = 0  # magnitude bits to try next; 0 before the first step, 1 where few entries are not zero
+    threshold: Number = 0  # magnitude bits to try next; 0 before the first step, 1 where few entries are not zero
     margin: float = 1 / 16  # octaves that it lies below the k-th magnitude that is expected
     age: int = 0  # steps since the threshold was last computed exactly
     k: int = 0  # the number of entries for which it was computed
-    kth: int = 0  # magnitude bits of the last k-th magnitude
+    kth: Number = 0  # magnitude bits of the last k-th magnitude
 
 
 @dataclass(frozen=True)
@@ -155,40 +156,45 @@ class Threshold(Selector):
         if self.refresh == "exact":
             accumulate(x, add)
             return self._select_stale(x, k, state)
-        return self._from_passed(x, k, state, at_least(x, max(state.threshold, NOT_ZERO), k + k // 2, add))
+        threshold = int(state.threshold)  # a device has told it long ago
+        return self._from_passed(x, k, state, threshold, at_least(x, max(threshold, NOT_ZERO), k + k // 2, add))
 
     def _from_passed(
-        self, x: Array, k: int, state: ThresholdState, passed: SparseVector | None
+        self, x: Array, k: int, state: ThresholdState, threshold: int, passed: SparseVector | None
     ) -> tuple[SparseVector, ThresholdState]:
         """Select the k largest of the entries that passed the threshold, or of all if these are too few or too many.
 
         Args:
             x: ``(n,)``.
             k: entries to select.
-            state: whose threshold they passed.
+            state: of the step before.
+            threshold: its threshold, which they passed.
             passed: the entries of ``x`` that reach it; None if they are more than 3k/2.
         """
         if passed is None:
             selected, change = largest(x, k), 1 / 2
-        elif (reached := len(passed.indices)) < k and state.threshold > NOT_ZERO:
+        elif (reached := len(passed.indices)) < k and threshold > NOT_ZERO:
             selected, change = largest(x, k), 3 / 2
         else:  # enough, or all that are not zero
             change = 3 / 4 if 4 * reached > 5 * k else 1.0
             selected = truncate(passed, k, reuse=True)
         margin = state.margin
-        if state.threshold:
+        if threshold:
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
         if len(selected.indices) < k:  # all that are not zero: they are to be found again in one pass
             return selected, ThresholdState(NOT_ZERO, margin)
-        kth = _smallest(selected.values)
-        expected = _following(state.kth, kth, k, x.dtype)
-        below = int(margin * (1 << np.finfo(x.dtype).nmant))
-        return selected, ThresholdState(max(expected - below, NOT_ZERO), margin, kth=kth)
+        kth, below = kernels.of(selected.values).smallest(selected.values), int(margin * (1 << np.finfo(x.dtype).nmant))
+
+        def expected() -> int:
+            return max(_following(int(state.kth), int(kth), k, x.dtype) - below, NOT_ZERO)
+
+        # Where the host would wait for a device, it does so in the next step, when the number has long been there
+        return selected, ThresholdState(Later(expected) if isinstance(kth, Later) else expected(), margin, kth=kth)
 
     def _select_stale(self, x: Array, k: int, state: ThresholdState) -> tuple[SparseVector, ThresholdState]:
         """Select by the published rule: the entries of ``x`` ``(n,)`` that reach the stale threshold, at least one."""
         rule = StaleRule(self.period, self.nudge, MOST)
-        threshold, age = state.threshold, state.age
+        threshold, age = int(state.threshold), state.age
         if rule.refresh_due(age, k, state.k):
             threshold, age = max(kernels.kth_magnitude(x, k, most=k), NOT_ZERO), 0
         else:
@@ -215,15 +221,3 @@ def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
         return kth
     growth = sqrt(2 - 1 / growth**2) if growth > 1 else growth
     return int(_bits_of(np.array(min(now * growth, float(np.finfo(dtype).max)), dtype)))
-
-
-def _smallest(values: Array) -> int:
-    """Return the least magnitude bits of ``values`` ``(m,)``.
-
-    Works in parts, so that the magnitudes need no memory of the same size; on a device each would be waited for.
-    """
-    part = len(values) if is_device(values) else max(kernels.SMALL, len(values) // 16)
-    smallest = int(magnitude_bits(values[:part]).min())
-    for start in range(part, len(values), part):
-        smallest = min(smallest, int(magnitude_bits(values[start : start + part]).min()))
-    return smallest

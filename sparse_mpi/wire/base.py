@@ -21,7 +21,7 @@ class Packed(NamedTuple):
     """Messages that stand one after the other in a buffer, ready to be sent."""
 
     buffer: Array  #: all messages; what the transport moves
-    lengths: np.ndarray  #: (m,) int64, items of each message along the first axis of ``buffer``
+    lengths: Any  #: (m,) int64, items of each message along the first axis of ``buffer``; as `split_counts` returns it
     vector: SparseVector  #: the entries as the receivers will see them, rounded unless the format is lossless
 
 

@@ -110,18 +110,10 @@ def pair_bytes(size: int, dtype: Any) -> int:
 
 def encode(vector: SparseVector) -> Array:
     """Return the message: ``(nnz, w)`` int32 (int16 for half precision), C-contiguous, in the vector's library."""
-    indices, values, pairs = vector.indices, vector.values, len(vector.indices)
-    unit = np.dtype(f"i{gcd(4, values.itemsize)}")
-    split, width = indices.itemsize // unit.itemsize, (indices.itemsize + values.itemsize) // unit.itemsize
-    buffer = namespace(values).empty((pairs, width), unit)
-    buffer[:, :split] = indices.view(unit).reshape(pairs, split)
-    buffer[:, split:] = values.view(unit).reshape(pairs, width - split)
-    return buffer
+    unit = np.dtype(f"i{gcd(4, vector.values.itemsize)}")
+    return kernels.of(vector.values).to_pairs(vector.indices, vector.values, unit)
 
 
 def decode(buffer: Array, size: int, dtype: Any) -> SparseVector:
     """Invert `encode` for a buffer of one or more messages; ``size`` and ``dtype`` are those of the vector."""
-    kind = index_dtype(size)
-    split = kind.itemsize // buffer.itemsize
-    indices, values = buffer[:, :split].copy(), buffer[:, split:].copy()
-    return SparseVector(indices.view(kind).reshape(-1), values.view(np.dtype(dtype)).reshape(-1), size)
+    return SparseVector(*kernels.of(buffer).from_pairs(buffer, index_dtype(size), np.dtype(dtype)), size)

@@ -65,7 +65,7 @@ class BitPacked:
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
         dtype = vector.values.dtype
-        messages, edges, lengths = self.lay_out(counts, regions, dtype)
+        messages, edges, lengths = self.lay_out(np.asarray(counts), regions, dtype)
         codes, scales = self.codec.encode(vector, edges)
         buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
         if not self.codec.lossless:
@@ -301,7 +301,12 @@ class Paired:
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
-        indices, size, counts, regions = vector.indices[::2] // 2, vector.size // 2, counts // 2, regions // 2
+        indices, size, counts, regions = (
+            vector.indices[::2] // 2,
+            vector.size // 2,
+            np.asarray(counts) // 2,
+            regions // 2,
+        )
         halves = [
             wire.pack(SparseVector(indices, vector.values[place::2], size), counts, regions)
             for place, wire in enumerate(self.formats)

@@ -61,11 +61,11 @@ def test_the_owners_sums_are_those_of_all_votes_until_an_entry_is_elected(ranks,
         return states
 
     every = np.arange(N, dtype=np.int32)
-    numbered = Owners(N, ranks.size).numbered(SparseVector(every, every, N))
+    numbered, _ = Owners(N, ranks.size).numbered(SparseVector(every, every + 1.0, N))
     for states in zip(*ranks.run(body), strict=True):
         mine, owned = sum(mine for mine, _ in states), np.concatenate([owned for _, owned in states])
         assert mine.any() or ranks.size < 7  # few ranks elect all that they vote for
-        np.testing.assert_allclose(owned[numbered.indices], mine[numbered.values], atol=1e-4)
+        np.testing.assert_allclose(owned[numbered.indices], mine[numbered.values.astype(int) - 1], atol=1e-4)
 
 
 def test_a_state_saved_by_release_0_2_is_restored():
@@ -220,11 +220,12 @@ def test_more_energy_than_oktopk_has(kind, times):
 @pytest.mark.parametrize(("size", "members"), [(1, 1), (10, 1), (3, 8), (64, 8), (1009, 7)])
 def test_indices_are_dealt_out_evenly_and_found_again(size, members):
     owners, every = Owners(size, members), np.arange(size, dtype=np.int32)
-    numbered = owners.numbered(SparseVector(every, every, size))
+    numbered, owned = owners.numbered(SparseVector(every, every + 1.0, size))
     assert (np.diff(numbered.indices) > 0).all() and numbered.indices[-1] < owners.boundaries[-1]
-    np.testing.assert_array_equal(owners.indices(numbered.indices), numbered.values)
-    np.testing.assert_array_equal(np.sort(numbered.values), every)
+    np.testing.assert_array_equal(owners.indices(numbered.indices), numbered.values - 1)
+    np.testing.assert_array_equal(np.sort(numbered.values), every + 1)
     counts = np.histogram(numbered.indices, owners.boundaries)[0]
+    np.testing.assert_array_equal(owned, counts)
     assert counts.max() - counts.min() <= 1
 
 
@@ -232,5 +233,5 @@ def test_indices_are_dealt_out_evenly_and_found_again(size, members):
 def test_columns_and_rows_are_spread_over_the_owners(columns):
     owners, every = Owners(512 * columns, 8), np.arange(512 * columns).reshape(512, columns)
     for line in (every[3], every[:, 3]):
-        numbered = owners.numbered(SparseVector(line, line, every.size))
+        numbered, _ = owners.numbered(SparseVector(line, line + 1.0, every.size))
         assert np.histogram(numbered.indices, owners.boundaries)[0].max() <= 1.6 * len(line) / 8

@@ -155,7 +155,7 @@ class ndarray:
         assert out.flags.c_contiguous and (out.shape, out.dtype) == (self.shape, self.dtype)
         stream.flush("device")
         DEVICE.copied("host", out)
-        stream.pending.append(("host", out, DEVICE.read(self._a).copy()))
+        stream.queue("host", out, DEVICE.read(self._a).copy())
         if blocking:
             stream.synchronize()
         return out
@@ -164,7 +164,7 @@ class ndarray:
         assert type(host) is np.ndarray and (host.shape, host.dtype) == (self.shape, self.dtype)
         DEVICE.copied("device", host)
         DEVICE.touch(self._a, write=True)
-        (stream or DEVICE.stack[-1]).pending.append(("device", self._a, host))
+        (stream or DEVICE.stack[-1]).queue("device", self._a, host)
 
     def tobytes(self):
         return self.get().tobytes()
@@ -287,7 +287,11 @@ class WholeArrays:
             if name in ("select", "accumulate_select", "merge", "merge_runs"):
                 counted()
             found = getattr(array, name)(*map(behind, arguments), **{key: behind(x) for key, x in options.items()})
-            return found if name in ("count", "kth_bin", "moments", "sketch") else wrap(found)
+            if name in ("count", "kth_bin", "moments", "sketch", "smallest", "split_counts"):
+                return found
+            if name == "count_select":
+                return found[0], wrap(found[1])
+            return (*wrap(found[:2]), found[2]) if name == "deal" else wrap(found)
 
         return getattr(array, name) if name == "lay_out" else call
 

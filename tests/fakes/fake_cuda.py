@@ -87,12 +87,20 @@ class Kernel:
         arrays = [argument for argument in arguments if not isinstance(argument, np.generic)]
         assert all(array.flags.c_contiguous for array in arrays)
         DEVICE.work(*(array._a for array in arrays))
-        words = [
-            np.array([argument]) if isinstance(argument, np.generic) else np.array([argument.data.ptr], np.uintp)
-            for argument in arguments
-        ]
+        words, told = [], []
+        for argument in arguments:
+            if isinstance(argument, np.uintp) and (own := DEVICE.pinned_at(int(argument))) is not None:
+                # Memory of the host: it has what the kernel writes when the stream has been waited for.
+                written = own.copy()
+                told.append((own, written))
+                argument = np.uintp(written.ctypes.data)
+            words.append(
+                np.array([argument]) if isinstance(argument, np.generic) else np.array([argument.data.ptr], np.uintp)
+            )
         pointers = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
         self.function(grid[0], block[0], RESIDENT, SEED, self.flush or FLUSH, pointers)
+        for own, written in told:
+            DEVICE.stack[-1].queue("host", own, written)
 
 
 class RawModule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from itertools import count
+from math import inf
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 from weakref import ref
@@ -34,7 +35,7 @@ class Event:
     ticks = count()
 
     def __init__(self, **_) -> None:
-        self.ptr, self.clock, self.time = None, {}, None
+        self.ptr, self.clock, self.time, self.stream = None, {}, None, None
 
     @property
     def done(self) -> bool:
@@ -43,6 +44,10 @@ class Event:
 
     def synchronize(self) -> None:
         DEVICE.events.append(self)
+        if DEVICE.known.get(self.ptr, 0) < self.clock[self.ptr]:  # else it has come long ago
+            for to in ("device", "host"):
+                self.stream.flush(to, self.clock[self.ptr])
+            self.stream.log.synchronised.append(self.ptr)
         later(DEVICE.known, self.clock)
 
 
@@ -67,7 +72,7 @@ class Stream:
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
         later(self.clock, DEVICE.known)
-        event.ptr, event.clock, event.time = self.ptr, dict(self.clock), next(Event.ticks)
+        event.ptr, event.clock, event.time, event.stream = self.ptr, dict(self.clock), next(Event.ticks), self
         self.clock[self.ptr] += 1
         return event
 
@@ -75,11 +80,16 @@ class Stream:
         later(self.clock, event.clock)
         self.log.waits.append((self.ptr, event.ptr))
 
-    def flush(self, to: str) -> None:
-        """Do what waits in the order in which it was queued, as far as it goes to the host or the device."""
-        for job in [job for job in self.pending if job[0] == to]:
-            self.pending.remove(job)
-            np.copyto(job[1], job[2])
+    def queue(self, to: str, target: np.ndarray, source: np.ndarray) -> None:
+        """Have a copy to the host or the device made when the stream is waited for."""
+        self.pending.append((to, target, source, self.clock[self.ptr]))
+
+    def flush(self, to: str, epoch: float = inf) -> None:
+        """Do what waits up to an epoch, as it was queued, as far as it goes to the host or the device."""
+        due = [job for job in self.pending if job[0] == to and job[3] <= epoch]
+        self.pending = [job for job in self.pending if not any(job is done for done in due)]
+        for _, target, source, _ in due:
+            np.copyto(target, source)
 
     def query(self) -> int:
         """CUDA's status: 0 if all is done, which is then known."""
@@ -194,6 +204,10 @@ class Device(threading.local):
         copy = Copy(to, host.nbytes, self.stack[-1].ptr, pinned)
         self.copies.append(copy)
         return copy
+
+    def pinned_at(self, pointer: int) -> np.ndarray | None:
+        """The pinned memory that begins there, if there is any."""
+        return next((block for block in self.pinned if block.ctypes.data == pointer), None)
 
     def moved(self) -> int:
         """Bytes copied so far."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array
 
+from ..fakes.fake_device import DEVICE
 from .on_cuda import N, flushed, inputs, put
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
@@ -19,7 +21,7 @@ ENTRIES = [0, 1, 300]
 def sets(cuda):
     """The other sets than that of whole-array functions, and how arrays go there and come back."""
     cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
-    return [(cpu, np.array, np.array), (cuda, lambda x: put(cuda, x), lambda x: x.get())]
+    return [(cpu, np.array, np.asarray), (cuda, lambda x: put(cuda, x), lambda x: x.get() if hasattr(x, "get") else x)]
 
 
 def assert_alike(sets, name, *arguments):
@@ -46,19 +48,25 @@ def some(entries, size=N, index=np.int32):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_dealing_indices_out_and_taking_them_back(sets, ranks, entries, dtype):
     indices, values = some(entries), np.random.default_rng(0).standard_normal(entries).astype(dtype)
+    values[1::3] = 0  # which are left out
     assert_alike(sets, "deal", indices, values, N, ranks)
-    numbers = array.deal(indices, values, N, ranks)[0]
+    numbers, dealt, counts = array.deal(indices, values, N, ranks)
     assert_alike(sets, "undeal", numbers, N, ranks)
-    np.testing.assert_array_equal(np.sort(array.undeal(numbers, N, ranks)), indices)
+    back = array.undeal(numbers, N, ranks)
+    np.testing.assert_array_equal(np.sort(back), indices[values != 0])
+    np.testing.assert_array_equal(dealt[np.argsort(back)], values[values != 0])
+    np.testing.assert_array_equal(counts, np.bincount(numbers // -(-N // ranks), minlength=ranks))
 
 
 def test_numbers_of_more_bits_than_indices(sets):
     """The last round may have more places than there are indices left."""
     size = 2**31 - 1
     indices = np.array([0, 5, size - 2, size - 1], np.int32)
-    assert array.deal(indices, indices, size, 1000)[0].dtype == np.int64
-    assert_alike(sets, "deal", indices, indices.astype(np.float32), size, 1000)
-    assert_alike(sets, "undeal", array.deal(indices, indices, size, 1000)[0], size, 1000)
+    values = 1 + indices.astype(np.float32)
+    numbers = array.deal(indices, values, size, 1000)[0]
+    assert numbers.dtype == np.int64
+    assert_alike(sets, "deal", indices, values, size, 1000)
+    assert_alike(sets, "undeal", numbers, size, 1000)
 
 
 @pytest.mark.parametrize("entries", ENTRIES)
@@ -100,15 +108,78 @@ def test_rows_are_added_in_their_order(sets, name, shape, dtype):
 def test_launches(cuda, launches):
     x, indices = put(cuda, made("normal")), put(cuda, some(300))
     deltas, _ = cuda.changes(x, indices, x[:300])
-    numbers, dealt = cuda.deal(indices, deltas, N, 3)
+    numbers, dealt, _ = cuda.deal(indices, deltas, N, 3)
     coded, lows, _ = cuda.to_ballots(dealt, numbers, N + 1)
     cuda.from_ballots(coded, lows, N + 1)
     cuda.undeal(numbers, N, 3)
-    assert len(launches) == 6  # two of them code ballots
+    assert len(launches) == 7  # two of them code ballots, one counts what each rank is dealt
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 1])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_pairs_that_a_mask_chooses(sets, dtype, share):
     indices, values = some(300), made("special", dtype)[:300]
-    assert_alike(sets, "compress", indices, values, np.random.default_rng(0).random(300) < share)
+    chosen = np.random.default_rng(0).random(300) < share
+    assert_alike(sets, "compress", indices, values, chosen)
+    assert_alike(sets, "compress", indices, values, chosen, int(chosen.sum()))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("entries", ENTRIES)
+def test_counts_of_regions(sets, entries, ranks):
+    boundaries = np.sort(np.random.default_rng(0).integers(0, N + 1, ranks + 1))
+    for passes, there, _ in [(array, np.asarray, np.asarray), *sets]:
+        counts = np.asarray(passes.split_counts(there(some(entries)), boundaries))
+        assert counts.dtype == np.int64
+        np.testing.assert_array_equal(counts, np.histogram(some(entries), boundaries)[0] if entries else 0)
+
+
+@pytest.mark.parametrize("entries", ENTRIES)
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize(("dtype", "unit"), [(np.float32, np.int32), (np.float64, np.int32), (np.float16, np.int16)])
+def test_pairs_as_rows_and_back(sets, dtype, unit, index, entries):
+    indices, values = some(entries, index=index), np.arange(entries).astype(dtype)
+    pairs = array.to_pairs(indices, values, np.dtype(unit))
+    assert pairs.tobytes() == b"".join(a.tobytes() + b.tobytes() for a, b in zip(indices, values, strict=True))
+    assert_alike(sets, "to_pairs", indices, values, np.dtype(unit))
+    assert_alike(sets, "from_pairs", pairs, np.dtype(index), np.dtype(dtype))
+
+
+@pytest.mark.parametrize("name", ["normal", "special", "tiny", "constant"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_smallest_magnitude_and_counts_with_what_they_count(sets, dtype, name):
+    x = made(name, dtype)
+    limits = np.sort(magnitude_bits(x))[[N // 2, -N // 4, -5]].astype(np.int64)
+    for passes, there, back in sets:
+        assert int(passes.smallest(there(x))) == array.smallest(x) == magnitude_bits(x).min()
+        (counts, found), (expected, pairs) = passes.count_select(there(x), limits), array.count_select(x, limits)
+        np.testing.assert_array_equal(counts, expected)
+        assert [back(part).tobytes() for part in found] == [part.tobytes() for part in pairs]
+    assert expected.tolist() == [(magnitude_bits(x) >= limit).sum() for limit in limits]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pairs_of_several_ranks_are_added_up_before_they_are_added(sets, dtype):
+    """In their order: of 1, 1e9 and -1e9 the sum depends on it, and on what it is added to."""
+    indices = np.concatenate([some(300), some(300), some(200), some(1)])
+    values = np.random.default_rng(1).choice([1, 1e9, -1e9, 0.5], len(indices)).astype(dtype)
+    expected = np.full(N, 3, dtype)
+    array.add(expected, *array.merge(indices, values, N))
+    for passes, there, back in [(array, np.array, np.asarray), *sets]:
+        x = there(np.full(N, 3, dtype))
+        passes.add_merged(x, there(indices), there(values))
+        assert back(x).tobytes() == expected.tobytes(), passes.__name__
+
+
+def test_a_number_is_told_after_its_kernel(cuda):
+    """And not before: until then the memory of the host has what it had."""
+    if not hasattr(cuda.cupy.cuda.get_current_stream(), "log"):
+        pytest.skip("the pretended device holds back what a kernel writes to the host")
+    waits = DEVICE.synchronised
+    number, waited = cuda.smallest(put(cuda, np.array([3, -2, 5], np.float32))), len(waits)
+    assert int(number) == int(np.float32(2).view(np.int32)) and len(waits) == waited + 1
+    assert int(number) == int(np.float32(2).view(np.int32)) and len(waits) == waited + 1  # it is known
+    number = cuda.smallest(put(cuda, np.ones(3, np.float32)))
+    cuda.cupy.cuda.get_current_stream().synchronize()
+    waited = len(waits)
+    assert int(number) == int(np.float32(1).view(np.int32)) and len(waits) == waited  # it has been waited for

@@ -5,11 +5,12 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 
 from __future__ import annotations
 
-from sparse_mpi.kernels.array import kth_bin
-from sparse_mpi.kernels.cpu.counts import count, histogram, moments
+from sparse_mpi.kernels.array import from_pairs, kth_bin, split_counts, to_pairs
+from sparse_mpi.kernels.cpu.counts import count, count_select, histogram, moments, smallest
 from sparse_mpi.kernels.cpu.packing import deal, lay_out, misplaced, read_messages, undeal, write_messages
 from sparse_mpi.kernels.cpu.pairs import (
     add,
+    add_merged,
     add_rows,
     changes,
     clear,
@@ -42,17 +43,20 @@ __all__ = [
     "accumulate",
     "accumulate_select",
     "add",
+    "add_merged",
     "add_rows",
     "changes",
     "clear",
     "compress",
     "contains",
     "count",
+    "count_select",
     "deal",
     "follow_squares",
     "from_ballots",
     "from_int8",
     "from_levels",
+    "from_pairs",
     "gather",
     "histogram",
     "kth_bin",
@@ -65,6 +69,8 @@ __all__ = [
     "read_messages",
     "select",
     "sketch",
+    "smallest",
+    "split_counts",
     "subtract",
     "subtract_dense",
     "to_ballots",
@@ -73,6 +79,7 @@ __all__ = [
     "to_int2",
     "to_int4",
     "to_int8",
+    "to_pairs",
     "top_k_rows",
     "truncate",
     "undeal",

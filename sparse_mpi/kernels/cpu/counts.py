@@ -9,7 +9,17 @@ import numpy as np
 from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import Moments
-from sparse_mpi.kernels.cpu.passes import TILE, bits_of, compiled, readable, scratch_for, summed, widened
+from sparse_mpi.kernels.cpu.passes import (
+    TILE,
+    Found,
+    bits_of,
+    compiled,
+    readable,
+    scratch_for,
+    select,
+    summed,
+    widened,
+)
 
 LN2 = math.log(2)
 ONE = 1023 << 52  # exponent of a float64 in [1, 2)
@@ -41,6 +51,28 @@ def _count(x, scratch, magnitude, limits, counts):
             for i in range(part.size):
                 reached += (part[i] & magnitude) >= limit
             counts[number] += reached
+
+
+def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, Found]:
+    """See `base.Kernels.count_select`. Only what reaches the lowest threshold is counted."""
+    found = select(x, int(thresholds[0]), x.size)
+    if found is None:
+        raise RuntimeError(f"a kernel found more than {x.size} entries in as many")
+    return count(found[1], thresholds), found
+
+
+def smallest(values: Array) -> int:
+    """See `base.Kernels.smallest`."""
+    return int(_smallest(bits_of(values), np.iinfo(bits_type(values)).max))
+
+
+@compiled
+def _smallest(bits, magnitude):
+    """Return the least of all bits without their sign."""
+    least = magnitude
+    for i in range(bits.size):
+        least = min(least, bits[i] & magnitude)
+    return least
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:

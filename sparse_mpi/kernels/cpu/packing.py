@@ -247,12 +247,12 @@ def _read_lows(lows, part, shift):
 # Indices that are dealt out to ranks, and get numbers.
 
 
-def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array]:
+def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
     """See `base.Kernels.deal`."""
-    width = -(-size // ranks)
+    width, counts = -(-size // ranks), np.zeros(ranks, np.int64)
     numbers, dealt = np.empty(len(indices), index_dtype(width * ranks)), np.empty_like(values)
-    _deal(indices, values, ranks, width, np.empty(len(indices), np.uint16), numbers, dealt)
-    return numbers, dealt
+    count = _deal(indices, values, ranks, width, np.empty(len(indices), np.uint16), numbers, dealt, counts)
+    return numbers[:count], dealt[:count], counts
 
 
 @compiled
@@ -263,23 +263,26 @@ def _first(round_number, ranks):
 
 
 @compiled
-def _deal(indices, values, ranks, width, owners, numbers, dealt):
-    """Count what each rank gets, and then put every entry in its place."""
+def _deal(indices, values, ranks, width, owners, numbers, dealt, counts):
+    """Count what each rank gets, and then put every entry that is not zero in its place; return how many there are."""
     starts = np.zeros(ranks + 1, np.int64)
     for i in range(indices.size):
         round_number = np.uint64(indices[i]) // np.uint64(ranks)
         owner = np.int64(indices[i]) - np.int64(round_number) * ranks + _first(round_number, ranks)
         owner -= ranks if owner >= ranks else 0
         owners[i] = owner
-        starts[owner + 1] += 1
+        counts[owner] += values[i] != 0
     for owner in range(ranks):
-        starts[owner + 1] += starts[owner]
+        starts[owner + 1] = starts[owner] + counts[owner]
     for i in range(indices.size):
+        if values[i] == 0:
+            continue
         owner = np.int64(owners[i])
         at = starts[owner]
         starts[owner] += 1
         numbers[at] = owner * width + np.int64(np.uint64(indices[i]) // np.uint64(ranks))
         dealt[at] = values[i]
+    return starts[ranks - 1]  # behind the last one of the last rank
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:

@@ -247,6 +247,11 @@ def _add(x, indices, values):
         x[indices[i]] += values[i]
 
 
+def add_merged(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.add_merged`."""
+    _add(x, *merge(indices, values, x.size))
+
+
 def subtract(x: Array, indices: Array, values: Array) -> None:
     """See `base.Kernels.subtract`."""
     _subtract(x, indices, values)
@@ -406,9 +411,9 @@ def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_value
         i += 1
 
 
-def compress(indices: Array, values: Array, chosen: Array) -> tuple[Array, Array]:
+def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
     """See `base.Kernels.compress`."""
-    number = int(np.count_nonzero(chosen))
+    number = int(np.count_nonzero(chosen)) if count is None else count
     kept, of_kept = np.empty(number, indices.dtype), np.empty(number, values.dtype)
     _compress(indices, values, chosen, kept, of_kept)
     return kept, of_kept

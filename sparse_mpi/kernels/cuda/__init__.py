@@ -16,7 +16,7 @@ import numpy as np
 from sparse_mpi.arrays import Array, index_dtype, wide_type
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, lay_out, mark, to_float16
-from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Moments
+from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Later, Moments, Number
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
@@ -26,32 +26,39 @@ from sparse_mpi.kernels.cuda.launches import (
     from_ballots,
     from_int8,
     from_levels,
+    from_pairs,
     read_messages,
+    split_counts,
     subtract_dense,
     to_ballots,
     to_bfloat16,
     to_int2,
     to_int4,
     to_int8,
+    to_pairs,
     undeal,
     write_messages,
 )
+from sparse_mpi.kernels.cuda.told import Told, pointer
 
 __all__ = [
     "accumulate",
     "accumulate_select",
     "add",
+    "add_merged",
     "add_rows",
     "changes",
     "clear",
     "compress",
     "contains",
     "count",
+    "count_select",
     "deal",
     "follow_squares",
     "from_ballots",
     "from_int8",
     "from_levels",
+    "from_pairs",
     "gather",
     "histogram",
     "kth_bin",
@@ -63,6 +70,8 @@ __all__ = [
     "read_messages",
     "select",
     "sketch",
+    "smallest",
+    "split_counts",
     "subtract",
     "subtract_dense",
     "to_ballots",
@@ -71,6 +80,7 @@ __all__ = [
     "to_int2",
     "to_int4",
     "to_int8",
+    "to_pairs",
     "top_k_rows",
     "truncate",
     "undeal",
@@ -90,14 +100,38 @@ WIDENED = {"float16", "float32", "uint16"}  # types of gradients that select.cu 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
     """See `base.Kernels.count`. The thresholds travel in one table with their counts, which needs no clearing then."""
-    x = cupy.ascontiguousarray(x)
-    table = np.stack([thresholds.astype(np.int64), np.zeros(len(thresholds), np.int64)])
-    if x.size == 0 or len(thresholds) == 0:
-        return table[1]
-    on_device = cupy.asarray(table)
+    x, number = cupy.ascontiguousarray(x), len(thresholds)
+    table = np.concatenate([thresholds.astype(np.int64), np.zeros(number + 1, np.int64)])
+    if x.size == 0 or number == 0:
+        return table[number : 2 * number]
+    told = Told(number)
     blocks = min(MAX_BLOCKS, blocks_for(x.size, 16 * THREADS))
-    start(kernel("count", "count.cu", REAL=x.dtype.name), blocks, x, x.size, on_device, len(thresholds))
-    return on_device[1].get()
+    start(kernel("count", "count.cu", REAL=x.dtype.name), blocks, x, x.size, cupy.asarray(table), number, told.pointer)
+    return told.written().numbers().copy()
+
+
+def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
+    """See `base.Kernels.count_select`. Of two passes the second one is not waited for: its length is known."""
+    counts = count(x, thresholds)
+    x = cupy.ascontiguousarray(x)
+    found = _compacted(x, (x,), int(thresholds[0]), int(counts[0]), known=True)
+    if found is None:
+        raise RuntimeError(f"a kernel counted {counts[0]} entries, and found others")
+    return counts, found
+
+
+def smallest(values: Array) -> Number:
+    """See `base.Kernels.smallest`. The host waits when it asks for the number, if that is not there by then."""
+    found = Told(1)
+    start(
+        kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype.name),
+        1,
+        values,
+        values.size,
+        found.pointer,
+        threads=SELECTING,
+    )
+    return Later(found.written().number)
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
@@ -142,18 +176,21 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
 
 
 def _compacted(
-    x: Array, read: tuple[Array, ...], threshold: int, most: int, **macros: Any
+    x: Array, read: tuple[Array, ...], threshold: int, most: int, known: bool = False, **macros: Any
 ) -> tuple[Array, Array] | None:
-    """Return what select.cu finds in the contiguous ``x`` when it is given the arrays ``read``."""
+    """Return what select.cu finds in the contiguous ``x`` when it is given the arrays ``read``.
+
+    If it is ``known`` that it will find as many as ``most``, the host does not wait.
+    """
     room = min(most, x.size)
     indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, wide_type(x))
     tiles = blocks_for(x.size * values.itemsize, TILE_BYTES)
     if tiles == 0:
         return indices, values
-    state = cupy.zeros(2 + tiles, np.uint64)
+    state, counted = cupy.zeros(1 + tiles, np.uint64), None if known else Told(1)
     compact = kernel("compact", "select.cu", REAL=x.dtype.name, INDEX=indices.dtype.name, ROUNDS=ROUNDS, **macros)
-    start(compact, tiles, *read, x.size, threshold, most, indices, values, state)
-    found = int(state[1:2].get()[0])
+    start(compact, tiles, *read, x.size, threshold, most, indices, values, state, pointer(counted))
+    found = room if counted is None else counted.written().number()
     return None if found > most else (indices[:found], values[:found])
 
 
@@ -199,6 +236,16 @@ def add(x: Array, indices: Array, values: Array) -> None:
     _scatter("add", x, indices, values)
 
 
+def add_merged(x: Array, indices: Array, values: Array) -> None:
+    """See `base.Kernels.add_merged`. It waits for nothing, for nothing has the length of what is merged."""
+    size = indices.size
+    if not size:
+        return
+    indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
+    adding = kernel("add_merged", "sparse.cu", REAL=values.dtype.name, INDEX=indices.dtype.name)
+    start(adding, blocks_for(size), indices, values, cupy.argsort(indices, kind="stable"), size, x)
+
+
 def subtract(x: Array, indices: Array, values: Array) -> None:
     """See `base.Kernels.subtract`."""
     _scatter("subtract", x, indices, values)
@@ -218,17 +265,25 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
     """See `base.Kernels.merge`."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     # Sort the pairs; stable, so that values of one index keep their order.
-    order, first = cupy.argsort(indices, kind="stable"), cupy.empty(indices.size, bool)
+    size, order = indices.size, cupy.argsort(indices, kind="stable")
+    if not size:
+        return indices, values
     of_types: dict[str, Any] = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
-    if indices.size:
-        start(kernel("heads", "sparse.cu", **of_types), blocks_for(indices.size), indices, order, indices.size, first)
+    told = Told(1)
+    heads = cupy.empty(size, np.int64)
+    find = kernel("heads", "sparse.cu", **of_types)
+    start(find, blocks_for(size), indices, order, size, heads, _tiles(size), told.pointer)
     # Let one thread add up each run of equal indices, in order.
-    heads = cupy.flatnonzero(first)
-    distinct, totals = cupy.empty(heads.size, indices.dtype), cupy.empty(heads.size, values.dtype)
-    if heads.size:
-        arguments = (indices, values, order, heads, heads.size, indices.size, distinct, totals)
-        start(kernel("add_runs", "sparse.cu", **of_types), blocks_for(heads.size), *arguments)
+    runs = told.written().number()
+    distinct, totals = cupy.empty(runs, indices.dtype), cupy.empty(runs, values.dtype)
+    arguments = (indices, values, order, heads, runs, size, distinct, totals)
+    start(kernel("add_runs", "sparse.cu", **of_types), blocks_for(runs), *arguments)
     return distinct, totals
+
+
+def _tiles(size: int) -> Array:
+    """Return the state of a kernel that finds places for chosen ones of ``size`` entries."""
+    return cupy.zeros(1 + blocks_for(size), np.uint64)
 
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
@@ -262,10 +317,18 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     return kept, largest
 
 
-def compress(indices: Array, values: Array, chosen: Array) -> tuple[Array, Array]:
-    """See `base.Kernels.compress`. The host waits once, where masks of both arrays would make it wait twice."""
-    places = cupy.flatnonzero(chosen)
-    return indices[places], values[places]
+def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
+    """See `base.Kernels.compress`."""
+    size = indices.size if count is None else count
+    kept, of_kept = cupy.empty(size, indices.dtype), cupy.empty(size, values.dtype)
+    if not size:
+        return kept, of_kept
+    told = Told(1) if count is None else None
+    keep = kernel("compress", "sparse.cu", REAL=values.dtype.name, INDEX=indices.dtype.name)
+    given = map(cupy.ascontiguousarray, (indices, values, chosen))
+    start(keep, blocks_for(indices.size), *given, indices.size, kept, of_kept, _tiles(indices.size), pointer(told))
+    found = size if told is None else told.written().number()
+    return kept[:found], of_kept[:found]
 
 
 def contains(indices: Array, sought: Array) -> Array:

@@ -8,9 +8,11 @@ constexpr int64 CHUNK = (int64)THREADS * ROUNDS * VECTOR;
 constexpr int WARPS = THREADS / 32;
 static_assert(GROUP <= THREADS, "each threshold of a group has a thread");
 
-// table: the thresholds, and after them their counts, which are 0 before.
+// table: the thresholds; after them their counts and the number of blocks that are done, which are 0 before. The last
+// block tells the counts to memory of the host.
 extern "C" __global__ void __launch_bounds__(THREADS)
-count(const REAL* x, int64 n, int64* table, int64 thresholds) {
+count(const REAL* x, int64 n, int64* table, int64 thresholds, int64* told) {
+    __shared__ bool last;
     __shared__ Bits limits[GROUP];
     __shared__ uint32 bins[GROUP][32];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -66,4 +68,10 @@ count(const REAL* x, int64 n, int64* table, int64 thresholds) {
         }
         __syncthreads();
     }
+    __threadfence();  // counts come before the block is done
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(counts + thresholds, 1ull) + 1 == gridDim.x;
+    __syncthreads();
+    if (!last) return;
+    for (int64 i = threadIdx.x; i < thresholds; i += THREADS) told[i] = (int64)((volatile uint64*)counts)[i];
 }

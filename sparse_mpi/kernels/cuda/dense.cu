@@ -40,3 +40,21 @@ add_rows(const REAL* matrix, int64 rows, int64 columns, REAL* total) {
     for (int64 row = 1; row < rows; ++row) sum += matrix[row * columns + i];
     total[i] = sum;
 }
+
+// One block: the least magnitude, to memory of the host.
+extern "C" __global__ void __launch_bounds__(THREADS)
+smallest(const REAL* values, int64 n, int64* found) {
+    __shared__ Bits least[THREADS];
+    Bits own = UNSIGNED;
+    for (int64 i = threadIdx.x; i < n; i += THREADS) {
+        const Bits bits = magnitude(values[i]);
+        if (bits < own) own = bits;
+    }
+    least[threadIdx.x] = own;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half && least[threadIdx.x + half] < least[threadIdx.x])
+            least[threadIdx.x] = least[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) *found = (int64)least[0];
+}

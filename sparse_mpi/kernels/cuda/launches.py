@@ -1,4 +1,4 @@
-"""Packed messages, dense passes, rounding and votes on a device."""
+"""Messages, dense passes, rounding and votes on a device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
 from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, start
+from sparse_mpi.kernels.cuda.told import Told
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
@@ -146,13 +147,17 @@ def _start(name: str, blocks: int, *arguments: Any, index: Any = np.int32) -> No
 # Votes on a device, with a thread for every entry.
 
 
-def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array]:
+def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
     """See `base.Kernels.deal`."""
     width = -(-size // ranks)
-    numbers = cupy.empty(len(indices), index_dtype(width * ranks))
-    _vote("deal", len(indices), (indices.dtype, numbers.dtype), indices, ranks, width, numbers)
+    numbers = cupy.empty(len(indices), index_dtype(width * (ranks + 1)))
+    types = (indices.dtype, numbers.dtype)
+    _vote("deal", len(indices), types, indices, values, ranks, width, numbers, real=values.dtype.name)
     order = cupy.argsort(numbers)
-    return numbers[order], values[order]
+    numbers, values = numbers[order], values[order]
+    counts = np.asarray(split_counts(numbers, width * np.arange(ranks + 1)))
+    count = int(counts.sum())
+    return numbers[:count].astype(index_dtype(width * ranks), copy=False), values[:count], counts
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:
@@ -161,6 +166,40 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
     types = (indices.dtype, numbers.dtype)
     _vote("undeal", len(numbers), types, numbers, ranks, -(-size // ranks), indices)
     return indices
+
+
+def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
+    """See `base.Kernels.split_counts`. The host waits when it looks at the counts."""
+    regions = len(boundaries) - 1
+    told, indices = Told(regions), cupy.ascontiguousarray(indices)
+    split = kernel("split_counts", "sparse.cu", REAL="float32", INDEX=indices.dtype.name)
+    given = indices, indices.size, cupy.asarray(boundaries, np.int64)
+    start(split, blocks_for(regions), *given, regions, told.pointer)
+    return told.written()
+
+
+def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
+    """See `base.Kernels.to_pairs`."""
+    split, rest = indices.itemsize // unit.itemsize, values.itemsize // unit.itemsize
+    pairs = cupy.empty((indices.size, split + rest), unit)
+    columns = (cupy.ascontiguousarray(column).view(unit) for column in (indices, values))
+    _pairs("to_pairs", pairs, *columns, pairs.size, split, rest, pairs)
+    return pairs
+
+
+def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
+    """See `base.Kernels.from_pairs`."""
+    indices, values = cupy.empty(len(pairs), index), cupy.empty(len(pairs), value)
+    split, rest = index.itemsize // pairs.itemsize, value.itemsize // pairs.itemsize
+    columns = (column.view(pairs.dtype) for column in (indices, values))
+    _pairs("from_pairs", pairs, cupy.ascontiguousarray(pairs), pairs.size, split, rest, *columns)
+    return indices, values
+
+
+def _pairs(name: str, pairs: Array, *arguments: Any) -> None:
+    """Start a kernel that writes or reads ``pairs``, on a thread for each of their units."""
+    if pairs.size:
+        start(kernel(name, "sparse.cu", REAL="float32", INDEX=pairs.dtype.name), blocks_for(pairs.size), *arguments)
 
 
 def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:

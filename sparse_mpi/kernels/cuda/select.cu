@@ -1,17 +1,14 @@
 // Ordered compaction in one pass: each tile counts what it selects, learns from the tiles before it where to write
-// (single-pass prefix scan with decoupled look-back, Merrill and Garland 2016), and writes. With GRADIENT, the residual
-// is accumulated on the way.
+// (`preceding` in types.cu), and writes. With GRADIENT, the residual is accumulated on the way.
 //
 // A tile belongs to a block of THREADS; each warp has a consecutive part of it, read in ROUNDS of one vector a lane.
-// state, zeroed: [0] tiles taken, [1] entries found in all, [2 + tile] how many that tile found (PARTIAL) or all up to
-// and including it (WHOLE). Count and flag share one word, so that no fence is needed.
+// state, zeroed: [0] tiles taken, [1 + tile] see `preceding`. found: memory of the host, if any, for their number.
 
 constexpr int STEP = 32 * VECTOR;  // entries a warp reads in a round
 constexpr int PART = ROUNDS * STEP;
 constexpr int WARPS = THREADS / 32;
 constexpr int64 TILE = (int64)WARPS * PART;
 constexpr uint32 OWN = (1u << VECTOR) - 1;
-constexpr uint64 PARTIAL = 1ull << 62, WHOLE = 2ull << 62, COUNT = PARTIAL - 1;
 static_assert(ROUNDS == 8 && STEP < 256, "the counts of the rounds are the bytes of one word");
 
 #ifdef GRADIENT
@@ -20,27 +17,6 @@ struct alignas(VECTOR * sizeof(GRADIENT)) Gradients { GRADIENT at[VECTOR]; };
 
 __device__ inline int byte(uint64 word, int which) { return (int)(word >> (8 * which) & 255); }
 
-// Returns how many entries the tiles before this one found, and publishes the count `own` of this one; run by one warp.
-__device__ inline uint64 preceding(volatile uint64* found, int64 tile, uint64 own) {
-    const int lane = threadIdx.x & 31;
-    if (lane == 0) found[tile] = (tile ? PARTIAL : WHOLE) | own;
-    uint64 before = 0;
-    for (int64 last = tile - 1; last >= 0; last -= 32) {
-        uint64 word = WHOLE;
-        if (last >= lane) {
-            while ((word = found[last - lane]) < PARTIAL) __nanosleep(20);
-        }
-        const uint32 whole = __ballot_sync(WARP, word >= WHOLE);
-        const int stop = whole ? __ffs((int)whole) - 1 : 31;
-        uint64 sum = lane <= stop ? word & COUNT : 0;
-        for (int apart = 16; apart; apart /= 2) sum += __shfl_xor_sync(WARP, sum, apart);
-        before += sum;
-        if (whole) break;
-    }
-    if (lane == 0 && tile) found[tile] = WHOLE | (before + own);
-    return before;
-}
-
 #ifdef GRADIENT
 #define PARAMETERS REAL *x, const GRADIENT *gradient
 #else
@@ -48,7 +24,8 @@ __device__ inline uint64 preceding(volatile uint64* found, int64 tile, uint64 ow
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, Real* values, uint64* state) {
+compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, Real* values, uint64* state,
+        int64* found) {
     __shared__ int64 own_tile, start;
     __shared__ int counts[WARPS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -110,10 +87,10 @@ compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, Real* 
     if (warp == 0) {
         uint64 own = 0;
         for (int w = 0; w < WARPS; ++w) own += counts[w];
-        const uint64 before = preceding(state + 2, tile, own);
+        const uint64 before = preceding(state + 1, tile, own);
         if (lane == 0) {
             start = (int64)before;
-            if ((tile + 1) * TILE >= n) state[1] = before + own;
+            if (found && (tile + 1) * TILE >= n) *found = (int64)(before + own);
         }
     }
     __syncthreads();

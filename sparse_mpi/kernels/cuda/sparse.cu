@@ -1,4 +1,5 @@
-// Pairs into dense vectors, with distinct indices; sums of runs of equal indices; and which indices are among others.
+// Pairs of index and value: into dense vectors, with distinct indices; sums of runs of equal indices; which are chosen,
+// and which indices are among others or in regions.
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 add(REAL* x, const INDEX* indices, const REAL* values, int64 count) {
@@ -15,11 +16,62 @@ subtract(REAL* x, const INDEX* indices, const REAL* values, int64 count) {
     x[indices[i]] = finite ? x[indices[i]] - value : (REAL)0;
 }
 
-// order: a stable order of the indices. Tells where in it runs of equal ones begin.
+// order: a stable order of the indices. Finds where in it runs of equal ones begin; state as in `compress`.
 extern "C" __global__ void __launch_bounds__(THREADS)
-heads(const INDEX* indices, const int64* order, int64 count, bool* first) {
+heads(const INDEX* indices, const int64* order, int64 count, int64* heads, uint64* state, int64* told) {
+    const int64 tile = own_tile(state), i = tile * THREADS + threadIdx.x;
+    const bool first = i < count && (i == 0 || indices[order[i]] != indices[order[i - 1]]);
+    const int64 place = place_of(first, tile, state + 1, told);
+    if (first) heads[place] = i;
+}
+
+// state, zeroed: [0] tiles taken, [1 + tile] see `preceding`. told: memory of the host, or none.
+extern "C" __global__ void __launch_bounds__(THREADS)
+compress(const INDEX* indices, const REAL* values, const bool* chosen, int64 count, INDEX* kept, REAL* of_kept,
+         uint64* state, int64* told) {
+    const int64 tile = own_tile(state), i = tile * THREADS + threadIdx.x;
+    const bool mine = i < count && chosen[i];
+    const int64 place = place_of(mine, tile, state + 1, told);
+    if (!mine) return;
+    kept[place] = indices[i];
+    of_kept[place] = values[i];
+}
+
+// The first of ascending indices that is not below `bound`, or `count`
+__device__ inline int64 lower_bound(const INDEX* indices, int64 count, int64 bound) {
+    int64 low = 0, high = count;
+    while (low < high) {
+        const int64 middle = (low + high) / 2;
+        if (indices[middle] < bound) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+// How many of ascending indices lie in each region between boundaries, to memory of the host.
+extern "C" __global__ void __launch_bounds__(THREADS)
+split_counts(const INDEX* indices, int64 count, const int64* boundaries, int64 regions, int64* told) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
-    if (i < count) first[i] = i == 0 || indices[order[i]] != indices[order[i - 1]];
+    if (i >= regions) return;
+    told[i] = lower_bound(indices, count, boundaries[i + 1]) - lower_bound(indices, count, boundaries[i]);
+}
+
+// Pairs as rows of units, `split` units of an index and `rest` of a value; a thread a unit. INDEX is the unit.
+extern "C" __global__ void __launch_bounds__(THREADS)
+to_pairs(const INDEX* indices, const INDEX* values, int64 units, int64 split, int64 rest, INDEX* pairs) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= units) return;
+    const int64 pair = i / (split + rest), at = i - pair * (split + rest);
+    pairs[i] = at < split ? indices[pair * split + at] : values[pair * rest + at - split];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+from_pairs(const INDEX* pairs, int64 units, int64 split, int64 rest, INDEX* indices, INDEX* values) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= units) return;
+    const int64 pair = i / (split + rest), at = i - pair * (split + rest);
+    if (at < split) indices[pair * split + at] = pairs[i];
+    else values[pair * rest + at - split] = pairs[i];
 }
 
 // order: a stable order of the indices; heads: where in it the runs of equal ones begin.
@@ -36,18 +88,24 @@ add_runs(const INDEX* indices, const REAL* values, const int64* order, const int
     totals[run] = total;
 }
 
+// Adds each run of equal indices to x, by the thread of its first pair: values are added up in order first.
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_merged(const INDEX* indices, const REAL* values, const int64* order, int64 count, REAL* x) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= count) return;
+    const INDEX index = indices[order[i]];
+    if (i && indices[order[i - 1]] == index) return;
+    REAL total = values[order[i]];
+    for (int64 next = i + 1; next < count && indices[order[next]] == index; ++next) total += values[order[next]];
+    x[index] += total;
+}
+
 // Marks those of `sought` that are among `indices`; both ascend. Each thread searches for one by itself: neighbours
 // take nearly the same way, so that most of its steps end in a cache.
 extern "C" __global__ void __launch_bounds__(THREADS)
 contains(const INDEX* indices, int64 count, const INDEX* sought, int64 wanted, bool* found) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= wanted) return;
-    const INDEX index = sought[i];
-    int64 low = 0, high = count;
-    while (low < high) {
-        const int64 middle = (low + high) / 2;
-        if (indices[middle] < index) low = middle + 1;
-        else high = middle;
-    }
-    found[i] = low < count && indices[low] == index;
+    const int64 at = lower_bound(indices, count, sought[i]);
+    found[i] = at < count && indices[at] == sought[i];
 }

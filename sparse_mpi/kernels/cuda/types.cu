@@ -1,6 +1,8 @@
 // The types every kernel is compiled for, under NumPy's names: REAL is float32 or float64, and in the kernels of
-// selections float16 or uint16, whose values are of type Real once they are widened; INDEX is int32 or int64.
+// selections float16 or uint16, whose values are of type Real once they are widened; INDEX is int32 or int64, and where
+// it is a unit of pairs int16 too.
 
+typedef short int16;
 typedef int int32;
 typedef long long int64;
 typedef signed char int8;
@@ -50,3 +52,61 @@ struct alignas(VECTOR * sizeof(REAL)) Vector { REAL at[VECTOR]; };
 __device__ inline Bits magnitude(REAL x) { return bits_of(widen(x)) & UNSIGNED; }
 
 __device__ inline bool aligned(const void* x, int bytes) { return ((uint64)x & (bytes - 1)) == 0; }
+
+// Ordered compaction in one pass (decoupled look-back, Merrill and Garland 2016): each tile of entries tells how many it
+// found (PARTIAL), or how many all tiles up to and including it did (WHOLE). Count and flag share one word, so that no
+// fence is needed.
+constexpr uint64 PARTIAL = 1ull << 62, WHOLE = 2ull << 62, COUNT = PARTIAL - 1;
+
+// Returns how many entries the tiles before this one found, and publishes the count `own` of this one; run by one warp.
+__device__ inline uint64 preceding(volatile uint64* found, int64 tile, uint64 own) {
+    const int lane = threadIdx.x & 31;
+    if (lane == 0) found[tile] = (tile ? PARTIAL : WHOLE) | own;
+    uint64 before = 0;
+    for (int64 last = tile - 1; last >= 0; last -= 32) {
+        uint64 word = WHOLE;
+        if (last >= lane) {
+            while ((word = found[last - lane]) < PARTIAL) __nanosleep(20);
+        }
+        const uint32 whole = __ballot_sync(WARP, word >= WHOLE);
+        const int stop = whole ? __ffs((int)whole) - 1 : 31;
+        uint64 sum = lane <= stop ? word & COUNT : 0;
+        for (int apart = 16; apart; apart /= 2) sum += __shfl_xor_sync(WARP, sum, apart);
+        before += sum;
+        if (whole) break;
+    }
+    if (lane == 0 && tile) found[tile] = WHOLE | (before + own);
+    return before;
+}
+
+// The tile of this block: tiles are taken in the order in which blocks start, so that none waits for one not started.
+__device__ inline int64 own_tile(uint64* taken) {
+    __shared__ int64 tile;
+    if (threadIdx.x == 0) tile = (int64)atomicAdd(taken, 1ull);
+    __syncthreads();
+    return tile;
+}
+
+// Where this thread's entry goes if it is chosen, an entry a thread and a block a tile; all threads take part. The last
+// tile tells how many are chosen in all to memory of the host, if there is any.
+__device__ inline int64 place_of(bool chosen, int64 tile, uint64* found, int64* told) {
+    __shared__ int64 start;
+    __shared__ int counts[THREADS / 32];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const uint32 mine = __ballot_sync(WARP, chosen);
+    if (lane == 0) counts[warp] = __popc(mine);
+    __syncthreads();
+    if (warp == 0) {
+        uint64 own = 0;
+        for (int w = 0; w < THREADS / 32; ++w) own += counts[w];
+        const uint64 before = preceding(found, tile, own);
+        if (lane == 0) {
+            start = (int64)before;
+            if (told && tile + 1 == gridDim.x) *told = (int64)(before + own);
+        }
+    }
+    __syncthreads();
+    int64 place = start;
+    for (int w = 0; w < warp; ++w) place += counts[w];
+    return place + __popc(mine & ((1u << lane) - 1));
+}

@@ -5,13 +5,15 @@ __device__ inline int64 first_of(int64 round, int64 ranks) {
     return (((uint32)round * 2654435769u) >> 16) * (uint32)ranks >> 16;
 }
 
+// Entries that are zero get numbers beyond all others.
 extern "C" __global__ void __launch_bounds__(THREADS)
-deal(int64 count, const INDEX* indices, int64 ranks, int64 width, NUMBER* numbers) {
+deal(int64 count, const INDEX* indices, const REAL* values, int64 ranks, int64 width, NUMBER* numbers) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
     const int64 round = indices[i] / ranks;
     int64 owner = indices[i] - round * ranks + first_of(round, ranks);
     if (owner >= ranks) owner -= ranks;
+    if (magnitude(values[i]) == 0) owner = ranks;
     numbers[i] = (NUMBER)(owner * width + round);
 }
 

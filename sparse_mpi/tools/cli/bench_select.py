@@ -273,7 +273,7 @@ def _formats(density: float, args: argparse.Namespace) -> dict[str, Any]:
     indices = np.sort(np.argpartition(np.abs(x), args.n - count)[args.n - count :]).astype(np.int32)
     vector, of_any_size = (SparseVector(indices, values, args.n) for values in (x[indices], x[:count]))
     boundaries = equal_boundaries(args.n, args.messages)
-    counts, regions = split_counts(vector, boundaries), regions_of(boundaries)
+    counts, regions = np.asarray(split_counts(vector, boundaries)), regions_of(boundaries)
     pairs = encode(vector)
     work: dict[str, Method] = {"copy": pairs.copy}
     sizes, errors = {}, {}

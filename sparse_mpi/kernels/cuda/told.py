@@ -1,0 +1,52 @@
+"""Whole numbers that a kernel writes into memory of the host, which takes no copy.
+
+Pinned memory is mapped: a device writes to it over the bus, and the host sees what it wrote after an event behind it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import cupy
+import numpy as np
+
+
+def pointer(told: Told | None) -> np.uintp:
+    """Return where a kernel is to write, or nowhere."""
+    return np.uintp(0) if told is None else told.pointer
+
+
+class Told:
+    """Room for ``count`` whole numbers; a kernel takes ``pointer`` for an array of int64."""
+
+    def __init__(self, count: int) -> None:
+        self._numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * count), np.int64, count)
+        self._event = None
+        self.pointer = np.uintp(self._numbers.ctypes.data)
+
+    def written(self) -> Told:
+        """Return this, once the kernel is started on the current stream."""
+        self._event = cupy.cuda.get_current_stream().record(cupy.cuda.Event(disable_timing=True))
+        return self
+
+    def numbers(self) -> np.ndarray:
+        """Return the numbers ``(count,)`` int64; wait for the kernel if it is not done."""
+        if self._event is not None:
+            self._event.synchronize()
+            self._event = None
+        return self._numbers
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return self.numbers()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self) -> int:
+        """Return the first of the `numbers`."""
+        return int(self.numbers()[0])
+
+    def __del__(self) -> None:
+        # Memory that is given back is handed out again at once, while the kernel may not have written to it yet
+        if not sys.is_finalizing():
+            self.numbers()
