@@ -35,12 +35,12 @@ from sparse_mpi.algorithms.global_threshold import (
     ThresholdPredictor,
     bits_end,
     count_type,
+    counts_at,
     crossing,
     gather_counts,
     narrowed,
     result_mask,
     search,
-    share_counts,
     sum_counts,
     sum_type,
 )
@@ -233,7 +233,7 @@ def cut_by_votes(
 def _totals(counts: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the sums ``(m,)`` of the ``counts`` ``(m,)`` of all ranks, and those of each, ``(P, m)``, if gathered."""
     if comm.size <= GATHERED:
-        by_rank, _ = share_counts(counts, k, comm)
+        by_rank, _ = gather_counts(counts, k, comm)
         return by_rank.sum(axis=0), by_rank
     return sum_counts(counts, k, comm), None
 
@@ -241,7 +241,7 @@ def _totals(counts: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndar
 def _rank_counts(values: Array, k: int, comm: Comm, bracket: Bracket) -> RankCounts:
     """Return how many entries of each rank lie above and inside a settled bracket."""
     ends = np.unique(bracket)
-    counts, none = gather_counts(values, ends, k, comm)
+    counts, none = gather_counts(counts_at(values, ends), k, comm)
     return RankCounts.of(bracket, counts[:, np.searchsorted(ends, bracket)], none)
 
 

@@ -75,23 +75,20 @@ def count_type(k: int) -> np.dtype:
     return np.min_scalar_type(k + 1)
 
 
-def gather_counts(
-    values: Array, thresholds: np.ndarray, k: int, comm: Comm, *piggyback: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Count the entries of every rank that reach each threshold, and piggyback at most one number on the message.
+def counts_at(values: Array, thresholds: np.ndarray) -> np.ndarray:
+    """Count the entries that reach each of the ascending ``thresholds`` ``(m,)``, 0 above every magnitude: int64."""
+    last = np.iinfo(bits_type(values)).max
+    return np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
 
-    Counts above k are clipped to k + 1. ``thresholds`` ascend; those above every magnitude count 0.
+
+def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gather the ``counts`` ``(m,)`` of every rank, and piggyback at most one number on the message.
+
+    Counts above k are clipped to k + 1.
 
     Returns:
-        The counts, ``(P, len(thresholds))`` int64; and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
+        The counts, ``(P, m)`` int64; and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
-    last = np.iinfo(bits_type(values)).max
-    counts = np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
-    return share_counts(counts, k, comm, *piggyback)
-
-
-def share_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gather the ``counts`` ``(m,)`` of every rank; see `gather_counts`."""
     m, kind = len(counts), count_type(k)
     row = [*np.minimum(counts, k + 1), *np.minimum(np.array(piggyback, np.int64), 255)]
     rows = comm.allgather(np.array(row, kind), control=True).astype(np.int64)
@@ -262,7 +259,7 @@ class Counted:
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
             bracket = search(values, k, comm, bracket, near, resolution, lowest=self.lowest)
-            counted = RankCounts.of(bracket, *gather_counts(values, np.array(bracket), k, comm, piggyback))
+            counted = RankCounts.of(bracket, *gather_counts(counts_at(values, np.array(bracket)), k, comm, piggyback))
             predictor = predictor.updated(bracket.low, octave)
         return counted, predictor
 
@@ -319,7 +316,7 @@ def count_candidates(
     # Count at the candidates: one allgather tells every rank the counts of all.
     lowest = bracket.low
     candidates = np.unique(np.maximum(predictor.candidates(candidates_gathered(k, comm.size), bracket.high), lowest))
-    counts, piggybacked = gather_counts(values, candidates, k, comm, piggyback)
+    counts, piggybacked = gather_counts(counts_at(values, candidates), k, comm, piggyback)
     totals = counts.sum(axis=0)
     # Narrow the bracket. It must have settled at candidates.
     bracket = narrowed(candidates, totals, k, bracket, lowest)
