@@ -1,5 +1,7 @@
 """Steps of Ok-Topk and Elect beside an add pass of 12 bytes an element, in turns; and where the time of a step goes.
 
+In place is a step on the residual itself, to which the gradient was added before, as autograd does.
+
     mpiexec -n 4 python runs/steps.py --json steps.json
     mpiexec -n 4 python runs/steps.py --stacks elect --json after.json
     python runs/steps.py --draw before.json after.json --plot flame.svg
@@ -35,20 +37,28 @@ Draw = Callable[[int], np.ndarray]  # of as many float32
 
 def times(comm: Any, draw: Draw, size: int, density: float, steps: int) -> dict[str, dict[str, float]]:
     """Return milliseconds of an add pass and of steps, until all ranks are done: the least and the median."""
-    reducers = {name: SparseAllreduce(size, density=density, algorithm=name) for name in ("oktopk", "elect")}
+    names = ("oktopk", "elect")
+    reducers = {name: SparseAllreduce(size, density=density, algorithm=name) for name in names}
+    in_place = {
+        f"{name} in place": SparseAllreduce(size, density=density, algorithm=name, in_place=True) for name in names
+    }
+    residuals = {name: np.zeros(size, np.float32) for name in in_place}
     acc, total = np.zeros(size, np.float32), np.empty(size, np.float32)
     work: dict[str, Callable[[np.ndarray], Any]] = {
         "add": lambda gradient: np.add(acc, gradient, out=acc),
         "allreduce": lambda gradient: comm.Allreduce(gradient, total),
-        **{name: reducer.step for name, reducer in reducers.items()},
+        **{name: reducer.step for name, reducer in (reducers | in_place).items()},
     }
     taken: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(WARM_UP + steps):
         gradient = draw(size)
         for name, run in work.items():
+            given = residuals.get(name, gradient)
+            if given is not gradient:
+                given += gradient
             comm.Barrier()
             began = perf_counter()
-            run(gradient)
+            run(given)
             comm.Barrier()
             taken[name].append(1e3 * (perf_counter() - began))
     return {name: {"least": min(t[WARM_UP:]), "median": median(t[WARM_UP:])} for name, t in taken.items()}
@@ -140,7 +150,7 @@ def main() -> None:
         record["ms"] = times(comm, draw, args.n, args.density, args.steps)
     if comm.rank == 0:
         for name, spent in record.get("ms", {}).items():
-            print(f"{name:10} {spent['least']:9.3f} {spent['median']:9.3f} ms")
+            print(f"{name:16} {spent['least']:9.3f} {spent['median']:9.3f} ms")
         if args.json:
             args.json.write_text(json.dumps(record | provenance()) + "\n")
 
