@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
+from weakref import finalize
 
 import numpy as np
 
@@ -122,6 +123,22 @@ def to_host(x: Array) -> np.ndarray:
 def like(host: Array, x: Array) -> Array:
     """Return ``host`` as an array of the library of ``x``: itself for NumPy, a copy on the device for CuPy."""
     return host if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"].asarray(host)
+
+
+_CONSTANTS: dict[tuple[int, int], Any] = {}  # what devices keep of `constant`, by identity and device
+
+
+def constant(host: np.ndarray, x: Array) -> Array:
+    """Return ``host``, which nobody ever changes, in the library of ``x``; a device keeps its copy while it lives."""
+    if isinstance(x, np.ndarray) or not is_device(x):
+        return host
+    key = id(host), x.device.id
+    if key not in _CONSTANTS:
+        made = like(host, x)
+        synchronize(made)  # other streams will read it
+        _CONSTANTS[key] = made
+        finalize(host, _CONSTANTS.pop, key, None)
+    return _CONSTANTS[key]
 
 
 def synchronize(x: Array) -> None:

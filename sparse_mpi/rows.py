@@ -15,6 +15,7 @@ import numpy as np
 
 from sparse_mpi import arrays
 from sparse_mpi.arrays import Array, like, namespace, to_host
+from sparse_mpi.kernels.base import LONG
 from sparse_mpi.sparse import Layout, SparseVector
 
 RULES = ("output", "axis1")
@@ -222,16 +223,38 @@ def dimension_coverage(vector: SparseVector[Any], layout: Layout, rows: str = "o
 def row_starts(pattern: Pattern, like: Array) -> Array:
     """Return for each selected entry, row after row, the index in the flat vector at which its row starts.
 
-    The result is an ``(entries,)`` array of the library and dtype of ``like``.
+    The result is an ``(entries,)`` array of the library and dtype of ``like``, and not to be written to.
     """
-    starts = namespace(like).empty(sum(t.entries for t in pattern), like.dtype)
+    return arrays.constant(_row_starts(pattern, like.dtype), like)
+
+
+@lru_cache(maxsize=4)
+def _row_starts(pattern: Pattern, dtype: np.dtype) -> np.ndarray:
+    """Return the `row_starts` on the host."""
+    starts = np.empty(sum(t.entries for t in pattern), dtype)
     at = 0
     for tensor in pattern:
         for block in tensor.blocks:
             part = slice(at, at + (block.last - block.first) * block.quota)
-            starts[part].reshape(-1, block.quota)[:] = tensor.starts(block, like)
+            starts[part].reshape(-1, block.quota)[:] = tensor.starts(block, starts)
             at = part.stop
     return starts
+
+
+@lru_cache(maxsize=8)
+def row_tables(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
+    """Return the short rows and the long ones of a pattern without strides; see `DeviceKernels.select_rows`."""
+    parts, at = [np.empty((0, 4), np.int64)], 0
+    for tensor in pattern:
+        for block in tensor.blocks:
+            number = np.arange(block.last - block.first)
+            starts = tensor.offset + (block.first + number) * tensor.length
+            shape = np.broadcast_to([tensor.length, block.quota], (len(number), 2))
+            parts.append(np.column_stack([starts, shape, at + number * block.quota]))
+            at += len(number) * block.quota
+    table = np.concatenate(parts)
+    long = table[:, 1] >= LONG
+    return np.ascontiguousarray(table[~long]), np.ascontiguousarray(table[long])
 
 
 def spans(pattern: Pattern) -> Iterator[tuple[Matrix, slice]]:

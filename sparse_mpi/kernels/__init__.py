@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
-from sparse_mpi.kernels.base import HostKernels, Kernels, MalformedMessage
+from sparse_mpi.kernels.base import DeviceKernels, HostKernels, Kernels, MalformedMessage
 
 SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
 SAMPLED = 1 << 20  # entries from which on a sample is precise enough to be worth taking
@@ -26,10 +26,10 @@ def of(x: Array) -> Kernels:
     They are CUDA's for device memory. For host memory they are Numba's where Numba is installed, else whole-array
     functions of NumPy.
     """
-    return host() if isinstance(x, np.ndarray) else _device()
+    return host() if isinstance(x, np.ndarray) else device()
 
 
-def _device() -> Kernels:
+def device() -> DeviceKernels:
     """Return the kernels in CUDA; importing them needs CuPy."""
     from sparse_mpi.kernels import cuda
 

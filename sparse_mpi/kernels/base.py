@@ -40,6 +40,7 @@ class Later:
 Number = int | Later
 
 
+LONG = 1 << 13  # entries from which on a row is long
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
 SKETCHED_ROWS = 128  # so many rows of `SKETCH` entries are added up by themselves, and then the sums of all in order
 BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 8 levels
@@ -397,6 +398,23 @@ class MalformedMessage(ValueError):
             f"message {number} of {messages}{sender}, must be as it was packed, but {problem}; check that all ranks "
             "run the same release, and their memory and network"
         )
+
+
+class DeviceKernels(Kernels, Protocol):
+    """A kernel set for a device, where many small launches would take longer than their work."""
+
+    def select_rows(self, x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -> tuple[Array, Array]:
+        """Select the largest magnitudes of many rows, neighbouring entries of ``x`` ``(n,)``; of equal ones the first.
+
+        Args:
+            x: the vector.
+            tables: ``(rows, 4)`` int64, never changed: where each row starts, its length, how many entries to select,
+                and where in the result these go; rows that are shorter than `LONG`, and those that are not.
+            entries: of all rows.
+
+        Returns:
+            Indices and values ``(entries,)``.
+        """
 
 
 class HostKernels(Kernels, Protocol):

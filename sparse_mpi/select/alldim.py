@@ -10,15 +10,18 @@ the entries by which the minimum of one entry a row exceeds k are reported rathe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, index_dtype, namespace
+from sparse_mpi.arrays import Array, index_dtype, is_device, namespace
 from sparse_mpi.checks import check_whole
-from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas
+from sparse_mpi.rows import Matrix, Pattern, check_rule, fewest, quotas, row_tables
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, SparseVector, concatenate, take
+
+LONGEST = 1 << 22  # elements of a row that one block of threads selects from
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,23 @@ def select_rows(x: Array, pattern: Pattern) -> SparseVector:
 
     Of equal magnitudes those of lower index are taken. The entries returned are in index order.
     """
-    parts = [_select_tensor(x, tensor) for tensor in pattern]
+    parts = []
+    for together, tensors in groupby(pattern, lambda tensor: is_device(x) and _selected_together(tensor)):
+        if together:
+            group = tuple(tensors)
+            found = kernels.device().select_rows(x, row_tables(group), sum(tensor.entries for tensor in group))
+            parts.append(SparseVector(*found, len(x)))
+        else:
+            parts += [_select_tensor(x, tensor) for tensor in tensors]
     return parts[0] if len(parts) == 1 else concatenate(parts)
+
+
+def _selected_together(tensor: Matrix) -> bool:
+    """Tell if a device selects from the rows of this tensor and of others in one go, each row by one block of threads.
+
+    Rows that are strided, or too long for a block to read them in good time, it selects from tensor by tensor.
+    """
+    return tensor.whole or (tensor.stride == 1 and tensor.length <= LONGEST)
 
 
 def _select_tensor(x: Array, tensor: Matrix) -> SparseVector:

@@ -48,7 +48,7 @@ BUDGETS = {
     "spardl": Budget(24, 139, 22, 26, 144),
     "micro": Budget(8, 36, 6, 8, 38),
     "gaussiank": Budget(5, 12, 4, 7, 19),
-    "adtopk": Budget(2, 58, 2, 2, 69),
+    "adtopk": Budget(2, 19, 2, 5, 24),
     "elect": Budget(8, 71, 29, 15, 82),
     "powersgd": Budget(3, 37, 5, 3, 37),
     "acpsgd": Budget(2, 35, 3, 2, 35),

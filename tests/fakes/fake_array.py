@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from sparse_mpi import kernels
+from sparse_mpi.arrays import index_dtype
 from sparse_mpi.kernels import array
 
 from . import fake_cuda
@@ -275,6 +276,15 @@ def _function(name: str):
     return call
 
 
+def select_rows(x, tables, entries):
+    """The kernel of that name, row by row."""
+    indices, values = np.empty(entries, index_dtype(len(x))), np.empty(entries, x.dtype)
+    for start, length, quota, at in np.concatenate(tables).tolist():
+        columns, found = array.top_k_rows(x[None, start : start + length], quota)
+        indices[at : at + quota], values[at : at + quota] = start + columns[0], found[0]
+    return indices, values
+
+
 class WholeArrays:
     """The kernels of whole arrays, at work on the memory behind device arrays."""
 
@@ -286,6 +296,8 @@ class WholeArrays:
                 DEVICE.work(passed[0]._a)
             if name in ("select", "accumulate_select", "merge", "merge_runs"):
                 counted()
+            if name == "select_rows":
+                return wrap(select_rows(DEVICE.read(arguments[0]._a), *arguments[1:]))
             found = getattr(array, name)(*map(behind, arguments), **{key: behind(x) for key, x in options.items()})
             if name in ("count", "kth_bin", "moments", "sketch", "smallest", "split_counts"):
                 return found
@@ -320,6 +332,6 @@ def install(monkeypatch) -> Device:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: TorchStream(DEVICE.torch[-1]))
     monkeypatch.setattr(torch.cuda, "ExternalStream", TorchStream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
-    monkeypatch.setattr(kernels, "_device", WholeArrays)
+    monkeypatch.setattr(kernels, "device", WholeArrays)
     DEVICE.__init__()
     return DEVICE

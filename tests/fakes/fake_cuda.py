@@ -130,5 +130,5 @@ def install_kernels(monkeypatch):
     found = import_module(name)
     for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         monkeypatch.setitem(sys.modules, module, sys.modules[module])  # gone after the test
-    monkeypatch.setattr(kernels, "_device", lambda: found)
+    monkeypatch.setattr(kernels, "device", lambda: found)
     return found

@@ -7,6 +7,7 @@ import pytest
 
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array
+from sparse_mpi.kernels.base import LONG
 
 from ..fakes.fake_device import DEVICE
 from .on_cuda import N, flushed, inputs, put
@@ -183,3 +184,21 @@ def test_a_number_is_told_after_its_kernel(cuda):
     cuda.cupy.cuda.get_current_stream().synchronize()
     waited = len(waits)
     assert int(number) == int(np.float32(1).view(np.int32)) and len(waits) == waited  # it has been waited for
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["normal", "ties", "special"])
+def test_rows_of_many_lengths_are_selected_from_in_two_launches(cuda, launches, dtype, name):
+    """As matrix by matrix: rows of one entry, whole ones, and long ones."""
+    x, rows, at = made(name, dtype), [], 0
+    for length, quota in [(1, 1), (5, 2), (300, 300), (LONG + 7, 40), (700, 1), (33, 33), (LONG, LONG)]:
+        rows.append((at, length, quota, sum(row[2] for row in rows)))
+        at += length
+    table = np.array(rows)
+    tables, entries = (table[table[:, 1] < LONG], table[table[:, 1] >= LONG]), int(table[:, 2].sum())
+    indices, values = cuda.select_rows(put(cuda, x), tables, entries)
+    assert len(launches) == 2
+    for start, length, quota, to in rows:
+        columns, found = array.top_k_rows(x[None, start : start + length], quota)
+        assert indices.get()[to : to + quota].tolist() == (start + columns[0]).tolist()
+        assert values.get()[to : to + quota].tobytes() == found.tobytes()

@@ -88,7 +88,7 @@ def test_results_of_a_gpu_that_counts_wrong_are_found_out(device, monkeypatch, n
         return World(2).run(lambda comm: _compared(name, Layout.of(5000), args, comm))[0]
 
     assert compared() == {"laws": "hold", "apart": 0}
-    monkeypatch.setattr(kernels, "_device", Wrong)
+    monkeypatch.setattr(kernels, "device", Wrong)
     wrong = compared()
     assert wrong["apart"] > 0.01 if name == "topka" else "lost" in wrong["laws"], wrong
 

@@ -13,10 +13,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from sparse_mpi.arrays import Array, index_dtype, wide_type
+from sparse_mpi.arrays import Array, constant, index_dtype, wide_type
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, lay_out, mark, to_float16
-from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS, Later, Moments, Number
+from sparse_mpi.kernels.base import LONG, SKETCH, SKETCHED_ROWS, Later, Moments, Number
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
@@ -69,6 +69,7 @@ __all__ = [
     "moments",
     "read_messages",
     "select",
+    "select_rows",
     "sketch",
     "smallest",
     "split_counts",
@@ -91,7 +92,6 @@ ROUNDS = 8  # vectors that each thread of a selection reads
 TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads; in half precision half as many
 COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
 SELECTING = 1024  # threads of a block of `truncate`, and of `top_k_rows` where rows are long
-LONG = 1 << 13  # columns from which on a row is long
 MAX_BLOCKS = 2048  # whose partial sums are added up, by the host or by atomics
 DIGIT = 11  # bits of a pass in search of the k-th largest: 3 or 6 passes, the first of which tells exponents apart
 SHARES, PAIRS = 128, 4096  # blocks of `truncate` at most, one a multiprocessor; the fewest pairs that each is worth
@@ -204,6 +204,18 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
         top_k = kernel("top_k", "largest.cu", threads, REAL=matrix.dtype.name, INDEX=chosen.dtype.name, DIGIT=DIGIT)
         start(top_k, rows, matrix, columns, k, chosen, values, threads=threads)
     return chosen, values
+
+
+def select_rows(x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -> tuple[Array, Array]:
+    """See `base.DeviceKernels.select_rows`. It takes two launches at most, whatever the number of tensors."""
+    x = cupy.ascontiguousarray(x)
+    indices, values = cupy.empty(entries, index_dtype(x.size)), cupy.empty(entries, x.dtype)
+    of_types: dict[str, Any] = {"REAL": x.dtype.name, "INDEX": indices.dtype.name, "DIGIT": DIGIT}
+    for rows, threads in zip(tables, (THREADS, SELECTING), strict=True):
+        if len(rows):
+            select = kernel("select_rows", "largest.cu", threads, **of_types)
+            start(select, len(rows), x, constant(rows, x), indices, values, threads=threads)
+    return indices, values
 
 
 def moments(x: Array, threshold: int) -> Moments:

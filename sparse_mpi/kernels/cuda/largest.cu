@@ -112,22 +112,49 @@ __device__ inline void compact(const REAL* x, int64 first, int64 end, const Kth&
     }
 }
 
-// One block a row. A row that fits into the caches is read from memory once.
-extern "C" __global__ void __launch_bounds__(THREADS)
-top_k(const REAL* matrix, int64 columns, int64 k, int32* chosen, REAL* values) {
+// Calls write(to, at) for the k largest entries of a row, by one block. A row that fits into the caches is read from
+// memory once.
+template <class Write>
+__device__ inline void k_largest(const REAL* row, int64 columns, int64 k, Write write) {
     __shared__ uint32 counts[BINS];
-    const REAL* row = matrix + blockIdx.x * columns;
     Kth kth = {0, MAGNITUDE, (uint32)k, false};
     while (kth.shift > 0 && !kth.exactly) {
         count_digits(row, 0, columns, kth, counts);
         narrow(kth, counts);
     }
+    compact(row, 0, columns, kth, 0, 0, write);
+}
+
+// One block a row of a matrix.
+extern "C" __global__ void __launch_bounds__(THREADS)
+top_k(const REAL* matrix, int64 columns, int64 k, int32* chosen, REAL* values) {
+    const REAL* row = matrix + blockIdx.x * columns;
     chosen += blockIdx.x * k;
     values += blockIdx.x * k;
-    compact(row, 0, columns, kth, 0, 0, [=](uint32 to, int64 at) {
+    k_largest(row, columns, k, [=](uint32 to, int64 at) {
         chosen[to] = (int32)at;
         values[to] = row[at];
     });
+}
+
+// One block a row of any tensor. table: where each row starts in x, its length, how many of it are selected, and where
+// these go.
+extern "C" __global__ void __launch_bounds__(THREADS)
+select_rows(const REAL* x, const int64* table, INDEX* indices, REAL* values) {
+    const int64* own = table + 4 * (int64)blockIdx.x;
+    const int64 first = own[0], columns = own[1], k = own[2];
+    const REAL* row = x + first;
+    indices += own[3];
+    values += own[3];
+    const auto write = [=](uint32 to, int64 at) {
+        indices[to] = (INDEX)(first + at);
+        values[to] = row[at];
+    };
+    if (k < columns) {
+        k_largest(row, columns, k, write);
+    } else {
+        for (int64 at = threadIdx.x; at < columns; at += THREADS) write((uint32)at, at);
+    }
 }
 
 // Keeps k of m pairs, 1 <= k < m < 2^32, which are so few that they mostly stay in the caches. A block has a share of
