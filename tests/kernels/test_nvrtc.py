@@ -29,13 +29,13 @@ VARIANTS = {
     + [{"INDEX": "int32", "ROUNDS": 8, "GRADIENT": gradient} for gradient in ("float32", "float16", "uint16")],
     "histogram.cu": [{"threads": 1024}, {"threads": 1024, "IN_SHARED": 1}],
     "count.cu": [{}],
-    "largest.cu": [{"INDEX": "int32", "DIGIT": 11}]
+    "largest.cu": [{"INDEX": index, "DIGIT": 11} for index in ("int32", "int64")]
     + [{"INDEX": index, "DIGIT": 11, "threads": 1024} for index in ("int32", "int64")],
     "moments.cu": [{}],
-    "dense.cu": [{}],
+    "dense.cu": [{}, {"threads": 1024}],
     "accumulate.cu": [{"GRADIENT": gradient} for gradient in ("float32", "float64", "float16", "uint16")],
     "sketch.cu": [{"threads": 1024, "ROWS": 128}],
-    "sparse.cu": [{"INDEX": "int32"}, {"INDEX": "int64"}],
+    "sparse.cu": [{"INDEX": index} for index in ("int16", "int32", "int64")],
     "votes.cu": [{"INDEX": index, "NUMBER": "int64"} for index in ("int32", "int64")]
     + [{"INDEX": "int32", "NUMBER": "int32"}],
     "bits.cu": [{"INDEX": index, "SCALED": SCALED} for index in ("int32", "int64")],

@@ -6,6 +6,7 @@ Pinned memory is mapped: a device writes to it over the bus, and the host sees w
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import cupy
 import numpy as np
@@ -19,9 +20,10 @@ def pointer(told: Told | None) -> np.uintp:
 class Told:
     """Room for ``count`` whole numbers; a kernel takes ``pointer`` for an array of int64."""
 
+    _event: Any = None  # behind the kernel, until it has been waited for
+
     def __init__(self, count: int) -> None:
         self._numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * count), np.int64, count)
-        self._event = None
         self.pointer = np.uintp(self._numbers.ctypes.data)
 
     def written(self) -> Told:
@@ -48,5 +50,5 @@ class Told:
 
     def __del__(self) -> None:
         # Memory that is given back is handed out again at once, while the kernel may not have written to it yet
-        if not sys.is_finalizing():
-            self.numbers()
+        if self._event is not None and not sys.is_finalizing():
+            self._event.synchronize()
