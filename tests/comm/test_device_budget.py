@@ -46,7 +46,7 @@ BUDGETS = {
     "oktopk": Budget(6, 23, 6, 12, 32),
     "oktopk-2level": Budget(4, 20, 5, 10, 29),
     "spardl": Budget(24, 139, 22, 26, 144),
-    "micro": Budget(8, 36, 6, 8, 38),
+    "micro": Budget(8, 36, 5, 8, 38),
     "gaussiank": Budget(5, 12, 4, 7, 19),
     "adtopk": Budget(2, 19, 2, 5, 24),
     "elect": Budget(8, 71, 29, 15, 82),

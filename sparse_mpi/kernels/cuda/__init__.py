@@ -1,8 +1,9 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
-Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `count`,
-`kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct indices. `truncate` and
-`contains` do not, for the lengths of their results are known.
+Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `compress` where
+nobody knows that, `count`, `kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct
+indices. `split_counts` and `smallest` do when their results are looked at. `truncate` and `contains` do not, for the
+lengths of their results are known.
 """
 
 from __future__ import annotations
@@ -122,15 +123,8 @@ def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Ar
 
 def smallest(values: Array) -> Number:
     """See `base.Kernels.smallest`. The host waits when it asks for the number, if that is not there by then."""
-    found = Told(1)
-    start(
-        kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype.name),
-        1,
-        values,
-        values.size,
-        found.pointer,
-        threads=SELECTING,
-    )
+    found, find = Told(1), kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype.name)
+    start(find, 1, values, values.size, found.pointer, threads=SELECTING)
     return Later(found.written().number)
 
 
@@ -154,10 +148,9 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
 
 def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
     """See `base.Kernels.kth_bin`."""
-    found = cupy.empty(3, np.int64)
-    find = kernel("kth_bin", "histogram.cu", COUNTING, REAL="float32")
-    start(find, 1, counts, counts.size, k, found, threads=COUNTING)
-    number, reached, inside = found.get().tolist()
+    found, find = Told(3), kernel("kth_bin", "histogram.cu", COUNTING, REAL="float32")
+    start(find, 1, counts, counts.size, k, found.pointer, threads=COUNTING)
+    number, reached, inside = found.written().numbers().tolist()
     return number, reached, inside
 
 
@@ -277,18 +270,17 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
     """See `base.Kernels.merge`."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     # Sort the pairs; stable, so that values of one index keep their order.
-    size, order = indices.size, cupy.argsort(indices, kind="stable")
-    if not size:
+    pairs, order = indices.size, cupy.argsort(indices, kind="stable")
+    if not pairs:
         return indices, values
     of_types: dict[str, Any] = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
-    told = Told(1)
-    heads = cupy.empty(size, np.int64)
+    told, heads = Told(1), cupy.empty(pairs, np.int64)
     find = kernel("heads", "sparse.cu", **of_types)
-    start(find, blocks_for(size), indices, order, size, heads, _tiles(size), told.pointer)
+    start(find, blocks_for(pairs), indices, order, pairs, heads, _tiles(pairs), told.pointer)
     # Let one thread add up each run of equal indices, in order.
     runs = told.written().number()
     distinct, totals = cupy.empty(runs, indices.dtype), cupy.empty(runs, values.dtype)
-    arguments = (indices, values, order, heads, runs, size, distinct, totals)
+    arguments = (indices, values, order, heads, runs, pairs, distinct, totals)
     start(kernel("add_runs", "sparse.cu", **of_types), blocks_for(runs), *arguments)
     return distinct, totals
 
