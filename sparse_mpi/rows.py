@@ -244,15 +244,14 @@ def _row_starts(pattern: Pattern, dtype: np.dtype) -> np.ndarray:
 @lru_cache(maxsize=8)
 def row_tables(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
     """Return the short rows and the long ones of a pattern without strides; see `DeviceKernels.select_rows`."""
-    parts, at = [np.empty((0, 4), np.int64)], 0
+    table, row, at = np.empty((sum(tensor.rows for tensor in pattern), 4), np.int64), 0, 0
     for tensor in pattern:
         for block in tensor.blocks:
-            number = np.arange(block.last - block.first)
-            starts = tensor.offset + (block.first + number) * tensor.length
-            shape = np.broadcast_to([tensor.length, block.quota], (len(number), 2))
-            parts.append(np.column_stack([starts, shape, at + number * block.quota]))
-            at += len(number) * block.quota
-    table = np.concatenate(parts)
+            part = table[row : row + block.last - block.first]
+            part[:, :1] = tensor.starts(block, table)
+            part[:, 1:3] = tensor.length, block.quota
+            part[:, 3] = at + block.quota * np.arange(len(part))
+            row, at = row + len(part), at + block.quota * len(part)
     long = table[:, 1] >= LONG
     return np.ascontiguousarray(table[~long]), np.ascontiguousarray(table[long])
 

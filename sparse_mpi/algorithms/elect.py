@@ -206,9 +206,9 @@ def cut_by_votes(
     # The fast path: candidates around the predicted threshold, counted among the sums that reach the lowest of them.
     if near:
         candidates = np.unique(np.maximum(predictor.candidates(NEARBY, bracket.high), NOT_ZERO))
-        counts, found = kernels.of(sums).count_select(sums, candidates)
+        own, found = kernels.of(sums).count_select(sums, candidates)
         reaching = SparseVector(*found, len(sums))
-        totals, by_rank = _totals(counts, k, comm)
+        totals, by_rank = _totals(own, k, comm)
         bracket = narrowed(candidates, totals, k, bracket, NOT_ZERO)
         predictor = predictor.respaced(candidates, totals, k, octave)
         if bracket.settled(resolution) and bracket.ends_at(candidates):

@@ -96,7 +96,7 @@ def select_rows(x: Array, pattern: Pattern) -> SparseVector:
     parts = []
     for together, tensors in groupby(pattern, lambda tensor: is_device(x) and _selected_together(tensor)):
         if together:
-            group = tuple(tensors)
+            group = tuple(tensor if tensor.stride == 1 else tensor.merged() for tensor in tensors)
             found = kernels.device().select_rows(x, row_tables(group), sum(tensor.entries for tensor in group))
             parts.append(SparseVector(*found, len(x)))
         else:
@@ -107,7 +107,8 @@ def select_rows(x: Array, pattern: Pattern) -> SparseVector:
 def _selected_together(tensor: Matrix) -> bool:
     """Tell if a device selects from the rows of this tensor and of others in one go, each row by one block of threads.
 
-    Rows that are strided, or too long for a block to read them in good time, it selects from tensor by tensor.
+    Rows that are strided, or too long for a block to read them in good time, it selects from tensor by tensor, unless
+    it takes all that they have.
     """
     return tensor.whole or (tensor.stride == 1 and tensor.length <= LONGEST)
 

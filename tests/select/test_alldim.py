@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -103,6 +105,20 @@ def test_selection_copies_no_vector(monkeypatch):
     monkeypatch.setattr(kernels, "host", Watched)
     AllDim().select(x, 400, AllDim().init(LAYERS, 400))
     assert seen and all(seen) and len(seen) <= 2 * len(fewest(LAYERS, "output", None))
+
+
+@pytest.mark.parametrize("rows", ["output", "axis1"])
+@pytest.mark.parametrize("longest", [1 << 22, 40])
+def test_a_device_selects_what_the_host_does(device, monkeypatch, rows, longest):
+    """From all rows at once, where they are neither strided nor too long; also where all entries are selected."""
+    monkeypatch.setattr("sparse_mpi.select.alldim.LONGEST", longest)
+    cupy, layout = sys.modules["cupy"], Layout.of([(6, 5, 2), (7,), (3, 50), (4, 1, 3), (2, 2)])
+    x = vector("normal", layout, np.float32)
+    for k in (1, 60, layout.size - 3, layout.size):
+        expected, _ = AllDim(rows=rows).select(x, k, AllDim(rows=rows).init(layout, k))
+        found, _ = AllDim(rows=rows).select(cupy.asarray(x), k, AllDim(rows=rows).init(layout, k))
+        assert found.indices.get().tolist() == expected.indices.tolist()
+        assert found.values.get().tobytes() == expected.values.tobytes()
 
 
 @pytest.mark.parametrize(
