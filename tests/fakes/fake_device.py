@@ -44,7 +44,7 @@ class Event:
 
     def synchronize(self) -> None:
         DEVICE.events.append(self)
-        if DEVICE.known.get(self.ptr, 0) < self.clock[self.ptr]:  # else it has come long ago
+        if DEVICE.known.get(self.ptr, 0) < self.clock.get(self.ptr, 0):  # else it has come long ago
             for to in ("device", "host"):
                 self.stream.flush(to, self.clock[self.ptr])
             self.stream.log.synchronised.append(self.ptr)
