@@ -20,6 +20,7 @@ from math import ceil, log2
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace
@@ -88,7 +89,7 @@ class MiCRO(Algorithm):
             moved = state.threshold + round(GAIN * octave * log2(counts.sum() / max(k, comm.size)))
             threshold = min(max(moved, 1), _infinite(acc) - 1)
         elif not fixed:
-            least = np.array([int(magnitude_bits(chosen.values).min()) // comm.size], np.int64)
+            least = np.array([int(kernels.of(chosen.values).smallest(chosen.values)) // comm.size], np.int64)
             threshold = int(comm.allreduce(least, control=True)[0])
         return Reduction(total, sent), MiCROState(threshold, (state.turn + 1) % comm.size)
 

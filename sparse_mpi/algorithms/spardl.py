@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, accept_former, added_field
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, magnitude_bits, namespace
@@ -163,7 +164,7 @@ class SparDL(Algorithm):
 
     def _next(self, total: SparseVector, k: int, comm: Comm, selection: object, state: SparDLState) -> SparDLState:
         """Return the state after a step with this result."""
-        threshold = int(magnitude_bits(total.values).min()) if total.nnz == k else 0
+        threshold = int(kernels.of(total.values).smallest(total.values)) if total.nnz == k else 0
         return SparDLState(selection, threshold, (state.turn + 1) % comm.size)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
@@ -242,9 +243,8 @@ class SparDL(Algorithm):
         """Return what may stay of the entries in the regions that ``starts`` bounds, in index order."""
         edges = starts if self.prune == "block" else starts[[0, -1]]
         parts, at = [], 0
-        for count, width in zip(
-            np.asarray(split_counts(leaving, edges)).tolist(), np.diff(edges).tolist(), strict=True
-        ):
+        counts = np.asarray(split_counts(leaving, edges))
+        for count, width in zip(counts.tolist(), np.diff(edges).tolist(), strict=True):
             parts.append(truncate(take(leaving, slice(at, at + count)), self._most(k, width, leaving.size)))
             at += count
         return concatenate(parts)

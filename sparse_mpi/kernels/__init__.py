@@ -116,7 +116,7 @@ def kth_magnitude(x: Array, k: int, most: int) -> int:
     threshold, found = search(x, k, most)
     if found is None or len(found[0]) <= most:
         return threshold
-    return int(magnitude_bits(of(x).truncate(*found, k, reuse=True)[1]).min())
+    return int(of(x).smallest(of(x).truncate(*found, k, reuse=True)[1]))
 
 
 def _sampled(x: Array, k: int) -> tuple[int, int] | None:

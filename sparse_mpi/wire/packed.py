@@ -301,12 +301,8 @@ class Paired:
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """See `Wire.pack`."""
-        indices, size, counts, regions = (
-            vector.indices[::2] // 2,
-            vector.size // 2,
-            np.asarray(counts) // 2,
-            regions // 2,
-        )
+        indices, size = vector.indices[::2] // 2, vector.size // 2
+        counts, regions = np.asarray(counts) // 2, regions // 2
         halves = [
             wire.pack(SparseVector(indices, vector.values[place::2], size), counts, regions)
             for place, wire in enumerate(self.formats)

@@ -86,10 +86,12 @@ class Stream:
 
     def flush(self, to: str, epoch: float = inf) -> None:
         """Do what waits up to an epoch, as it was queued, as far as it goes to the host or the device."""
-        due = [job for job in self.pending if job[0] == to and job[3] <= epoch]
-        self.pending = [job for job in self.pending if not any(job is done for done in due)]
-        for _, target, source, _ in due:
-            np.copyto(target, source)
+        jobs, self.pending = self.pending, []
+        for job in jobs:
+            if job[0] == to and job[3] <= epoch:
+                np.copyto(job[1], job[2])
+            else:
+                self.pending.append(job)
 
     def query(self) -> int:
         """CUDA's status: 0 if all is done, which is then known."""
@@ -206,7 +208,7 @@ class Device(threading.local):
         return copy
 
     def pinned_at(self, pointer: int) -> np.ndarray | None:
-        """The pinned memory that begins there, if there is any."""
+        """Find the pinned memory that begins there, if there is any."""
         return next((block for block in self.pinned if block.ctypes.data == pointer), None)
 
     def moved(self) -> int:

@@ -101,6 +101,16 @@ def test_one_thread_may_find_everything(dtype, skew, many_threads):
         assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.parametrize("gradient_type", FLOATS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_gradient_of_another_precision_is_added_in_the_wider_one(dtype, gradient_type):
+    gradient = values(gradient_type)
+    a, b = values(dtype)[::-1].copy(), values(dtype)[::-1].copy()
+    threshold = int(np.median(magnitude_bits(a)))
+    assert same(cpu.accumulate_select(a, gradient, threshold, N), array.accumulate_select(b, gradient, threshold, N))
+    assert a.tobytes() == b.tobytes()
+
+
 def test_far_more_than_wanted_in_the_first_part(many_threads):
     """The first part alone has more than the result has room for, and the next ones have some that would fit."""
     x = np.zeros(60 * TILE, np.float32)

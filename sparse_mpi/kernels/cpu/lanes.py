@@ -32,7 +32,10 @@ def reached(typing_context, x, start, threshold):
 
 @intrinsic
 def added(typing_context, x, start, threshold, more):
-    """Add 64 entries of ``more`` to those of ``x`` in place, and compare the sums as `reached` does."""
+    """Add 64 entries of ``more`` to those of ``x`` in place, and compare the sums as `reached` does.
+
+    Where one of the two is wider, so is the addition.
+    """
 
     def generate(context, builder, signature, arguments):
         x, at, threshold, more = arguments
@@ -40,9 +43,9 @@ def added(typing_context, x, start, threshold, more):
         place = _lanes_at(context, builder, kind, x, at)
         entries = builder.load(place, align=_alignment(kind))
         terms = builder.load(_lanes_at(context, builder, other, more, at), align=_alignment(other))
-        if other.dtype.bitwidth < kind.dtype.bitwidth:
-            terms = builder.fpext(terms, entries.type)
-        sums = builder.fadd(entries, terms)
+        wider = _vector(max(kind, other, key=_alignment))
+        sums = builder.fadd(builder.fpext(entries, wider), builder.fpext(terms, wider))
+        sums = builder.fptrunc(sums, entries.type)
         builder.store(sums, place, align=_alignment(kind))
         return _mask(builder, sums, threshold)
 
@@ -59,11 +62,15 @@ def _alignment(array):
     return array.dtype.bitwidth // 8
 
 
+def _vector(array):
+    """Return the type of a vector of 64 entries of such an array."""
+    return ir.VectorType(ir.DoubleType() if array.dtype == types.float64 else ir.FloatType(), LANES)
+
+
 def _lanes_at(context, builder, kind, array, at):
     """Return the address of the 64 entries of ``array`` from ``at`` on, as a pointer to a vector."""
-    entry = ir.DoubleType() if kind.dtype == types.float64 else ir.FloatType()
     data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [at]), ir.VectorType(entry, LANES).as_pointer())
+    return builder.bitcast(builder.gep(data, [at]), _vector(kind).as_pointer())
 
 
 def _mask(builder, entries, threshold):

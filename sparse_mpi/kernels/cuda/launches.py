@@ -1,4 +1,4 @@
-"""Messages, dense passes, rounding and votes on a device."""
+"""Packed messages, pairs, dense passes, rounding and votes on a device."""
 
 from __future__ import annotations
 
@@ -54,6 +54,43 @@ def _kernel(name: str, index: np.dtype) -> object:
 def _table(messages: np.ndarray) -> Array:
     """Copy the messages to the device, as plain integers."""
     return cupy.asarray(messages.view(np.int64))
+
+
+# Pairs of index and value: how many lie where, and as the rows of a message.
+
+
+def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
+    """See `base.Kernels.split_counts`. The host waits when it looks at the counts."""
+    regions = len(boundaries) - 1
+    told, indices = Told(regions), cupy.ascontiguousarray(indices)
+    split = kernel("split_counts", "sparse.cu", REAL="float32", INDEX=indices.dtype.name)
+    given = indices, indices.size, cupy.asarray(boundaries, np.int64)
+    start(split, blocks_for(regions), *given, regions, told.pointer)
+    return told.written()
+
+
+def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
+    """See `base.Kernels.to_pairs`."""
+    split, rest = indices.itemsize // unit.itemsize, values.itemsize // unit.itemsize
+    pairs = cupy.empty((indices.size, split + rest), unit)
+    columns = (cupy.ascontiguousarray(column).view(unit) for column in (indices, values))
+    _pairs("to_pairs", pairs, *columns, pairs.size, split, rest, pairs)
+    return pairs
+
+
+def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
+    """See `base.Kernels.from_pairs`."""
+    indices, values = cupy.empty(len(pairs), index), cupy.empty(len(pairs), value)
+    split, rest = index.itemsize // pairs.itemsize, value.itemsize // pairs.itemsize
+    columns = (column.view(pairs.dtype) for column in (indices, values))
+    _pairs("from_pairs", pairs, cupy.ascontiguousarray(pairs), pairs.size, split, rest, *columns)
+    return indices, values
+
+
+def _pairs(name: str, pairs: Array, *arguments: Any) -> None:
+    """Start a kernel that writes or reads ``pairs``, on a thread for each of their units."""
+    if pairs.size:
+        start(kernel(name, "sparse.cu", REAL="float32", INDEX=pairs.dtype.name), blocks_for(pairs.size), *arguments)
 
 
 # Passes over dense vectors that keep their length: adding a gradient, rounding, subtracting what was sent.
@@ -166,40 +203,6 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
     types = (indices.dtype, numbers.dtype)
     _vote("undeal", len(numbers), types, numbers, ranks, -(-size // ranks), indices)
     return indices
-
-
-def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
-    """See `base.Kernels.split_counts`. The host waits when it looks at the counts."""
-    regions = len(boundaries) - 1
-    told, indices = Told(regions), cupy.ascontiguousarray(indices)
-    split = kernel("split_counts", "sparse.cu", REAL="float32", INDEX=indices.dtype.name)
-    given = indices, indices.size, cupy.asarray(boundaries, np.int64)
-    start(split, blocks_for(regions), *given, regions, told.pointer)
-    return told.written()
-
-
-def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
-    """See `base.Kernels.to_pairs`."""
-    split, rest = indices.itemsize // unit.itemsize, values.itemsize // unit.itemsize
-    pairs = cupy.empty((indices.size, split + rest), unit)
-    columns = (cupy.ascontiguousarray(column).view(unit) for column in (indices, values))
-    _pairs("to_pairs", pairs, *columns, pairs.size, split, rest, pairs)
-    return pairs
-
-
-def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
-    """See `base.Kernels.from_pairs`."""
-    indices, values = cupy.empty(len(pairs), index), cupy.empty(len(pairs), value)
-    split, rest = index.itemsize // pairs.itemsize, value.itemsize // pairs.itemsize
-    columns = (column.view(pairs.dtype) for column in (indices, values))
-    _pairs("from_pairs", pairs, cupy.ascontiguousarray(pairs), pairs.size, split, rest, *columns)
-    return indices, values
-
-
-def _pairs(name: str, pairs: Array, *arguments: Any) -> None:
-    """Start a kernel that writes or reads ``pairs``, on a thread for each of their units."""
-    if pairs.size:
-        start(kernel(name, "sparse.cu", REAL="float32", INDEX=pairs.dtype.name), blocks_for(pairs.size), *arguments)
 
 
 def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:

@@ -74,30 +74,32 @@ from_pairs(const INDEX* pairs, int64 units, int64 split, int64 rest, INDEX* indi
     else values[pair * rest + at - split] = pairs[i];
 }
 
-// order: a stable order of the indices; heads: where in it the runs of equal ones begin.
-// Each run is added by one thread, in order.
+// The sum of the run of equal indices that begins at `head` of a stable order of the indices, added up in order.
+__device__ inline REAL sum_of_run(const INDEX* indices, const REAL* values, const int64* order, int64 head, int64 count) {
+    const INDEX index = indices[order[head]];
+    REAL total = values[order[head]];
+    for (int64 i = head + 1; i < count && indices[order[i]] == index; ++i) total += values[order[i]];
+    return total;
+}
+
+// heads: where in the order runs begin. Each is added up by one thread.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_runs(const INDEX* indices, const REAL* values, const int64* order, const int64* heads, int64 runs, int64 count,
          INDEX* distinct, REAL* totals) {
     const int64 run = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (run >= runs) return;
-    const int64 head = heads[run], end = run + 1 < runs ? heads[run + 1] : count;
-    REAL total = values[order[head]];
-    for (int64 i = head + 1; i < end; ++i) total += values[order[i]];
-    distinct[run] = indices[order[head]];
-    totals[run] = total;
+    distinct[run] = indices[order[heads[run]]];
+    totals[run] = sum_of_run(indices, values, order, heads[run], count);
 }
 
-// Adds each run of equal indices to x, by the thread of its first pair: values are added up in order first.
+// Adds each run to x, by the thread of its first pair.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_merged(const INDEX* indices, const REAL* values, const int64* order, int64 count, REAL* x) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
     const INDEX index = indices[order[i]];
     if (i && indices[order[i - 1]] == index) return;
-    REAL total = values[order[i]];
-    for (int64 next = i + 1; next < count && indices[order[next]] == index; ++next) total += values[order[next]];
-    x[index] += total;
+    x[index] += sum_of_run(indices, values, order, i, count);
 }
 
 // Marks those of `sought` that are among `indices`; both ascend. Each thread searches for one by itself: neighbours
