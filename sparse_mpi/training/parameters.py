@@ -103,6 +103,11 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         optimizer.load_state_dict(torch.load(io.BytesIO(received.tobytes()), "cpu", weights_only=True))
 
 
+def local(tensor: Tensor) -> Tensor:
+    """Return the part of ``tensor`` that this process holds: of a DTensor its shard, whose memory it shares."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 # Parameters of a torch model as one flat vector: `FlatParameters`.
 
 

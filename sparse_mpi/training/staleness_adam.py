@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, NAdam, Optimizer, RMSprop
 
+from sparse_mpi.training.parameters import local
 from sparse_mpi.training.reduction import GradientReduction
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
@@ -76,7 +77,7 @@ class StalenessAwareAdam:
             decoupled = _decoupled(optimizer, group)
             state, at = optimizer.state[parameter], places.get(parameter, EVERYWHERE)
             if parameter in seconds:
-                _move(parameter, at, seconds[parameter], state, group, decoupled)
+                _move(parameter, parameter.grad, at, seconds[parameter], state, group, decoupled)
             else:
                 _catch_up(parameter, at, state, group, decoupled)
         self.set_betas(optimizer)
@@ -96,14 +97,15 @@ def move_along(optimizer: Optimizer, seconds: Mapping[Tensor, Tensor]) -> None:
 
     Args:
         optimizer: one of `ADAMS` whose second moments travel.
-        seconds: the second moment of the mean gradient, by parameter; 0 where no entry has come.
+        seconds: the second moment of the mean gradient, by parameter; 0 where no entry has come; of a DTensor that of
+            this process's shard.
     """
     check_adam(optimizer, TRAVELLING)  # options may have changed
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None and parameter in seconds:
-                decoupled = _decoupled(optimizer, group)
-                _move(parameter, EVERYWHERE, seconds[parameter], optimizer.state[parameter], group, decoupled)
+                decoupled, state = _decoupled(optimizer, group), optimizer.state[parameter]
+                _move(local(parameter), local(parameter.grad), EVERYWHERE, seconds[parameter], state, group, decoupled)
                 parameter.grad = None
 
 
@@ -162,14 +164,20 @@ def _first(mask: Tensor, count: int) -> Places:
 
 
 def _move(
-    parameter: Tensor, at: Places, second: Tensor, state: dict[str, Any], group: dict[str, Any], decoupled: bool
+    parameter: Tensor,
+    gradient: Tensor,
+    at: Places,
+    second: Tensor,
+    state: dict[str, Any],
+    group: dict[str, Any],
+    decoupled: bool,
 ) -> None:
-    """Move the weights whose entries of ``parameter.grad`` have come, which are ``at``, by the moment ``second``."""
+    """Move the weights whose entries of ``gradient`` have come, which are ``at``, by the moment ``second``."""
     rate, decay = float(group["lr"]), group["weight_decay"]
     state["step"] = state.get("step", torch.tensor(0.0)) + 1
     if decoupled and decay:
         parameter.mul_(1 - rate * decay)
-    total = parameter.grad[at].double()  # type: ignore[index]
+    total = gradient[at].double()
     # What the caller has added where nothing has come moves as in Adam's first step, whose second moment is its square
     moment = torch.where(second[at] == 0, total**2, second[at].double())
     if "alpha" in group:  # RMSprop's moment begins at 0

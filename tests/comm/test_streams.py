@@ -22,7 +22,7 @@ from sparse_mpi.comm.background import ProgressThread, progress_thread_of
 from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.training.ddp_state import DDPBuckets
+from sparse_mpi.training.named_reducers import NamedReducers
 from sparse_mpi.training.tracer import Tracer
 
 from ..fakes.fake_array import to_torch
@@ -239,7 +239,7 @@ def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
 
 
 def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(device):
-    buckets = DDPBuckets({"w": (N,)}, make_settings(N, algorithm=OkTopk()), 0.01, Threaded(2))
+    buckets = NamedReducers({"w": (N,)}, make_settings(N, algorithm=OkTopk()), 0.01, Threaded(2))
     with device.stream(HERE):
         buckets.adopt(("w",)).start(gradients(1)[0]).wait()
     assert np.count_nonzero(buckets.residuals()["w"]) > N / 2

@@ -100,7 +100,7 @@ def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_ca
 
 
 def with_moments(options: dict) -> dict:
-    """With everything sent weights move by the mean over the root of the ranks' mean squares, worked out beside it."""
+    """In dense steps weights move by the mean over the root of the ranks' mean squares, worked out beside it."""
     run, (_, beta) = Run(options), options["adamw"]["betas"]
     ranks, rate = dist.get_world_size(), options["adamw"]["lr"]
     weights = [p.detach().clone() for p in run.net.parameters()]
@@ -276,7 +276,7 @@ RUNS = {
     "leaky-resumed": lambda: resumed({"density": 0.05, "feedback": "leaky"}),
     "moments": lambda: straight(MOMENTS),
     "moments-resumed": lambda: resumed(MOMENTS),
-    "moments-everything": lambda: with_moments(MOMENTS | {"density": 1.0}),
+    "moments-dense": lambda: with_moments(MOMENTS | {"dense_steps": STEPS}),
     "flushed": lambda: flushed(SPARSE),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),

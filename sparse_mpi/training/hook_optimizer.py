@@ -1,0 +1,159 @@
+"""The optimizer of a model whose gradients a hook of torch reduces: `HookOptimizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.feedback import Feedback, GlobalMomentum
+from sparse_mpi.reduction.arguments import make_algorithm, usual_density
+from sparse_mpi.reduction.settings import Settings, make_settings
+from sparse_mpi.training.named_reducers import NamedReducers
+from sparse_mpi.training.optimizer_momentum import (
+    TAKING,
+    USUAL_DENSITY,
+    default_mode,
+    momentum_rule,
+    without_momentum,
+)
+from sparse_mpi.training.parameters import mean_moment
+from sparse_mpi.training.staleness_adam import ADAMS, TRAVELLING, move_along, second_beta, second_betas
+
+
+class HookSettings(NamedTuple):
+    """How a hook reduces."""
+
+    reducers: Settings  # of each, but for layout and k
+    density: float
+    mode: str  # who applies the optimizer's momentum, see `DistributedOptimizer`
+
+
+def hook_settings(
+    shapes: object,
+    *,
+    density: float | None,
+    algorithm: str | Algorithm,
+    feedback: str | Feedback,
+    optimizer: Optimizer | None,
+    options: Mapping[str, Any],
+) -> HookSettings:
+    """Return the settings of reducers for tensors of these ``shapes``, and of the optimizer, if any.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or a rule that moves weights before the gradient is computed.
+    """
+    made: Algorithm = make_algorithm(algorithm, dict(options))  # "auto" is none
+    share, mode = usual_density(made) if density is None else density, "local"
+    if optimizer is not None and not isinstance(optimizer, (SGD, *ADAMS[TRAVELLING])):
+        raise TypeError(
+            f"optimizer must be torch's SGD, Adam, AdamW, NAdam or RMSprop, got {type(optimizer).__name__}; leave it "
+            "out: others step along what the hook returns"
+        )
+    if isinstance(optimizer, SGD):
+        mode = default_mode(optimizer, feedback, carries=False)
+    elif optimizer is not None and share < 1:  # with everything sent Adam is as ever
+        mode, share = TRAVELLING, USUAL_DENSITY if density is None else density
+    rule = feedback if optimizer is None else momentum_rule(optimizer, feedback, mode, share)
+    beta = second_beta(optimizer.param_groups[0]) if optimizer is not None and mode == TRAVELLING else None
+    settings = make_settings(shapes, density=share, algorithm=made, feedback=rule, second_moment=beta)
+    if settings.feedback.traits.previews:
+        raise ValueError(
+            f"feedback must not move weights before the gradient is computed, as a hook cannot, got "
+            f"{settings.feedback!r}; use feedback='residual', or DistributedOptimizer"
+        )
+    return HookSettings(settings, share, mode)
+
+
+class HookOptimizer:
+    """Makes an optimizer step along what a hook has reduced, as `DistributedOptimizer` does.
+
+    SGD steps without the momentum that error feedback has applied; Adam's weights move by second moments that travel,
+    and then their ``.grad`` is None. Closures are called as ever.
+
+    Args:
+        optimizer: of the reduced parameters.
+        mode: who applies its momentum.
+        names: of the parameters.
+        reducers: of the hook.
+        ranks: the number of those whose mean the gradients are.
+        scaled: a loss scaler divides gradients by its scale before the step.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str,
+        names: Mapping[Tensor, str],
+        reducers: NamedReducers,
+        ranks: int,
+        scaled: bool = False,
+    ) -> None:
+        self._mode, self._reducers, self._ranks, self._scaled = mode, reducers, ranks, scaled
+        self._parameters = {name: parameter for parameter, name in names.items()}
+        self._taken: float = optimizer.param_groups[0]["momentum"] if mode in TAKING else 0.0
+        rule = reducers.settings.feedback
+        late = rule.late if isinstance(rule, GlobalMomentum) else None
+        self._late = self._taken if late is None else late
+        self._restore = ExitStack()  # of what is switched off during a step
+        self.waited: set[Tensor] = set()  # parameters whose sums are sparse in this step
+        if mode != "local":
+            optimizer.register_step_pre_hook(self._before)
+            optimizer.register_step_post_hook(self._after)
+            optimizer._step_supports_amp_scaling = not scaled  # type: ignore[attr-defined]  # else it leaves a mark
+
+    def _before(
+        self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Prepare a step of ``optimizer``, called with these arguments; return those to call it with."""
+        if getattr(optimizer, "found_inf", None) is not None:
+            raise TypeError(
+                "step must not be taken by a GradScaler that the hook does not know, whose scale residuals and moments "
+                "would have; give it to the hook's state, train in bfloat16, or use DistributedOptimizer"
+            )
+        finish: Callable[[], None] = lambda: self._move(optimizer)  # noqa: E731
+        self._restore.close()  # after a step that has failed
+        if self._mode in TAKING:
+            ahead = self._mode != "corrected"
+            finish = self._restore.enter_context(without_momentum(optimizer, self._taken, self._applied, ahead))
+        closure = options.get("closure") if len(args) < 2 else args[1]
+        if closure is None:
+            finish()
+            return args, options
+
+        def reduced() -> Any:
+            loss = closure()
+            finish()
+            return loss
+
+        return args[:1], {"closure": reduced}
+
+    def _after(self, optimizer: Optimizer, args: object, options: object) -> None:
+        """Give ``optimizer`` its momentum back."""
+        self._restore.close()
+
+    def _applied(self, parameter: Tensor) -> float:
+        """Return the momentum that was applied to the gradient of a parameter."""
+        return self._late if parameter in self.waited else self._taken
+
+    @torch.no_grad()
+    def _move(self, optimizer: Optimizer) -> None:
+        """Take the step of ``optimizer`` in its place, by second moments."""
+        moments = [(names, reducer.second_moment) for names, reducer in self._reducers.known.items()]
+        seconds: dict[Tensor, Tensor] = {}
+        for names, moment in moments:
+            like = self._parameters[names[0]]
+            flat = None if moment is None else mean_moment(moment, self._ranks, like)
+            for name, part in self._reducers.parts(names, flat) if flat is not None else ():
+                seconds[self._parameters[name]] = part.view(self._reducers.shapes[name])
+        move_along(optimizer, seconds)
+        betas = second_betas(optimizer)
+        for names, moment in moments:
+            if moment is not None:  # a parameter of no group keeps its beta
+                pairs = zip(names, moment.betas, strict=True)
+                moment.betas = [betas.get(self._parameters[name], beta) for name, beta in pairs]
