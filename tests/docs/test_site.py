@@ -12,7 +12,7 @@ import pytest
 
 from ..launch import ROOT
 
-PUBLIC = ".algorithms .checkpoint .comm .ddp .fault_tolerance .feedback .collectives .optim .select .wire".split()
+PUBLIC = ".algorithms .checkpoint .comm .ddp .fsdp .fault_tolerance .feedback .collectives .optim .select .wire".split()
 TABLES = {"ALGORITHMS", "FEEDBACKS", "SELECTORS", "WIRES", "Average", "Sum", "Counts"}  # described in words
 
 

@@ -19,7 +19,7 @@ from sparse_mpi.tools.values import Parser
 from .test_layers import LIBRARY, PACKAGE, imports, room
 
 PROGRAM = "your program"
-CALLED = ("ddp", "optim", "training", "reduction", "collectives", "checkpoint")  # by it
+CALLED = ("ddp", "optim", "fsdp", "training", "reduction", "collectives", "checkpoint")  # by it
 LEFT_OUT = ("__main__", "checks", "deprecated")  # the start of the command line, and what all need
 
 
@@ -34,8 +34,9 @@ class Box(NamedTuple):
 BOXES = {
     PROGRAM: Box(2.2, 0, "or one of train/"),
     "tools": Box(5.2, 0, "commands, figures"),
-    "ddp": Box(0.0, 1, "torch's DDP hook"),
-    "optim": Box(1.35, 1, "optimizer"),
+    "ddp": Box(-0.4, 1, "torch's DDP hook"),
+    "fsdp": Box(0.6, 1, "sharded models"),
+    "optim": Box(1.6, 1, "optimizer"),
     "training": Box(0.7, 2, "overlap, local steps"),
     "fault_tolerance": Box(0.7, 3, "lost ranks"),
     "reduction": Box(1.6, 4, "one gradient"),

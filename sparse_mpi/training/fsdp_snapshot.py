@@ -1,0 +1,185 @@
+"""Save what the replicas of a sharded model owe, and deal it out to other shards and replicas: `ShardedSnapshot`."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from sparse_mpi.arrays import as_arrays, as_tensors
+from sparse_mpi.comm import Comm
+from sparse_mpi.feedback.base import whole_state
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.form import FORM, sealed
+from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS
+from sparse_mpi.reduction.snapshot import described
+from sparse_mpi.training.fsdp_units import sharded_like
+from sparse_mpi.training.named_reducers import NamedReducers, Names
+
+ABOUT = "about"  # the key of what all processes have in common, as JSON
+
+
+class ShardedSnapshot:
+    """Writes and reads the state of a `ShardedReduction`, as keys of torch.distributed.checkpoint.
+
+    Vectors of feedback rules and second moments are DTensors like their parameters, such as
+    ``replica 0/residual/fc.weight``, so that other numbers of shards find their own. All else is one key of bytes for
+    each process, such as ``replica 0/shard 1``, which only as many replicas and shards read.
+
+    Args:
+        parameters: by name.
+        reducers: of units.
+        comm: the replicas.
+        shard: the number of this process's shard.
+        shards: of a replica.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Any], reducers: NamedReducers, comm: Comm, shard: int, shards: int
+    ) -> None:
+        self._parameters, self._reducers, self._comm = parameters, reducers, comm
+        self._shard, self._shards = shard, shards
+
+    def save(self, folder: Any, steps: int) -> None:
+        """Write ``folder``, after that many ``steps``. Collective over the job."""
+        about = self._identity() | {"steps": steps, "replicas": self._comm.size, "shards": self._shards}
+        state: dict[str, Any] = {ABOUT: _from_bytes(json.dumps(about).encode())}
+        rest = []
+        for names, reducer in self._reducers.known.items():
+            saved = reducer.state_dict()
+            vectors = {vector: saved.pop(vector) for vector in _vectors(reducer)}
+            rest.append(saved)
+            for name, vector, part in self._parts(names, vectors):
+                state[_key(self._comm.rank, vector, name)] = sharded_like(self._parameters[name], part)
+            for name, steps_of, beta in zip(names, saved.get(STEPS, ()), saved.get(BETAS, ()), strict=False):
+                state[f"{MEAN}/{name}"] = torch.tensor([steps_of, beta], dtype=torch.float64)
+        file = io.BytesIO()
+        torch.save(as_tensors({"units": rest}), file)
+        state[_key(self._comm.rank, f"shard {self._shard}")] = _from_bytes(file.getvalue())
+        save(state, checkpoint_id=folder)
+
+    def load(self, folder: Any, average: bool) -> int:
+        """Read ``folder`` and return the number of steps. Collective over the job.
+
+        Args:
+            folder: what `save` has written.
+            average: gradients become their means over the replicas.
+
+        Raises:
+            ValueError: it was saved with another algorithm or feedback, or of other parameters.
+        """
+        known = FileSystemReader(folder).read_metadata().state_dict_metadata
+        about = json.loads(_to_bytes(_read({ABOUT: _like(known, ABOUT)}, folder)[ABOUT]))
+        identity = self._identity()
+        if other := {name: about.get(name) for name in identity if about.get(name) != identity[name]}:
+            name = next(iter(other))
+            raise ValueError(f"folder must be of {name} {identity[name]}, got {other[name]}; attach as before saving")
+        replicas, size = about["replicas"], self._comm.size
+        # Read all at once: bytes of this process, if there are as many, and the vectors that this rank takes over
+        own = _key(self._comm.rank, f"shard {self._shard}")
+        alike = (replicas, about["shards"]) == (size, self._shards)
+        wanted: dict[str, Any] = {own: _like(known, own)} if alike else {}
+        mine = range(self._comm.rank, replicas, size)
+        for names, reducer in self._reducers.known.items():
+            for name in names:
+                for key in (_key(replica, vector, name) for replica in mine for vector in _vectors(reducer)):
+                    parameter = self._parameters[name]
+                    local = torch.zeros_like(parameter.to_local(), dtype=_known(known, key).properties.dtype)
+                    wanted[key] = sharded_like(parameter, local)
+                if reducer.second_moment is not None:
+                    wanted[f"{MEAN}/{name}"] = _like(known, f"{MEAN}/{name}")
+        found = _read(wanted, folder)
+        rest = torch.load(io.BytesIO(_to_bytes(found[own])), weights_only=True)["units"] if alike else None
+        for number, (names, reducer) in enumerate(self._reducers.known.items()):
+            fresh = reducer.state_dict() if rest is None else as_arrays(rest[number])
+            states = [self._state(names, reducer, replica, found, fresh, rest is not None) for replica in mine]
+            reducer.take_over([state | {"ranks": replicas} for state in states], replicas)
+            for vector in whole_state(reducer.feedback).values() if average and replicas != size else ():
+                vector *= size / replicas  # a mean over other replicas shall move the model as far
+        return int(about["steps"])
+
+    def _state(
+        self,
+        names: Names,
+        reducer: SparseAllreduce,
+        replica: int,
+        found: Mapping[str, Any],
+        rest: dict[str, Any],
+        whole: bool,
+    ) -> dict[str, Any]:
+        """Return the state that a ``replica`` has saved of a unit, cut to this process's shard.
+
+        Args:
+            names: of the unit's parameters.
+            reducer: of the unit.
+            replica: the rank that has saved it.
+            found: what was read.
+            rest: of the state: that of this process, or else of a fresh reducer.
+            whole: it is that of this process, whose form is known.
+        """
+        state = rest | {"rank": replica}
+        for vector in _vectors(reducer):
+            parts = [found[_key(replica, vector, name)].to_local().reshape(-1) for name in names]
+            state[vector] = torch.cat(parts).numpy()
+        if whole:
+            return state
+        if reducer.second_moment is not None:
+            moments = [found[f"{MEAN}/{name}"].tolist() for name in names]
+            state |= {STEPS: [int(steps) for steps, _ in moments], BETAS: [beta for _, beta in moments]}
+        return sealed({key: value for key, value in state.items() if key != FORM})
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what a folder must share with this reduction to be loaded."""
+        settings = self._reducers.settings
+        pairs = {"algorithm": settings.algorithm, "feedback": settings.feedback}
+        plain: dict[str, Any] = json.loads(json.dumps({name: described(value) for name, value in pairs.items()}))
+        return plain
+
+    def _parts(self, names: Names, vectors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, Tensor]]:
+        """Return name of parameter, name of vector and shard of all ``vectors`` ``(n,)`` of a unit."""
+        for vector, values in vectors.items():
+            for name, part in self._reducers.parts(names, torch.from_numpy(np.ascontiguousarray(values))):
+                yield name, vector, part.view(self._reducers.shapes[name])
+
+
+def _vectors(reducer: SparseAllreduce) -> list[str]:
+    """Return the names of vectors ``(n,)`` in the state of a reducer that belong to parameters."""
+    return [*whole_state(reducer.feedback), *([] if reducer.second_moment is None else [MEAN])]
+
+
+def _key(replica: int, *names: str) -> str:
+    return "/".join((f"replica {replica}", *names))
+
+
+def _known(known: Mapping[str, Any], key: str) -> Any:
+    """Return what a folder tells of ``key``."""
+    if key not in known:
+        raise ValueError(f"folder must have {key!r}, as ShardedReduction.save writes it for the same parameters")
+    return known[key]
+
+
+def _like(known: Mapping[str, Any], key: str) -> Tensor:
+    """Return a tensor to read ``key`` to."""
+    return torch.zeros(_known(known, key).size, dtype=_known(known, key).properties.dtype)
+
+
+def _read(wanted: dict[str, Any], folder: Any) -> dict[str, Any]:
+    """Return ``wanted`` with what ``folder`` has. Collective over the job."""
+    load(wanted, checkpoint_id=folder)
+    return wanted
+
+
+def _from_bytes(text: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(text, np.uint8).copy())
+
+
+def _to_bytes(tensor: Tensor) -> bytes:
+    return tensor.numpy().tobytes()

@@ -1,0 +1,270 @@
+"""Trains a small model that FSDP2 shards in several ways; `test_fsdp` starts it and looks at what it saves.
+
+    python -m torch.distributed.run --standalone --nproc-per-node 4 tests/training/fsdp_job.py FOLDER REPLICAS RUN ...
+
+Every rank saves what it saw of a run in FOLDER/RUN-rank.pt.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from ddp_mistakes import refused  # it lies beside this script
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import cross_entropy
+
+from sparse_mpi.fsdp import attach
+from sparse_mpi.training.fsdp_units import Unit
+
+STEPS = 20
+SPARSE = {"density": 0.01}
+CHECKED = {"density": 0.01, "check_every": 1}
+MAKE = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.01, weight_decay=0.1),
+}
+
+
+def grid(replicas: int) -> DeviceMesh:
+    return init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("replicate", "shard"))
+
+
+class Net(torch.nn.Module):
+    """Layers whose rows do not divide by two, so that there is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, 101) for width in (13, 101, 101))
+        self.norm, self.head = torch.nn.LayerNorm(101), torch.nn.Linear(101, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(self.norm(x))
+
+
+class Run:
+    """A sharded model, its optimizer and, unless ``options`` is None, the sparse sum over replicas."""
+
+    def __init__(
+        self, mesh: DeviceMesh, options: dict | None, optimizer: str = "sgd", given: bool = True, **shard: object
+    ) -> None:
+        self.mesh, self.net = mesh, Net()
+        for layer in (*self.net.layers, self.net):
+            fully_shard(layer, mesh=mesh if options is None else mesh["shard"], **shard)
+        self.optimizer = MAKE[optimizer](self.net.parameters())
+        self.saw: dict = {"losses": []}
+        if options is not None:
+            group = mesh["replicate"].get_group()
+            self.reduction = attach(self.net, group, optimizer=self.optimizer if given else None, **options)
+            reduce = self.reduction._reduce
+            self.reduction._reduce = lambda unit, shard: self._note(reduce, unit, shard)
+            # By unit, the sums of what was given and of what came
+            self.given, self.applied = ({unit.names: 0.0 for unit in self.reduction.units} for _ in range(2))
+
+    def _note(self, reduce: Callable, unit: Unit, shard: torch.Tensor) -> None:
+        """Reduce, and keep what was given and what came."""
+        self.given[unit.names] += unit.without_padding(shard).double()
+        reduce(unit, shard)
+        self.applied[unit.names] += unit.without_padding(shard).double()
+        assert shard.count_nonzero() == unit.without_padding(shard).count_nonzero()  # nothing in the padding
+
+    def backward(self, number: int) -> None:
+        draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
+        x, y = torch.randn(8, 13, generator=draw), torch.randint(7, (8,), generator=draw)
+        loss = cross_entropy(self.net(x), (x[:, :7].argmax(1) + y // 6) % 7)
+        loss.backward()
+        self.saw["losses"].append(loss.item())
+
+    def step(self, number: int) -> None:
+        self.optimizer.zero_grad()
+        self.backward(number)
+        self.optimizer.step()
+
+    def steps(self, first: int = 0, last: int = STEPS) -> Run:
+        for number in range(first, last):
+            self.step(number)
+        return self
+
+    def owed(self) -> dict:
+        """What the replicas owe, added up and whole, by parameter."""
+        owed = {}
+        for name, parameter in self.reduction.parameters.items():
+            left = torch.from_numpy(self.reduction.residuals()[name]).view(parameter.to_local().shape)
+            dist.all_reduce(left, group=self.mesh["replicate"].get_group())
+            whole = DTensor.from_local(
+                left, self.mesh["shard"], parameter.placements, shape=parameter.shape, stride=parameter.stride()
+            )
+            owed[name] = whole.full_tensor()
+        return owed
+
+    def save(self) -> dict:
+        parameters = {name: parameter.full_tensor().detach() for name, parameter in self.net.named_parameters()}
+        if hasattr(self, "reduction"):
+            left = torch.cat([torch.from_numpy(residual) for residual in self.reduction.residuals().values()])
+            self.saw |= {"residual": left, "sent": self.reduction.comm.traffic.sent, "owed": self.owed()}
+            self.saw |= {"shard": self.mesh.get_local_rank("shard"), "report": self.reduction.report._asdict()}
+            self.saw |= {"given": torch.cat([*self.given.values()]), "applied": torch.cat([*self.applied.values()])}
+            self.saw["elements"] = sum(p.to_local().numel() for p in self.reduction.parameters.values())
+        return self.saw | {"parameters": parameters}
+
+
+def accumulated(mesh: DeviceMesh) -> dict:
+    """Two backward passes a step, of which the last is reduced."""
+    run = Run(mesh, SPARSE, "sgd")
+    for number in range(STEPS):
+        run.optimizer.zero_grad()
+        for half in range(2):
+            run.net.set_requires_gradient_sync(half == 1)
+            run.backward(2 * number + half)
+        run.optimizer.step()
+    return run.save()
+
+
+def clipped(mesh: DeviceMesh) -> dict:
+    run = Run(mesh, SPARSE, "momentum")
+    norms = []
+    for number in range(STEPS):
+        run.optimizer.zero_grad()
+        run.backward(number)
+        norms.append(float(torch.nn.utils.clip_grad_norm_(run.net.parameters(), 0.5).full_tensor()))
+        run.optimizer.step()
+    return run.save() | {"norms": norms}
+
+
+def compiled(mesh: DeviceMesh) -> dict:
+    run = Run(mesh, SPARSE, "adamw")
+    for layer in run.net.layers:
+        layer.compile()
+    return run.steps().save()
+
+
+def rounded(mesh: DeviceMesh) -> dict:
+    """Reduced in bfloat16, and with parameters that stay whole after the forward pass."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    run = Run(mesh, SPARSE, "momentum", mp_policy=policy, reshard_after_forward=False)
+    run.saw["dtypes"] = [str(p.grad.dtype) for p in run.steps().net.parameters()]
+    return run.save()
+
+
+def flushed(mesh: DeviceMesh) -> dict:
+    run = Run(mesh, SPARSE, "sgd").steps()
+    before = run.owed()
+    run.reduction.flush()
+    flushed = {name: parameter.grad.full_tensor() for name, parameter in run.reduction.parameters.items()}
+    run.optimizer.step()
+    return run.save() | {"before": before, "flushed": flushed}
+
+
+def saved(mesh: DeviceMesh, optimizer: str) -> dict:
+    """Saved after half of the steps, and gone on with, for those that load it."""
+    run = Run(mesh, SPARSE, optimizer).steps(last=STEPS // 2)
+    folder = FOLDER / f"checkpoint-{optimizer}"
+    run.reduction.save(folder)
+    model = {name: parameter.full_tensor() for name, parameter in run.net.state_dict().items()}
+    if dist.get_rank() == 0:
+        torch.save(model, FOLDER / f"model-{optimizer}.pt")
+    torch.save(run.optimizer.state_dict(), FOLDER / f"{optimizer}-{dist.get_rank()}.pt")
+    owed = run.owed()
+    dist.barrier()
+    run.steps(STEPS // 2)
+    return run.save() | {"before": owed}
+
+
+def loaded(mesh: DeviceMesh, optimizer: str) -> dict:
+    """What goes on from `saved`, maybe on other replicas and shards."""
+    run = Run(mesh, SPARSE, optimizer)
+    model = torch.load(FOLDER / f"model-{optimizer}.pt")
+    with torch.no_grad():
+        for name, parameter in run.net.named_parameters():
+            whole = DTensor.from_local(model[name], mesh["shard"], run_check=False)
+            parameter.copy_(whole.redistribute(placements=parameter.placements))
+    alike = mesh.shape == (2, 2)
+    if alike:
+        run.optimizer.load_state_dict(torch.load(FOLDER / f"{optimizer}-{dist.get_rank()}.pt", weights_only=False))
+    run.reduction.load(FOLDER / f"checkpoint-{optimizer}")
+    owed = run.owed()
+    return run.steps(STEPS // 2).save() | {"before": owed}
+
+
+def mistakes(mesh: DeviceMesh) -> dict:
+    """What the errors say, by mistake."""
+    replicas = mesh["replicate"].get_group()
+
+    def sharded(over: DeviceMesh = mesh["shard"]) -> torch.nn.Module:
+        net = Net()
+        for layer in (*net.layers, net):
+            fully_shard(layer, mesh=over)
+        return net
+
+    def partly() -> torch.nn.Module:
+        net = Net()
+        fully_shard(net.layers[1], mesh=mesh["shard"])
+        return net
+
+    def unused() -> None:
+        net = sharded()
+        attach(net, replicas)
+        net.layers[0].forward = lambda x: torch.nn.functional.linear(x, net.layers[0].weight)
+        net(torch.ones(2, 13)).sum().backward()
+
+    def other() -> None:
+        attach(sharded(), replicas, optimizer=torch.optim.SGD(Net().parameters(), 0.1))
+
+    net = sharded()
+    attach(net, replicas)
+    saved = Run(mesh, SPARSE).steps(last=1).reduction
+    saved.save(FOLDER / "other")
+    return {
+        "plain": refused(lambda: attach(Net(), replicas)),
+        "two dimensions": refused(lambda: attach(sharded(mesh), replicas)),
+        "partly": refused(lambda: attach(partly(), replicas)),
+        "twice": refused(lambda: attach(net, replicas)),
+        "not replicas": refused(lambda: attach(sharded(), mesh["shard"].get_group())),
+        "everybody": refused(lambda: attach(sharded(), dist.group.WORLD)),
+        "optimizer": refused(other),
+        "unused": refused(unused),
+        "op": refused(lambda: attach(sharded(), replicas, op="mean")),
+        "clip_norm": refused(lambda: attach(sharded(), replicas, clip_norm=1.0)),
+        "ranks differ": refused(lambda: attach(sharded(), replicas, density=0.1 + dist.get_rank())),
+        "other folder": refused(lambda: attach(sharded(), replicas, algorithm="topka").load(FOLDER / "other")),
+    }
+
+
+RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
+    **{f"hsdp-{name}": lambda mesh, name=name: Run(mesh, None, name).steps().save() for name in MAKE},
+    **{f"all-{name}": lambda mesh, name=name: Run(mesh, {"density": 1.0}, name).steps().save() for name in MAKE},
+    **{f"sparse-{name}": lambda mesh, name=name: Run(mesh, CHECKED, name).steps().save() for name in MAKE},
+    "oktopk": lambda mesh: Run(mesh, {"density": 0.01, "algorithm": "oktopk", "wire": "coo32"}).steps().save(),
+    **{f"saved-{name}": lambda mesh, name=name: saved(mesh, name) for name in ("momentum", "adamw")},
+    **{f"loaded-{name}": lambda mesh, name=name: loaded(mesh, name) for name in ("momentum", "adamw")},
+    "accumulated": accumulated,
+    "clipped": clipped,
+    "compiled": compiled,
+    "bfloat16": rounded,
+    "flushed": flushed,
+    "mistakes": mistakes,
+}
+
+
+def main(replicas: int, names: list[str]) -> None:
+    dist.init_process_group("gloo")
+    mesh = grid(replicas)
+    for name in names:
+        torch.save(RUNS[name](mesh), FOLDER / f"{name}-{replicas}-{dist.get_rank()}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    FOLDER = Path(sys.argv[1])
+    main(int(sys.argv[2]), sys.argv[3:])
