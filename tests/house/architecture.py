@@ -34,9 +34,9 @@ class Box(NamedTuple):
 BOXES = {
     PROGRAM: Box(2.2, 0, "or one of train/"),
     "tools": Box(5.2, 0, "commands, figures"),
-    "ddp": Box(-0.4, 1, "torch's DDP hook"),
-    "fsdp": Box(0.6, 1, "sharded models"),
-    "optim": Box(1.6, 1, "optimizer"),
+    "ddp": Box(0.0, 1, "torch's DDP hook"),
+    "fsdp": Box(0.95, 1, "sharded models"),
+    "optim": Box(1.9, 1, "optimizer"),
     "training": Box(0.7, 2, "overlap, local steps"),
     "fault_tolerance": Box(0.7, 3, "lost ranks"),
     "reduction": Box(1.6, 4, "one gradient"),
