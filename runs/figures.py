@@ -24,6 +24,7 @@ FIGURES = {
     f"{PAGES}/step-oktopk.svg": f"{STRIP} --algorithms oktopk --strip",
     f"{PAGES}/step-gtopk.svg": f"{STRIP} --algorithms gtopk --strip",
     f"{PAGES}/architecture.svg": "tests.house.architecture",
+    f"{PAGES}/fsdp-lanes.svg": "runs.fsdp_gpt2",
     f"{PAGES}/step-elect.svg": f"runs.steps --draw {RESULTS}/steps.json",
 }
 for name in (

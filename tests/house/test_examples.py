@@ -15,7 +15,7 @@ import pytest
 from sparse_mpi.tools.analysis.keyed_volume import stored
 
 from ..launch import launch, needs_mpi
-from ..prefork import copied
+from ..prefork import copied, torchrun
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +52,17 @@ def test_ranks_end_with_one_model(script):
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 2 and len(set(lines)) == 1, done.stderr
     assert float(re.search(r"accuracy ([\d.]+)", lines[0])[1]) > 0.8
+
+
+@pytest.mark.full("tests/training/test_fsdp.py has its laws")
+@pytest.mark.jobs
+def test_a_sharded_model_trains():
+    done = launch(None, *torchrun(4, "examples/fsdp.py"))
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == 4, done.stderr
+    for line in lines:
+        loss, sent = re.fullmatch(r"loss ([\d.]+), ([\d,]+) bytes a step to the other replica", line).groups()
+        assert float(loss) < 3.5 and 1000 < int(sent.replace(",", "")) < 20_000
 
 
 @pytest.mark.full("a job of three ranks; that errors end jobs is tested in tests/comm/test_mpi.py")

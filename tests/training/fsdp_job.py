@@ -1,6 +1,7 @@
 """Trains a small model that FSDP2 shards in several ways; `test_fsdp` starts it and looks at what it saves.
 
     python -m torch.distributed.run --standalone --nproc-per-node 4 tests/training/fsdp_job.py FOLDER REPLICAS RUN ...
+    mpiexec -n 4 python tests/training/fsdp_job.py FOLDER REPLICAS RUN ...                with replicas over MPI
 
 Every rank saves what it saw of a run in FOLDER/RUN-rank.pt.
 """
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ddp_mistakes import refused  # it lies beside this script
+from ddp_job import join  # it lies beside this script, as the next one does
+from ddp_mistakes import refused
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -36,6 +38,15 @@ def grid(replicas: int) -> DeviceMesh:
     return init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("replicate", "shard"))
 
 
+def lane(mesh: DeviceMesh) -> object:
+    """The processes that hold the same shard."""
+    if dist.is_torchelastic_launched():
+        return mesh["replicate"]
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Split(mesh.get_local_rank("shard"), mesh.get_local_rank("replicate"))
+
+
 class Net(torch.nn.Module):
     """Layers whose rows do not divide by two, so that there is padding."""
 
@@ -54,17 +65,14 @@ class Net(torch.nn.Module):
 class Run:
     """A sharded model, its optimizer and, unless ``options`` is None, the sparse sum over replicas."""
 
-    def __init__(
-        self, mesh: DeviceMesh, options: dict | None, optimizer: str = "sgd", given: bool = True, **shard: object
-    ) -> None:
+    def __init__(self, mesh: DeviceMesh, options: dict | None, optimizer: str = "sgd", **shard: object) -> None:
         self.mesh, self.net = mesh, Net()
         for layer in (*self.net.layers, self.net):
             fully_shard(layer, mesh=mesh if options is None else mesh["shard"], **shard)
         self.optimizer = MAKE[optimizer](self.net.parameters())
         self.saw: dict = {"losses": []}
         if options is not None:
-            group = mesh["replicate"].get_group()
-            self.reduction = attach(self.net, group, optimizer=self.optimizer if given else None, **options)
+            self.reduction = attach(self.net, lane(mesh), optimizer=self.optimizer, **options)
             reduce = self.reduction._reduce
             self.reduction._reduce = lambda unit, shard: self._note(reduce, unit, shard)
             # By unit, the sums of what was given and of what came
@@ -197,7 +205,7 @@ def loaded(mesh: DeviceMesh, optimizer: str) -> dict:
 
 def mistakes(mesh: DeviceMesh) -> dict:
     """What the errors say, by mistake."""
-    replicas = mesh["replicate"].get_group()
+    replicas = mesh["replicate"]
 
     def sharded(over: DeviceMesh = mesh["shard"]) -> torch.nn.Module:
         net = Net()
@@ -228,7 +236,7 @@ def mistakes(mesh: DeviceMesh) -> dict:
         "two dimensions": refused(lambda: attach(sharded(mesh), replicas)),
         "partly": refused(lambda: attach(partly(), replicas)),
         "twice": refused(lambda: attach(net, replicas)),
-        "not replicas": refused(lambda: attach(sharded(), mesh["shard"].get_group())),
+        "not replicas": refused(lambda: attach(sharded(), mesh["shard"])),
         "everybody": refused(lambda: attach(sharded(), dist.group.WORLD)),
         "optimizer": refused(other),
         "unused": refused(unused),
@@ -256,7 +264,12 @@ RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
 
 
 def main(replicas: int, names: list[str]) -> None:
-    dist.init_process_group("gloo")
+    if dist.is_torchelastic_launched():
+        dist.init_process_group("gloo")
+    else:
+        from mpi4py import MPI
+
+        join(FOLDER / "store", MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
     mesh = grid(replicas)
     for name in names:
         torch.save(RUNS[name](mesh), FOLDER / f"{name}-{replicas}-{dist.get_rank()}.pt")
