@@ -1,5 +1,7 @@
 """Sparse allreduce over MPI: `sparse_allreduce` for one sum, `SparseAllreduce` for a training run.
 
+`SparseReduceScatter` leaves each part of the sum with its owner, for optimizers that keep their state in parts.
+
 For data that is sparse already, whatever holds it: `allreduce`, `reduce`, `reduce_scatter`, `allgather`, and
 `allreduce_init` where keys stay the same.
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from sparse_mpi.kernels.heap import keep_freed_memory
     from sparse_mpi.reduction import SparseAllreduce
     from sparse_mpi.reduction.once import sparse_allreduce
+    from sparse_mpi.reduction.reduce_scatter import SparseReduceScatter
     from sparse_mpi.reduction.report import StepReport
     from sparse_mpi.rows import dimension_coverage
     from sparse_mpi.select import SELECTORS
@@ -52,6 +55,7 @@ __all__ = [
     "NoFeedback",
     "Reduction",
     "SparseAllreduce",
+    "SparseReduceScatter",
     "SparseVector",
     "StepAhead",
     "StepReport",
@@ -86,6 +90,7 @@ HOME = {
     "kernels.heap": ("keep_freed_memory",),
     "reduction": ("SparseAllreduce",),
     "reduction.once": ("sparse_allreduce",),
+    "reduction.reduce_scatter": ("SparseReduceScatter",),
     "reduction.report": ("StepReport",),
     "rows": ("dimension_coverage",),
     "select": ("SELECTORS",),

@@ -97,6 +97,7 @@ class Traits:
     lossless: bool = True  #: values are sent in full precision
     accumulates: bool = False  #: `reduce` hands ``add`` on to its selector; otherwise the caller adds it beforehand
     carries: bool = False  #: `reduce` takes a second vector too, ``beside``, and adds it up where ``total`` has entries
+    scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter.Scatter`
     prepares: bool = False  #: `prepare` does a part of the next step's work, which may overlap the backward pass
     auto_candidate: bool = False  #: ``algorithm="auto"`` may choose it, for any gradient
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
@@ -122,6 +123,8 @@ class Algorithm(ABC):
 
     1. Agreement: ``total`` has the same bytes on every rank.
     2. Nothing is lost: the sum of ``sent`` over the ranks is ``total``, to rounding.
+
+    One that `scatters` obeys the second of ``total`` as all ranks have it together, and the first has no meaning.
 
     No return may depend on one rank's data before the last message: a rank with nothing to say still takes part.
 

@@ -61,7 +61,7 @@ from sparse_mpi.sparse import (
     take,
     truncate,
 )
-from sparse_mpi.wire import BitPacked, Int8, Wire
+from sparse_mpi.wire import BitPacked, Int8, SizeBound, Wire
 from sparse_mpi.wire.codecs import Log4
 from sparse_mpi.wire.packed import (
     POSITIONS,
@@ -351,15 +351,12 @@ class Elect(Algorithm):
         Returns:
             The reduction and the next state. ``sent`` is acc at the elected entries, less what rounding took.
         """
-        # Elect. Entries elected ahead for another k are dropped, and voted for again.
-        if len(state.elected) and k == state.k:
-            elected, state = like(state.elected, acc), replace(state, elected=_NOBODY)
-        else:
-            elected, state = self._elect(acc, k, comm, state, add)
+        # Elect: the same entries on all ranks.
+        elected, state = self.elect(acc, k, comm, state, add)
 
         # Sum: every rank adds all that it has of the elected entries, whether it voted for them or not.
         contribution = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))
-        wire = self._sum_wire(k, len(acc), comm.size)
+        wire = self.sum_wire(k, len(acc), comm.size)
         if beside is None:
             total, sent = self._sum(contribution.values, comm, wire)
             return Reduction(contribution._replace(values=total), contribution._replace(values=sent)), state
@@ -381,8 +378,17 @@ class Elect(Algorithm):
         """Return the state without votes: they are of a residual that is no more."""
         return replace(state, elected=_NOBODY, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
 
+    def elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
+        """Return the ascending indices of the elected entries, the same on all ranks, and the next state.
+
+        They are those that were elected ahead, if any; for another k these are dropped, and voted for again.
+        """
+        if len(state.elected) and k == state.k:
+            return like(state.elected, acc), replace(state, elected=_NOBODY)
+        return self._elect(acc, k, comm, state, add)
+
     def _elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
-        """Return the ascending indices of the elected entries, the same on all ranks, and the next state."""
+        """Hold an election, see `elect`."""
         # Alone, a rank needs no votes: it elects its largest entries.
         if comm.size == 1:
             selected, selection = self.selector.select(acc, k, state.selection, add)
@@ -446,24 +452,43 @@ class Elect(Algorithm):
         Returns:
             The sums ``(m,)``, and this rank's contribution to them ``(m,)``.
         """
-        m, xp, dtype = len(values), namespace(values), values.dtype
+        m, dtype = len(values), values.dtype
         if comm.size == 1:
             return values.copy(), values
-        # Reduce-scatter: values are numbered, and each rank adds up an equal share of the numbers, without gaps.
-        numbered = SparseVector(xp.arange(m, dtype=index_dtype(m)), values, m)
+        # Reduce-scatter: each rank adds up an equal share of the values.
         bounds = each * equal_boundaries(m // each, comm.size)
-        shares, sizes = regions_of(bounds), np.diff(bounds)
-        own = slice(comm.rank, comm.rank + 1)
-        summed, sent, _ = split_reduce(numbered, bounds, self._radix(m // each, comm.size), wire, comm)
+        summed, sent = self.reduce_scatter(values, bounds, comm, wire, each)
         # Allgather: every rank gets the sums of all shares.
+        shares, sizes, own = regions_of(bounds), np.diff(bounds), slice(comm.rank, comm.rank + 1)
         packed = wire.pack(summed, sizes[own], shares[own])
         gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))
         total = wire.unpack(gathered, lengths, shares, m, dtype)
         # Owed: what rounding takes from a sum stays with the rank that added it up.
         if not wire.lossless:
             with np.errstate(over="ignore", invalid="ignore"):  # where values are not finite
-                sent.values[bounds[comm.rank] : bounds[comm.rank + 1]] -= summed.values - packed.vector.values
-        return total.values, sent.values
+                sent[bounds[comm.rank] : bounds[comm.rank + 1]] -= summed.values - packed.vector.values
+        return total.values, sent
+
+    def reduce_scatter(
+        self, values: Array, bounds: np.ndarray, comm: Comm, wire: Wire | Paired, each: int = 1
+    ) -> tuple[SparseVector, Array]:
+        """Add up values ``(m,)`` of entries that are the same on all ranks, each rank a share of them.
+
+        Args:
+            values: this rank's.
+            bounds: ``(P + 1,)`` int64, rank q adds up the values numbered ``[bounds[q], bounds[q + 1])``.
+            comm: all ranks.
+            wire: the format of values.
+            each: values of an entry, which stay together.
+
+        Returns:
+            The sums of this rank's share, by number, and this rank's contribution to all of them ``(m,)``.
+        """
+        # Values are numbered, without gaps, so that numbers need not be sent
+        m = len(values)
+        numbered = SparseVector(namespace(values).arange(m, dtype=index_dtype(m)), values, m)
+        summed, sent, _ = split_reduce(numbered, bounds, self._radix(m // each, comm.size), wire, comm)
+        return summed, sent.values
 
     def _radix(self, k: int, ranks: int) -> int | None:
         """Return the groups into which a stage divides so many ranks; None makes a single stage."""
@@ -500,21 +525,26 @@ class Elect(Algorithm):
         See `OkTopk.bound`: the exchange of votes, balancing and the allgather of the elected send no more entries than
         there.
         """
+        payload, messages, control = self.first_half(layout, k, ranks)
+        share = -(-min(k, layout.size) // ranks)
+        gathered = self.sum_wire(k, layout.size, ranks).max_size(share, share) * (ranks - 1)
+        return Bound.of(payload + gathered, messages + rounds(ranks), control)
+
+    def first_half(self, layout: Layout, k: int, ranks: int) -> tuple[SizeBound, float, float]:
+        """Return what `bound` does without the allgather of sums: payload, messages and bytes of control."""
         if ranks == 1:
-            return Bound(0, 0, 0, 0)
+            return SizeBound(), 0, 0
         exchange = stages(ranks, self._radix(k, ranks))
         elected, _, messages, control = cut_bound(layout.size, k, ranks)
-        numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire(k, layout.size, ranks)
+        numbers, wire = Owners(layout.size, ranks).width * ranks, self.sum_wire(k, layout.size, ranks)
         own = self._votes(k, layout.size, ranks)
         votes = [BALLOTS.max_size(min(layout.size, own * merged), numbers, number) for number, merged in exchange]
         sums = [wire.max_size(elected, elected, number) for number, _ in exchange]
-        share = -(-elected // ranks)
         sent = 2 * sum(number for number, _ in exchange)
         winners = allgather_bound(lambda entries: POSITIONS.max_size(entries, numbers), elected, ranks, TRIGGER)
-        payload = sum([*votes, winners, *sums], wire.max_size(share, share) * (ranks - 1))
-        return Bound.of(payload, sent + ranks - 1 + 3 * rounds(ranks) + messages, control)
+        return sum([*votes, *sums], winners), sent + ranks - 1 + 2 * rounds(ranks) + messages, control
 
-    def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
+    def sum_wire(self, k: int, size: int, ranks: int) -> Wire:
         """Return the format in which values of the elected are sent: without indices, if it can do so."""
         return WHOLE if k >= size or ranks == 1 else self._values
 

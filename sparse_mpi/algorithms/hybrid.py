@@ -44,6 +44,8 @@ class Fused:
 
     def __post_init__(self) -> None:
         check_instance("algorithm", self.algorithm, Algorithm)
+        if self.algorithm.traits.scatters:
+            raise ValueError(f"algorithm must leave the whole sum on every rank, got {self.algorithm!r}")
         check_range("share", self.share, "[0, 1]", "it is the part's entries over those of all")
         check_whole("pieces", self.pieces, 1)
         if not self.tensors or any(a >= b for a, b in itertools.pairwise(self.tensors)):

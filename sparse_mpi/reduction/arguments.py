@@ -103,8 +103,10 @@ def _named(argument: str, given: object, registry: Mapping[str, Any], kind: type
 MAKERS: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}
 
 
-def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
-    """Return the algorithm of that name with these options, or the given instance.
+def make_algorithm(
+    algorithm: str | Algorithm, options: dict[str, Any], known: Mapping[str, type] = ALGORITHMS
+) -> Algorithm:
+    """Return the algorithm of that name in ``known`` with these options, or the given instance.
 
     The options ``selector`` and ``wire`` are a name, an instance, or None for the algorithm's default. The option
     ``published`` names the workload, "" if there is only one, of `Algorithm.published`, whose settings other options
@@ -118,21 +120,24 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
     # None stands for the algorithm's own selector or wire. The caller's dict stays as it is
     options = {name: value for name, value in options.items() if name not in MAKERS or value is not None}
     if not isinstance(algorithm, str):
+        names = ", ".join(known)
         if not isinstance(algorithm, Algorithm):
-            names = ", ".join(ALGORITHMS)
             raise TypeError(f"algorithm must be a name or an instance, got {algorithm!r}; names: {names}")
+        if algorithm.traits.scatters != (known is not ALGORITHMS):
+            to = "leave the sum on every rank" if algorithm.traits.scatters else "leave each rank its part of the sum"
+            raise ValueError(f"algorithm must {to}, as {names} do here, got {algorithm!r}; give one of these names")
         if options:
             raise TypeError(f"options {sorted(options)} must be given to the instance {algorithm!r} itself")
         return algorithm
-    if algorithm not in ALGORITHMS:
-        names = ", ".join(ALGORITHMS)
-        raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}{meant(algorithm, ALGORITHMS)}")
+    if algorithm not in known:
+        names = ", ".join(known)
+        raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}{meant(algorithm, known)}")
     # All options but `published` are fields: it names the workload whose settings the others change
     workload = options.pop(PUBLISHED, None)
-    kind: Any = ALGORITHMS[algorithm]
-    known = [field.name for field in fields(kind)]
-    if unknown := sorted(set(options) - set(known)):
-        has = f"it has: {', '.join(known) or 'none'}{meant(unknown[0], known)}"
+    kind: Any = known[algorithm]
+    declared = [field.name for field in fields(kind)]
+    if unknown := sorted(set(options) - set(declared)):
+        has = f"it has: {', '.join(declared) or 'none'}{meant(unknown[0], declared)}"
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; {has}")
     options |= {name: MAKERS[name](value) for name, value in options.items() if name in MAKERS}
     if workload is None:

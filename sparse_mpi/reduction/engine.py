@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi import arrays, kernels
-from sparse_mpi.algorithms import ALGORITHMS, Algorithm, Reduction
+from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.algorithms.base import Carried
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Traffic
@@ -63,10 +63,6 @@ class Absence:
         present[sorted(self.here)] = 0
         somewhere = np.asarray(comm.allreduce(present, "max", control=True))
         self.everywhere = np.flatnonzero(somewhere == 0).tolist()
-
-
-# Sums every entry in dense steps and flushes, whatever the algorithm of the exchange is
-DENSE = ALGORITHMS["dense"]()
 
 
 class Agreed(NamedTuple):
@@ -243,8 +239,9 @@ class Engine:
         initial = acc.copy() if agreed.watched else None
         # Dense: nothing stays in the residual, so the algorithm forgets what it knows of it
         if sends_all:
-            state = DENSE.init(self.layout, self.settings.k, self.comm.size)
-            reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
+            dense = self.settings.dense
+            state = dense.init(self.layout, self.settings.k, self.comm.size)
+            reduction, _ = dense.reduce(acc, self.layout.size, self.comm, state, self.layout)
             if self.second_moment is not None:
                 moments = self.comm.allreduce(self.second_moment.like(acc))
                 reduction = Carried(reduction.total, reduction.sent, moments)
@@ -285,12 +282,11 @@ class Engine:
         # Examine: checks come last, for they may raise, and the engine is ready for the next step by now
         if self.watch is not None and not agreed.plan.flush:
             self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)
+        algorithm = self.settings.dense if whole else self.exchange.algorithm
         if agreed.check and attempt.initial_acc is not None:
-            check_laws(
-                reduction, attempt.initial_acc, self.feedback, DENSE if whole else self.exchange.algorithm, self.comm
-            )
+            check_laws(reduction, attempt.initial_acc, self.feedback, algorithm, self.comm)
         if self.settings.nonfinite == "raise":
-            raise_nonfinite(reduction.total)
+            raise_nonfinite(reduction.total, self.comm if algorithm.traits.scatters else None)
         return result
 
     def prepare(self) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.checks import check_choice
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import check_second_moment, check_together, make_feedback, resolve_k, usual_density
 from sparse_mpi.reduction.autotune import make_candidate
 from sparse_mpi.sparse import Layout
+
+DENSE = ALGORITHMS["dense"]()
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Settings:
     nonfinite: str = "keep"
     second_moment: float | None = None
     goal: Goal | None = None  # of a budget, which then sets k
+    dense: Algorithm = DENSE  # sums every entry in dense steps and flushes, whatever the algorithm is
 
     @property
     def statement(self) -> dict[str, Any]:

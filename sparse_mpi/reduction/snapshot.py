@@ -142,7 +142,7 @@ class Snapshot:
             if not equal(state.get(key), expected):
                 raise ValueError(
                     f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
-                    "load it into a SparseAllreduce made with the arguments it was saved from"
+                    "load it into a reducer made with the arguments it was saved from"
                 )
         self._engine.feedback.check_state(state)
         if self._engine.second_moment is not None:
@@ -185,8 +185,10 @@ def described(value: object) -> Any:
     for field in fields(value):
         own = getattr(value, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        # Options of a feedback rule that its repr hides are none that a state must share, as `GlobalMomentum.late`
-        if field.init and (field.repr or isinstance(value, Algorithm)) and own != default:
+        # Options of a feedback rule that its repr hides are none that a state must share, as `GlobalMomentum.late`. Nor
+        # is which rank owns what: a state may be dealt out to other ranks
+        shared = (field.repr or isinstance(value, Algorithm)) and "of_ranks" not in field.metadata
+        if field.init and shared and own != default:
             found[field.name] = described(own)
     return found
 

@@ -24,10 +24,9 @@ from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.autotune import AutoTuner
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
-from sparse_mpi.reduction.engine import DENSE
 from sparse_mpi.reduction.policy import Budget
 from sparse_mpi.reduction.report import StepReport
-from sparse_mpi.reduction.settings import make_settings
+from sparse_mpi.reduction.settings import DENSE, make_settings
 from sparse_mpi.reduction.watch import Quality, Watch
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import Hooks

@@ -1,0 +1,217 @@
+"""Reduce one gradient in every step, and leave each part of the sum with its owner: `SparseReduceScatter`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast, overload
+
+import numpy as np
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms.scatter import REDUCE_SCATTERS, DenseScatter
+from sparse_mpi.arrays import A, Array, Flattens
+from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.background import Handle, settle
+from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.reduction.arguments import make_algorithm
+from sparse_mpi.reduction.reducer import SparseAllreduce
+from sparse_mpi.reduction.report import StepReport
+from sparse_mpi.reduction.settings import make_settings
+from sparse_mpi.sparse import Layout, SparseVector
+
+
+class SparseReduceScatter:
+    """The reduce-scatter of one gradient, step after step, with error feedback. Making one is collective.
+
+    Each rank gets the sum of its own part of the gradient, for optimizers that keep their state in parts, as ZeRO's do.
+    It sends half of what `SparseAllreduce` does, or less, and all that it selects arrives. Two laws hold:
+
+    1. The parts of all ranks, put together, are the sum over the ranks of what they sent.
+    2. What a rank has accumulated is what it sent and its new residual.
+
+    Args:
+        layout: as for `SparseAllreduce`: the gradient is as long on every rank as the whole vector, n.
+        counts: ``(P,)`` how many consecutive entries of the flat vector each rank owns, as MPI_Reduce_scatter has them,
+            the same on all ranks; 0 is allowed. None: numbers that differ by one at most.
+        k: entries that each rank selects, at least 1; more than n means n. A part has up to P times as many of them as
+            one rank selects there; with elect all parts together have k.
+        density: k as a fraction of n; by default 0.01, or 0.0275 with elect.
+        comm: as for `sparse_allreduce`.
+        algorithm: a name in `REDUCE_SCATTERS`, or an instance such as ``OkTopkScatter(radix=4)``: ``"oktopk"`` sends
+            each selected entry to its owner; ``"elect"`` has all ranks elect common entries, of which owners get values
+            without indices; ``"dense"`` sums all. Other algorithms have no half after which owners have exact sums.
+        feedback: as for `SparseAllreduce`, but none that makes use of the whole sum on every rank, as ``"gmc"`` and
+            ``"ef21"`` do.
+        clip_norm, in_place: as for `SparseAllreduce`.
+        nonfinite: ``"keep"`` passes NaN and Inf on to the owner of their entries, who alone sees them; ``"raise"``
+            raises FloatingPointError on every rank when any part has one, for 8 bytes of control.
+        options: hyperparameters of a named algorithm.
+
+    Attributes:
+        counts: ``(P,)`` int64, how many entries each rank owns.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
+            data moves.
+    """
+
+    def __init__(
+        self,
+        layout: object,
+        *,
+        counts: Sequence[int] | None = None,
+        k: int | None = None,
+        density: float | None = None,
+        comm: object = None,
+        algorithm: str | Algorithm = "oktopk",
+        feedback: str | Feedback = "residual",
+        clip_norm: float | None = None,
+        in_place: bool = False,
+        nonfinite: str = "keep",
+        **options: object,
+    ) -> None:
+        transport: Comm = as_comm(comm)
+        settle(transport)  # a reducer may have prepared its next step there
+        # Agree on who owns what; the reducer then compares all other arguments between ranks
+        with same_on_all_ranks(transport) as say:
+            shapes, chosen = Layout.of(layout), make_algorithm(algorithm, options, REDUCE_SCATTERS)
+            if counts is not None:
+                chosen = replace(cast(Any, chosen), counts=counts)
+            boundaries = cast(Any, chosen).boundaries(shapes.size, transport.size)
+            self.counts: np.ndarray = np.diff(boundaries)
+            say(counts=self.counts.tolist())
+            if k is None and density is None:
+                density = chosen.traits.usual_density
+            settings = make_settings(
+                shapes,
+                k=k,
+                density=density,
+                algorithm="dense",
+                feedback=feedback,
+                clip_norm=clip_norm,
+                in_place=in_place,
+                nonfinite=nonfinite,
+            )
+            if shared := settings.feedback.start(shapes, in_place, 1).state(replicated=True):
+                raise ValueError(
+                    f"feedback must do without the whole sum, of which a rank has its own part only, got {feedback!r}, "
+                    f"which keeps {', '.join(shared)} of it; use feedback='residual'"
+                )
+        # A reducer whose totals are parts
+        settings = replace(settings, algorithm=chosen, dense=DenseScatter(counts=self.counts.tolist()))
+        self._reducer = SparseAllreduce(settings=settings, comm=transport)
+
+    @property
+    def comm(self) -> Comm:
+        """Return the ranks that reduce."""
+        return self._reducer.comm
+
+    @property
+    def layout(self) -> Layout:
+        """Return the layout of the gradient."""
+        return self._reducer.layout
+
+    @property
+    def part(self) -> slice:
+        """Return where this rank's part is in the flat vector."""
+        stop = int(self.counts[: self.comm.rank + 1].sum())
+        return slice(stop - int(self.counts[self.comm.rank]), stop)
+
+    @property
+    def k(self) -> int:
+        """Return the number of entries of a step that is given no other."""
+        return self._reducer.k
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Return the algorithm that reduces."""
+        return self._reducer.algorithm
+
+    @property
+    def feedback(self) -> Feedback:
+        """Return what becomes of entries that are not sent, with its arrays."""
+        return self._reducer.feedback
+
+    @property
+    def residual(self) -> Array:
+        """Return what this rank has not sent yet, ``(n,)`` of the whole vector; see `SparseAllreduce.residual`."""
+        return self._reducer.residual
+
+    @property
+    def report(self) -> StepReport | None:
+        """Return what the last step did on this rank, whose ``total`` counts its part's; None before the first."""
+        return self._reducer.report
+
+    def step(
+        self,
+        gradient: Flattens[A],
+        *,
+        k: int | None = None,
+        density: float | None = None,
+        check: bool = False,
+        dense: bool = False,
+    ) -> SparseVector[A]:
+        """Add ``gradient`` to the residual, send what is selected to its owners, and keep the rest. Collective.
+
+        Args:
+            gradient: ``(n,)`` or any shape of n elements, see `SparseAllreduce.step`.
+            k: number of entries in this step instead of the reducer's own, the same on all ranks.
+            density: k as a fraction of n, likewise.
+            check: assert both laws on this step; costs three dense allreduces.
+            dense: sum every entry, by a dense reduce-scatter.
+
+        Returns:
+            The sum over the ranks of this rank's part: a `SparseVector` of the gradient's library, of size
+            ``counts[rank]``, whose indices count from the start of the part. Divide by the number of ranks for the
+            mean.
+
+        Raises:
+            TypeError, ValueError, FloatingPointError, LawError: as for `SparseAllreduce.step`, on every rank.
+        """
+        return cast(Any, self._reducer.step(gradient, k=k, density=density, check=check, dense=dense))
+
+    def start(
+        self,
+        gradient: Flattens[A],
+        *,
+        k: int | None = None,
+        density: float | None = None,
+        check: bool = False,
+        dense: bool = False,
+    ) -> Handle[SparseVector[A]]:
+        """Begin a `step` in the background and return at once; see `SparseAllreduce.start`."""
+        return cast(Any, self._reducer.start(gradient, k=k, density=density, check=check, dense=dense))
+
+    @overload
+    def flush(self, *, check: bool = False, like: None = None) -> Array: ...
+    @overload
+    def flush(self, *, check: bool = False, like: Flattens[A]) -> A: ...
+    def flush(self, *, check: bool = False, like: Any = None) -> Any:
+        """Send all that the ranks owe, in one dense reduce-scatter, and leave a residual of 0. Collective.
+
+        Returns:
+            The sum over the ranks of this rank's part, dense ``(counts[rank],)``; arguments and errors are those of
+            `SparseAllreduce.flush`.
+        """
+        return cast(Any, self._reducer.flush(check=check, like=like)).values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a resumed run needs to continue bit for bit; see `SparseAllreduce.state_dict`.
+
+        Residuals are of the whole vector, and do not depend on ``counts``.
+        """
+        return self._reducer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on the same rank of as many ranks, with any ``counts``. Collective.
+
+        Raises:
+            TypeError, ValueError: as for `SparseAllreduce.load_state_dict`.
+        """
+        self._reducer.load_state_dict(state)
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        """Restore what ``ranks`` ranks saved, on any number of ranks; see `SparseAllreduce.take_over`. Collective."""
+        self._reducer.take_over(states, ranks)

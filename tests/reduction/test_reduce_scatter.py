@@ -1,0 +1,391 @@
+"""`SparseReduceScatter`: each part of the sum stays with its owner, and nothing is lost on the way there."""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import FEEDBACKS, SparseAllreduce, SparseReduceScatter, World, arrays
+from sparse_mpi.algorithms.scatter import REDUCE_SCATTERS, OkTopkScatter
+from sparse_mpi.feedback import ErrorFeedback, LeakyFeedback
+from sparse_mpi.reduction.laws import LawError
+from sparse_mpi.sparse import equal_boundaries
+
+from ..algorithms.conformance import (
+    CASES,
+    Case,
+    Step,
+    assert_economy,
+    assert_same_as_in_world,
+    dense_of,
+    gradient,
+    normal,
+    same_bytes,
+)
+
+VARIANTS = {name: (name, {}) for name in REDUCE_SCATTERS} | {
+    "oktopk-radix2": ("oktopk", {"radix": 2}),
+    "oktopk-packed": ("oktopk", {"wire": "packed"}),
+    "oktopk-int8": ("oktopk", {"wire": "packed+int8"}),
+    "oktopk-random": ("oktopk", {"selector": "random"}),
+    "elect-lag": ("elect", {"lag": 1}),
+    "elect-radix2": ("elect", {"radix": 2}),
+    "elect-packed": ("elect", {"wire": "packed"}),
+}
+
+
+def at_random(n, ranks):
+    return np.random.default_rng(n + ranks).multinomial(n, np.random.default_rng(ranks).dirichlet([0.3] * ranks))
+
+
+CUTS = {
+    "equal": lambda n, ranks: None,
+    "all-on-the-last": lambda n, ranks: [0] * (ranks - 1) + [n],
+    "none-on-the-first": lambda n, ranks: np.diff([0, *equal_boundaries(n, max(ranks - 1, 1))])[-ranks:],
+    "uneven": at_random,
+}
+
+
+class Keeping(ErrorFeedback):
+    """Error feedback that asserts the second law to the bit, and keeps what was sent."""
+
+    exact = True
+
+    def consume(self, sent, total, ranks=0):
+        acc, self.sent = self.residual.copy(), dense_of(sent).copy()
+        result = super().consume(sent, total, ranks)
+        assert self.residual.tobytes() == (acc - self.sent).tobytes()
+        if self.exact:  # what is sent is sent whole, and the rest stays as it is
+            at = slice(None) if isinstance(sent, np.ndarray) else sent.indices
+            assert self.sent[at].tobytes() == acc[at].tobytes()
+        return result
+
+
+def train(comm, algorithm, case, dtype, steps, counts=None, **options) -> list[Step]:
+    """Steps with error feedback on fresh gradients; `Step.given` is what this rank sent."""
+    reducer = SparseReduceScatter(
+        case.layout, k=case.k, comm=comm, algorithm=algorithm, counts=counts, feedback=Keeping(), **options
+    )
+    seen = []
+    for step in range(steps):
+        reducer.feedback.exact = algorithm == "oktopk" and reducer.algorithm.wire.lossless
+        g = gradient(case, dtype, step, comm.rank, comm.size)
+        nonzero = np.count_nonzero(reducer.residual.astype(dtype) + g)
+        part = reducer.step(g)
+        seen.append(Step(part, reducer.feedback.sent, reducer.report, nonzero))
+    return seen
+
+
+def assert_parts(steps: list[Step], counts) -> None:
+    """The form of the parts, and the first law: put together, they are the sum of what was sent."""
+    for step, count in zip(steps, counts, strict=True):
+        part = step.total
+        assert part.size == count and part.indices.dtype == np.int32 and part.values.dtype == step.given.dtype
+        assert (np.diff(part.indices) > 0).all() and (part.indices >= 0).all() and (part.indices < count).all()
+        assert step.report.total == part.nnz
+    whole, given = np.concatenate([dense_of(step.total) for step in steps]), [step.given for step in steps]
+    tolerance = 8 * (len(steps) + 2) * np.finfo(whole.dtype).eps * np.sum(np.abs(given), axis=0)
+    assert (np.abs(np.sum(given, axis=0) - whole) <= tolerance).all(), "mass was lost"
+
+
+@pytest.mark.thin(2)
+@pytest.mark.ranks(1, 2, 3, 5, 7)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_laws_form_and_economy(ranks, variant, case, cut, dtype):
+    (name, options), case, P = VARIANTS[variant], CASES[case], ranks.size
+    counts = CUTS[cut](case.n, P)
+    seen = ranks.run(lambda comm: train(comm, name, case, dtype, 3, counts, **options))
+    owned = np.diff(equal_boundaries(case.n, P)) if counts is None else counts
+    for steps in zip(*seen, strict=True):
+        assert_parts(steps, owned)
+    algorithm = World(P).run(
+        lambda comm: SparseReduceScatter(case.layout, comm=comm, algorithm=name, counts=counts, **options).algorithm
+    )[0]
+    fewest, most = algorithm.result_band(case.layout, min(case.k, case.n), P)
+    for step in chain.from_iterable(seen):
+        assert_economy(step, algorithm, case, dtype, P)
+        assert fewest <= step.report.total <= most
+
+
+@pytest.mark.thin(1)
+@pytest.mark.ranks(1, 3, 5)
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_steps_check_themselves(ranks, variant, cut):
+    name, options = VARIANTS[variant]
+
+    def body(comm):
+        reducer = SparseReduceScatter(500, k=20, comm=comm, algorithm=name, counts=CUTS[cut](500, comm.size), **options)
+        for step in range(4):
+            before = comm.traffic.sent
+            reducer.step(normal(np.random.default_rng([step, comm.rank]), 0, 0, 500), check=True, dense=step == 2)
+            checked = comm.traffic.sent - before
+            assert checked == reducer.report.traffic.sent, "a check costs control only"
+        reducer.flush(check=True)
+        assert not reducer.residual.any()
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("broken", ["a sum", "a residual", "a place"])
+def test_a_check_sees_what_breaks_a_law(ranks, broken, monkeypatch):
+    reduce, consume = OkTopkScatter.reduce, ErrorFeedback.consume
+
+    def wrong_sum(self, acc, k, comm, *rest):
+        reduction, state = reduce(self, acc, k, comm, *rest)
+        if comm.rank == 1 and broken == "a sum":
+            reduction.total.values[3] *= 1.001
+        if comm.rank == 1 and broken == "a place":
+            reduction.total.indices[3] += 1
+        return reduction, state
+
+    def wrong_residual(self, sent, total, ranks=0):
+        result = consume(self, sent, total, ranks)
+        if broken == "a residual":
+            self.residual[sent.indices[0]] += 0.01
+        return result
+
+    monkeypatch.setattr(OkTopkScatter, "reduce", wrong_sum)
+    monkeypatch.setattr(ErrorFeedback, "consume", wrong_residual)
+
+    def body(comm):
+        reducer = SparseReduceScatter(500, k=20, comm=comm)
+        with pytest.raises(LawError, match="law 2"):
+            reducer.step(normal(np.random.default_rng(comm.rank), 0, 0, 500), check=True)
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(1, 2, 3, 5, 7)
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("name", REDUCE_SCATTERS)
+def test_density_one_is_a_dense_reduce_scatter(ranks, name, cut):
+    """As are a dense step, whatever the density, and a flush of what is owed."""
+    case = Case(normal, k=1000)
+    given = [gradient(case, np.float64, 3, rank, ranks.size) for rank in range(ranks.size)]
+    counts, expected = CUTS[cut](1000, ranks.size), np.sum(given, axis=0)
+
+    def body(comm):
+        whole = SparseReduceScatter(1000, counts=counts, density=1, comm=comm, algorithm=name)
+        some = SparseReduceScatter(1000, counts=counts, density=0.1, comm=comm, algorithm=name)
+        one, dense, part = whole.step(given[comm.rank]), some.step(given[comm.rank], dense=True), whole.part
+        assert dense.nnz == dense.size == part.stop - part.start and not whole.residual.any()
+        first, rest = some.step(given[comm.rank]).to_dense(), some.flush()
+        for result in (one.to_dense(), dense.to_dense(), first + rest):
+            np.testing.assert_allclose(result, expected[part], rtol=1e-12, atol=1e-12)
+        return part
+
+    parts = ranks.run(body)
+    assert np.concatenate([np.arange(1000)[part] for part in parts]).tolist() == list(range(1000))
+
+
+@pytest.mark.against_world
+def test_density_one_is_that_of_mpi(ranks):
+    from mpi4py import MPI
+
+    def body(comm):
+        counts, g = at_random(1000, comm.size), normal(np.random.default_rng(comm.rank), 0, 0)
+        expected = np.empty(counts[comm.rank])
+        MPI.COMM_WORLD.Reduce_scatter(g, expected, counts.tolist())
+        for name in REDUCE_SCATTERS:
+            part = SparseReduceScatter(1000, counts=counts, density=1, comm=comm, algorithm=name).step(g)
+            np.testing.assert_allclose(part.to_dense(), expected, rtol=1e-12, atol=1e-12)
+
+    ranks.run(body)
+
+
+@pytest.mark.against_world
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_world_equals_mpi_in_bytes_and_traffic(ranks, variant):
+    (name, options), case = VARIANTS[variant], CASES["heavy-tailed"]
+    counts = at_random(case.n, ranks.size)
+    assert_same_as_in_world(ranks, lambda comm: train(comm, name, case, np.float32, 5, counts, **options))
+
+
+@pytest.mark.ranks(2, 3, 7)
+def test_it_costs_at_most_half_of_the_allreduce_and_bounds_are_those_of_the_formula(ranks):
+    """On average over the ranks 2k(P-1)/P words of pairs, of gradients whose entries lie anywhere."""
+    case, P = Case(lambda rng, rank, ranks: rng.standard_normal(20_000), 20_000, 1000), ranks.size
+
+    def body(comm):
+        kinds, sent = (SparseReduceScatter, SparseAllreduce), []
+        for reducer in (kind(case.n, k=case.k, comm=comm) for kind in kinds):
+            for step in range(4):
+                reducer.step(gradient(case, np.float32, step, comm.rank, comm.size))
+            sent.append(reducer.report.traffic.sent)
+        return sent
+
+    scattered, reduced = np.mean(ranks.run(body), axis=0)
+    assert scattered == pytest.approx(8 * case.k * (P - 1) / P, rel=0.05) and scattered < 0.55 * reduced
+    assert OkTopkScatter().bound(case.layout, case.k, P).words == 2 * case.k
+    assert OkTopkScatter().bound(case.layout, case.n, P).words == 2 * (case.n - case.n // P)
+    assert OkTopkScatter().bound(case.layout, case.k, P).messages == P - 1
+
+
+@pytest.mark.thin(1)
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("feedback", [*FEEDBACKS, LeakyFeedback(0.5)], ids=str)
+@pytest.mark.parametrize("name", REDUCE_SCATTERS)
+def test_feedback_rules_work_that_need_no_whole_sum(ranks, name, feedback):
+    def body(comm):
+        if feedback in ("gmc", "ef21"):
+            with pytest.raises(ValueError, match="feedback must do without the whole sum.*use feedback='residual'"):
+                SparseReduceScatter(300, k=9, comm=comm, algorithm=name, feedback=feedback)
+            return
+        reducer = SparseReduceScatter(300, k=9, comm=comm, algorithm=name, feedback=feedback)
+        for step in range(4):
+            reducer.step(normal(np.random.default_rng([step, comm.rank]), 0, 0, 300), check=True)
+
+    ranks.run(body)
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", REDUCE_SCATTERS)
+def test_nonfinite_shows_at_its_owner_at_once_and_then_is_gone(ranks, name, bad):
+    def body(comm):
+        reducer, raising = (
+            SparseReduceScatter(1000, k=40, comm=comm, algorithm=name, nonfinite=how) for how in ("keep", "raise")
+        )
+        seen = []
+        for step in range(4):
+            g = gradient(CASES["random"], np.float32, step, comm.rank, comm.size)
+            if step == 2 and comm.rank == comm.size - 1:
+                g[123] = bad
+            seen.append(dense_of(reducer.step(g)))
+            if step == 2:
+                with pytest.raises(FloatingPointError, match="total has 1 entries that are NaN or Inf"):
+                    raising.step(g)
+            else:
+                raising.step(g)
+        assert np.isfinite(reducer.residual).all()
+        return seen
+
+    seen = [np.concatenate(parts) for parts in zip(*ranks.run(body), strict=True)]
+    assert np.isfinite(np.delete(seen, 2, axis=0)).all() and np.isfinite(np.delete(seen[2], 123)).all()
+    assert not np.isfinite(seen[2][123])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", REDUCE_SCATTERS)
+def test_torch_in_torch_out(ranks, name, dtype):
+    def body(comm):
+        reducer = SparseReduceScatter([(20, 10)], k=10, comm=comm, algorithm=name)
+        other = SparseReduceScatter(200, k=10, comm=comm, algorithm=name)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        for step in range(3):
+            g = torch.from_numpy(normal(np.random.default_rng([step, comm.rank]), 0, 0, 200)).to(dtype)
+            part, same = reducer.step(g.reshape(20, 10)), other.step(g.to(wide).numpy())
+            assert isinstance(part.indices, torch.Tensor) and part.indices.dtype == torch.int32
+            assert part.values.dtype == wide and part.to_dense().shape == (reducer.counts[comm.rank],)
+            assert part.to_dense().numpy().tobytes() == same.to_dense().tobytes()
+        assert isinstance(reducer.start(g).wait().values, torch.Tensor)
+        rest = reducer.flush(like=g)
+        assert isinstance(rest, torch.Tensor) and rest.shape == (reducer.counts[comm.rank],)
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_device_gives_the_bytes_of_the_host(ranks, device, variant):
+    (name, options), cupy = VARIANTS[variant], sys.modules["cupy"]
+
+    def body(comm):
+        bytes_of = {}
+        for library in (np, cupy):
+            reducer = SparseReduceScatter(
+                30_000, k=300, comm=comm, algorithm=name, counts=at_random(30_000, comm.size), **options
+            )
+            results = []
+            for step in range(4):
+                g = normal(np.random.default_rng([step, comm.rank]), 0, 0, 30_000).astype(np.float32)
+                results += reducer.step(library.asarray(g), check=step == 2, dense=step == 3)[:2]
+            results += [reducer.residual, reducer.flush()]
+            assert all(isinstance(part, library.ndarray) for part in results)
+            bytes_of[library] = [arrays.to_host(part).tobytes() for part in results]
+        assert bytes_of[np] == bytes_of[cupy] and not device.early
+
+    ranks.run(body)
+
+
+def test_clipping_and_working_in_place_are_as_for_an_allreduce(ranks):
+    """Where all is sent, with a gradient that is long enough to be clipped."""
+
+    def body(comm):
+        given = [normal(np.random.default_rng([step, comm.rank]), 0, 0, 400) for step in range(3)]
+        options = {"k": 400, "comm": comm, "clip_norm": 0.1}
+        both = SparseReduceScatter(400, **options), SparseAllreduce(400, **options)
+        for g in given:
+            part, total = (reducer.step(g) for reducer in both)
+            np.testing.assert_allclose(part.to_dense(), total.to_dense()[both[0].part], rtol=1e-12, atol=1e-15)
+        plain = SparseReduceScatter(400, k=20, comm=comm)
+        buffer, placed = np.zeros(400), SparseReduceScatter(400, k=20, comm=comm, in_place=True)
+        for g in given:
+            buffer += g
+            assert same_bytes(placed.step(buffer), plain.step(g))
+        assert buffer.tobytes() == plain.residual.tobytes()
+
+    ranks.run(body)
+
+
+@pytest.mark.thin(1, ranks=(3,))
+@pytest.mark.ranks(1, 3, 5)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_resumption_is_bit_exact_with_other_parts_too(ranks, variant):
+    name, options = VARIANTS[variant]
+    case = CASES["layer-skewed"]
+
+    def body(comm):
+        def made(cut):
+            counts = CUTS[cut](case.n, comm.size)
+            return SparseReduceScatter(case.n, k=case.k, comm=comm, algorithm=name, counts=counts, **options)
+
+        def steps(reducer, numbers):
+            given = (gradient(case, np.float32, number, comm.rank, comm.size) for number in numbers)
+            return [reducer.step(g) for g in given]
+
+        straight, resumed, other = made("uneven"), made("uneven"), made("equal")
+        steps(straight, range(4))
+        for reducer in (resumed, other):
+            reducer.load_state_dict(straight.state_dict())
+        for a, b in zip(steps(straight, range(4, 8)), steps(resumed, range(4, 8)), strict=True):
+            assert same_bytes(a, b)
+        assert straight.residual.tobytes() == resumed.residual.tobytes()
+        steps(other, range(4, 8))
+        if other.algorithm.traits.lossless:  # what rounds does so message by message, and these are cut by parts
+            assert straight.residual.tobytes() == other.residual.tobytes()
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("cut", ["equal", "uneven"])
+@pytest.mark.parametrize("name", REDUCE_SCATTERS)
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 5), (1, 3)])
+def test_other_ranks_take_over_all_that_is_owed(name, cut, before, after):
+    def reducer(comm):
+        return SparseReduceScatter(400, k=20, comm=comm, algorithm=name, counts=CUTS[cut](400, comm.size))
+
+    def save(comm):
+        saved = reducer(comm)
+        for step in range(3):
+            saved.step(normal(np.random.default_rng([step, comm.rank]), 0, 0, 400))
+        return saved.state_dict()
+
+    states = World(before).run(save)
+
+    def resume(comm):
+        resumed = reducer(comm)
+        resumed.take_over(states[comm.rank :: comm.size], before)
+        return resumed.flush(check=True)
+
+    owed = np.sum([state["residual"] for state in states], axis=0)
+    np.testing.assert_allclose(np.concatenate(World(after).run(resume)), owed, rtol=1e-12, atol=1e-12)
