@@ -84,6 +84,7 @@ class SparseReduceScatter:
             say(counts=self.counts.tolist())
             if k is None and density is None:
                 density = chosen.traits.usual_density
+            # All arguments but the algorithm are those of an allreduce, and an allreduce would refuse this one
             settings = make_settings(
                 shapes,
                 k=k,
@@ -99,7 +100,7 @@ class SparseReduceScatter:
                     f"feedback must do without the whole sum, of which a rank has its own part only, got {feedback!r}, "
                     f"which keeps {', '.join(shared)} of it; use feedback='residual'"
                 )
-        # A reducer whose totals are parts
+        # A reducer whose totals are parts: a step is the engine's, as that of every algorithm
         settings = replace(settings, algorithm=chosen, dense=DenseScatter(counts=self.counts.tolist()))
         self._reducer = SparseAllreduce(settings=settings, comm=transport)
 
@@ -159,7 +160,7 @@ class SparseReduceScatter:
             gradient: ``(n,)`` or any shape of n elements, see `SparseAllreduce.step`.
             k: number of entries in this step instead of the reducer's own, the same on all ranks.
             density: k as a fraction of n, likewise.
-            check: assert both laws on this step; costs three dense allreduces.
+            check: assert both laws on this step together; costs three dense allreduces.
             dense: sum every entry, by a dense reduce-scatter.
 
         Returns:
