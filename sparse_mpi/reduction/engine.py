@@ -111,6 +111,7 @@ class Engine:
         absence: of gradients, in a step.
         second_moment: of this rank's gradients, where it is to travel with the entries.
         watch: measures the quality of some steps, if set.
+        meter: is told of each step that was committed, if set; see `observe`.
         report: counts and times of the last step.
         prepared: traffic of what was prepared for the next step in the background, if anything was.
     """
@@ -125,6 +126,7 @@ class Engine:
         beta = settings.second_moment
         self.second_moment: SecondMoment | None = None if beta is None else SecondMoment(beta, self.layout)
         self.watch: Watch | None = None
+        self.meter: Callable[[Engine, Agreed], None] | None = None
         self.report: StepReport | None = None
         self.prepared: Traffic | None = None
         self._exchanges = [self.exchange]  # of all algorithms that took turns
@@ -279,6 +281,8 @@ class Engine:
             traffic, self.prepared = traffic + self.prepared, None
         selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
         self.report = summarise(reduction, selectors, elements, seconds, traffic)
+        if self.meter is not None:
+            self.meter(self, agreed)
         # Examine: checks come last, for they may raise, and the engine is ready for the next step by now
         if self.watch is not None and not agreed.plan.flush:
             self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)

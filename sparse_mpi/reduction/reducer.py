@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -111,6 +112,11 @@ class SparseAllreduce:
         self.engine = Engine(settings, transport, chosen)
         self.execution: Direct = Direct(self.engine)  # `ElasticAllreduce` puts transactions in its place
         self._preparing: Handle[None] | None = None  # what `prepare` has begun
+        # Ranges and metrics: nothing of them is imported, nor called in a step, where nobody asks for them
+        if "SPARSE_MPI_METRICS_DIR" in os.environ or "SPARSE_MPI_RANGES" in os.environ:
+            from sparse_mpi.reduction.observe import observe
+
+            observe(self.engine)
 
     @property
     def comm(self) -> Comm:

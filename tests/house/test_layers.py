@@ -65,6 +65,7 @@ OUTSIDE = {
         "tools.cli.*": INSIDE,
         "comm.streams": INSIDE,
         "comm.process_group": ANYWHERE,
+        "reduction.observe": INSIDE,
         "training.*": ANYWHERE,
         "optim": ANYWHERE,
         "ddp": ANYWHERE,

@@ -1,0 +1,263 @@
+"""Write what reducers report to files that operators collect: where ``SPARSE_MPI_METRICS_DIR`` names a folder.
+
+Each rank has a file of metrics in Prometheus' text format, for node_exporter's textfile collector, and one of JSON
+lines, a line for each reduction, in the shape of NCCL Inspector's records. What both say is described in
+docs/guides/observe.md. Nobody imports this module who is not asked for such files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import math
+import os
+import re
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import RLock
+from time import monotonic, time
+from typing import NamedTuple
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.arrays import namespace
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.runtime import RANKS, TORCHRUN
+from sparse_mpi.reduction.engine import DENSE, Agreed, Engine
+from sparse_mpi.reduction.report import StepReport, combined
+
+DIRECTORY, JOB = "SPARSE_MPI_METRICS_DIR", "SPARSE_MPI_METRICS_JOB"
+SECONDS = 5.0  # between two times that a file is written, or that the norm of one residual is computed
+MOST_REDUCERS = 64  # of a rank that have series of their own; those of later ones are added up under the name OTHER
+OTHER = "other"
+MOST_BYTES = 16 << 20  # of a file of JSON lines, which then takes the place of the one before it
+MOST_LINES = 1000  # that wait to be written
+# Variables in which launchers tell the job, of which torchrun says "none" where it was given no name
+JOBS = (JOB, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", TORCHRUN, "PMIX_NAMESPACE")
+LOGGER = logging.getLogger("sparse_mpi")
+
+
+class Series:
+    """The reports of one reducer: added up, and the last one."""
+
+    def __init__(self) -> None:
+        self.steps, self.elements = 0, 0
+        self.norm, self.measured = math.nan, -math.inf  # of the residual, and when
+        self.sums: StepReport | None = None
+        self.last: StepReport | None = None
+
+    def add(self, report: StepReport, elements: int) -> None:
+        """Add the report of a step of a gradient of so many ``elements``."""
+        self.steps, self.elements, self.last = self.steps + 1, elements, report
+        self.sums = combined([self.sums, report])
+
+
+class Metric(NamedTuple):
+    """A number that is written for each reducer."""
+
+    name: str
+    kind: str  # counter or gauge
+    help: str
+    value: Callable[[StepReport, StepReport, Series], float]  # of the sums, and of the last step
+
+
+METRICS = (
+    Metric("steps_total", "counter", "Reductions that were completed.", lambda sums, last, of: of.steps),
+    Metric("sent_bytes_total", "counter", "Payload bytes sent.", lambda sums, last, of: sums.traffic.sent),
+    Metric("received_bytes_total", "counter", "Payload bytes received.", lambda sums, last, of: sums.traffic.received),
+    Metric(
+        "control_bytes_total",
+        "counter",
+        "Bytes sent for counts, boundaries and histograms.",
+        lambda sums, last, of: sums.traffic.control,
+    ),
+    Metric("messages_total", "counter", "Messages sent.", lambda sums, last, of: sums.traffic.messages),
+    Metric("select_seconds_total", "counter", "Seconds in selections.", lambda sums, last, of: sums.select_seconds),
+    Metric(
+        "exchange_seconds_total",
+        "counter",
+        "Seconds in communication calls, waiting for slower ranks included.",
+        lambda sums, last, of: sums.exchange_seconds,
+    ),
+    Metric("merge_seconds_total", "counter", "All other seconds.", lambda sums, last, of: sums.merge_seconds),
+    Metric("selected_entries_total", "counter", "Entries selected.", lambda sums, last, of: sums.selected),
+    Metric("result_entries_total", "counter", "Entries of the results.", lambda sums, last, of: sums.total),
+    Metric("elements", "gauge", "Elements of the gradient.", lambda sums, last, of: of.elements),
+    Metric(
+        "density_ratio",
+        "gauge",
+        "Entries selected in the last step over the elements of the gradient.",
+        lambda sums, last, of: last.selected / of.elements,
+    ),
+    Metric(
+        "imbalance_ratio",
+        "gauge",
+        "Payload bytes received over bytes sent in the last step; 1 where the ranks are balanced.",
+        lambda sums, last, of: imbalance(last),
+    ),
+    Metric("residual_norm", "gauge", "L2 norm of the residual, seconds ago at most.", lambda sums, last, of: of.norm),
+)
+
+
+def imbalance(report: StepReport) -> float:
+    """Return the payload bytes that a step received over those that it sent; 1 where there were none."""
+    sent, received = report.traffic.sent, report.traffic.received
+    return received / sent if sent else math.inf if received else 1.0
+
+
+class RankFiles:
+    """The files of one rank, which the reducers of this rank share. What it cannot write, it says once in a warning.
+
+    Args:
+        stem: the path of both files, without ``.prom`` and ``.jsonl``.
+        job, rank: the labels of all that is written.
+    """
+
+    def __init__(self, stem: Path, job: str, rank: int) -> None:
+        self.stem, self._job, self._rank = stem, job, rank
+        self._series: dict[str, Series] = {}  # by reducer
+        self._lines: list[str] = []  # that are yet to be written
+        self._written = -math.inf
+        self._lock = RLock()  # several threads may reduce, each for other reducers
+        self._process = os.getpid()
+
+    def note(self, number: int, engine: Engine, agreed: Agreed) -> None:
+        """Note the step that reducer ``number`` has committed, and write the files if that is due."""
+        report = engine.report
+        if report is None:
+            raise RuntimeError("a report must come before it is noted, which found none")
+        reducer = str(number) if number < MOST_REDUCERS else OTHER
+        with self._lock:
+            now, series = monotonic(), self._series.setdefault(reducer, Series())
+            series.add(report, engine.layout.size)
+            if now - series.measured >= SECONDS:
+                residual = engine.feedback.residual
+                series.measured, series.norm = now, float(namespace(residual).linalg.norm(residual))
+            record = self._record(reducer, series.steps, report, engine, agreed)
+            self._lines.append(json.dumps(record, default=float))  # numbers of NumPy
+            if now - self._written >= SECONDS or len(self._lines) >= MOST_LINES:
+                self._written = now
+                self.write()
+
+    def write(self) -> None:
+        """Write both files now, unless this is a fork of the process that they are of."""
+        if os.getpid() != self._process:
+            return
+        temporary = Path(f"{self.stem}.prom.tmp")
+        with self._lock:
+            lines, self._lines = "".join(f"{line}\n" for line in self._lines), []
+            try:
+                # Metrics: a collector finds the old file or the new one, never a part
+                temporary.write_text(self.text())
+                temporary.replace(f"{self.stem}.prom")
+                # Lines: a file that is full takes the place of the one before
+                path = Path(f"{self.stem}.jsonl")
+                if path.exists() and path.stat().st_size + len(lines) > MOST_BYTES:
+                    path.replace(f"{self.stem}.1.jsonl")
+                with path.open("a") as file:
+                    file.write(lines)
+            except OSError as error:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                if self.stem.parent not in _WARNED:
+                    _WARNED.add(self.stem.parent)
+                    LOGGER.warning("%s: %s; training goes on without these metrics", DIRECTORY, error)
+
+    def text(self) -> str:
+        """Return all metrics in Prometheus' text format."""
+        job = self._job.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        lines = []
+        for metric in METRICS:
+            name = f"sparse_mpi_{metric.name}"
+            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+            for reducer, of in self._series.items():
+                if of.sums is not None and of.last is not None:
+                    labels = f'job="{job}",rank="{self._rank}",reducer="{reducer}"'
+                    lines.append(f"{name}{{{labels}}} {metric.value(of.sums, of.last, of)}")
+        return "\n".join([*lines, ""])
+
+    def _record(
+        self, reducer: str, number: int, report: StepReport, engine: Engine, agreed: Agreed
+    ) -> dict[str, dict[str, object]]:
+        """Return a step as NCCL Inspector writes a collective, with what is ours alone under ``sparse_perf``."""
+        comm, traffic, plan = engine.comm, report.traffic, agreed.plan
+        seconds = max(1e-9, report.select_seconds + report.exchange_seconds + report.merge_seconds)
+        size = engine.layout.size * agreed.dtype.itemsize
+        algorithm = DENSE if plan.dense or plan.flush else engine.exchange.algorithm
+        return {
+            "header": {
+                "id": f"{self._job}/{reducer}",
+                "rank": comm.rank,
+                "n_ranks": comm.size,
+                "nnodes": 1 if comm.job.hosts is None else None,  # to find out takes messages
+            },
+            "metadata": {
+                "inspector_output_format_version": "v4.0",
+                "rec_mechanism": "sparse_mpi",
+                "dump_timestamp_us": int(1e6 * time()),
+                "hostname": socket.gethostname(),
+                "pid": self._process,
+                "max_file_bytes": MOST_BYTES,
+            },
+            "coll_perf": {
+                "coll": "AllReduce",
+                "coll_algo": name_of(algorithm),
+                "coll_sn": number,
+                "coll_msg_size_bytes": size,
+                "coll_exec_time_us": round(1e6 * seconds),
+                "coll_timing_source": "collective_cpu",
+                "coll_algobw_gbs": size / seconds / 1e9,
+                "coll_busbw_gbs": (traffic.sent + traffic.control) / seconds / 1e9,
+            },
+            "sparse_perf": {
+                "selected": report.selected,
+                "total": report.total,
+                "sent_bytes": traffic.sent,
+                "received_bytes": traffic.received,
+                "control_bytes": traffic.control,
+                "messages": traffic.messages,
+                "select_us": round(1e6 * report.select_seconds),
+                "exchange_us": round(1e6 * report.exchange_seconds),
+                "merge_us": round(1e6 * report.merge_seconds),
+            },
+        }
+
+
+def name_of(algorithm: object) -> str:
+    """Return the name of an algorithm in `ALGORITHMS`, or of its class where it is a user's own."""
+    return next((name for name, kind in ALGORITHMS.items() if type(algorithm) is kind), type(algorithm).__name__)
+
+
+_FILES: dict[tuple[int, Path], RankFiles] = {}  # by process, of which this one may be a fork, and by stem
+_WARNED: set[Path] = set()  # folders of which it is known that they cannot be written to
+
+
+def files_of(comm: Comm) -> RankFiles:
+    """Return the files of this rank in the folder that `DIRECTORY` names; they are written once more at the end."""
+    told = [os.environ.get(name, "") for name in JOBS]
+    job = next((text for text in told if text not in ("", "none")), f"{socket.gethostname()}-{os.getppid()}")
+    if job == os.environ.get("SLURM_JOB_ID") and "SLURM_STEP_ID" in os.environ:  # steps may run at the same time
+        job += f".{os.environ['SLURM_STEP_ID']}"
+    rank, plain = rank_of(comm), re.sub(r"[^\w.-]", "_", job)
+    stem = Path(os.environ[DIRECTORY]).absolute() / f"sparse_mpi-{plain}-{rank}"
+    if not _FILES:
+        atexit.register(write_all)
+    return _FILES.setdefault((os.getpid(), stem), RankFiles(stem, job, rank))
+
+
+def rank_of(comm: Comm) -> int:
+    """Return the rank of this process in its job, as its launcher tells it, or else its rank in ``comm``.
+
+    Ranks of communicators that are parts of a job would come twice.
+    """
+    names = ("RANK",) if TORCHRUN in os.environ else (*RANKS, "RANK")
+    told = (os.environ.get(name, "") for name in names)
+    return next((int(text) for text in told if text.isdigit()), comm.rank)
+
+
+def write_all() -> None:
+    """Write the files of all ranks of this process."""
+    for files in _FILES.values():
+        files.write()

@@ -1,0 +1,88 @@
+"""Observe reducers where the environment asks for it: ranges in profiles, and `metrics`.
+
+With ``SPARSE_MPI_RANGES=1`` each phase of a step is a range of `torch.profiler`, and of NVTX where torch has a CUDA
+device. A range costs some microseconds, profiled or not. Nobody imports this module who asks for neither, and reducers
+have their methods as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial, wraps
+from itertools import count
+from typing import Any
+
+from sparse_mpi.reduction.engine import Engine, Exchange
+from sparse_mpi.reduction.metrics import DIRECTORY, files_of, rank_of
+
+RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
+# Methods of an engine, and the phases that they are; in an exchange there are ranges of selections, too
+PHASES = {"agree": "agree", "prepare": "prepare", "accumulate": "accumulate", "reduce": "exchange", "commit": "commit"}
+LOGGER = logging.getLogger("sparse_mpi")
+
+Span = Callable[[str], AbstractContextManager[Any]]  # a range of this name
+# The next number by process, rank and folder of metrics
+_NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
+
+
+def observe(engine: Engine) -> None:
+    """Have a new engine observed as the environment says.
+
+    Its reducer is numbered in the order in which reducers are made, which is the same on all ranks.
+    """
+    folder = os.environ.get(DIRECTORY, "")
+    number = next(_NUMBERS[os.getpid(), rank_of(engine.comm), folder])
+    if os.environ.get(RANGES, "0") not in ("", "0"):
+        add_ranges(engine, number)
+    if folder:
+        engine.meter = partial(files_of(engine.comm).note, number)
+
+
+def add_ranges(engine: Engine, number: int) -> None:
+    """Put the phases of an engine, and the selections in them, into ranges: ``sparse_mpi.exchange #0``."""
+    spans = spans_of_profilers()
+    if not spans:
+        return
+    for method, phase in PHASES.items():
+        put_into(spans, f"sparse_mpi.{phase} #{number}", engine, method)
+    add_exchange = engine._exchange
+
+    def ranged_exchange(*args: Any) -> Exchange:
+        made = add_exchange(*args)
+        put_selections(made)
+        return made
+
+    def put_selections(exchange: Exchange) -> None:
+        for selector in exchange.selectors:
+            put_into(spans, f"sparse_mpi.select #{number}", selector, "select")
+
+    put_selections(engine.exchange)
+    vars(engine)["_exchange"] = ranged_exchange  # algorithms that take turns
+
+
+def put_into(spans: list[Span], name: str, of: object, method: str) -> None:
+    """Have calls of a ``method`` of this one object be ranges of that ``name``."""
+    call = getattr(of, method)
+
+    @wraps(call)
+    def ranged(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as open_ranges:
+            for span in spans:
+                open_ranges.enter_context(span(name))
+            return call(*args, **kwargs)
+
+    vars(of)[method] = ranged
+
+
+def spans_of_profilers() -> list[Span]:
+    """Return what opens a range, for each profiler that there may be; none, with a warning, without torch."""
+    try:
+        import torch
+    except ImportError:
+        LOGGER.warning("%s needs torch, which is not installed; there are no ranges", RANGES)
+        return []
+    return [torch.profiler.record_function, *([torch.cuda.nvtx.range] if torch.cuda.is_available() else [])]

@@ -1,0 +1,339 @@
+"""The files that operators collect: what they say is what the reducers reported, in the forms that others read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.comm import NullComm
+from sparse_mpi.reduction import metrics
+from sparse_mpi.reduction.report import combined
+
+from ..launch import launch, needs_mpi
+from ..prefork import copied, torchrun
+
+N, STEPS = 2000, 4
+ROOT = Path(__file__).parents[2]
+COUNTERS = {
+    "sent_bytes": lambda report: report.traffic.sent,
+    "received_bytes": lambda report: report.traffic.received,
+    "control_bytes": lambda report: report.traffic.control,
+    "messages": lambda report: report.traffic.messages,
+    "select_seconds": lambda report: report.select_seconds,
+    "exchange_seconds": lambda report: report.exchange_seconds,
+    "merge_seconds": lambda report: report.merge_seconds,
+    "selected_entries": lambda report: report.selected,
+    "result_entries": lambda report: report.total,
+}
+# Of NCCL Inspector's records, version 4.0; see its README
+INSPECTOR = {
+    "header": {"id": str, "rank": int, "n_ranks": int, "nnodes": (int, type(None))},
+    "metadata": {
+        "inspector_output_format_version": str,
+        "rec_mechanism": str,
+        "dump_timestamp_us": int,
+        "hostname": str,
+        "pid": int,
+    },
+    "coll_perf": {
+        "coll": str,
+        "coll_algo": str,
+        "coll_sn": int,
+        "coll_msg_size_bytes": int,
+        "coll_exec_time_us": int,
+        "coll_timing_source": str,
+        "coll_algobw_gbs": float,
+        "coll_busbw_gbs": float,
+    },
+}
+
+
+def parsed(file):
+    """The families of a file by name, after a look at what a collector needs of each."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    families = {family.name: family for family in parser.text_string_to_metric_families(file.read_text())}
+    assert families
+    for name, family in families.items():
+        assert name.startswith("sparse_mpi_") and family.documentation and family.type in ("counter", "gauge")
+        assert all(set(sample.labels) == {"job", "rank", "reducer"} for sample in family.samples)
+    return families
+
+
+def values(families, reducer="0"):
+    """What is written of one reducer, without the prefix; a counter without its suffix."""
+    return {
+        name.removeprefix("sparse_mpi_"): sample.value
+        for name, family in families.items()
+        for sample in family.samples
+        if sample.labels["reducer"] == reducer
+    }
+
+
+def lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def normal(step, rank):
+    return np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Files of every step, and of this test alone."""
+    for name in (*metrics.JOBS, *metrics.RANKS, "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(metrics.DIRECTORY, str(tmp_path))
+    monkeypatch.setenv(metrics.JOB, "test")
+    monkeypatch.setattr(metrics, "SECONDS", 0.0)
+    return tmp_path
+
+
+@pytest.mark.parametrize("algorithm", ["elect", "oktopk", "dense"])
+def test_counters_are_what_was_reported_and_never_fall(folder, algorithm):
+    def body(comm):
+        reducer, reports, seen = SparseAllreduce(N, k=20, comm=comm, algorithm=algorithm), [], []
+        for step in range(STEPS):
+            reducer.step(normal(step, comm.rank))
+            reports.append(reducer.report)
+            seen.append(values(parsed(folder / f"sparse_mpi-test-{comm.rank}.prom")))
+        return reports, seen, float(np.linalg.norm(reducer.residual))
+
+    for reports, seen, norm in World(3).run(body):
+        for step, found in enumerate(seen):
+            whole = combined(reports[: step + 1])
+            assert {name: found[name] for name in COUNTERS} == {name: of(whole) for name, of in COUNTERS.items()}
+            assert found["steps"] == step + 1 and found["elements"] == N
+            assert found["density_ratio"] == reports[step].selected / N
+            assert found["imbalance_ratio"] == reports[step].traffic.received / reports[step].traffic.sent
+        assert seen[-1]["sent_bytes"] > seen[0]["sent_bytes"] > 0
+        assert seen[-1]["residual_norm"] == pytest.approx(norm) and (norm > 0) == (algorithm != "dense")
+    assert len(list(folder.iterdir())) == 6  # no temporary file is left
+
+
+def test_all_that_is_written_is_read(folder):
+    SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
+    text = (folder / "sparse_mpi-test-0.prom").read_text()
+    families = parsed(folder / "sparse_mpi-test-0.prom")
+    assert len(families) == len(metrics.METRICS) == text.count("# HELP ") == text.count("# TYPE ")
+    assert {family.type for name, family in families.items() if name == "sparse_mpi_steps"} == {"counter"}
+    assert values(families)["imbalance_ratio"] == 1  # alone, with nothing sent
+
+
+def test_a_line_for_each_reduction_in_the_shape_of_nccl_inspector(folder):
+    def body(comm):
+        reducer, reports = SparseAllreduce(N, k=20, comm=comm, algorithm="elect"), []
+        for step in range(STEPS):
+            reducer.step(normal(step, comm.rank), dense=step == 2)
+            reports.append(reducer.report)
+        return reports
+
+    for rank, reports in enumerate(World(2).run(body)):
+        written = lines(folder / f"sparse_mpi-test-{rank}.jsonl")
+        assert len(written) == STEPS
+        for number, (record, report) in enumerate(zip(written, reports, strict=True), 1):
+            for part, fields in INSPECTOR.items():
+                for field, kind in fields.items():
+                    assert isinstance(record[part][field], kind), (part, field)
+            perf, sparse = record["coll_perf"], record["sparse_perf"]
+            assert (record["header"]["rank"], record["header"]["n_ranks"], perf["coll_sn"]) == (rank, 2, number)
+            assert perf["coll_algo"] == ("dense" if number == 3 else "elect") and perf["coll_msg_size_bytes"] == 4 * N
+            seconds = report.select_seconds + report.exchange_seconds + report.merge_seconds
+            assert perf["coll_algobw_gbs"] == pytest.approx(4 * N / seconds / 1e9)
+            sent = report.traffic.sent + report.traffic.control
+            assert perf["coll_busbw_gbs"] == pytest.approx(sent / seconds / 1e9)
+            assert (sparse["selected"], sparse["sent_bytes"]) == (report.selected, report.traffic.sent)
+
+
+def test_series_are_bounded(folder, monkeypatch):
+    """Those of reducers beyond the bound are added up."""
+    monkeypatch.setattr(metrics, "MOST_REDUCERS", 2)
+    reducers = [SparseAllreduce(N, k=20, comm=NullComm()) for _ in range(5)]
+    for reducer in reducers:
+        reducer.step(normal(0, 0))
+    families = parsed(folder / "sparse_mpi-test-0.prom")
+    assert {sample.labels["reducer"] for sample in families["sparse_mpi_steps"].samples} == {"0", "1", "other"}
+    assert [values(families, reducer)["steps"] for reducer in ("0", "1", "other")] == [1, 1, 3]
+    written = sum(reducer.report.selected for reducer in reducers[2:])
+    assert values(families, "other")["selected_entries"] == written
+
+
+def test_lines_are_bounded_and_say_so(folder, monkeypatch):
+    """The file that is full takes the place of the one before it."""
+    monkeypatch.setattr(metrics, "MOST_BYTES", 3000)
+    reducer, steps = SparseAllreduce(N, k=20, comm=NullComm()), 30
+    for step in range(steps):
+        reducer.step(normal(step, 0))
+    files = [folder / "sparse_mpi-test-0.1.jsonl", folder / "sparse_mpi-test-0.jsonl"]
+    assert all(0 < file.stat().st_size <= 3000 for file in files) and not list(folder.glob("*.2.jsonl"))
+    kept = [record for file in files for record in lines(file)]
+    numbers = [record["coll_perf"]["coll_sn"] for record in kept]
+    assert numbers == list(range(steps - len(numbers) + 1, steps + 1))
+    assert {record["metadata"]["max_file_bytes"] for record in kept} == {3000}
+
+
+def test_files_are_written_at_most_every_few_seconds_and_at_the_end(folder, monkeypatch):
+    clock = iter([100.0, 101.0, 104.9, 105.1, 106.0])
+    monkeypatch.setattr(metrics, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(metrics, "SECONDS", 5.0)
+    reducer, steps, norms = SparseAllreduce(N, k=20, comm=NullComm()), [], []
+    for step in range(5):
+        reducer.step(normal(step, 0))
+        found = values(parsed(folder / "sparse_mpi-test-0.prom"))
+        steps.append(found["steps"])
+        norms.append(found["residual_norm"])
+    assert steps == [1, 1, 1, 4, 4] and len(set(norms)) == 2
+    metrics.write_all()
+    assert values(parsed(folder / "sparse_mpi-test-0.prom"))["steps"] == 5
+    assert len(lines(folder / "sparse_mpi-test-0.jsonl")) == 5
+
+
+def steps_of(comm):
+    reducer = SparseAllreduce(N, k=20, comm=comm)
+    return [reducer.step(normal(step, comm.rank)).to_dense() for step in range(STEPS)]
+
+
+def no_space(self, *_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+
+
+@pytest.mark.parametrize("trouble", ["missing", "a file", "taken", "full"])
+def test_what_cannot_be_written_is_said_once_and_training_goes_on(folder, monkeypatch, caplog, trouble):
+    expected = None
+    with monkeypatch.context() as unobserved:
+        unobserved.delenv(metrics.DIRECTORY)
+        expected = World(2).run(steps_of)
+    place = folder / "metrics"
+    monkeypatch.setenv(metrics.DIRECTORY, str(place))
+    if trouble == "a file":
+        place.write_text("")
+    elif trouble != "missing":
+        place.mkdir()
+    if trouble == "taken":  # by folders of the files' names
+        for rank in range(2):
+            (place / f"sparse_mpi-test-{rank}.prom").mkdir()
+    elif trouble == "full":
+        monkeypatch.setattr(Path, "write_text", no_space)
+    with caplog.at_level(logging.WARNING, "sparse_mpi"):
+        found = World(2).run(steps_of)
+    np.testing.assert_array_equal(found, expected)
+    assert len(caplog.records) == 1 and caplog.text.count("SPARSE_MPI_METRICS_DIR") == 1
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_a_folder_that_is_made_later_gets_the_files(folder, monkeypatch):
+    monkeypatch.setenv(metrics.DIRECTORY, str(folder / "later"))
+    reducer = SparseAllreduce(N, k=20, comm=NullComm())
+    reducer.step(normal(0, 0))
+    (folder / "later").mkdir()
+    reducer.step(normal(1, 0))
+    assert values(parsed(folder / "later" / "sparse_mpi-test-0.prom"))["steps"] == 2
+
+
+def test_labels_and_names_of_files_take_any_job(folder, monkeypatch):
+    job = 'night/run "7" \\ again'
+    monkeypatch.setenv(metrics.JOB, job)
+    SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
+    (file,) = folder.glob("*.prom")
+    assert file.name == "sparse_mpi-night_run__7____again-0.prom"
+    (sample,) = parsed(file)["sparse_mpi_steps"].samples
+    assert sample.labels == {"job": job, "rank": "0", "reducer": "0"}
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ({"SLURM_JOB_ID": "41", "SLURM_STEP_ID": "2", "SLURM_PROCID": "5"}, "41.2-5"),
+        ({"SLURM_JOB_ID": "41", "TORCHELASTIC_RUN_ID": "abc", "RANK": "3", "SLURM_PROCID": "0"}, "41-3"),
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "3"}, f"{metrics.socket.gethostname()}-{os.getppid()}-3"),
+        ({"PMIX_NAMESPACE": "prterun-a-1@1", "PMIX_RANK": "2"}, "prterun-a-1_1-2"),
+    ],
+)
+def test_launchers_tell_job_and_rank(folder, monkeypatch, told, name):
+    """The rank of a communicator that is a part of a job would come twice."""
+    monkeypatch.delenv(metrics.JOB)
+    for variable, value in told.items():
+        monkeypatch.setenv(variable, value)
+    assert metrics.files_of(NullComm()).stem == folder / f"sparse_mpi-{name}"
+
+
+def test_a_fork_leaves_the_files_alone(folder, monkeypatch):
+    SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
+    (folder / "sparse_mpi-test-0.prom").unlink()
+    with monkeypatch.context() as forked:
+        forked.setattr(metrics.os, "getpid", lambda: -1)
+        metrics.write_all()
+    assert not (folder / "sparse_mpi-test-0.prom").exists()
+
+
+JOB = """
+import json, sys
+import numpy as np, torch
+import torch.distributed as dist
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.comm import as_comm
+from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.reduction.report import combined
+
+hooked = sys.argv[1] == "hook"
+if hooked:
+    dist.init_process_group("gloo")
+comm = as_comm(None)
+torch.manual_seed(1)
+net = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 20))
+inner = torch.optim.SGD(net.parameters(), lr=0.01)
+reports, model, optimizer = [], net, inner
+if hooked:
+    model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.003)
+    state = SparseState(net.named_parameters(), density=0.1, dense_steps=1)
+    model.register_comm_hook(state, sparse_hook)
+else:
+    alone = SparseAllreduce(1000, k=20, comm=comm)
+    optimizer = DistributedOptimizer(inner, density=0.1, comm=comm, bucket_cap_mb=0.003)
+for step in range(4):
+    if not hooked:
+        alone.step(np.random.default_rng([step, comm.rank]).standard_normal(1000, np.float32))
+        reports.append(alone.report)
+    optimizer.zero_grad()
+    torch.manual_seed(10 * step + comm.rank)
+    model(torch.randn(8, 40)).square().mean().backward()
+    optimizer.step()
+    reports.append(state.report if hooked else optimizer.reduction.report)
+whole = combined(reports)
+print(json.dumps([comm.rank, whole.traffic.sent, whole.traffic.messages, int(whole.selected)]))
+"""
+
+
+@needs_mpi
+@pytest.mark.jobs
+@pytest.mark.parametrize("how", ["optimizer", "hook"])
+def test_ranks_of_a_job_write_a_file_each(folder, how):
+    """Of a reducer alone and the buckets of the optimizer under mpiexec; of DDP's hook under torchrun."""
+    program, place = folder / "program.py", folder / "metrics"  # the process that is copied may have the folder
+    program.write_text(JOB)
+    place.mkdir()
+    launcher = partial(torchrun, 3) if how == "hook" else copied
+    environment = {metrics.DIRECTORY: str(place), metrics.JOB: "test", "OMP_NUM_THREADS": "1"}
+    done = launch(None if how == "hook" else 3, *launcher(str(program), how), **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    assert [rank for rank, *_ in said] == [0, 1, 2]
+    assert {file.name for file in place.glob("*.prom")} == {f"sparse_mpi-test-{rank}.prom" for rank in range(3)}
+    for rank, *expected in said:
+        families = parsed(place / f"sparse_mpi-test-{rank}.prom")
+        names = ("sparse_mpi_sent_bytes", "sparse_mpi_messages", "sparse_mpi_selected_entries")
+        assert [sum(sample.value for sample in families[name].samples) for name in names] == expected
+        steps = [sample.value for sample in families["sparse_mpi_steps"].samples]
+        assert len(steps) >= 2 and all(0 < value <= 4 for value in steps)
+        records = lines(place / f"sparse_mpi-test-{rank}.jsonl")
+        assert len(records) == sum(steps) and {record["header"]["rank"] for record in records} == {rank}
+        assert all(math.isfinite(record["coll_perf"]["coll_algobw_gbs"]) for record in records)
