@@ -283,7 +283,8 @@ def _add_run(parser: ArgumentParser) -> None:
     text = "write the metrics of every Nth step (default: 10)"
     add("--log-every", type=integer(1), default=10, metavar="N", help=text)
     add("--plot", action="store_true", help="draw loss, score and traffic into plot.png at the end")
-    text = "draw when a step of rank 0 did what: its passes, and the reduction of every bucket; PNG, SVG or PDF"
+    text = "draw when a step of rank 0 did what: its passes, and the reduction of every bucket; PNG, SVG or PDF. "
+    text += "The JSON file beside it has all ranks, for Perfetto"
     add("--timeline", type=new_file("timeline.png", FIGURES), metavar="FILE", help=text)
     text = "show a bar on rank 0 (default: --progress)"
     add("--progress", action=BooleanOptionalAction, default=True, help=text)

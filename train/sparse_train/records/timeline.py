@@ -1,5 +1,8 @@
 """``--timeline``: draw when a step passed over the model, and when it reduced every bucket.
 
+What is drawn is rank 0's step. The record beside the figure has those of all ranks as trace events, as Perfetto and
+Chrome read them.
+
 On a device the times are the device's, by events that were recorded on its streams: the host only queues work there.
 They are read once, for the step that is drawn, when training is over.
 """
@@ -8,12 +11,17 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Span
+from sparse_mpi.comm.base import hosts_of
 from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.figures.draw_timeline import figure
@@ -50,7 +58,7 @@ class StepTrace(NamedTuple):
 
 
 class Recorder:
-    """A recorder of this rank's recent steps, which draws the typical one.
+    """A recorder of this rank's recent steps, of which the typical one is drawn.
 
     Args:
         reduction: gets a tracer of its buckets.
@@ -72,20 +80,27 @@ class Recorder:
         """Add step ``number``, which is over; `clock` gave its stamps."""
         self._steps.append(StepTrace(number, stamps, list(self._tracer.buckets), tuple(self._marks)))
 
-    def draw(self) -> str:
-        """Draw the recent step of median length, if there was one; return a line about it.
+    def draw(self, comm: Comm) -> str:
+        """Draw the recent step of median length on rank 0 of ``comm``, if there was one; return a line about it.
 
-        Raises OSError, ValueError: the file cannot be written, or its extension means nothing.
+        Collective; other ranks return nothing.
+
+        Raises OSError, ValueError: the file cannot be written, or its extension means nothing; on rank 0.
         """
-        if not self._steps:
-            return f"no timeline in {self._file}: there was no step to draw"
         # By the host's clock, which keeps step with a device: every step waits there for its reductions
-        step = on_device(sorted(self._steps, key=lambda step: step.seconds)[len(self._steps) // 2])
+        ordered = sorted(self._steps, key=lambda step: step.seconds)
+        median = ordered[len(ordered) // 2].number if ordered else 0
+        number = int(comm.bcast(np.array([median]), control=True)[0])
+        ranks = gathered(next((step for step in self._steps if step.number == number), None), comm)
+        if comm.rank:
+            return ""
+        if (step := ranks[0]) is None:
+            return f"no timeline in {self._file}: there was no step to draw"
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        draw(step, self._file)
+        draw(ranks, self._file)
         return (
-            f"timeline of step {step.number} in {self._file}: {step.reducing:.4f} s of reductions, "
-            f"{step.exposed:.4f} s exposed, in a step of {step.seconds:.4f} s"
+            f"timeline of step {number} in {self._file}: {step['reducing']:.4f} s of reductions, "
+            f"{step['exposed']:.4f} s exposed, in a step of {step['seconds']:.4f} s"
         )
 
 
@@ -114,18 +129,63 @@ def on_device(step: StepTrace) -> StepTrace:
     return StepTrace(step.number, Stamps(*times), list(map(moved, step.buckets)))
 
 
-def draw(step: StepTrace, file: Path) -> None:
-    """Draw a row for the passes over the model and one for every bucket; write what is drawn beside it, as JSON.
+def gathered(step: StepTrace | None, comm: Comm) -> list[dict[str, Any] | None]:
+    """Return by rank when its ``step`` did what, as `record_of` does, by rank 0's clock; None without. Collective."""
+    hosts = hosts_of(comm)
+    # Processes of a host have one clock. Those of other hosts are tied to it by a barrier, which all leave together
+    comm.barrier()
+    clocks = comm.allgather(np.array(perf_counter()), control=True)
+    ahead = 0.0 if hosts[comm.rank] == hosts[0] else float(clocks[comm.rank] - clocks[0])
+    record = None if step is None else record_of(on_device(step)) | {"start": step.stamps.start - ahead}
+    texts, counts = comm.allgatherv(np.frombuffer(json.dumps(record).encode(), np.uint8))
+    return [json.loads(text.tobytes()) for text in np.split(texts, np.cumsum(counts)[:-1])]
 
-    ``python -m sparse_mpi draw`` draws that record anew.
+
+def draw(ranks: Sequence[dict[str, Any] | None], file: Path) -> None:
+    """Draw a row for the passes of rank 0 over the model and one for every bucket; write a record beside it, as JSON.
+
+    ``python -m sparse_mpi draw`` draws that record anew. In it are the trace events of all ``ranks``: they come first,
+    because Perfetto reads no further.
     """
-    record = {"timeline": record_of(step)}
+    record = {"traceEvents": trace_events(ranks), "displayTimeUnit": "ms", "timeline": ranks[0]}
     file.with_suffix(".json").write_text(json.dumps(record | provenance()) + "\n")
     write(partial(figure, [record]), file)
 
 
+def trace_events(ranks: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    """Return the steps of the ranks as events of Chrome's trace format, in microseconds from the first one's start.
+
+    A rank is a process, its passes over the model and each of its buckets are threads. An arrow goes from where the
+    gradients of a bucket were there to where its reduction began.
+    """
+    first = min((step["start"] for step in ranks if step is not None), default=0.0)
+    events: list[dict[str, Any]] = []
+    for rank, step in enumerate(ranks):
+        if step is None:
+            continue
+
+        def event(kind: str, name: str, thread: int, at: float = first, rank: int = rank, **more: Any) -> None:
+            when = {} if kind == "M" else {"ts": round(1e6 * (at - first), 3), "cat": "sparse_mpi"}
+            events.append({"ph": kind, "name": name, "pid": rank, "tid": thread, **when, **more})
+
+        event("M", "process_name", 0, args={"name": f"rank {rank}"})
+        for thread, (row, kinds) in enumerate(step["rows"].items()):
+            event("M", "thread_name", thread, args={"name": row})
+            for kind, spans in kinds.items():
+                for begin, end in spans:
+                    event("X", kind, thread, step["start"] + begin, dur=round(1e6 * (end - begin), 3))
+            for given, began in kinds.get("in line", ()):
+                arrow = f"{rank}.{thread}"
+                event("s", "gradients", 0, step["start"] + given, id=arrow)
+                event("f", "gradients", thread, step["start"] + began, id=arrow, bp="e")
+    return events
+
+
 def record_of(step: StepTrace) -> dict[str, Any]:
-    """Return when the step did what, in seconds from its start: rows of kinds, of which later ones lie on top."""
+    """Return when the step did what, in seconds from its start: rows of kinds, of which later ones lie on top.
+
+    The start is in seconds of this process's `time.perf_counter`.
+    """
     stamps = step.stamps
     rows: dict[str, dict[str, list[Interval]]] = {
         "passes": {
@@ -148,4 +208,4 @@ def record_of(step: StepTrace) -> dict[str, Any]:
         for row, kinds in rows.items()
     }
     times = {"seconds": step.seconds, "reducing": step.reducing, "exposed": step.exposed}
-    return {"number": step.number, **times, "rows": since}
+    return {"number": step.number, "start": stamps.start, **times, "rows": since}

@@ -61,7 +61,7 @@ class Training:
         self.limit = min(args.epochs * task.steps, args.max_steps or math.inf)  # steps
         self.progress = Progress()
         self.durations: list[float] = []  # seconds of each step with these reducers
-        self.recorder = Recorder(self.reduction, args.timeline) if args.timeline and comm.rank == 0 else None
+        self.recorder = Recorder(self.reduction, args.timeline) if args.timeline else None
         self.clock = self.recorder.clock if self.recorder is not None else time.perf_counter  # of a step's phases
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
         self.ranks = task.share.ranks  # at the start: a step has the samples of so many
@@ -107,8 +107,8 @@ class Training:
                 self.progress.meter, self.progress.seconds, self.progress.recorded = Meter(), 0.0, True
                 if self.progress.steps % self.task.steps == 0:
                     self._save()
-        if self.recorder is not None:
-            print(self.recorder.draw())
+        if self.recorder is not None and (said := self.recorder.draw(self.comm)):
+            print(said)
         headline, same = self.task.headline, identical(self.task.model, self.comm)
         seconds = time.perf_counter() - began
         plan = self.planning and self.planning.plan
