@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 from functools import partial
 from pathlib import Path
 
@@ -337,3 +338,27 @@ def test_ranks_of_a_job_write_a_file_each(folder, how):
         records = lines(place / f"sparse_mpi-test-{rank}.jsonl")
         assert len(records) == sum(steps) and {record["header"]["rank"] for record in records} == {rank}
         assert all(math.isfinite(record["coll_perf"]["coll_algobw_gbs"]) for record in records)
+
+
+NAMES = [f"sparse_mpi_{metric.name}" for metric in metrics.METRICS]
+
+
+def test_the_dashboard_asks_for_what_is_written():
+    dashboard = json.loads((ROOT / "examples" / "grafana.json").read_text())
+    panels = dashboard["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    asked += [variable["query"] for variable in dashboard["templating"]["list"]]
+    assert set(re.findall(r"sparse_mpi_\w+", " ".join(asked))) == set(NAMES)
+    labels = " ".join(re.findall(r"(?:by|on) \(([^()]*)\)", " ".join(asked)))
+    assert set(re.findall(r"\w+", labels)) == {"job", "rank"}
+    assert all(expression.count("(") == expression.count(")") for expression in asked)
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+
+
+def test_the_page_says_what_each_metric_means():
+    page = (ROOT / "docs" / "guides" / "observe.md").read_text()
+    rows = re.findall(r"^\| `(sparse_mpi_\w+)` \| (\w+) \|", page, re.MULTILINE)
+    assert rows == [(name, metric.kind) for name, metric in zip(NAMES, metrics.METRICS, strict=True)]
+    bound = (metrics.MOST_REDUCERS + 1) * len(NAMES)
+    assert f"at most {bound} series" in page and f"first {metrics.MOST_REDUCERS}" in page.replace("\n", " ")
+    assert f"{metrics.MOST_BYTES >> 20} MiB" in page and f"every {metrics.SECONDS:.0f} seconds" in page
