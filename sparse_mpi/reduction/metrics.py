@@ -150,13 +150,13 @@ class RankFiles:
             lines, self._lines = "".join(f"{line}\n" for line in self._lines), []
             try:
                 # Metrics: a collector finds the old file or the new one, never a part
-                temporary.write_text(self.text())
+                temporary.write_text(self.text(), encoding="utf-8", errors="replace")
                 temporary.replace(f"{self.stem}.prom")
                 # Lines: a file that is full takes the place of the one before
                 path = Path(f"{self.stem}.jsonl")
                 if path.exists() and path.stat().st_size + len(lines) > MOST_BYTES:
                     path.replace(f"{self.stem}.1.jsonl")
-                with path.open("a") as file:
+                with path.open("a", encoding="utf-8") as file:
                     file.write(lines)
             except OSError as error:
                 with suppress(OSError):

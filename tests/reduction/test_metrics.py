@@ -239,14 +239,20 @@ def test_a_folder_that_is_made_later_gets_the_files(folder, monkeypatch):
     assert values(parsed(folder / "later" / "sparse_mpi-test-0.prom"))["steps"] == 2
 
 
-def test_labels_and_names_of_files_take_any_job(folder, monkeypatch):
-    job = 'night/run "7" \\ again'
+@pytest.mark.parametrize(
+    ("job", "name", "label"),
+    [
+        ('night/run "7" \\ again', "night_run__7____again", 'night/run "7" \\ again'),
+        ("n\u00e4cht\udcff", "n\u00e4cht_", "n\u00e4cht?"),  # a byte that is no text
+    ],
+)
+def test_labels_and_names_of_files_take_any_job(folder, monkeypatch, job, name, label):
     monkeypatch.setenv(metrics.JOB, job)
     SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
     (file,) = folder.glob("*.prom")
-    assert file.name == "sparse_mpi-night_run__7____again-0.prom"
+    assert file.name == f"sparse_mpi-{name}-0.prom"
     (sample,) = parsed(file)["sparse_mpi_steps"].samples
-    assert sample.labels == {"job": job, "rank": "0", "reducer": "0"}
+    assert sample.labels == {"job": label, "rank": "0", "reducer": "0"}
 
 
 @pytest.mark.parametrize(
