@@ -25,7 +25,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.runtime import RANKS, TORCHRUN
-from sparse_mpi.reduction.engine import DENSE, Agreed, Engine
+from sparse_mpi.reduction.engine import Agreed, Engine
 from sparse_mpi.reduction.report import StepReport, combined
 
 DIRECTORY, JOB = "SPARSE_MPI_METRICS_DIR", "SPARSE_MPI_METRICS_JOB"
@@ -185,7 +185,7 @@ class RankFiles:
         comm, traffic, plan = engine.comm, report.traffic, agreed.plan
         seconds = max(1e-9, report.select_seconds + report.exchange_seconds + report.merge_seconds)
         size = engine.layout.size * agreed.dtype.itemsize
-        algorithm = DENSE if plan.dense or plan.flush else engine.exchange.algorithm
+        algorithm = engine.settings.dense if plan.dense or plan.flush else engine.exchange.algorithm
         return {
             "header": {
                 "id": f"{self._job}/{reducer}",
@@ -202,7 +202,7 @@ class RankFiles:
                 "max_file_bytes": MOST_BYTES,
             },
             "coll_perf": {
-                "coll": "AllReduce",
+                "coll": "ReduceScatter" if algorithm.traits.scatters else "AllReduce",
                 "coll_algo": name_of(algorithm),
                 "coll_sn": number,
                 "coll_msg_size_bytes": size,
