@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 MOST = 1 << 20  # bytes of a request
 FILES = 100  # that a process has open at most
 # torch's first optimizer imports the second
-OTHERS = ("torch", "torch._dynamo", "sklearn.datasets", "pytest", "hypothesis")
+OTHERS = ("torch", "torch._dynamo", "torch.distributed.optim", "sklearn.datasets", "pytest", "hypothesis")
 OURS = ("sparse_mpi.ddp", "sparse_mpi.fault_tolerance", "sparse_mpi.optim", "sparse_mpi.training.diloco")
 
 

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import as_arrays, as_tensors, describe
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.form import WHOLE, check_form, sealed
@@ -35,18 +36,11 @@ class _Arrival(NamedTuple):
     future: torch.futures.Future[torch.Tensor]
 
 
-class _Joined(NamedTuple):
-    """What a rank has once it knows the others."""
-
-    comm: Comm
-    buckets: NamedReducers
-    stepping: HookOptimizer | None
-
-
 class SparseState:
     """The state of `sparse_hook` on one rank, kept from step to step. Making one is collective.
 
-    It may be made before the process group is initialised: the ranks then compare their arguments in the first step.
+    Made before the process group is initialised, it finds mistakes of this rank alone; the ranks meet, and compare
+    arguments, in the first step.
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
@@ -55,8 +49,8 @@ class SparseState:
         optimizer: of these parameters, to take its momentum over as `DistributedOptimizer` does by default: SGD's
             enters before the selection, and Adam, AdamW, NAdam and RMSprop move weights by second moments that travel
             with the entries. The density is .021 then, if none is given: a moment takes a byte an entry. Their
-            ``step`` sets ``.grad`` to None. None: optimizers get the means as they come, of which Adam makes less than
-            of dense ones.
+            ``step`` sets ``.grad`` to None. Of a ZeroRedundancyOptimizer pass ``.optim``. None: optimizers get the
+            means as they come, of which Adam makes less than of dense ones.
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
             None: all ranks of the job, see `as_comm`.
         dense_steps: the number of steps at the beginning that are dense.
@@ -65,7 +59,7 @@ class SparseState:
             gradient of any rank overflows leaves no trace; reductions begin when the last bucket is there.
 
     Attributes:
-        report: what the last step did on this rank, all buckets together, as `GradientReduction.report`; at first None.
+        report: what the last step did on this rank, all buckets together, a `StepReport`; None before the first step.
 
     Raises:
         TypeError, ValueError: bad arguments, arguments that differ between ranks, or a process group that is not
@@ -91,9 +85,8 @@ class SparseState:
         self.check_every: int = check_every
         self.steps: int = 0  # steps made so far
         self.report: StepReport | None = None
-        self._comm, self._scaler = comm, scaler
-        self._optimizer = optimizer
-        self._joined: _Joined | None = None
+        self._scaler: torch.amp.GradScaler | None = None  # where one is in use
+        self._stepping: HookOptimizer | None = None
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._now: list[_Arrival] = []  # the buckets of this step that have arrived
         # Reductions of this step: their handles, the buffers that get the means, and the names of their parameters
@@ -101,11 +94,11 @@ class SparseState:
         self._sparse: list[_Arrival] = []  # of this step, the buckets of a single sparse tensor each
         self._tables: set[str] = set()  # the names of their parameters, of which nothing is ever owed
 
-        def check() -> None:
+        def prepare() -> None:
             self._names = names_of(named_parameters)
-            self._shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
-            self._settings = hook_settings(
-                list(self._shapes.values()),
+            shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
+            settings, share, self._mode = hook_settings(
+                list(shapes.values()),
                 density=density,
                 algorithm=algorithm,
                 feedback=feedback,
@@ -114,52 +107,47 @@ class SparseState:
             )
             for argument, steps in (("dense_steps", dense_steps), ("check_every", check_every)):
                 check_whole(argument, steps, 0, "steps")
+            if not isinstance(scaler, (torch.amp.GradScaler, NoneType)):
+                raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
+            if scaler is not None and scaler.is_enabled():
+                self._scaler = scaler
+            self._buckets = NamedReducers(shapes, settings, share)
 
-        # Before the process group is initialised, mistakes of this rank alone are found; `_join` compares ranks
-        if comm is None and not dist.is_initialized():
-            check()
+        self._given = comm
+        self._late = comm is None and not dist.is_initialized()  # the ranks have yet to meet
+        if self._late:
+            prepare()
         else:
-            self._join(check)
+            self._meet(prepare)
+        if optimizer is not None:
+            scaled = self._scaler is not None
+            self._stepping = HookOptimizer(optimizer, self._mode, self._names, self._buckets, scaled=scaled)
 
     @property
     def comm(self) -> Comm:
-        """Return the ranks that reduce. Collective if the process group was initialised since."""
-        return self._ready.comm
+        """Return the ranks that reduce; RuntimeError as long as they have not met."""
+        return self._buckets.comm
 
     @property
     def algorithm(self) -> Algorithm | None:
         """Return the algorithm of sparse steps."""
-        return self._settings.reducers.algorithm
+        return self._buckets.settings.algorithm
 
-    @property
-    def _buckets(self) -> NamedReducers:
-        return self._ready.buckets
-
-    @property
-    def _ready(self) -> "_Joined":
-        """Return what this rank has once it has joined the others. Collective in the first call."""
-        return self._join(lambda: None) if self._joined is None else self._joined
-
-    def _join(self, check: Callable[[], None]) -> "_Joined":
-        """Agree with the other ranks, once arguments pass ``check``, and return what the steps need. Collective."""
-        if self._comm is None and not dist.is_initialized():
+    def _meet(self, prepare: Callable[[], object] = lambda: None) -> None:
+        """Have the ranks compare their arguments, after ``prepare()``, and reduce from now on. Collective."""
+        if self._given is None and not dist.is_initialized():
             raise RuntimeError("torch.distributed must be initialised first; call torch.distributed.init_process_group")
-        transport = as_comm(self._comm)
+        transport = as_comm(self._given)
         with same_on_all_ranks(transport) as say:
-            if self._comm is None:
+            if self._given is None:
                 _check_same_ranks(transport)
-            check()
-            settings, scaled = self._settings.reducers, self._scaler is not None
-            say(density=self._settings.density, algorithm=settings.algorithm, feedback=settings.feedback)
+            prepare()
+            settings, scaled = self._buckets.settings, self._scaler is not None
+            say(density=self._buckets.density, algorithm=settings.algorithm, feedback=settings.feedback)
             say(second_moment=settings.second_moment, dense_steps=self.dense_steps, check_every=self.check_every)
-            say(scaled=scaled, named_parameters=list(self._names.values()))
-        comm = transport.duplicate()
-        buckets = NamedReducers(self._shapes, settings, self._settings.density, comm)
-        stepping = None
-        if self._optimizer is not None:
-            stepping = HookOptimizer(self._optimizer, self._settings.mode, self._names, buckets, comm.size, scaled)
-        self._joined = _Joined(comm, buckets, stepping)
-        return self._joined
+            say(momentum=self._mode, scaled=scaled, named_parameters=list(self._names.values()))
+        self._buckets.connect(transport.duplicate())
+        self._late = False
 
     def residuals(self) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps.
@@ -172,8 +160,8 @@ class SparseState:
     def flush(self) -> None:
         """Set ``.grad`` of every parameter to the mean of all that the ranks owe, and leave residuals of 0. Collective.
 
-        Between steps; let the optimizer take a step then, preferably without weight decay and momentum. See
-        `SparseAllreduce.flush`.
+        Between steps; let the optimizer take a step then. One that was given to this takes it without weight decay and
+        momentum, which is best for others too. See `SparseAllreduce.flush`.
 
         Raises:
             RuntimeError: gradients are being reduced.
@@ -193,6 +181,8 @@ class SparseState:
                 # .grad may be a view of DDP's own bucket: write into it, and do not replace it
                 mean = (part / self.comm.size).view(parameter.shape).to(parameter)
                 parameter.grad = mean if parameter.grad is None else parameter.grad.copy_(mean)
+        if self._stepping is not None:
+            self._stepping.flushed = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue bit for bit: plain values and tensors; between steps.
@@ -210,6 +200,8 @@ class SparseState:
         Raises:
             ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
         """
+        if self._late:
+            self._meet()
         with same_on_all_ranks(self.comm) as say:
             state = as_arrays(state)
             check_form(state)
@@ -221,6 +213,10 @@ class SparseState:
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket of DDP and return the future of its mean."""
+        if self._late:
+            self._meet()
+        if bucket.index() == 0:  # of a step that has failed nothing is left
+            self._now, self._sparse, self._under_way = [], [], []
         arrival = _Arrival(self._names_in(bucket), bucket.buffer(), _future_on(bucket.buffer().device))
         if arrival.buffer.is_sparse:
             self._sparse.append(arrival)
@@ -251,8 +247,8 @@ class SparseState:
 
     def _overflowed(self, buffers: list[torch.Tensor]) -> bool:
         """Return True if any rank has a number in ``buffers`` that is not finite. Collective."""
-        found = not all(bool(buffer.isfinite().all()) for buffer in buffers)
-        return bool(self.comm.allreduce(np.array([found], np.uint8), "max", control=True)[0])
+        found = np.array([not all(bool(buffer.isfinite().all()) for buffer in buffers)], np.uint8)
+        return bool(in_turn(self.comm, lambda: self.comm.allreduce(found, "max", control=True))[0])
 
     def _skip(self) -> None:
         """Complete DDP's futures with NaN, by which a loss scaler skips the step; residuals stay as they are."""
@@ -315,17 +311,17 @@ class SparseState:
         self, moves: list[tuple[torch.Tensor, torch.Tensor]], rows: Handle[RowSum] | None, scale: float
     ) -> None:
         """Wait for all reductions of this step, write the means times ``scale``, and complete DDP's futures."""
-        # Forget the step first, so that an error leaves nothing of it to the next one
-        sparse, self._sparse = self._sparse, []
-        under_way, arrivals = self._under_way, self._now
-        self._under_way, self._now = [], []
-        stepping, waited = self._ready.stepping, set()
+        # Forget the step first, so that an error leaves nothing of it
+        sparse, under_way, arrivals = self._sparse, self._under_way, self._now
+        self._sparse, self._under_way, self._now = [], [], []
+        waited: set[str] = set()  # the names of parameters whose sums are sparse
         for handle, gradient, names in under_way:
             total = handle.wait()
             write_mean(total, self.comm.size / scale, gradient)
             waited |= set(names) if isinstance(total, SparseVector) else set()
-        if stepping is not None:
-            stepping.waited = {parameter for parameter, name in self._names.items() if name in waited}
+        if self._stepping is not None:
+            self._stepping.waited = {parameter for parameter, name in self._names.items() if name in waited}
+            self._stepping.flushed = False
         # Regrouped gradients were reduced in other memory than DDP's
         for part, place in moves:
             place.copy_(part)
@@ -354,8 +350,15 @@ class SparseState:
 def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket sparsely; its mean over the ranks comes back in the bucket's own buffer, dtype and device.
 
-    Half precision is added up in float32. Give a loss scaler to ``state``. An embedding with ``sparse=True`` that has
-    no gradient on some rank in some step is an error of DDP: use `DistributedOptimizer` there.
+    Half precision is added up in float32. Give a loss scaler to ``state``.
+
+    In ``model.join()`` a rank that has run out of inputs goes on to send what it owes. Means are over all ranks then,
+    too, as DDP leaves ``divide_by_initial_world_size`` to its hook. Momentum that ``state`` has taken over stays the
+    same on all ranks; what an optimizer keeps does not, as ever, also for Nesterov's and the momentum of weight decay.
+
+    `DistributedOptimizer` can do what DDP cannot: an embedding with ``sparse=True`` that has no gradient on some rank
+    in some step is an error of DDP, and with ``find_unused_parameters=True`` it drops what arrives late of a parameter
+    that no rank has used in the step.
 
     Raises:
         ValueError: the bucket has a parameter that ``state`` does not have.

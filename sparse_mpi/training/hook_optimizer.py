@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from sparse_mpi.training.named_reducers import NamedReducers
 from sparse_mpi.training.optimizer_momentum import (
     TAKING,
     USUAL_DENSITY,
+    along_gradients,
     default_mode,
     momentum_rule,
     without_momentum,
@@ -53,7 +54,7 @@ def hook_settings(
     if optimizer is not None and not isinstance(optimizer, (SGD, *ADAMS[TRAVELLING])):
         raise TypeError(
             f"optimizer must be torch's SGD, Adam, AdamW, NAdam or RMSprop, got {type(optimizer).__name__}; leave it "
-            "out: others step along what the hook returns"
+            "out: others step along what the hook returns; of a ZeroRedundancyOptimizer pass .optim"
         )
     if isinstance(optimizer, SGD):
         mode = default_mode(optimizer, feedback, carries=False)
@@ -77,12 +78,16 @@ class HookOptimizer:
     and then their ``.grad`` is None. Closures are called as ever.
 
     Args:
-        optimizer: of the reduced parameters.
+        optimizer: of the reduced parameters, or of a part of them.
         mode: who applies its momentum.
         names: of the parameters.
         reducers: of the hook.
-        ranks: the number of those whose mean the gradients are.
+        ranks: the number of those whose mean the gradients are; None: all of them.
         scaled: a loss scaler divides gradients by its scale before the step.
+
+    Attributes:
+        waited: the parameters whose sums are sparse in this step.
+        flushed: the gradients are all that was owed: the next step is without momentum and weight decay.
     """
 
     def __init__(
@@ -91,21 +96,23 @@ class HookOptimizer:
         mode: str,
         names: Mapping[Tensor, str],
         reducers: NamedReducers,
-        ranks: int,
+        ranks: int | None = None,
         scaled: bool = False,
     ) -> None:
-        self._mode, self._reducers, self._ranks, self._scaled = mode, reducers, ranks, scaled
+        self._mode, self._reducers, self._ranks = mode, reducers, ranks
         self._parameters = {name: parameter for parameter, name in names.items()}
         self._taken: float = optimizer.param_groups[0]["momentum"] if mode in TAKING else 0.0
         rule = reducers.settings.feedback
         late = rule.late if isinstance(rule, GlobalMomentum) else None
         self._late = self._taken if late is None else late
         self._restore = ExitStack()  # of what is switched off during a step
-        self.waited: set[Tensor] = set()  # parameters whose sums are sparse in this step
+        self.waited: set[Tensor] = set()
+        self.flushed: bool = False
         if mode != "local":
             optimizer.register_step_pre_hook(self._before)
             optimizer.register_step_post_hook(self._after)
-            optimizer._step_supports_amp_scaling = not scaled  # type: ignore[attr-defined]  # else it leaves a mark
+            # With a scaler of its own it takes no mark of another one
+            optimizer._step_supports_amp_scaling = not scaled  # type: ignore[attr-defined]
 
     def _before(
         self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]
@@ -116,22 +123,31 @@ class HookOptimizer:
                 "step must not be taken by a GradScaler that the hook does not know, whose scale residuals and moments "
                 "would have; give it to the hook's state, train in bfloat16, or use DistributedOptimizer"
             )
-        finish: Callable[[], None] = lambda: self._move(optimizer)  # noqa: E731
-        self._restore.close()  # after a step that has failed
-        if self._mode in TAKING:
-            ahead = self._mode != "corrected"
-            finish = self._restore.enter_context(without_momentum(optimizer, self._taken, self._applied, ahead))
         closure = options.get("closure") if len(args) < 2 else args[1]
         if closure is None:
-            finish()
+            self._prepare(optimizer)
             return args, options
 
         def reduced() -> Any:
             loss = closure()
-            finish()
+            self._prepare(optimizer)
             return loss
 
         return args[:1], {"closure": reduced}
+
+    def _prepare(self, optimizer: Optimizer) -> None:
+        """Do to gradients and weights what ``optimizer`` is not to do, and switch that off in it until `_after`."""
+        self._restore.close()  # after a step that has failed within the optimizer
+        with ExitStack() as switched_off:
+            if self.flushed:
+                switched_off.enter_context(along_gradients(optimizer))
+            elif self._mode in TAKING:
+                ahead = self._mode != "corrected"
+                switched_off.enter_context(without_momentum(optimizer, self._taken, self._applied, ahead))()
+            if self._mode == TRAVELLING:
+                self._move(optimizer)
+            self.flushed = False
+            self._restore = switched_off.pop_all()
 
     def _after(self, optimizer: Optimizer, args: object, options: object) -> None:
         """Give ``optimizer`` its momentum back."""
@@ -144,11 +160,12 @@ class HookOptimizer:
     @torch.no_grad()
     def _move(self, optimizer: Optimizer) -> None:
         """Take the step of ``optimizer`` in its place, by second moments."""
+        ranks = self._reducers.comm.size if self._ranks is None else self._ranks
         moments = [(names, reducer.second_moment) for names, reducer in self._reducers.known.items()]
         seconds: dict[Tensor, Tensor] = {}
         for names, moment in moments:
             like = self._parameters[names[0]]
-            flat = None if moment is None else mean_moment(moment, self._ranks, like)
+            flat = None if moment is None else mean_moment(moment, ranks, like)
             for name, part in self._reducers.parts(names, flat) if flat is not None else ():
                 seconds[self._parameters[name]] = part.view(self._reducers.shapes[name])
         move_along(optimizer, seconds)

@@ -43,22 +43,32 @@ class NamedReducers:
         shapes: the shape of every parameter of the model, by name.
         settings: of every bucket, but for layout and k.
         density: the share of a bucket's entries that is sent.
-        comm: the ranks.
+        comm: the ranks; None if they are not known yet, see `connect`.
     """
 
     def __init__(
-        self,
-        shapes: dict[str, tuple[int, ...]],
-        settings: Settings,
-        density: float,
-        comm: Comm,
+        self, shapes: dict[str, tuple[int, ...]], settings: Settings, density: float, comm: Comm | None = None
     ) -> None:
         self.known: dict[Names, SparseAllreduce] = {}
-        self.shapes, self.settings = shapes, settings
-        self._comm, self._density = comm, density
+        self.shapes, self.settings, self.density = shapes, settings, density
+        self._comm = comm
         # What error feedback remembers of parameters that are in no bucket, and the second moments of their gradients
         self._owed: dict[str, dict[str, np.ndarray]] = {}
         self._moments: dict[str, dict[str, Any]] = {}
+
+    @property
+    def comm(self) -> Comm:
+        """Return the ranks, or raise RuntimeError as long as they are not known."""
+        if self._comm is None:
+            raise RuntimeError(
+                "comm must be known, but the state was made before the process group, and ranks meet in its first "
+                "step; call torch.distributed.init_process_group before you make it, or look later"
+            )
+        return self._comm
+
+    def connect(self, comm: Comm) -> None:
+        """Reduce over the ranks of ``comm`` from now on."""
+        self._comm = comm
 
     def adopt(self, names: Names) -> SparseAllreduce:
         """Make a bucket of the parameters ``names`` and return it. Collective.
@@ -72,12 +82,12 @@ class NamedReducers:
             self._owed |= _by_name(other, dissolved)
             if dissolved.second_moment is not None:
                 self._moments |= dict(zip(other, dissolved.second_moment.by_tensor(), strict=True))
-        settings = self.settings.part([self.shapes[name] for name in names], self._density)
+        settings = self.settings.part([self.shapes[name] for name in names], self.density)
 
         def make() -> SparseAllreduce:
-            return SparseAllreduce(settings=settings, comm=self._comm)
+            return SparseAllreduce(settings=settings, comm=self.comm)
 
-        reducer = self.known[names] = in_turn(self._comm, make)  # after work under way
+        reducer = self.known[names] = in_turn(self.comm, make)  # after work under way
         # Take over: what is remembered of these parameters moves into the new bucket
         owed = [self._owed.pop(name, {}) for name in names]
         if any(owed):

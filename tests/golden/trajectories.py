@@ -221,14 +221,17 @@ def local_steps(comm: Any, **options: Any) -> dict[str, Any]:
 class Handed:
     """A bucket as torch's DDP hands it to a hook."""
 
-    def __init__(self, parameters: list[torch.Tensor], flat: torch.Tensor, last: bool) -> None:
-        self._parameters, self._flat, self._last = parameters, flat, last
+    def __init__(self, parameters: list[torch.Tensor], flat: torch.Tensor, number: int, last: bool) -> None:
+        self._parameters, self._flat, self._number, self._last = parameters, flat, number, last
 
     def parameters(self) -> list[torch.Tensor]:
         return self._parameters
 
     def buffer(self) -> torch.Tensor:
         return self._flat
+
+    def index(self) -> int:
+        return self._number
 
     def is_last(self) -> bool:
         return self._last
@@ -243,7 +246,8 @@ def hooked(comm: Any, **options: Any) -> dict[str, Any]:
         cuts = [layers] if step == 0 else [layers[4:], layers[2:4], layers[:2]]
         whole = torch.from_numpy(gradient(comm.rank, step))
         by_layer = dict(zip(map(id, layers), whole.split([p.numel() for p in layers]), strict=True))
-        buckets = [Handed(some, torch.cat([by_layer[id(p)] for p in some]), some is cuts[-1]) for some in cuts]
+        flats = [torch.cat([by_layer[id(p)] for p in some]) for some in cuts]
+        buckets = [Handed(some, flats[at], at, some is cuts[-1]) for at, some in enumerate(cuts)]
         futures = [sparse_hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
         trace.add(*(future.wait() for future in futures))
     trace.add(*state.residuals().values())

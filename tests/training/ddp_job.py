@@ -17,92 +17,24 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint_files
-from ddp_mistakes import mistakes, refused  # it lies beside this script
+from ddp_loops import ALL, EXACT, LOOPS, SGDS, TOP, before_the_group  # they lie beside this script
+from ddp_mistakes import mistakes, refused
+from ddp_run import LARGE, OVERFLOW, SGD, SMALL, STEPS, Run, straight, told
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from sparse_mpi import FEEDBACKS
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.optim import DistributedOptimizer
 
-STEPS = 6
-SMALL, LARGE = 0.03, 25.0  # MB of a bucket, from the second step on: four buckets, or one
-
-
-class Run:
-    """A model, its optimizer and, unless ``options`` is None, the state of the hook.
-
-    With "adamw" among the options that is the optimizer, whose second moments travel.
-    """
-
-    def __init__(self, options: dict | None, dtype: torch.dtype = torch.float32, bucket_cap_mb: float = SMALL) -> None:
-        torch.manual_seed(1)
-        layers = [torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten()]
-        layers += [torch.nn.Linear(288, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)]
-        self.net = torch.nn.Sequential(*layers).to(dtype)
-        self.dtype, self.options = dtype, options
-        self.adamw = dict(options or {}).get("adamw")
-        corrected = options is not None and FEEDBACKS[options.get("feedback", "residual")]().traits.momentum > 0
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.0 if corrected else 0.9)
-        if self.adamw:
-            self.optimizer = torch.optim.AdamW(self.net.parameters(), **self.adamw)
-        self.saw: dict = {"losses": [], "buckets": []}
-        self.given = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
-        self.applied = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
-        self.wrap(bucket_cap_mb)
-
-    def wrap(self, bucket_cap_mb: float) -> None:
-        """The model in DDP, as if the job had begun anew."""
-        self.model = DistributedDataParallel(self.net, bucket_cap_mb=bucket_cap_mb)
-        if self.options is not None:
-            options = {name: value for name, value in self.options.items() if name != "adamw"}
-            adamw = {"optimizer": self.optimizer} if self.adamw else {}
-            self.state = SparseState(self.net.named_parameters(), **options, **adamw)
-            self.model.register_comm_hook(self.state, self._hook)
-
-    def _hook(self, state, bucket):
-        self.saw["buckets"].append(len(bucket.parameters()))
-        return sparse_hook(state, bucket)
-
-    def step(self, number: int) -> None:
-        draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
-        x = torch.randn(16, 1, 8, 8, generator=draw).to(self.dtype)
-        y = torch.randint(10, (16,), generator=draw)
-        parameters = list(self.net.parameters())
-        for kept, own in zip(self.given, torch.autograd.grad(cross_entropy(self.net(x), y), parameters), strict=True):
-            kept += own
-        self.optimizer.zero_grad()
-        loss = cross_entropy(self.model(x), y)
-        loss.backward()
-        for kept, parameter in zip(self.applied, parameters, strict=True):
-            kept += parameter.grad
-        self.optimizer.step()
-        self.saw["losses"].append(loss.item())
-        if self.options is not None:
-            self.saw.setdefault("reports", []).append(told(self.state))
-
-    def save(self) -> dict:
-        """All that the run came to on this rank, each list flattened into one vector."""
-        if self.options is not None:
-            left = self.state.residuals()
-            self.saw["residual"] = torch.cat([torch.from_numpy(left[n]) for n, _ in self.net.named_parameters()])
-            self.saw["sent"] = self.state.comm.traffic.sent
-        flat = {"parameters": list(self.net.parameters()), "given": self.given, "applied": self.applied}
-        return self.saw | {name: torch.cat([x.detach().flatten() for x in parts]) for name, parts in flat.items()}
-
-
-def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_cap_mb: float = SMALL) -> dict:
-    run = Run(options, dtype, bucket_cap_mb)
-    for number in range(STEPS):
-        run.step(number)
-    return run.save()
+ADAGRAD = partial(torch.optim.Adagrad, lr=0.1)
 
 
 def with_moments(options: dict) -> dict:
     """In dense steps weights move by the mean over the root of the ranks' mean squares, worked out beside it."""
-    run, (_, beta) = Run(options), options["adamw"]["betas"]
-    ranks, rate = dist.get_world_size(), options["adamw"]["lr"]
+    run = Run(options, **MOMENTS)
+    group, ranks = run.optimizer.param_groups[0], dist.get_world_size()
+    beta, rate = group["betas"][1], group["lr"]
     weights = [p.detach().clone() for p in run.net.parameters()]
     squares = [torch.zeros_like(p) for p in weights]
     for number in range(STEPS):
@@ -114,14 +46,9 @@ def with_moments(options: dict) -> dict:
             dist.all_reduce(mean)
             dist.all_reduce(moment)
             second = moment / (1 - beta ** (number + 1)) / ranks**2
-            p.mul_(1 - rate * options["adamw"]["weight_decay"])
-            p.sub_(rate * mean / ranks / (second.sqrt() + options["adamw"]["eps"]))
+            p.mul_(1 - rate * group["weight_decay"])
+            p.sub_(rate * mean / ranks / (second.sqrt() + group["eps"]))
     return run.save() | {"expected": torch.cat([p.flatten() for p in weights])}
-
-
-def told(state: SparseState) -> dict:
-    """The report of a step, in plain values."""
-    return state.report._asdict() | vars(state.report.traffic)
 
 
 class Tables(torch.nn.Module):
@@ -138,20 +65,31 @@ class Tables(torch.nn.Module):
         return self.head(torch.cat([words, self.bag(tokens % 50)], 1))
 
 
-def embeddings(options: dict | None, make=torch.optim.Adagrad) -> dict:
-    """Train `Tables`, by torch's own sums of sparse tensors if ``options`` is None."""
+def embeddings(options: dict | None, make=ADAGRAD, give: bool = False, scaler=None, skip: int = STEPS) -> dict:
+    """Train `Tables`, by torch's own sums of sparse tensors if ``options`` is None.
+
+    Without the step ``skip``, and with a ``scaler`` a gradient of one rank overflows in that.
+    """
     net = Tables()
-    model, optimizer = DistributedDataParallel(net), make(net.parameters(), lr=0.1)
-    state = SparseState(net.named_parameters(), **options) if options is not None else None
-    if state is not None:
+    model, optimizer = DistributedDataParallel(net), make(net.parameters())
+    state = None
+    if options is not None:
+        given = {"optimizer": optimizer if give else None, "scaler": scaler}
+        state = SparseState(net.named_parameters(), **options, **given)
         model.register_comm_hook(state, sparse_hook)
     assert state is None or state.report is None
     saw: dict = {"reports": []}
-    for number in range(STEPS):
+    for number in [number for number in range(STEPS) if scaler is not None or number != skip]:
         draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
         optimizer.zero_grad()
-        cross_entropy(model(torch.randint(1000, (6, 3), generator=draw)), torch.arange(6) % 4).backward()
-        optimizer.step()
+        loss = cross_entropy(model(torch.randint(1000, (6, 3), generator=draw)), torch.arange(6) % 4)
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss * torch.inf if number == skip and dist.get_rank() == 1 else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
         saw["reports"] += [told(state)] if state is not None else []
     saw["parameters"] = torch.cat([p.detach().flatten() for p in net.parameters()])
     saw["sparse"] = [p.grad.is_sparse for p in net.parameters()]
@@ -223,15 +161,14 @@ def filed(state: dict) -> dict:
     return torch.load(io.BytesIO(found[key]))
 
 
-def resumed(options: dict, at: int = 3, bucket_cap_mb: float = SMALL) -> dict:
+def resumed(options: dict, at: int = 3, bucket_cap_mb: float = SMALL, **how) -> dict:
     """Stopped after ``at`` steps; what follows knows nothing but what was saved. DDP has its first buckets again."""
-    before = Run(options)
+    before = Run(options, **how)
     for number in range(at):
         before.step(number)
     saved = [before.net.state_dict(), before.optimizer.state_dict(), filed(before.state.state_dict())]
-    after = Run(options)
+    after = Run(options, bucket_cap_mb=bucket_cap_mb, **how)
     after.given, after.applied = before.given, before.applied
-    after.wrap(bucket_cap_mb)
     for part, state in zip([after.net, after.optimizer, after.state], saved, strict=True):
         part.load_state_dict(state)
     for number in range(at, STEPS):
@@ -239,19 +176,16 @@ def resumed(options: dict, at: int = 3, bucket_cap_mb: float = SMALL) -> dict:
     return after.save()
 
 
-def by_optimizer(options: dict) -> dict:
-    """Without DDP: the gradients of all parameters are reduced as one by `DistributedOptimizer`.
-
-    The hook knows no optimizer, so that momentum stays where it is.
-    """
-    run = Run(None)
+def by_optimizer(options: dict, momentum: str | None = "local", **how) -> dict:
+    """Without DDP: the gradients of all parameters are reduced as one by `DistributedOptimizer`."""
+    run = Run(None, **how)
     run.model = run.net
     run.optimizer = DistributedOptimizer(
         run.optimizer,
         run.net.named_parameters(),
         comm=dist.group.WORLD,
         bucket_cap_mb=None,
-        momentum="local",
+        momentum=momentum,
         **options,
     )
     for number in range(STEPS):
@@ -259,37 +193,47 @@ def by_optimizer(options: dict) -> dict:
     return run.save()
 
 
-EXACT = {"density": 0.05, "selector": "exact"}  # the same entries in whatever order parameters stand
 SPARSE = {"density": 0.05, "check_every": 1, "wire": "packed"}
-MOMENTS = {"check_every": 1, "adamw": {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-4, "weight_decay": 0.1}}
+MOMENTS = {
+    "make": partial(torch.optim.AdamW, lr=0.01, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.1),
+    "give": lambda optimizer: optimizer,
+}
+CHECKED = {"check_every": 1}
+PLAIN_SGD = {"make": partial(SGD, momentum=0.0)}  # for a rule that has the momentum
 RUNS = {
     "plain": lambda: straight(None),
     "dense": lambda: straight({"algorithm": "dense", "check_every": 1}),
-    "everything": lambda: straight({"algorithm": "topka", "density": 1.0, "dense_steps": 0}),
+    "everything": lambda: straight(ALL),
     "oktopk": lambda: straight(SPARSE),
     "oktopk-resumed": lambda: resumed(SPARSE),
-    "dgc": lambda: straight({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}),
-    "dgc-resumed": lambda: resumed({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}),
+    "dgc": lambda: straight({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}, **PLAIN_SGD),
+    "dgc-resumed": lambda: resumed({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}, **PLAIN_SGD),
     "ef21": lambda: straight({"density": 0.05, "feedback": "ef21"}),
     "ef21-resumed": lambda: resumed({"density": 0.05, "feedback": "ef21"}),
     "leaky": lambda: straight({"density": 0.05, "feedback": "leaky"}),
     "leaky-resumed": lambda: resumed({"density": 0.05, "feedback": "leaky"}),
-    "moments": lambda: straight(MOMENTS),
-    "moments-resumed": lambda: resumed(MOMENTS),
-    "moments-dense": lambda: with_moments(MOMENTS | {"dense_steps": STEPS}),
+    "moments": lambda: straight(CHECKED, **MOMENTS),
+    "moments-resumed": lambda: resumed(CHECKED, **MOMENTS),
+    "moments-dense": lambda: with_moments(CHECKED | {"dense_steps": STEPS}),
     "flushed": lambda: flushed(SPARSE),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
-    "exact": lambda: straight(EXACT | {"algorithm": "topka", "dense_steps": 0}, bucket_cap_mb=LARGE),
+    "exact": lambda: straight(TOP, bucket_cap_mb=LARGE),
     "optimizer": lambda: by_optimizer(EXACT | {"compression": "topka"}),
     "bfloat16": lambda: straight({"density": 0.05}, torch.bfloat16),
     "float16": lambda: straight({"density": 0.05}, torch.float16),
     "tables": lambda: embeddings(None),
     "tables-hook": lambda: embeddings({"algorithm": "dense"}),
     "tables-sparse": lambda: embeddings({"algorithm": "topka", "density": 0.1}),
-    "mistakes": lambda: mistakes(Run, SPARSE),
+    "tables-momentum": lambda: embeddings(None, make=SGD),
+    "tables-momentum-all": lambda: embeddings(ALL, make=SGD, give=True),
+    "tables-skipped": lambda: embeddings({"algorithm": "dense"}, skip=OVERFLOW),
+    "tables-scaled": lambda: embeddings({"algorithm": "dense"}, scaler=torch.amp.GradScaler("cpu"), skip=OVERFLOW),
+    "mistakes": lambda: mistakes(Run, SPARSE, MOMENTS),
+    **LOOPS,
 }
-ALL = {"algorithm": "topka", "density": 1.0, "dense_steps": 0}
+for name, make in SGDS.items():
+    RUNS[f"{name}-optimizer"] = partial(by_optimizer, EXACT | {"algorithm": "topka"}, momentum=None, make=make)
 GRAPHS: dict[str, dict] = {
     "static": {"reentrant": None},
     "static views": {"reentrant": None, "gradient_as_bucket_view": True},
@@ -310,6 +254,7 @@ def join(store: Path, rank: int, size: int) -> None:
 
 def main(folder: Path, names: list[str]) -> None:
     if dist.is_torchelastic_launched():
+        before_the_group()
         dist.init_process_group("gloo")
     else:
         from mpi4py import MPI

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from sparse_mpi.ddp import SparseState, sparse_hook
@@ -18,8 +19,8 @@ def refused(call) -> str:
     raise AssertionError("nothing was raised")
 
 
-def mistakes(run_of: type, options: dict) -> dict:
-    """What the errors say, by mistake; ``run_of`` makes a run."""
+def mistakes(run_of: type, options: dict, moments: dict) -> dict:
+    """What the errors say, by mistake; ``run_of`` makes a run, of ``moments`` one whose second moments travel."""
     pairs = list(run_of(None).net.named_parameters())
     rank = dist.get_rank()
     saved = run_of(options).state.state_dict()
@@ -38,7 +39,7 @@ def mistakes(run_of: type, options: dict) -> dict:
         model(torch.ones(5, 4)).sum().backward()
 
     def step_of_adamw(how):
-        run = run_of({"adamw": {"lr": 0.01}})
+        run = run_of({}, **moments)
         how(run.optimizer, run.model(torch.ones(2, 1, 8, 8)).sum())
 
     def scaled(optimizer, loss):
@@ -47,6 +48,8 @@ def mistakes(run_of: type, options: dict) -> dict:
         scaler.step(optimizer)
 
     adamw = torch.optim.AdamW([p for _, p in pairs])
+    sgd = torch.optim.SGD([p for _, p in pairs], lr=0.1, momentum=0.9)
+    zero = ZeroRedundancyOptimizer([p for _, p in pairs], optimizer_class=torch.optim.SGD, lr=0.1)
     return {
         "algorithm": refused(lambda: SparseState(pairs, algorithm="best")),
         "ahead": refused(lambda: SparseState(pairs, feedback="sa-pef")),
@@ -57,6 +60,10 @@ def mistakes(run_of: type, options: dict) -> dict:
         "of another model": refused(of_another_model),
         "of another shape": refused(of_another_shape),
         "complex": refused(lambda: SparseState(torch.nn.Linear(4, 2, dtype=torch.complex64).named_parameters())),
+        "no scaler": refused(lambda: SparseState(pairs, scaler=1024.0)),
+        "one scaler": refused(lambda: SparseState(pairs, scaler=torch.amp.GradScaler("cpu") if rank == 1 else None)),
+        "one optimizer": refused(lambda: SparseState(pairs, optimizer=sgd if rank == 1 else None)),
+        "zero": refused(lambda: SparseState(pairs, optimizer=zero)),
         "other optimizer": refused(lambda: SparseState(pairs, optimizer=torch.optim.Adagrad([p for _, p in pairs]))),
         "nothing can travel": refused(lambda: SparseState(pairs, optimizer=adamw, algorithm="oktopk")),
         "scaler": refused(lambda: step_of_adamw(scaled)),

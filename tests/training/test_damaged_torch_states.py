@@ -65,7 +65,7 @@ class Bucket:
 
     def __init__(self, parameters, rank, last):
         torch.manual_seed(rank)
-        self.parameters, self.is_last = lambda: parameters, lambda: last
+        self.parameters, self.index, self.is_last = lambda: parameters, lambda: int(last), lambda: last
         self.flat = torch.randn(sum(p.numel() for p in parameters))
 
     def buffer(self):

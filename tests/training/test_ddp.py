@@ -18,8 +18,22 @@ HALF = ("float16", "bfloat16")
 TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "flushed", *HALF)
 RULES = ("dgc", "ef21", "leaky", "moments")
 OTHERS = (*(f"{rule}{how}" for rule in RULES for how in ("", "-resumed")), "moments-dense")
+SGDS = ("momentum", "nesterov")
+TAKEN = (*SGDS, "adamw")  # optimizers that the hook takes over
+# Of each: by DDP alone, with everything sent, and at 5 %, also in other ways
+WAYS = ("plain", "all", "sparse", "closure", "late", "scaled", "skipped", "flushed")
+PASSES = ("views", "accumulated", "accumulated views")
+ZEROS = ("zero momentum", "zero adamw")
+LOOPS = (
+    *(f"{name}-{way}" for name in TAKEN for way in WAYS),
+    *(f"{name}-optimizer" for name in SGDS),
+    *(f"{name}-{way}" for name in (*PASSES, *ZEROS, "uneven") for way in ("plain", "all", "sparse")),
+    *(f"{name}-taken" for name in ZEROS),
+    *(f"uneven-{way}" for way in ("effective", "momentum", "adamw")),
+    *("scaled", "skipped", "raised", "failed", "late mistakes"),
+)
 GRAPHS = ("static", "static views", "static reentrant", "static anew", "reentrant", "anew")
-TABLES = ("tables", "tables-hook", "tables-sparse")
+TABLES = tuple(f"tables{how}" for how in ("", "-hook", "-sparse", "-momentum", "-momentum-all", "-skipped", "-scaled"))
 
 
 class Saved:
@@ -46,7 +60,7 @@ def job(folder: Path, launcher: str, *runs: str) -> Saved:
 @pytest.fixture(scope="module")
 def by_torchrun(tmp_path_factory):
     graphs = [f"{graph}-{how}" for graph in GRAPHS for how in ("plain", "all")]
-    runs = ["plain", *TRAINED, *OTHERS, "optimizer", "mistakes", *TABLES, *graphs, "static-sparse"]
+    runs = ["plain", *TRAINED, *OTHERS, "optimizer", "mistakes", *TABLES, *graphs, "static-sparse", *LOOPS]
     return job(tmp_path_factory.mktemp("torchrun"), "torchrun", *runs)
 
 
@@ -56,8 +70,25 @@ def by_mpi(tmp_path_factory):
 
 
 def assert_nothing_lost(ranks: list[dict], atol: float) -> None:
+    """By the last rank, which has as many batches as any."""
     given, left = (sum(rank[name].double() for rank in ranks) for name in ("given", "residual"))
-    torch.testing.assert_close(given, RANKS * ranks[0]["applied"] + left, rtol=0, atol=atol)
+    torch.testing.assert_close(given, RANKS * ranks[-1]["applied"] + left, rtol=0, atol=atol)
+
+
+def assert_alike(ranks: list[dict]) -> None:
+    assert ranks[0]["parameters"].isfinite().all()
+    for other in ranks[1:]:
+        assert torch.equal(ranks[0]["parameters"], other["parameters"])
+
+
+def assert_close(ranks: list[dict], others: list[dict], what: str = "parameters") -> None:
+    for one, other in zip(ranks, others, strict=True):
+        torch.testing.assert_close(one[what], other[what], rtol=1e-5, atol=1e-6)
+
+
+def assert_same_bits(ranks: list[dict], others: list[dict]) -> None:
+    for one, other in zip(ranks, others, strict=True):
+        assert one["losses"] == other["losses"] and torch.equal(one["parameters"], other["parameters"])
 
 
 @pytest.mark.parametrize("run", TRAINED + OTHERS)
@@ -76,8 +107,7 @@ def test_what_was_given_was_applied_or_is_in_a_residual(by_torchrun, run):
 
 @pytest.mark.parametrize("run", ["dense", "everything"])
 def test_what_sends_everything_trains_as_ddp_does(by_torchrun, run):
-    for plain, ours in zip(by_torchrun["plain"], by_torchrun[run], strict=True):
-        torch.testing.assert_close(ours["parameters"], plain["parameters"], rtol=1e-5, atol=1e-6)
+    assert_close(by_torchrun[run], by_torchrun["plain"])
 
 
 def test_weights_move_by_second_moments_of_the_ranks_own_gradients(by_torchrun):
@@ -128,9 +158,126 @@ def test_residuals_move_into_other_buckets(by_torchrun):
     assert not torch.equal(moved["parameters"], straight["parameters"])
 
 
-def test_distributed_optimizer_trains_to_the_same_bits(by_torchrun):
-    for hook, optimizer in zip(by_torchrun["exact"], by_torchrun["optimizer"], strict=True):
-        assert hook["losses"] == optimizer["losses"] and torch.equal(hook["parameters"], optimizer["parameters"])
+@pytest.mark.parametrize(
+    ("hook", "optimizer"), [("exact", "optimizer"), *((f"{name}-sparse", f"{name}-optimizer") for name in SGDS)]
+)
+def test_distributed_optimizer_trains_to_the_same_bits(by_torchrun, hook, optimizer):
+    """Where the optimizer keeps its momentum, and where error feedback takes it over by default."""
+    assert_same_bits(by_torchrun[hook], by_torchrun[optimizer])
+
+
+@pytest.mark.parametrize("run", [*TAKEN, *PASSES, *ZEROS])
+def test_with_everything_sent_each_loop_trains_as_ddp_does(by_torchrun, run):
+    """Optimizers whose momentum the hook has, backward passes of which DDP reduces the last, and sharded optimizers."""
+    assert_close(by_torchrun[f"{run}-all"], by_torchrun[f"{run}-plain"])
+
+
+@pytest.mark.parametrize("run", [*TAKEN, *PASSES, *ZEROS])
+def test_each_loop_at_5_percent_leaves_ranks_alike(by_torchrun, run):
+    sparse = by_torchrun[f"{run}-sparse"]
+    assert_alike(sparse)
+    assert not torch.allclose(sparse[0]["parameters"], by_torchrun[f"{run}-plain"][0]["parameters"], atol=1e-5)
+    assert all(rank["residual"].any() for rank in sparse)
+
+
+@pytest.mark.parametrize("run", PASSES)
+def test_what_several_backward_passes_give_is_applied_or_in_a_residual(by_torchrun, run):
+    assert_nothing_lost(by_torchrun[f"{run}-sparse"], 1e-6)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("way", ["closure", "late"])
+def test_closures_and_a_late_process_group_change_no_bit(by_torchrun, name, way):
+    """Of a state older than the process group, the ranks meet within the closure of the first step."""
+    assert_same_bits(by_torchrun[f"{name}-{way}"], by_torchrun[f"{name}-sparse"])
+
+
+@pytest.mark.parametrize(("zero", "whole"), [("zero momentum", "momentum"), ("zero adamw", "adamw")])
+def test_of_a_sharded_optimizer_the_hook_takes_each_ranks_part(by_torchrun, zero, whole):
+    assert_same_bits(by_torchrun[f"{zero}-taken"], by_torchrun[f"{whole}-sparse"])
+
+
+@pytest.mark.parametrize(
+    "run", [f"{name}-{way}" for name in TAKEN for way in ("sparse", "closure", "scaled", "flushed")]
+)
+def test_afterwards_an_optimizer_has_its_options_again(by_torchrun, run):
+    (plain,) = by_torchrun[f"{run.partition('-')[0]}-plain"][0]["groups"]
+    assert all(rank["groups"] == [plain] for rank in by_torchrun[run])
+
+
+def test_after_a_step_that_raises_an_optimizer_has_its_momentum(by_torchrun):
+    """The closure raised, somebody had changed the momentum, and last the optimizer itself raised."""
+    for rank in by_torchrun["raised"]:
+        assert rank["options"] == [{"momentum": 0.9, "weight_decay": 0.02}] * 4
+        closure, changed, within = rank["errors"]
+        assert closure == "ArithmeticError: the loss" and "must stay 0.9" in changed and within
+    assert_alike(by_torchrun["raised"])
+
+
+def test_a_backward_pass_that_fails_leaves_nothing_to_the_next_one(by_torchrun):
+    assert all(rank["error"] == "ArithmeticError: the gradient" for rank in by_torchrun["failed"])
+    assert_alike(by_torchrun["failed"])
+
+
+@pytest.mark.parametrize("run", ["scaled", *(f"{name}-scaled" for name in TAKEN)])
+def test_a_loss_scale_that_changes_is_in_no_result(by_torchrun, run):
+    """Gradients of one rank overflow in the fourth step, which leaves no trace on any."""
+    scaled, without = by_torchrun[run], by_torchrun[run.replace("scaled", "skipped")]
+    for rank in scaled:
+        assert rank["scales"] == [2.0**power for power in (14, 15, 15, 14, 14, 15)]
+    assert_alike(scaled)
+    assert_close(scaled, without)
+    assert_close(scaled, without, "residual")
+
+
+def test_without_the_scale_nothing_is_lost(by_torchrun):
+    assert_nothing_lost(by_torchrun["scaled"], 1e-6)
+
+
+@pytest.mark.parametrize("what", ["joined", "parameters"])
+@pytest.mark.parametrize("run", ["uneven-all", "uneven-effective"])
+def test_uneven_inputs_train_as_with_ddp(by_torchrun, run, what):
+    """In `join`, and in the step after it, in which each rank has what its optimizer has seen.
+
+    DDP leaves the division to its hook, whatever ``divide_by_initial_world_size`` is.
+    """
+    assert_close(by_torchrun[run], by_torchrun["uneven-plain"], what)
+
+
+@pytest.mark.parametrize("run", ["uneven-sparse", "uneven-momentum", "uneven-adamw"])
+def test_ranks_that_have_run_out_of_inputs_follow_the_others(by_torchrun, run):
+    """The next step of all is the same: they have the same momentum, or second moments, too."""
+    assert_alike(by_torchrun[run])
+    assert [len(rank["losses"]) for rank in by_torchrun[run]] == [5, 6, 7]
+
+
+def test_ranks_that_have_run_out_of_inputs_still_send_what_they_owe(by_torchrun):
+    assert_nothing_lost(by_torchrun["uneven-sparse"], 1e-6)
+
+
+@pytest.mark.parametrize("name", SGDS)
+def test_a_flush_moves_weights_once_by_all_that_is_owed(by_torchrun, name):
+    for rank in by_torchrun[f"{name}-flushed"]:
+        torch.testing.assert_close(rank["parameters"], rank["expected"], rtol=1e-6, atol=1e-7)
+
+
+def test_tables_train_with_the_momentum_of_the_hook_and_without_a_loss_scale(by_torchrun):
+    assert_close(by_torchrun["tables-momentum-all"], by_torchrun["tables-momentum"])
+    assert_close(by_torchrun["tables-scaled"], by_torchrun["tables-skipped"])
+    assert_alike(by_torchrun["tables-scaled"])
+
+
+def test_a_state_older_than_the_process_group_says_what_it_lacks(by_torchrun):
+    for number, said in enumerate(by_torchrun["late mistakes"]):
+        assert said["comm"].startswith("RuntimeError: comm must be known, but the state was made before the process")
+        for call in ("step", "load"):
+            assert said[call].startswith("RuntimeError: torch.distributed must be initialised first"), said[call]
+        assert said["owed"] == {"weight": [0.0] * 6, "bias": [0.0] * 2}
+        assert ("mistake" in said) == (number == 1)
+        assert re.match(
+            "(?s)ValueError: all ranks must call with the same arguments, but.*density=0.12", said["differ"]
+        )
+    assert by_torchrun["late mistakes"][1]["mistake"].startswith("ValueError: density must be in (0, 1], got 1.5")
 
 
 @pytest.mark.parametrize("run", HALF)
@@ -154,14 +301,13 @@ def test_embeddings_train_as_ddp_does_and_stay_sparse(by_torchrun):
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_static_graphs_and_recomputed_activations_train_as_with_ddp(by_torchrun, graph):
     """DDP waits for the first step of a static graph within a callback: what completes it must not be a later one."""
-    for plain, ours in zip(by_torchrun[f"{graph}-plain"], by_torchrun[f"{graph}-all"], strict=True):
-        torch.testing.assert_close(ours["parameters"], plain["parameters"], rtol=1e-5, atol=1e-6)
+    assert_close(by_torchrun[f"{graph}-all"], by_torchrun[f"{graph}-plain"])
 
 
 def test_a_static_graph_trains_sparsely(by_torchrun):
-    first, *others = by_torchrun["static-sparse"]
-    assert not torch.allclose(first["parameters"], by_torchrun["static-plain"][0]["parameters"])
-    assert all(torch.equal(first["parameters"], other["parameters"]) for other in others)
+    assert_alike(by_torchrun["static-sparse"])
+    first, plain = by_torchrun["static-sparse"][0], by_torchrun["static-plain"][0]
+    assert not torch.allclose(first["parameters"], plain["parameters"])
 
 
 @pytest.mark.full("a second start of the jobs, under MPI")
@@ -171,8 +317,7 @@ def test_mpi_trains_as_torchrun_does(by_torchrun, by_mpi):
     for other, mpi in zip(by_torchrun["oktopk"], by_mpi["oktopk"], strict=True):
         assert mpi["losses"] == pytest.approx(other["losses"], rel=1e-5)
         torch.testing.assert_close(mpi["parameters"], other["parameters"], rtol=1e-4, atol=1e-6)
-    for other in by_mpi["oktopk"][1:]:
-        assert torch.equal(other["parameters"], by_mpi["oktopk"][0]["parameters"])
+    assert_alike(by_mpi["oktopk"])
     assert_nothing_lost(by_mpi["oktopk"], 1e-6)
 
 
@@ -201,6 +346,10 @@ def test_other_ranks_than_mpis_are_refused(by_mpi):
         ),
         ("of another shape", "ValueError: gradient must have 10 elements as layout says, got 15"),
         ("complex", "TypeError: named_parameters: weight must be of dtype float32.*got complex64"),
+        ("no scaler", "TypeError: scaler must be a torch.amp.GradScaler or None, got float"),
+        ("one scaler", "(?s)ValueError: all ranks must call with the same .*scaled=True"),
+        ("one optimizer", "(?s)ValueError: all ranks must call with the same .*GlobalMomentum"),
+        ("zero", "TypeError: optimizer must be torch's SGD, .* got ZeroRedundancyOptimizer; .* pass .optim"),
         ("other optimizer", "TypeError: optimizer must be torch's SGD, Adam, .* got Adagrad; leave it out"),
         ("nothing can travel", "ValueError: algorithm must carry a second moment beside its values, as elect does"),
         ("scaler", "TypeError: step must not be taken by a GradScaler that the hook does not know"),
