@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.feedback import Feedback, GlobalMomentum
@@ -25,6 +27,9 @@ from sparse_mpi.training.optimizer_momentum import (
 )
 from sparse_mpi.training.parameters import mean_moment
 from sparse_mpi.training.staleness_adam import ADAMS, TRAVELLING, move_along, second_beta, second_betas
+
+# Of each optimizer what the last `HookOptimizer` has registered: another one takes its place
+_HANDLES: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
 
 
 class HookSettings(NamedTuple):
@@ -75,7 +80,7 @@ class HookOptimizer:
     """Makes an optimizer step along what a hook has reduced, as `DistributedOptimizer` does.
 
     SGD steps without the momentum that error feedback has applied; Adam's weights move by second moments that travel,
-    and then their ``.grad`` is None. Closures are called as ever.
+    and then their ``.grad`` is None. Closures are called as ever. One made of the same optimizer later takes its place.
 
     Args:
         optimizer: of the reduced parameters, or of a part of them.
@@ -108,9 +113,15 @@ class HookOptimizer:
         self._restore = ExitStack()  # of what is switched off during a step
         self.waited: set[Tensor] = set()
         self.flushed: bool = False
+        for handle in _HANDLES.pop(optimizer, ()):
+            handle.remove()
         if mode != "local":
-            optimizer.register_step_pre_hook(self._before)
-            optimizer.register_step_post_hook(self._after)
+            _HANDLES[optimizer] = [
+                optimizer.register_step_pre_hook(self._before),
+                optimizer.register_step_post_hook(self._after),
+                # Also where the optimizer itself has raised a checkpoint has its momentum
+                optimizer.register_state_dict_pre_hook(lambda _: self._restore.close()),
+            ]
             # With a scaler of its own it takes no mark of another one
             optimizer._step_supports_amp_scaling = not scaled  # type: ignore[attr-defined]
 

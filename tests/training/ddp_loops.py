@@ -103,13 +103,27 @@ def raised() -> dict:
     errors.append(refused(lambda: run.step(0)))
     assert group["momentum"] == 0.5 and group["nesterov"]
     group["momentum"] = 0.9
-    # One in the optimizer itself, after the hooks: a checkpoint has the momentum all the same
-    group["lr"] = "much"
+    # Behind the hook, as in the optimizer itself: a checkpoint has the momentum all the same
+    behind = run.optimizer.register_step_pre_hook(lambda *_: closure())
     errors.append(refused(lambda: run.step(1)))
+    behind.remove()
     saved = run.optimizer.state_dict()["param_groups"][0]
     options.append({name: saved[name] for name in ("momentum", "weight_decay")})
-    group["lr"] = 0.05
     return trained(run) | {"errors": errors, "options": options}
+
+
+def again(name: str) -> dict:
+    """Another state of the same optimizer, and another DDP, go on after three steps."""
+    run = taken(name)
+    for number in range(3):
+        run.step(number)
+    saved = run.state.state_dict()
+    run.state = SparseState(run.net.named_parameters(), optimizer=run.optimizer, **run.options)
+    run.state.load_state_dict(saved)
+    run.wrap(bucket_cap_mb=LARGE)
+    for number in range(3, STEPS):
+        run.step(number)
+    return run.save()
 
 
 def failed() -> dict:
@@ -178,6 +192,7 @@ for name, (make, _) in TAKEN.items():
         f"{name}-sparse": lambda name=name: trained(taken(name)),
         f"{name}-closure": lambda name=name: trained(taken(name), closure=True),
         f"{name}-late": partial(late, name),
+        f"{name}-again": partial(again, name),
         f"{name}-scaled": partial(scaled, name),
         f"{name}-skipped": partial(skipped, name),
         f"{name}-flushed": partial(flushed, name),

@@ -21,7 +21,7 @@ OTHERS = (*(f"{rule}{how}" for rule in RULES for how in ("", "-resumed")), "mome
 SGDS = ("momentum", "nesterov")
 TAKEN = (*SGDS, "adamw")  # optimizers that the hook takes over
 # Of each: by DDP alone, with everything sent, and at 5 %, also in other ways
-WAYS = ("plain", "all", "sparse", "closure", "late", "scaled", "skipped", "flushed")
+WAYS = ("plain", "all", "sparse", "closure", "late", "again", "scaled", "skipped", "flushed")
 PASSES = ("views", "accumulated", "accumulated views")
 ZEROS = ("zero momentum", "zero adamw")
 LOOPS = (
@@ -186,8 +186,8 @@ def test_what_several_backward_passes_give_is_applied_or_in_a_residual(by_torchr
 
 
 @pytest.mark.parametrize("name", TAKEN)
-@pytest.mark.parametrize("way", ["closure", "late"])
-def test_closures_and_a_late_process_group_change_no_bit(by_torchrun, name, way):
+@pytest.mark.parametrize("way", ["closure", "late", "again"])
+def test_closures_a_late_process_group_and_another_state_change_no_bit(by_torchrun, name, way):
     """Of a state older than the process group, the ranks meet within the closure of the first step."""
     assert_same_bits(by_torchrun[f"{name}-{way}"], by_torchrun[f"{name}-sparse"])
 
@@ -206,11 +206,12 @@ def test_afterwards_an_optimizer_has_its_options_again(by_torchrun, run):
 
 
 def test_after_a_step_that_raises_an_optimizer_has_its_momentum(by_torchrun):
-    """The closure raised, somebody had changed the momentum, and last the optimizer itself raised."""
+    """The closure raised, somebody had changed the momentum, and last there was an error behind the hook."""
     for rank in by_torchrun["raised"]:
-        assert rank["options"] == [{"momentum": 0.9, "weight_decay": 0.02}] * 4
-        closure, changed, within = rank["errors"]
-        assert closure == "ArithmeticError: the loss" and "must stay 0.9" in changed and within
+        has, off = ({"momentum": momentum, "weight_decay": decay} for momentum, decay in ((0.9, 0.02), (0, 0)))
+        assert rank["options"] == [has, has, has, off, has]
+        closure, changed, behind = rank["errors"]
+        assert closure == behind == "ArithmeticError: the loss" and "must stay 0.9" in changed
     assert_alike(by_torchrun["raised"])
 
 
