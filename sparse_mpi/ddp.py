@@ -1,7 +1,8 @@
 """Make the allreduce of torch's DistributedDataParallel sparse: a communication hook, and its state.
 
     model = DistributedDataParallel(net)
-    model.register_comm_hook(SparseState(net.named_parameters(), density=0.01, algorithm="elect"), sparse_hook)
+    state = SparseState(net.named_parameters(), density=0.01, algorithm="elect", optimizer=optimizer)
+    model.register_comm_hook(state, sparse_hook)
 
 Every bucket of gradients is reduced on its own, in the background while the backward pass continues, and comes back as
 the mean over the ranks; sparse tensors, of embeddings, are added up exactly, row by row, and stay sparse. The residual

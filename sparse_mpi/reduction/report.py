@@ -95,6 +95,18 @@ class StepReport(NamedTuple):
     merge_seconds: float  #: all other time, for encoding, adding, error feedback
     traffic: Traffic  #: includes the consistency check of the step
 
+    def scalars(self) -> dict[str, float]:
+        """Return counts, megabytes and seconds under the names that programs of train/ give them in TensorBoard."""
+        return {
+            "selected": self.selected,
+            "total": self.total,
+            "mb_sent": (self.traffic.sent + self.traffic.control) / 1e6,
+            "messages": self.traffic.messages,
+            "selection_seconds": self.select_seconds,
+            "exchange_seconds": self.exchange_seconds,
+            "merge_seconds": self.merge_seconds,
+        }
+
 
 def combined(reports: Iterable[StepReport | None]) -> StepReport | None:
     """Return the sums of what several reducers did in a step; None if none did anything."""

@@ -8,11 +8,13 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from sparse_mpi import World
+from sparse_mpi import StepReport, World
+from sparse_mpi.comm import Traffic
 from sparse_mpi.comm.null import NullComm
 from sparse_train.ranks import job
 from sparse_train.records.journal import Outcome, conclude
-from sparse_train.records.metrics import BUDGET, Metrics, Resumed, plot, record
+from sparse_train.records.metrics import BUDGET, Meter, Metrics, Resumed, plot, record
+from sparse_train.trainer.steps import costs
 
 from .small_program import records
 from .small_training import settings, train
@@ -101,6 +103,14 @@ def test_tensorboard_gets_the_numbers_of_what_has_a_step_once(tmp_path):
     events = EventAccumulator(str(tmp_path)).Reload()
     assert sorted(events.Tags()["scalars"]) == ["step/loss", "step/step"]
     assert [(event.step, event.value) for event in events.Scalars("step/loss")] == [(2, 0.5)]
+
+
+def test_the_scalars_of_a_report_are_those_of_a_step_of_a_program():
+    report = StepReport(7, 20, 0.5, 0.25, 0.125, Traffic(sent=4_000_000, messages=3, control=8))
+    means = Meter(steps=1, **costs(report)).means()
+    scalars = report.scalars()
+    assert scalars["mb_sent"] == 4.000008 and len(scalars) == 7
+    assert scalars == {name: means[name] for name in scalars}
 
 
 def test_without_tensorboard_records_are_still_written(monkeypatch, tmp_path, capsys):
