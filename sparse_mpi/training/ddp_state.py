@@ -77,7 +77,7 @@ class SparseState:
         optimizer: torch.optim.Optimizer | None = None,
         dense_steps: int = 2,
         check_every: int = 0,
-        scaler: Any = None,
+        scaler: torch.amp.GradScaler | None = None,
         **options: Any,
     ) -> None:
         self.density: float | None = density
