@@ -35,6 +35,7 @@ myst_heading_anchors = 4  # as forges make them
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+autodoc_mock_imports = ["lightning", "transformers"]  # they take seconds, and have no page
 python_maximum_signature_line_length = 100
 add_module_names = False
 napoleon_use_param = False  # arguments that are described together stay together

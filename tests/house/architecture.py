@@ -34,6 +34,7 @@ class Box(NamedTuple):
 BOXES = {
     PROGRAM: Box(2.2, 0, "or one of train/"),
     "tools": Box(5.2, 0, "commands, figures"),
+    "integrations": Box(0.0, 0, "of frameworks"),
     "ddp": Box(0.0, 1, "torch's DDP hook"),
     "fsdp": Box(0.95, 1, "sharded models"),
     "optim": Box(1.9, 1, "optimizer"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import importlib.util
 import random
 import re
 import shutil
@@ -52,6 +53,48 @@ def test_ranks_end_with_one_model(script):
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 2 and len(set(lines)) == 1, done.stderr
     assert float(re.search(r"accuracy ([\d.]+)", lines[0])[1]) > 0.8
+
+
+# The package that an example needs besides torch, and what a step without the hook would send
+FRAMEWORKS = {
+    "torchrun": ("torch", 76_840),
+    "muon": ("torch", 340_000),
+    "accelerate": ("accelerate", 76_840),
+    "lightning": ("lightning", 76_840),
+    "hf_trainer": ("accelerate", 61_000),
+}
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_frameworks_send_little_and_end_with_one_model(framework):
+    package, dense = FRAMEWORKS[framework]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    offline = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = launch(None, *torchrun(2, f"examples/with_{framework}.py"), **offline)
+    assert done.returncode == 0, done.stderr
+    losses = re.findall(r"loss ([\d.]+) to ([\d.]+), (\d+) bytes", done.stdout)  # ranks may print on one line
+    weights = re.findall(r"weights add up to ([-.\d]+)", done.stdout)
+    assert len(losses) == len(weights) == 2 and len(set(weights)) == 1, done.stdout
+    for first, last, sent in losses:
+        assert float(last) < 0.8 * float(first) and 0 < int(sent) < dense / 20
+
+
+def test_the_page_of_the_frameworks_shows_parts_of_the_examples():
+    page = (ROOT / "docs" / "guides" / "frameworks.md").read_text()
+    shown = re.findall(r"<!-- not run: a part of examples/with_(\w+).py.*\n```python\n((?:.*\n)*?)```", page)
+    assert {name for name, _ in shown} == set(FRAMEWORKS)
+    for name, block in shown:
+        missing = {line for line in block.splitlines() if line} - set(code(f"with_{name}.py"))
+        assert not missing, (name, missing)
+
+
+def test_examples_of_frameworks_are_short():
+    """At most about twenty lines, without what they import and print."""
+    for framework in FRAMEWORKS:
+        lines = re.sub(r"(?m)^(import|from|print)\b.*\n", "", "\n".join(code(f"with_{framework}.py"))).splitlines()
+        assert len(lines) <= 22, framework
 
 
 @pytest.mark.full("tests/training/test_fsdp.py has its laws")

@@ -35,6 +35,7 @@ LAYERS = """
     fault_tolerance
     training
     optim  ddp  fsdp
+    integrations
     tools
     __main__
 """
@@ -70,7 +71,10 @@ OUTSIDE = {
         "optim": ANYWHERE,
         "ddp": ANYWHERE,
         "fsdp": ANYWHERE,
+        "integrations.*": ANYWHERE,
     },
+    "transformers": {"integrations.hf": ANYWHERE},
+    "lightning": {"integrations.lightning": ANYWHERE},
     "cupy": {
         "arrays": INSIDE,
         "comm.nccl": INSIDE,
@@ -86,7 +90,8 @@ OUTSIDE = {
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
     "tqdm": {"tools.bench.progress": INSIDE, "tools.cli.*": INSIDE},
 }
-HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm")  # none of them comes with `import sparse_mpi`
+# None of them comes with `import sparse_mpi`
+HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm", "transformers", "lightning")
 
 
 class Import(NamedTuple):

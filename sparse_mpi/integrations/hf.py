@@ -1,0 +1,142 @@
+"""Hugging Face's Trainer: a callback by which its gradients are reduced sparsely.
+
+    Trainer(model, args, train_dataset=..., callbacks=[SparseCallback(density=0.01)])
+
+The Trainer has to wrap its model in DistributedDataParallel, as it does where torchrun starts a process a device.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.integrations.framework_state import make_state, restore, save
+
+__all__ = ["SparseCallback"]
+
+SENT = "sparse_bytes"  # the entry of a log with the bytes that this rank has sent in a step, on average
+
+_HOOKED: WeakSet[DistributedDataParallel] = WeakSet()  # DDP takes one hook, once
+
+
+class SparseCallback(TrainerCallback):
+    """Registers the hook of `sparse_mpi.ddp` on the model that the Trainer has wrapped in DistributedDataParallel.
+
+    With one process it does nothing. Logs have ``sparse_bytes``, what this rank sent in a step, on average since the
+    last log. Every rank saves its state in the Trainer's checkpoints, as ``sparse_state.rank0.pt`` and so on, and a
+    run that resumes on as many ranks goes on with it.
+
+    Args:
+        density, algorithm, feedback, dense_steps, options: as for `SparseState`.
+        with_optimizer: let the hook take over the momentum of the Trainer's optimizer, where it can. Second moments of
+            AdamW travel with the entries then, if ``algorithm`` can carry them. Give ``max_grad_norm=0`` to the
+            Trainer: it would clip late sums, and not the moments that they are divided by.
+
+    Attributes:
+        state: the state of the hook; None before training.
+
+    Raises:
+        RuntimeError: the Trainer of several processes uses DeepSpeed, FSDP or something else in place of DDP; raised
+            on every rank when training begins.
+    """
+
+    def __init__(
+        self,
+        *,
+        density: float | None = None,
+        algorithm: str | Algorithm = "elect",
+        feedback: str | Feedback = "residual",
+        dense_steps: int = 2,
+        with_optimizer: bool = True,
+        **options: Any,
+    ) -> None:
+        self.state: SparseState | None = None
+        self._with_optimizer = with_optimizer
+        self._arguments: dict[str, Any] = {"density": density, "algorithm": algorithm, "feedback": feedback}
+        self._arguments |= {"dense_steps": dense_steps, "options": options}
+        self._sent: list[int] = []  # bytes of each step since the last log
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        optimizer: Optimizer | None = None,
+        **others: Any,
+    ) -> None:
+        """Register the hook, and restore its state if this run resumes. Collective."""
+        if args.world_size == 1 or model is None:
+            return
+        wrapped = [ddp for ddp in _around(model) if ddp not in _HOOKED]
+        if not wrapped and self.state is not None:
+            return  # a second call of train() goes on with the same DDP
+        if not wrapped:
+            plugin = "deepspeed" if args.deepspeed else "fsdp" if args.fsdp else None
+            raise RuntimeError(
+                f"SparseCallback needs a Trainer that wraps its model in torch's DistributedDataParallel, got "
+                f"{args.world_size} processes and {plugin or 'no DistributedDataParallel'}; make TrainingArguments "
+                "without deepspeed= and fsdp=, and start one process a device, by torchrun"
+            )
+        # Accelerate has wrapped the optimizer
+        inner, scaler = getattr(optimizer, "optimizer", optimizer), getattr(optimizer, "scaler", None)
+        taken = inner if self._with_optimizer else None
+        self.state = make_state(model.named_parameters(), taken, scaler=scaler, **self._arguments)
+        for ddp in wrapped:  # those of earlier Trainers have no more steps
+            ddp.register_comm_hook(self.state, sparse_hook)
+            _HOOKED.add(ddp)
+        if state.global_step:
+            restore(self.state, _prefix(args.resume_from_checkpoint or _folder(args, state)))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        """Note what the step sent."""
+        if self.state is not None and self.state.report is not None:
+            traffic = self.state.report.traffic
+            self._sent.append(traffic.sent + traffic.control)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **others: Any,
+    ) -> None:
+        """Add the bytes of a step to the log, on average since the last one."""
+        if self._sent and logs is not None:
+            mean = sum(self._sent) / len(self._sent)
+            self._sent.clear()
+            logs[SENT] = mean
+            state.log_history[-1][SENT] = mean  # a copy
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        """Save this rank's state in the checkpoint."""
+        if self.state is not None:
+            save(self.state, _prefix(_folder(args, state)))
+
+
+def _around(model: nn.Module) -> list[DistributedDataParallel]:
+    """Return the DDPs around ``model``: callbacks are given the model within alone."""
+    # Not by isinstance, which would ask proxies of whatever kind for their class
+    every = (thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel))
+    return [ddp for ddp in every if ddp.module is model]
+
+
+def _folder(args: TrainingArguments, state: TrainerState) -> Path:
+    """Return the folder of the checkpoint of this step."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+
+def _prefix(folder: str | Path) -> Path:
+    """Return the files of the ranks in a checkpoint, but for the rank."""
+    return Path(folder) / "sparse_state"

@@ -1,0 +1,100 @@
+"""Lightning: the strategy "sparse_mpi", which is DDP with the hook.
+
+    import sparse_mpi.integrations.lightning
+
+    Trainer(strategy="sparse_mpi")
+    Trainer(strategy=SparseDDPStrategy(density=0.01, static_graph=True))
+
+Importing this registers the name. Lightning's own ``DDPStrategy(ddp_comm_hook=sparse_hook, ...)`` leaves the hook out,
+without a word, on all devices but CUDA's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from torch.nn.parallel import DistributedDataParallel
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.integrations.framework_state import make_state, rank_file, restore, save
+
+__all__ = ["SparseDDPStrategy"]
+
+NAME = "sparse_mpi"
+
+
+class SparseDDPStrategy(DDPStrategy):
+    """Lightning's strategy for DistributedDataParallel, with gradients reduced sparsely.
+
+    Every rank saves its state beside the checkpoint, as ``CHECKPOINT.rank0.pt`` and so on, in a folder of this machine
+    or a shared one. A fit that resumes on as many ranks goes on with it.
+
+    Args:
+        density, algorithm, feedback, dense_steps: as for `SparseState`.
+        with_optimizer: let the hook take over the momentum of the model's optimizer, where there is one, and it can.
+        ddp: what Lightning's ``DDPStrategy`` takes, and so DistributedDataParallel: ``static_graph=True``, for example.
+
+    Attributes:
+        sparse_state: the state of the hook in the last fit; at first None.
+    """
+
+    strategy_name = NAME
+
+    def __init__(
+        self,
+        *,
+        density: float | None = None,
+        algorithm: str | Algorithm = "elect",
+        feedback: str | Feedback = "residual",
+        dense_steps: int = 2,
+        with_optimizer: bool = True,
+        **ddp: Any,
+    ) -> None:
+        super().__init__(**ddp)
+        self.sparse_state: SparseState | None = None
+        self._with_optimizer = with_optimizer
+        self._arguments: dict[str, Any] = {"density": density, "algorithm": algorithm, "feedback": feedback}
+        self._arguments |= {"dense_steps": dense_steps, "options": {}}
+        self._checkpoint: str | Path | None = None  # that was read last
+
+    def setup(self, trainer: Any) -> None:
+        """Wrap the model in DDP, make its optimizers and, to fit it, register the hook. Collective."""
+        super().setup(trainer)
+        if not isinstance(self.model, DistributedDataParallel):  # tests and predictions have no gradients
+            return
+        optimizer = self.optimizers[0] if self._with_optimizer and len(self.optimizers) == 1 else None
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        parameters = self.lightning_module.named_parameters()
+        self.sparse_state = make_state(parameters, optimizer, scaler=scaler, **self._arguments)
+        self.model.register_comm_hook(self.sparse_state, sparse_hook)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Save the checkpoint on the first rank, and the state of the hook on each."""
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+        if self.sparse_state is not None:
+            save(self.sparse_state, filepath)
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Remove the checkpoint, and this rank's file beside it."""
+        super().remove_checkpoint(filepath)
+        rank_file(filepath, self.global_rank).unlink(missing_ok=True)
+
+    def load_checkpoint(self, checkpoint_path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Read a checkpoint, and remember which."""
+        self._checkpoint = checkpoint_path
+        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *arguments, **options)
+        return checkpoint
+
+    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
+        """Restore optimizers, and the state of the hook, from the checkpoint that was read. Collective."""
+        super().load_optimizer_state_dict(checkpoint)
+        if self.sparse_state is not None and self._checkpoint is not None:
+            restore(self.sparse_state, self._checkpoint)
+
+
+if NAME not in StrategyRegistry:
+    StrategyRegistry.register(NAME, SparseDDPStrategy, description="DDP whose gradients are reduced sparsely")
