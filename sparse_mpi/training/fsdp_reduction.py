@@ -125,8 +125,8 @@ class ShardedReduction:
     def flush(self) -> None:
         """Set ``.grad`` of all parameters to the mean of what the replicas owe, and leave residuals of 0. Collective.
 
-        Between steps; let the optimizer take a step then, preferably without weight decay and momentum. See
-        `SparseAllreduce.flush`.
+        Between steps; let the optimizer take a step then. One that was given to this takes it without weight decay and
+        momentum, which is best for others too. See `SparseAllreduce.flush`.
         """
         for names, reducer in self._reducers.known.items():
             total = reducer.flush(like=self.parameters[names[0]].to_local())
@@ -134,6 +134,8 @@ class ShardedReduction:
                 parameter = self.parameters[name]
                 shard = (part / self._divisor).view(self._reducers.shapes[name]).to(parameter.dtype)
                 parameter.grad = sharded_like(parameter, shard)
+        if self._stepping is not None:
+            self._stepping.flushed = True
 
     def save(self, folder: Any) -> None:
         """Write all that a resumed run needs to ``folder``, by torch.distributed.checkpoint. Collective over the job.
@@ -172,6 +174,7 @@ class ShardedReduction:
         if self._stepping is not None:
             late = set(unit.parameters) if isinstance(total, SparseVector) else set()
             self._stepping.waited = self._stepping.waited - set(unit.parameters) | late
+            self._stepping.flushed = False
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer | None) -> None:
