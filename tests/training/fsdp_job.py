@@ -203,6 +203,26 @@ def loaded(mesh: DeviceMesh, optimizer: str) -> dict:
     return run.steps(STEPS // 2).save() | {"before": owed}
 
 
+def narrow(mesh: DeviceMesh) -> dict:
+    """A layer of one row, of which all but the first shard are padding; attached, detached and attached again."""
+    saw = {}
+    for how, over in (("hsdp", mesh), ("all", mesh["shard"])):
+        torch.manual_seed(1)
+        net = torch.nn.Sequential(torch.nn.Linear(13, 1), torch.nn.Tanh())
+        fully_shard(net, mesh=over)
+        optimizer = MAKE["momentum"](net.parameters())
+        if how == "all":
+            attach(net, lane(mesh)).detach()
+            reduction = attach(net, lane(mesh), density=1.0, optimizer=optimizer)
+        for number in range(STEPS):
+            optimizer.zero_grad()
+            draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
+            (net(torch.randn(8, 13, generator=draw)) - 0.5).square().mean().backward()
+            optimizer.step()
+        saw[how] = {"parameters": {name: p.full_tensor().detach() for name, p in net.named_parameters()}}
+    return saw | {"held": list(reduction.residuals()), "reports": reduction.report is not None}
+
+
 def mistakes(mesh: DeviceMesh) -> dict:
     """What the errors say, by mistake."""
     replicas = mesh["replicate"]
@@ -259,6 +279,7 @@ RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
     "compiled": compiled,
     "bfloat16": rounded,
     "flushed": flushed,
+    "narrow": narrow,
     "mistakes": mistakes,
 }
 

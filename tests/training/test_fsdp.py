@@ -49,7 +49,7 @@ def two_by_two(folder):
     """Two replicas of two shards."""
     runs = [f"{how}-{name}" for name in OPTIMIZERS for how in ("hsdp", "all")]
     runs += [f"{how}-{name}" for how in ("saved", "loaded") for name in RESUMED]
-    return job(folder, 2, *runs, *SPARSE, "flushed", "mistakes")
+    return job(folder, 2, *runs, *SPARSE, "flushed", "narrow", "mistakes")
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +150,12 @@ def test_a_flush_leaves_nothing(two_by_two):
         assert not rank["residual"].any()
         for name, owed in rank["before"].items():
             torch.testing.assert_close(rank["flushed"][name], owed / 2, rtol=1e-5, atol=1e-7)
+
+
+def test_a_process_may_hold_padding_alone(two_by_two):
+    for number, rank in enumerate(two_by_two["narrow"]):
+        assert_same_parameters(rank["hsdp"], rank["all"], rtol=1e-4, atol=1e-6)
+        assert (rank["held"], rank["reports"]) == ([], False) if number % 2 else (["0.weight", "0.bias"], True)
 
 
 @pytest.mark.parametrize("optimizer", RESUMED)
