@@ -27,7 +27,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 nitpicky = True
 # No network, and so no inventories of other projects: names of NumPy, torch and Python lead nowhere
 # Neither do type variables, and what the library keeps to itself
-OURS = r"sparse_mpi\.(.*\.[A-Z]|comm\.(call_log\.Watched|streams\.Branch|streams\.Marks|background\.Span)|rows\.Block)"
+OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block | algorithms\.(base\.Traits | hybrid\.Hybrid)
+    | comm\.(job\.call_log\.Watched | streams\.Branch | streams\.Marks | background\.Span)
+    | reduction\.(engine\.Absence | second_moment\.SecondMoment | settings\.Settings | watch\.(Watch | Quality)) )"""
 nitpick_ignore_regex = [("py:.*", r"(?!sparse_mpi\.).*"), ("py:.*", OURS)]
 
 myst_heading_anchors = 4  # as forges make them

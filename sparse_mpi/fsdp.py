@@ -1,5 +1,7 @@
 """Make the sum over the replicas of a model that torch's FSDP2 shards sparse: `attach`.
 
+With a mesh of two dimensions, of which layers are sharded over one::
+
     mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("replicate", "shard"))
     for layer in (*model.layers, model):
         fully_shard(layer, mesh=mesh["shard"])
