@@ -84,9 +84,10 @@ def copied(*arguments: str) -> list[str]:
     return server().rank(*arguments) if sys.platform == "linux" else [*arguments]
 
 
-def torchrun(ranks: int, *arguments: str) -> list[str]:
+def torchrun(ranks: int, *arguments: str, restarts: int = 0) -> list[str]:
     """Return the arguments of a Python that has torchrun start what `copied` would, on so many ranks."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    launcher += ("--max-restarts", str(restarts), "--")  # which takes options behind it for its own otherwise
     return copied(*launcher, *copied(*arguments))
 
 

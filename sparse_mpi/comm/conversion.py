@@ -1,17 +1,22 @@
-"""`as_comm`: the `Comm` of an mpi4py communicator or a torch.distributed process group, by default of the whole job."""
+"""`as_comm`: the `Comm` of an mpi4py communicator, a process group or a mesh, by default of the whole job."""
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 from sparse_mpi.comm.base import Comm
 from sparse_mpi.comm.host_comm import host_comm
+from sparse_mpi.comm.runtime import TORCHRUN
 
 TRANSPORTS = ("mpi", "nccl")
 
 
 def as_comm(comm: object = None) -> Comm:
-    """Return the `Comm` of ``comm``: itself where it is one; of an mpi4py communicator or a process group its wrapper.
+    """Return the `Comm` of ``comm``: itself where it is one; of others its wrapper.
+
+    Others are an mpi4py communicator, a process group of torch.distributed, and a ``DeviceMesh`` of one dimension, for
+    its group: ``mesh["replicate"]`` of a mesh of two.
 
     None stands for MPI's COMM_WORLD if MPI's launcher started the job, else for torch's default process group if that
     is initialised, else for COMM_WORLD, which is this process alone. It is an error where torchrun started the job and
@@ -24,7 +29,7 @@ def as_comm(comm: object = None) -> Comm:
 
     Raises:
         TypeError: ``comm`` is none of these; of a transport that lacks members of `Comm`, it names them.
-        ValueError: another name.
+        ValueError: another name, or a mesh of several dimensions.
         RuntimeError: torchrun started this process, and torch.distributed is not initialised; MPI was not started by
             its own launcher; or see `nccl.NcclComm`.
     """
@@ -38,6 +43,19 @@ def as_comm(comm: object = None) -> Comm:
         everybody.attributes[comm] = import_module("sparse_mpi.comm.nccl").NcclComm(everybody)
     made: Comm = everybody.attributes[comm]
     return made
+
+
+def comm_of_job() -> Comm:
+    """Return the `Comm` of all ranks of this job as `as_comm` does, for a program that is to run by any launcher.
+
+    Where torchrun started this process and nobody has initialised torch.distributed, that is done here, over gloo.
+
+    Raises:
+        RuntimeError: see `as_comm`; or torchrun has restarted the job, and not as it must.
+    """
+    if TORCHRUN in os.environ:
+        import_module("sparse_mpi.comm.process_group").start_job()
+    return as_comm()
 
 
 def watch(comm: object = None, timeout: float | None = None) -> None:

@@ -21,6 +21,7 @@ def host_comm(comm: Any = None) -> Comm:
 
     Raises:
         TypeError: ``comm`` is none of these, or lacks members of `Comm`.
+        ValueError: it is a mesh of several dimensions.
     """
     if comm is None:
         return _of_the_job()
@@ -34,7 +35,7 @@ def host_comm(comm: Any = None) -> Comm:
         _KINDS.add(type(comm))
         found: Comm = comm
         return found
-    if torch is not None and torch.is_available() and isinstance(comm, torch.ProcessGroup):
+    if torch is not None and torch.is_available() and isinstance(comm, (torch.ProcessGroup, torch.DeviceMesh)):
         from sparse_mpi.comm import process_group
 
         return process_group.wrapped(comm)

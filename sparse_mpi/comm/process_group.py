@@ -7,30 +7,32 @@ A message whose length the receiver cannot know follows a head of its rows and b
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import count
 from socket import gethostname
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from sparse_mpi.arrays import Array, DeviceArray, is_device
 from sparse_mpi.comm.base import Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.job.call_log import DUPLICATE, Watched
+from sparse_mpi.comm.job.call_log import DUPLICATE
 from sparse_mpi.comm.job.store_watchdog import StoreWatchdog
 from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
 from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.staging import Staging
 
 _HEAD, _ROWS = 1, 2  # tags
-_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+_OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 # What gloo cannot reduce, in what it can: sums agree modulo 2^bits, maxima because every value fits
 _CARRIERS = {"int16": np.int32, "uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 _SIGN = np.uint64(1 << 63)
@@ -39,9 +41,9 @@ _SIGN = np.uint64(1 << 63)
 class ProcessGroupComm(CountingComm):
     """A communicator of the ranks of a torch.distributed process group (None: the default one).
 
-    It has a gloo group of its own. Making one is collective over these ranks, or over ``some`` of them, given by their
-    ascending numbers in the group. Sums over floating-point numbers are added in gloo's order, the same on all ranks.
-    ``parent`` notes this call for the watchdog.
+    It has a gloo group of its own, of which torch knows nothing. Making one is collective over these ranks. Sums over
+    floating-point numbers are added in gloo's order, the same on all ranks. With a ``parent`` the ranks are those of
+    that, or ``some`` of them, given by their ascending numbers there.
 
     Where somebody asks for it, see `sparse_mpi.watch`, a `StoreWatchdog` says on stderr who waits in which call for
     whom, after a minute, or after as many seconds as the variable SPARSE_MPI_TIMEOUT has, and then ends this process.
@@ -54,23 +56,34 @@ class ProcessGroupComm(CountingComm):
 
     concurrent = True
 
-    def __init__(self, group: object = None, some: Sequence[int] | None = None, parent: Watched | None = None) -> None:
-        members = _members(group)
-        self._ranks = members if some is None else [members[rank] for rank in some]  # numbers in the default group
+    def __init__(
+        self, group: object = None, some: Sequence[int] | None = None, parent: ProcessGroupComm | None = None
+    ) -> None:
+        members = _members(group) if parent is None else parent._ranks
+        # By their numbers in the default group.
+        self._ranks: list[int] = members if some is None else [members[rank] for rank in some]
+        # The calls that have made communicators of these ranks, in their order, tell them apart.
+        above = _name_of(group) if parent is None else f"{parent._name}/{next(parent._made)}"
+        self._name: str = f"{above}/{self._ranks[0]}"
+        self._made: Iterator[int] = count()
         limit = time_limit(None)
         watchdog = _watchdog(limit) if wants_watchdog(limit) else _WATCHDOGS.get(dist.group.WORLD)
-        # A rank that does not come leaves the others waiting in new_group: the watchdog learns of that call, too.
-        if watchdog is not None and parent is None:
-            parent = watchdog.over(_ALL, self._ranks)
-        if parent is not None:
-            parent.enter(DUPLICATE)
+        # A rank that does not come leaves the others waiting: the watchdog learns of that call, too.
+        watched = parent.watched if parent is not None else None
+        if watchdog is not None and watched is None:
+            watched = watchdog.over(_ALL, self._ranks)
+        if watched is not None:
+            watched.enter(DUPLICATE)
         try:
-            # With local synchronisation only the members make this call, not all ranks of the default group.
-            self._group = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True)
+            # torch's new_group takes names from how many groups a process is in, by which its ranks may differ.
+            torch_dist: Any = dist
+            store, rank = torch_dist.PrefixStore(self._name, _default_store()), self._ranks.index(dist.get_rank())
+            self._group: Any = torch_dist.ProcessGroupGloo(store, rank, len(self._ranks), dist.default_pg_timeout)
+            _living.add(self)
         finally:
-            if parent is not None:
-                parent.leave()
-        super().__init__(dist.get_rank(self._group), len(self._ranks))
+            if watched is not None:
+                watched.leave()
+        super().__init__(rank, len(self._ranks))
         self._staging = Staging()
         self._number = self._family()
         if watchdog is not None:
@@ -80,11 +93,11 @@ class ProcessGroupComm(CountingComm):
         """Return a number for this communicator, the same on all its ranks, that no other has. Collective."""
         # What the first rank has counts: by its rank and its own count, no other communicator of the job has it.
         number = np.array([next(_families) * dist.get_world_size() + dist.get_rank()], np.int64)
-        dist.broadcast(torch.from_numpy(number), self._ranks[0], self._group)
+        self._broadcast(number, 0)
         return int(number[0])
 
     def duplicate(self, yield_cpu: bool = False) -> ProcessGroupComm:
-        return ProcessGroupComm(self._group, parent=self.watched)
+        return ProcessGroupComm(parent=self)
 
     @property
     def job(self) -> Job:
@@ -108,7 +121,7 @@ class ProcessGroupComm(CountingComm):
 
     def _split(self, color: int) -> ProcessGroupComm:
         colors = self._allgather(np.array(color))
-        return ProcessGroupComm(self._group, np.flatnonzero(colors == color).tolist(), self.watched)
+        return ProcessGroupComm(None, np.flatnonzero(colors == color).tolist(), self)
 
     def _stage(self, send: DeviceArray) -> np.ndarray:
         return self._staging.download(send)
@@ -141,7 +154,7 @@ class ProcessGroupComm(CountingComm):
     def _allgather(self, send: Array) -> Array:
         out = np.empty((self.size, *send.shape), send.dtype)
         if out.size:  # gloo is given no empty tensors
-            dist.all_gather([_bytes(part) for part in out.reshape(self.size, -1)], _bytes(send), self._group)
+            self._group.allgather([[_bytes(part) for part in out.reshape(self.size, -1)]], [_bytes(send)]).wait()
         return out
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
@@ -189,19 +202,26 @@ class ProcessGroupComm(CountingComm):
         carrier = _CARRIERS.get(send.dtype.name, send.dtype)
         flip = send.dtype == np.uint64 and op == "max"  # with the top bit flipped, signed order is unsigned order
         carried = np.array(send ^ _SIGN).view(np.int64) if flip else send.astype(carrier)
-        dist.all_reduce(torch.from_numpy(carried.reshape(-1)), _OPS[op], self._group)
+        options = dist.AllreduceOptions()
+        options.reduceOp = _OPS[op]
+        self._group.allreduce([torch.from_numpy(carried.reshape(-1))], options).wait()
         return np.array(carried.view(np.uint64) ^ _SIGN) if flip else carried.astype(send.dtype, copy=False)
 
     def _bcast(self, send: Array, root: int) -> Array:
         rows = np.array([len(send)], np.int64)
-        dist.broadcast(torch.from_numpy(rows), self._ranks[root], self._group)  # others must make room
+        self._broadcast(rows, root)  # others must make room
         out = send.copy() if self.rank == root else empty_rows(send, int(rows[0]))
         if out.size:
-            dist.broadcast(_bytes(out), self._ranks[root], self._group)
+            self._broadcast(out, root)
         return out
 
+    def _broadcast(self, rows: Array, root: int) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        self._group.broadcast([_bytes(rows)], options).wait()
+
     def _barrier(self) -> None:
-        dist.barrier(self._group)
+        self._group.barrier().wait()
 
     def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array], tag: int) -> list[Any]:
         """Begin to send ``leaving[q]`` to each other rank q and to fill ``arriving[q]`` from there, nearest first.
@@ -215,12 +235,11 @@ class ProcessGroupComm(CountingComm):
             works += self._irecv(arriving[source], source, tag) + self._isend(leaving[dest], dest, tag)
         return works
 
-    # torch names the peers in a group by their numbers in the default group.
     def _isend(self, rows: Array, dest: int, tag: int = _ROWS) -> list[Any]:
-        return [dist.isend(_bytes(rows), self._ranks[dest], self._group, tag)] if rows.size else []
+        return [self._group.send([_bytes(rows)], dest, tag)] if rows.size else []
 
     def _irecv(self, rows: Array, source: int, tag: int = _ROWS) -> list[Any]:
-        return [dist.irecv(_bytes(rows), self._ranks[source], self._group, tag)] if rows.size else []
+        return [self._group.recv([_bytes(rows)], source, tag)] if rows.size else []
 
 
 _ALL = -1  # the number under which groups are made that are parts of none of ours
@@ -240,23 +259,82 @@ def _watchdog(limit: float) -> StoreWatchdog | None:
 def _store_of(group: ref[Any]) -> object:
     """Return the store of the default group, as long as it is this one; it is not kept, since its port would be."""
     try:
-        # torch has no public name for it
-        return dist.distributed_c10d._get_default_store() if dist.group.WORLD is group() else None
+        return _default_store() if dist.group.WORLD is group() else None
     except ValueError:  # the group is being destroyed
         return None
 
 
+_living: WeakSet[ProcessGroupComm] = WeakSet()
+
+
+@atexit.register
+def _let_go() -> None:
+    """Free the gloo groups while their threads can be joined; torch would abort a process that has ended well."""
+    for comm in _living:
+        del comm._group
+
+
+def _default_store() -> Any:
+    return dist.distributed_c10d._get_default_store()  # torch has no public name for it
+
+
 # torch lets nobody set attributes of a process group
+_wrappers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # counts of those made of each
 _kept: WeakKeyDictionary[Any, ProcessGroupComm] = WeakKeyDictionary()
 
 
 def wrapped(group: object = None) -> ProcessGroupComm:
-    """Return the `ProcessGroupComm` of a process group (None: the default one), made on first use and kept for it."""
+    """Return the `ProcessGroupComm` of a process group, or of a mesh's (None: the default one).
+
+    It is made on first use and kept for the group.
+
+    Raises:
+        ValueError: the mesh has several dimensions; or see `ProcessGroupComm`.
+    """
+    if isinstance(group, DeviceMesh):
+        group = _group_of(group)
     _members(group)
     key = dist.group.WORLD if group is None else group
     if key not in _kept:
         _kept[key] = ProcessGroupComm(group)
     return _kept[key]
+
+
+def start_job() -> None:
+    """Initialise the default process group over gloo, unless somebody has initialised it.
+
+    Raises:
+        RuntimeError: torchrun has started this job anew, and at the store of the last attempt.
+    """
+    if not dist.is_initialized():
+        # There are the addresses of processes that have ended, for which torch would look, and might wait.
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        if restarts != "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            raise RuntimeError(
+                f"torchrun must give each attempt a store of its own, got one that is shared in restart {restarts}; "
+                "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun, and start that with --standalone or "
+                "--rdzv-backend c10d"
+            )
+        dist.init_process_group("gloo")
+
+
+def _group_of(mesh: DeviceMesh) -> object:
+    """Return the process group of a mesh of one dimension; on a rank outside the mesh what stands for none."""
+    if mesh.ndim != 1:
+        names = mesh.mesh_dim_names
+        dimensions = " and ".join(map(repr, names)) if names else f"{mesh.ndim} without names"
+        pick = f"mesh[{names[0]!r}]" if names else "mesh.get_group(0)"
+        raise ValueError(
+            f"comm must be a mesh of one dimension, got one of shape {tuple(mesh.shape)} with the dimensions "
+            f"{dimensions}; pick one, for example {pick}"
+        )
+    return mesh.get_group() if mesh.get_coordinate() is not None else dist.GroupMember.NON_GROUP_MEMBER
+
+
+def _name_of(group: Any) -> str:
+    """Return a name for a communicator of the ranks of ``group``, alike on all of them, that no other of theirs has."""
+    group = dist.group.WORLD if group is None else group
+    return f"sparse_mpi/{group.group_name}/{next(_wrappers.setdefault(group, count()))}"
 
 
 def _members(group: object) -> list[int]:

@@ -73,12 +73,17 @@ def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> N
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
 
     Raises:
-        ValueError: names, shapes or dtypes differ between ranks; raised on every rank.
+        TypeError: a tensor has no values: it is on the device "meta".
+        ValueError: names, shapes or dtypes differ between ranks.
+            Both are raised on every rank.
     """
     transport = as_comm(comm)
     named = list(params.items() if isinstance(params, Mapping) else params)
     tensors = [(name, p) for name, p in named if isinstance(p, Tensor)]  # a state may hold other things
     with same_on_all_ranks(transport) as say:
+        for name, p in tensors:
+            if p.is_meta:
+                raise TypeError(f"params must have values, got {name} on meta; make some: model.to_empty(device='cpu')")
         # A broadcast of other sizes would hang or fail: names, shapes and dtypes are compared first
         say(params=" ".join(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in tensors))
     with torch.no_grad():

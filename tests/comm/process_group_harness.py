@@ -21,7 +21,9 @@ LIMIT = timedelta(seconds=40)
 
 
 class ProcessGroupHarness:
-    """What the fixture ``ranks`` gives to the tests: ``size`` and ``run``."""
+    """What the fixture ``ranks`` gives to the tests: ``size``, ``run`` and ``ordered``, see `mpi_harness`."""
+
+    ordered = 2
 
     def __init__(self) -> None:
         dist.init_process_group("gloo", timeout=LIMIT)

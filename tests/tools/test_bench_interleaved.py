@@ -222,7 +222,7 @@ def test_the_job_gets_all_options():
 
 
 def test_bench_interleaved_writes_what_it_prints(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(benchmark, "as_comm", lambda _: NullComm(4))
+    monkeypatch.setattr(benchmark, "comm_of_job", lambda: NullComm(4))
     file = tmp_path / "r.json"
     command = ["bench", "interleaved", "--n", "1000", "--steps", "1", "--warmup", "0", "--algorithms", "powersgd"]
     assert main([*command, "--gbit", "1", "--json", str(file)]) == 0

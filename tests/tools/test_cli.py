@@ -132,7 +132,7 @@ def test_bench_wire_measures_every_format(tmp_path, capsys):
 def test_bench_takes_a_model_and_a_rank_for_low_rank_algorithms(tmp_path, monkeypatch):
     """On a tiny VGG-16 among four ranks who all have the same data."""
     monkeypatch.setitem(MODELS, "vgg16", lambda: (("weight", (20, 30)), ("bias", (20,))))
-    monkeypatch.setattr(benchmark, "as_comm", lambda _: NullComm(4))
+    monkeypatch.setattr(benchmark, "comm_of_job", lambda: NullComm(4))
     record = tmp_path / "r.json"
     command = ["bench", "allreduce", "--algorithms", "dense", "powersgd", "--steps", "1", "--json", str(record)]
     for options, rank in ((), 4), (("--rank", "2"), 2):

@@ -98,7 +98,7 @@ def test_measures_on_all_ranks_and_prints_on_the_first(rank, tmp_path, capsys, m
         return worked(tensors=tensors)
 
     monkeypatch.setitem(sys.modules, "sparse_mpi.tools.plan.measure", SimpleNamespace(measure=measure))
-    monkeypatch.setattr("sparse_mpi.tools.cli.plan.as_comm", lambda comm: NullComm(4, rank))
+    monkeypatch.setattr("sparse_mpi.tools.cli.plan.comm_of_job", lambda: NullComm(4, rank))
     saved = tmp_path / "profile.json"
     options = ["--model", "vgg16", "--backward", "0.5", "--update", "0.1", "--save-profile", str(saved)]
     assert main(["plan", *options]) == 0

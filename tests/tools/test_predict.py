@@ -59,7 +59,7 @@ def test_networks_by_name_numbers_and_file(tmp_path):
 def test_fit_writes_what_network_reads(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(network_fit, "measure", lambda comm, sizes: [1e-5 + 1e-9 * size for size in sizes])
     file = str(tmp_path / "n.json")
-    World(1).run(lambda comm: monkeypatch.setattr(predict_advise, "as_comm", lambda _: comm))
+    World(1).run(lambda comm: monkeypatch.setattr(predict_advise, "comm_of_job", lambda: comm))
     assert main(["predict", "--fit", file]) == 0
     assert "10 us a message, 1 GB/s" in capsys.readouterr().out
     assert networks.named(file)[0].alpha == pytest.approx(1e-5)

@@ -32,13 +32,14 @@ from .small_training import network, two_classes
 
 QUIET = ["--no-progress", "--threads", "1"]
 LOG = [*QUIET, "--log-every", "1", "--epochs", "3"]
+NOBODY = "-1 -1 0"
 SETTINGS = Settings(density=0.2, epochs=3, batch_size=10, lr=0.2, warmup_epochs=1, milestones=(2,), momentum=0.5)
 
 
 class Struck(ImageTask):
     """A task in which the variable ``STRIKE``, ``STEP RANK SIGNAL``, sends that rank a signal before that step, from 0.
 
-    Rank -1 is every rank.
+    Rank -1 is every rank. Where torchrun has started the ranks anew, nobody is sent one.
     """
 
     def __init__(self, model: torch.nn.Module, batches: Batches, rank: int) -> None:
@@ -47,7 +48,8 @@ class Struck(ImageTask):
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Any]:
         """Yield the batches, and send the signal on the way."""
-        at, whom, what = map(int, os.environ.get("STRIKE", "-1 -1 0").split())
+        first_try = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        at, whom, what = map(int, os.environ.get("STRIKE", NOBODY).split() if first_try else NOBODY.split())
         for number, batch in enumerate(super().train(epoch, first), epoch * self.steps + first):
             if number == at and whom in (self._rank, -1):
                 os.kill(os.getpid(), signal.Signals(what))

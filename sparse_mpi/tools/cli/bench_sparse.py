@@ -29,6 +29,7 @@ from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import Choice
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.runtime import TORCHRUN
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis.keyed_volume import CASES, filled, stored
 from sparse_mpi.tools.bench import records
@@ -214,7 +215,9 @@ MEASURED = (
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise Refused unless the options are good."""
+    """Raise Refused unless the options are good, and MPI can start."""
+    if TORCHRUN in os.environ:
+        raise Refused("bench sparse compares with mpi4py, whose ranks torchrun does not start; start it with mpiexec")
     for folder in args.data:
         if not (folder / "rank-0.npz").exists():
             raise Refused(f"--data {folder} must be a folder with rank-0.npz, as the examples --save it")

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.cli.options import Option, declare
@@ -61,7 +61,7 @@ class Benchmark:
         """Check, measure, print, write and draw; return the exit status."""
         if self.check is not None:
             self.check(args)
-        comm = as_comm(None) if self.collective else None
+        comm = comm_of_job() if self.collective else None
         status, record = 0, None
         for output in self.measure(args) if comm is None else self.measure(args, comm):
             if isinstance(output, int):

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import accumulate
 
 from sparse_mpi.algorithms.base import DENSITY
-from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.models import MODELS
@@ -108,7 +108,7 @@ def _measure(args: argparse.Namespace) -> Profile | None:
     """Measure on all ranks; return it on rank 0."""
     from sparse_mpi.tools.plan.measure import measure
 
-    comm = as_comm(None)
+    comm = comm_of_job()
     before, backward, update = (seconds or 0.0 for seconds in (args.before, args.backward, args.update))
     tensors = spread(MODELS[args.model](), backward)
     profile = measure(

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.network import model as network_fit
 from sparse_mpi.network.cluster import TYPICAL, Cluster
 from sparse_mpi.tools import values
@@ -32,7 +32,7 @@ RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is r
 
 def fit(file: str) -> Iterator[Output]:
     """Measure the network between the ranks that MPI started; rank 0 prints, and writes ``file`` for --network."""
-    comm = as_comm(None)
+    comm = comm_of_job()
     with refusing("--fit: "):
         seconds = network_fit.measure(comm, SIZES)
     if comm.rank:

@@ -18,7 +18,8 @@ from typing import TypeVar
 import numpy as np
 
 from sparse_mpi import keep_freed_memory, watch
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.runtime import first_to_say
 from sparse_mpi.fault_tolerance import team_of
 
@@ -43,7 +44,7 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     keep_freed_memory()
     try:
-        comm = as_comm(None)
+        comm = comm_of_job()
         watch(comm)
     except RuntimeError as error:
         sys.exit(f"error: {error}")
