@@ -2,10 +2,11 @@
 
     python -m torch.distributed.run --nproc-per-node 4 runs/fsdp_gpt2.py --shards 2 --seed 31 --json fsdp.jsonl
     python -m torch.distributed.run --nproc-per-node 2 runs/fsdp_gpt2.py --shards 1 --seed 31 --json fsdp.jsonl
+    python -m torch.distributed.run --nproc-per-node 2 runs/fsdp_gpt2.py --shards 1 --whole --seed 31 --json fsdp.jsonl
 
-Replicas of two shards have two processes with half of the batch each, so that both learn from as much. A whole replica
-is reduced by the hook of DDP. --density 1 is dense. A line of the file is a run. `--plot lanes.svg` draws who talks to
-whom.
+Replicas of two shards have two processes with half of the batch each, so that all learn from the same batches. A
+replica of one shard is reduced unit by unit, as theirs are; --whole has no units, but the hook of DDP and one bucket.
+--density 1 is dense. A line of the file is a run. `--plot lanes.svg` draws who talks to whom.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.figures.style import WIDTH, Look, matplotlib, paper, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
-BLOCKS = 32  # in the batch of a replica
+BLOCKS = 34  # in the batch of a replica
+LENGTH = 59  # tokens of a block: the text has 1,700, so that all parts of all batches have as many
 RATE = 3e-3
 
 
-def trained(shards: int, density: float | None, seed: int, epochs: int) -> dict[str, Any]:
+def trained(shards: int, whole: bool, density: float | None, seed: int, epochs: int) -> dict[str, Any]:
     """Train, and return the test loss after each epoch and the bytes that this rank has sent to other replicas."""
     from gpt2 import PROGRAM
 
     comm = as_comm()
-    words = ["--tiny", "--seed", str(seed), "--batch-size", str(BLOCKS // shards)]
+    words = ["--tiny", "--seed", str(seed), "--batch-size", str(BLOCKS // shards), "--block", str(LENGTH)]
     torch.manual_seed(seed)
     task = PROGRAM.make(PROGRAM.parse(words), comm)
     model: Any = task.model
-    if shards > 1:
+    if not whole:
         mesh = init_device_mesh("cpu", (comm.size // shards, shards), mesh_dim_names=("replicate", "shard"))
         for layer in (*model.model.transformer.h, model):
             fully_shard(layer, mesh=mesh["shard"])
@@ -96,6 +98,7 @@ def main() -> None:
     """Train as the command line says, and write a line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=int, default=2, help="processes of a replica (default: 2)")
+    parser.add_argument("--whole", action="store_true", help="the hook of DDP on one process a replica, without units")
     parser.add_argument("--density", type=float, help="share of the entries (default: that of the optimizer)")
     parser.add_argument("--seed", type=int, default=31)
     parser.add_argument("--epochs", type=int, default=10)
@@ -106,9 +109,9 @@ def main() -> None:
         return write(draw, args.plot)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    run = trained(args.shards, args.density, args.seed, args.epochs)
+    run = trained(args.shards, args.whole, args.density, args.seed, args.epochs)
     if dist.get_rank() == 0:
-        given = {"shards": args.shards, "density": args.density, "seed": args.seed}
+        given = {"shards": args.shards, "whole": args.whole, "density": args.density, "seed": args.seed}
         print(json.dumps(given | run), flush=True)
         if args.json:
             with args.json.open("a") as file:
