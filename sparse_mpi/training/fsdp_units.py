@@ -100,7 +100,7 @@ def _param_group(module: Any) -> Any:
     torch has no public name for it.
     """
     state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)  # since torch 2.12
+    groups = getattr(state, "_fsdp_param_groups", None)  # in newer torch
     if groups is None:
         return state._fsdp_param_group
     if len(groups) > 1:

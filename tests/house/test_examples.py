@@ -65,8 +65,14 @@ FRAMEWORKS = {
 }
 
 
+ELSEWHERE = pytest.mark.full("tests/integrations trains with it, or the hook is that of the others")
+
+
 @pytest.mark.jobs
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework",
+    ["torchrun", "accelerate", *(pytest.param(name, marks=ELSEWHERE) for name in ("muon", "lightning", "hf_trainer"))],
+)
 def test_frameworks_send_little_and_end_with_one_model(framework):
     package, dense = FRAMEWORKS[framework]
     if importlib.util.find_spec(package) is None:
