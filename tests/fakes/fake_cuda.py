@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -71,10 +72,14 @@ extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsi
 
 
 class Kernel:
-    """``cupy.RawKernel``: called with grid, block and arguments."""
+    """``cupy.RawKernel``: called with grid, block and arguments, and run by ``run``.
 
-    def __init__(self, function, flush: bool) -> None:
-        self.function, self.flush = function, flush
+    That gets blocks, threads, bytes of shared memory, the arguments, as numbers and as memory of the host, and which of
+    them nobody has written to.
+    """
+
+    def __init__(self, run: Callable[..., None]) -> None:
+        self.run = run
         self.max_dynamic_shared_size_bytes = 48 << 10
 
     def __call__(self, grid, block, arguments, *, shared_mem=0):
@@ -86,21 +91,26 @@ class Kernel:
         # Device arrays: their memory, as it is after what was queued before.
         arrays = [argument for argument in arguments if not isinstance(argument, np.generic)]
         assert all(array.flags.c_contiguous for array in arrays)
+        new = {id(array) for array in arrays if DEVICE.is_new(array._a)}
         DEVICE.work(*(array._a for array in arrays))
-        words, told = [], []
+        given, told = [], []
         for argument in arguments:
             if isinstance(argument, np.uintp) and (own := DEVICE.pinned_at(int(argument))) is not None:
                 # Memory of the host: it has what the kernel writes when the stream has been waited for.
-                written = own.copy()
-                told.append((own, written))
-                argument = np.uintp(written.ctypes.data)
-            words.append(
-                np.array([argument]) if isinstance(argument, np.generic) else np.array([argument.data.ptr], np.uintp)
-            )
-        pointers = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
-        self.function(grid[0], block[0], RESIDENT, SEED, self.flush or FLUSH, pointers)
+                told.append((own, own.copy()))
+                given.append(told[-1][1])
+            else:
+                given.append(argument if isinstance(argument, np.generic) else argument._a)
+        self.run(grid[0], block[0], shared_mem, given, [id(argument) in new for argument in arguments])
         for own, written in told:
             DEVICE.stack[-1].queue("host", own, written)
+
+
+def emulate(function, flush: bool, blocks: int, threads: int, shared_bytes: int, given: list, new: list[bool]) -> None:
+    """Run a kernel that g++ has compiled."""
+    words = [np.array([one.ctypes.data if isinstance(one, np.ndarray) else one]) for one in given]
+    pointers = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
+    function(blocks, threads, RESIDENT, SEED, flush or FLUSH, pointers)
 
 
 class RawModule:
@@ -116,7 +126,7 @@ class RawModule:
             self.library = ctypes.CDLL(path or made.name)
 
     def get_function(self, name: str) -> Kernel:
-        return Kernel(getattr(self.library, f"run_{name}"), self.flush)
+        return Kernel(functools.partial(emulate, getattr(self.library, f"run_{name}"), self.flush))
 
 
 def install_kernels(monkeypatch):

@@ -146,6 +146,10 @@ class Log:
     def stream(self, ptr: int) -> Stream:
         return self.streams.setdefault(ptr, Stream(self, ptr))
 
+    def is_new(self, a: np.ndarray) -> bool:
+        """Whether nothing has read or written the memory of ``a``, which `empty` has made."""
+        return memory_of(a).ctypes.data not in self._touched
+
     def touch(self, a: np.ndarray, write: bool) -> None:
         """The current stream reads or writes ``a``, whose memory must not be another one's at the same time."""
         stream, owner = DEVICE.stack[-1], memory_of(a)

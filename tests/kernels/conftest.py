@@ -8,12 +8,15 @@ import pytest
 
 from ..fakes import fake_cuda
 from ..fakes.fake_array import install
+from ..ptx.device import install as install_interpreter
+from ..ptx.nvrtc import nvrtc
 
 
 @pytest.fixture(
     params=[
         "emulated",
         pytest.param("flushing", marks=pytest.mark.full("emulated, and subnormal numbers count as zero")),
+        pytest.param("interpreted", marks=pytest.mark.full("the PTX, slowly; tests/ptx has a part of it")),
         pytest.param("device", marks=pytest.mark.gpu),
     ]
 )
@@ -31,6 +34,11 @@ def cuda(request, monkeypatch):
         from sparse_mpi.kernels import cuda
 
         return cuda
+    if request.param == "interpreted":
+        if nvrtc() is None:
+            pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc-cu12")
+        install(monkeypatch)
+        return install_interpreter(monkeypatch)
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     install(monkeypatch)

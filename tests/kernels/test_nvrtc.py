@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import importlib.util
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,12 +13,12 @@ from sparse_mpi.kernels.base import SCALED
 
 from ..fakes import fake_cuda
 from ..fakes.fake_array import install
+from ..ptx.nvrtc import ADDED, architectures, nvrtc, ptx_of
 
 SOURCES = Path(importlib.util.find_spec("sparse_mpi.kernels").origin).parent / "cuda"
 CAPABILITIES = (70, 75, 80, 86, 89, 90, 100, 120)  # Volta, Turing, Ampere, Ada, Hopper, Blackwell and its small one
 ALIKE = pytest.mark.full("as the others")
 TIER = {90: ()} | dict.fromkeys((70, 80, 100), (ALIKE,))  # of the others make test-all has two marks
-ADDED = "--device-as-default-execution-space"  # to every compilation, by CuPy
 ONLY_SO = "rcp.approx.ftz.f64"  # within `log` of float64, of a number near 2; PTX has it in no other form
 FLUSHING = "-ftz=true"  # by CuPy, to every RawModule of source code
 # What each source is compiled with besides, by those who start its kernels
@@ -43,54 +41,6 @@ VARIANTS = {
 }
 HALF_TOO, HALVES = ("select.cu", "count.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
 SINGLE_ONLY = ("bits.cu", "levels.cu")
-
-
-@cache
-def nvrtc() -> ctypes.CDLL | None:
-    """Return NVIDIA's compiler, of the system or of a wheel for CUDA 12 or 13; None where it is not installed."""
-    name = ctypes.util.find_library("nvrtc")
-    if name is None:
-        parent = importlib.util.find_spec("nvidia")
-        roots = [Path(root) for root in parent.submodule_search_locations] if parent else []
-        folders = [root / part / "lib" for root in roots for part in ("cu13", "cuda_nvrtc")]
-        found = [file for folder in folders for file in sorted(folder.glob("libnvrtc.so*"))]
-        if not found:
-            return None
-        name = str(found[0])
-        # The compiler asks for it by its bare name, which finds what is loaded already
-        for builtins in sorted(found[0].parent.glob("libnvrtc-builtins.so*")):
-            ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
-    return ctypes.CDLL(name)
-
-
-def architectures(library: ctypes.CDLL) -> set[int]:
-    """Return the compute capabilities, times ten, that this version compiles for."""
-    count = ctypes.c_int()
-    assert library.nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
-    found = (ctypes.c_int * count.value)()
-    assert library.nvrtcGetSupportedArchs(found) == 0
-    return set(found)
-
-
-def text_of(program: ctypes.c_void_p, size_of, read) -> str:
-    """Return a text that NVRTC has of a program."""
-    size = ctypes.c_size_t()
-    assert size_of(program, ctypes.byref(size)) == 0
-    text = ctypes.create_string_buffer(size.value)
-    assert read(program, text) == 0
-    return text.value.decode()
-
-
-def ptx_of(library: ctypes.CDLL, code: str, options: tuple[str, ...]) -> str:
-    """Compile a source, and raise with NVRTC's log if that fails."""
-    program = ctypes.c_void_p()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None) == 0
-    encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-    status = library.nvrtcCompileProgram(program, len(options), encoded)
-    assert status == 0, text_of(program, library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog)
-    ptx = text_of(program, library.nvrtcGetPTXSize, library.nvrtcGetPTX)
-    library.nvrtcDestroyProgram(ctypes.byref(program))
-    return ptx
 
 
 class Compiling:

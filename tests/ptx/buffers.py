@@ -1,0 +1,61 @@
+"""Arrays of the host as the global memory of a device, at addresses like its own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .machine import Counts, Machine, narrowest
+from .memory import Space
+from .text import Kernel
+
+BASE, PAGE = 0x7_0000_0000, 512  # CuPy aligns what it allocates to so many bytes
+
+
+class Buffers:
+    """Memory for the arrays of a launch, each inside its owner, of which nothing else may be touched."""
+
+    def __init__(
+        self, kernel: Kernel, arrays: list[np.ndarray], defined: list[np.ndarray | None] | None = None
+    ) -> None:
+        """``defined`` says of each array which of its bytes were written ``(nbytes,)``; None for all."""
+        self.arrays, self.places, owners, end = arrays, [], {}, PAGE
+        for array in arrays:
+            low, size = owner_of(array).ctypes.data, owner_of(array).nbytes
+            if low not in owners:
+                owners[low] = end
+                end += -(-size // PAGE) * PAGE + PAGE
+            self.places.append(owners[low] + array.ctypes.data - low)
+        cell = narrowest(kernel, "global")
+        data, inside, known = np.zeros(end, np.uint8), np.zeros(end, bool), np.zeros(end, bool)
+        for i, (array, place) in enumerate(zip(arrays, self.places, strict=True)):
+            own = slice(place, place + array.nbytes)
+            data[own], inside[own] = bytes_of(array), True
+            known[own] |= True if defined is None or defined[i] is None else defined[i]
+        self.space = Space(
+            data, cell, known[: end // cell * cell].reshape(-1, cell).all(axis=1), inside.reshape(-1, cell).all(axis=1)
+        )
+        self.kernel = kernel
+
+    def launch(self, arguments: list[int | np.ndarray], blocks: int, threads: int, **options) -> Counts:
+        """Run the kernel; arrays among the arguments are passed as their addresses, and written back."""
+        at = {id(array): BASE + place for array, place in zip(self.arrays, self.places, strict=True)}
+        bits = [at[id(one)] if isinstance(one, np.ndarray) else int(one) for one in arguments]
+        counts = Machine(self.kernel, self.space, BASE, bits, blocks, threads, **options).run()
+        for array, place in zip(self.arrays, self.places, strict=True):
+            bytes_of(array)[:] = self.space.data[place : place + array.nbytes]
+        return counts
+
+    def defined(self, which: int) -> np.ndarray:
+        """Return which bytes of an array are written by now."""
+        place = self.places[which]
+        return self.space.defined.repeat(self.space.cell)[place : place + self.arrays[which].nbytes]
+
+
+def owner_of(array: np.ndarray) -> np.ndarray:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)

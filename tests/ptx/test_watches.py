@@ -1,0 +1,203 @@
+"""What the interpreter watches and counts, each by a program that does it and one that does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .memory import Fault
+from .programs import run
+
+LOOK = "ld.global.u32 %r5, [%l2];"
+TELL = "st.global.u32 [%l3], %r5;"
+SHARED = ".shared .align 4 .b8 s[256]; ---"
+OWN = "shl.b32 %r6, %r0, 2; cvt.u64.u32 %l6, %r6; mov.u64 %l7, s; add.s64 %l7, %l7, %l6;"  # %l7: its word of s
+NEXT = "add.u32 %r7, %r0, 1; and.b32 %r7, %r7, 63; mul.wide.u32 %l8, %r7, 4; mov.u64 %l9, s; add.s64 %l8, %l9, %l8;"
+EVEN = "and.b32 %r8, %r0, 1; setp.eq.s32 %p1, %r8, 0;"
+FAULTS = {
+    "a race: thread .* wrote what this read": SHARED
+    + f"{OWN} {NEXT} st.shared.u32 [%l7], %r0; ld.shared.u32 %r5, [%l8]; {TELL}",
+    "a race: .* read what this wrote": SHARED
+    + f"{OWN} {NEXT} st.shared.u32 [%l7], %r0; bar.sync 0; ld.shared.u32 %r5, [%l8]; st.shared.u32 [%l7], %r5;",
+    "a race: threads write at once": "st.global.u32 [%l1], %r0;",
+    "a race: .* wrote strongly what this read": "atom.global.add.u32 %r5, [%l1], 1; ld.global.u32 %r6, [%l1];",
+    "a race: .* wrote what this wrote strongly": (
+        "setp.eq.s32 %p1, %r0, 0; @%p1 st.global.u32 [%l1], %r0; atom.global.add.u32 %r5, [%l1], 1;"
+    ),
+    "reads what nobody has written": "ld.global.u32 %r5, [%l3];",
+    "reads what nobody has written: thread 0": SHARED + f"{OWN} ld.shared.u32 %r5, [%l7]; {TELL}",
+    "adds to what nobody has written": "atom.global.add.u32 %r5, [%l3], 1;",
+    "reads out of bounds": "ld.global.u32 %r5, [%l2+4];",
+    "reads out of bounds: thread 0 ": "ld.global.u32 %r5, [%l2+-4];",
+    "writes out of bounds": "st.global.u32 [%l3+4], %r0;",
+    "writes out of bounds: thread 63": SHARED + f"{OWN} st.shared.u32 [%l7+4], %r0;",
+    "no multiple of 8": "ld.global.u64 %l5, [%l2];",
+    "no multiple of 16": "ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%l2];",
+    "a barrier in divergent code": f"{EVEN} @%p1 bra $half; bar.sync 0; $half:",
+    "wait at different barriers": (
+        "setp.lt.s32 %p1, %r0, 32; @%p1 bra $half; bar.sync 0; bra $end; $half: bar.sync 0; $end:"
+    ),
+    "lanes of the mask 0xffffffff do not take part": (
+        f"{EVEN} @%p1 bra $half; shfl.sync.bfly.b32 %r5|%p2, %r0, 1, 31, -1; $half:"
+    ),
+    "lanes of the mask 0x1 do not take part": "vote.sync.ballot.b32 %r5, %p1, 1;",
+    "takes from a lane that does not take part": (
+        f"{EVEN} @!%p1 bra $half; shfl.sync.idx.b32 %r5|%p2, %r0, 1, 31, 0x55555555; $half:"
+    ),
+    "does not end": "$again: bra $again;",
+}
+SOUND = {
+    "behind a barrier": SHARED
+    + f"{OWN} {NEXT} st.shared.u32 [%l7], %r0; bar.sync 0; ld.shared.u32 %r5, [%l8]; bar.sync 0;"
+    f"st.shared.u32 [%l7], %r5; {TELL}",
+    "atomics alone": "atom.global.add.u32 %r5, [%l0], 1; ld.volatile.global.u32 %r6, [%l0];",
+    "a barrier for all": "bar.sync 0;",
+    "some lanes have left": f"{EVEN} @%p1 bra $half; ret; $half: vote.sync.ballot.b32 %r5, %p1, -1; {TELL}",
+    "half of the lanes": f"{EVEN} @!%p1 bra $half; shfl.sync.idx.b32 %r5|%p2, %r0, 2, 31, 0x55555555; $half:",
+}
+
+
+def arrays(count=64):
+    return np.arange(count, dtype=np.uint32), np.zeros(count, np.uint32)
+
+
+@pytest.mark.parametrize("match", FAULTS)
+def test_a_fault_is_found(match, monkeypatch):
+    monkeypatch.setattr("tests.ptx.machine.TURNS", 1000)
+    with pytest.raises(Fault, match=match):
+        run(FAULTS[match], *arrays(), threads=64, written="written" not in match)
+
+
+@pytest.mark.parametrize("body", SOUND.values(), ids=SOUND)
+def test_what_is_sound_runs(body):
+    run(body, *arrays(), threads=64)
+
+
+def test_what_a_fault_says():
+    with pytest.raises(Fault) as raised:
+        run("ld.global.u32 %r5, [%l2+4];", *arrays(32))
+    assert str(raised.value).startswith("program: reads out of bounds: thread 31 at byte")
+    assert str(raised.value).endswith("ld.global.u32 %r5, [%l2+4]")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_are_in_a_race_too(seed):
+    """Each in its own turn: in one order or the other, a barrier of a block is none of another."""
+    body = "setp.eq.s32 %p1, %r0, 0; bar.sync 0; @%p1 st.global.u32 [%l1], %r1; bar.sync 0;"
+    with pytest.raises(Fault, match="a race"):
+        run(body, *arrays(), blocks=2, seed=seed)
+
+
+def test_the_seed_draws_the_order_of_blocks():
+    given, found = arrays(256)
+    orders = set()
+    for seed in range(8):
+        given[:] = 0
+        run(f"atom.global.add.u32 %r5, [%l0], 1; {TELL}", given, found, blocks=8, resident=2, seed=seed)
+        assert sorted(found.tolist()) == list(range(256))
+        orders.add(found.tobytes())
+        run(
+            f"atom.global.add.u32 %r5, [%l0], 1; {TELL}", given * 0, again := found * 0, blocks=8, resident=2, seed=seed
+        )
+        assert again.tobytes() == found.tobytes()
+    assert len(orders) == 8
+
+
+def test_blocks_that_wait_for_each_other_both_go_on():
+    """Block 0 for block 1, and then the other way."""
+    body = """
+    setp.eq.s32 %p1, %r1, 0; @%p1 bra $zero;
+    st.volatile.global.u32 [%l1], 1;
+    $wait: ld.volatile.global.u32 %r5, [%l1+4]; setp.eq.s32 %p2, %r5, 0; @%p2 bra $wait; bra $end;
+    $zero: ld.volatile.global.u32 %r5, [%l1]; setp.eq.s32 %p2, %r5, 0; @%p2 bra $zero;
+    st.volatile.global.u32 [%l1+4], 1;
+    $end:"""
+    given, found = arrays()
+    run(body, given, found, blocks=2)
+    assert found[:2].tolist() == [1, 1]
+
+
+def test_lanes_that_part_meet_again():
+    """Each adds its number as often as that says; then all of them shuffle."""
+    body = f"""
+    mov.u32 %r5, 0; mov.u32 %r6, 0;
+    $loop: setp.ge.u32 %p1, %r6, %r0; @%p1 bra $out; add.u32 %r5, %r5, %r0; add.u32 %r6, %r6, 1; bra $loop;
+    $out: shfl.sync.down.b32 %r5|%p2, %r5, 1, 31, -1; {TELL}"""
+    given, found = arrays()
+    run(body, given, found, threads=64)
+    squares = np.minimum(np.arange(64) % 32 + 1, 31) + np.arange(64) // 32 * 32
+    assert found.tolist() == (squares.astype(int) ** 2).tolist()
+
+
+SHUFFLES = {
+    "up.b32 %r5|%p2, %r0, 3, 0": [i - 3 if i >= 3 else i for i in range(32)],
+    "down.b32 %r5|%p2, %r0, 3, 31": [i + 3 if i < 29 else i for i in range(32)],
+    "bfly.b32 %r5|%p2, %r0, 5, 31": [i ^ 5 for i in range(32)],
+    "idx.b32 %r5, %r0, 7, 31": [7] * 32,
+    "up.b32 %r5|%p2, %r0, 1, 0x1800": [i - 1 if i % 8 else i for i in range(32)],  # in eights
+}
+
+
+@pytest.mark.parametrize("text", SHUFFLES)
+def test_shuffles(text):
+    given, found = arrays(32)
+    run(f"shfl.sync.{text}, -1; {TELL}", given, found)
+    assert found.tolist() == SHUFFLES[text]
+
+
+def test_a_vote_and_a_barrier_that_asks():
+    given, found = arrays()
+    run(f"setp.eq.s32 %p1, %r0, 37; vote.sync.ballot.b32 %r5, %p1, -1; {TELL}", given, found, threads=64)
+    assert found.tolist() == [0] * 32 + [1 << 5] * 32
+    run(
+        f"setp.eq.s32 %p1, %r0, 37; bar.red.or.pred %p2, 0, %p1; selp.u32 %r5, 1, 2, %p2; {TELL}",
+        given,
+        found,
+        threads=64,
+    )
+    assert found.tolist() == [1] * 64
+
+
+def test_atomics_of_one_instruction_happen_one_after_the_other():
+    given, found = arrays()
+    run(
+        "and.b32 %r6, %r0, 1; mul.wide.u32 %l5, %r6, 4; add.s64 %l5, %l0, %l5;"
+        f"atom.global.add.u32 %r5, [%l5], %r0; {TELL}",
+        given,
+        found,
+    )
+    odd = np.arange(1, 32, 2)
+    assert given[:2].tolist() == [int(sum(range(0, 32, 2))), int(odd.sum()) + 1] and len({*found[odd]}) == 16
+    run("shl.b32 %r6, 1, %r0; atom.global.or.b32 %r5, [%l0], %r6;", given, found)
+    assert given[0] == 2**32 - 1
+
+
+COUNTED = {  # code: sectors of a warp, bytes moved
+    "ld.global.u32 %r5, [%l2];": (4, 128),
+    "ld.global.u32 %r5, [%l0];": (1, 32),
+    "ld.global.u32 %r5, [%l2]; ld.global.u32 %r5, [%l2];": (8, 128),
+    "ld.global.u32 %r5, [%l2]; st.global.u32 [%l2], %r5;": (8, 256),
+    "mul.wide.u32 %l5, %r0, 16; add.s64 %l5, %l0, %l5; ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%l5];": (16, 512),
+    "mul.wide.u32 %l5, %r0, 64; add.s64 %l5, %l0, %l5; ld.global.u32 %r4, [%l5];": (32, 1024),
+}
+
+
+@pytest.mark.parametrize("body", COUNTED)
+def test_sectors(body):
+    counts = run(body, *arrays(1024))
+    assert (counts.sectors, counts.moved()) == COUNTED[body]
+
+
+@pytest.mark.parametrize(
+    ("stride", "kind", "conflicts"), [(4, "u32", 0), (8, "u32", 1), (128, "u32", 31), (8, "u64", 0), (16, "u64", 1)]
+)
+def test_bank_conflicts(stride, kind, conflicts):
+    register = "%l5" if kind == "u64" else "%r0"
+    body = f".shared .align 8 .b8 s[4096]; --- mul.wide.u32 %l5, %r0, {stride}; mov.u64 %l6, s; add.s64 %l6, %l5, %l6;"
+    counts = run(f"{body} st.shared.{kind} [%l6], {register};", *arrays())
+    assert counts.bank_conflicts == conflicts * (2 if kind == "u64" else 1)
+
+
+def test_instructions_are_counted_by_warps():
+    counts = run(f"setp.lt.s32 %p1, %r0, 32; @%p1 bra $end; {LOOK} $end:", *arrays(), threads=64)
+    assert (counts.instructions["bra"], counts.instructions["ld"], counts.instructions["ret"]) == (2, 2 * 2 + 1, 2)
