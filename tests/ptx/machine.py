@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from .instructions import execute, source, target
-from .memory import Fault, Lanes, Space, bank_conflicts, sectors
+from .memory import Fault, Lanes, Missing, Space, bank_conflicts, sectors
 from .text import Address, Instruction, Kernel
 
 NOWHERE = 1 << 30
@@ -72,6 +72,7 @@ class Machine:
         self.register("%laneid")[:] = np.arange(self.size) % 32
         self.pc = np.zeros(self.size, np.int64)
         self.alive, self.waiting = np.zeros(self.size, bool), np.full(self.size, -1)
+        self.held = np.zeros(self.size, bool)
         self.resting, self.turns, self.ahead = np.zeros(self.size // 32, np.int64), 0, (0, 0)
         self.code = [None if one.parts[0] in CONTROL else execute(one, self) for one in kernel.code]
         self.ends = set(kernel.labels.values())
@@ -151,9 +152,10 @@ class Machine:
         active[lanes] = True
         words = np.packbits(np.stack([active, self.alive]), axis=1, bitorder="little").view(np.uint32)
         here, there = words[0][lanes >> 5], words[1][lanes >> 5]
-        wrong = (masks & there & ~here != 0) | (masks >> (lanes & 31).astype(np.uint32) & 1 == 0)
-        if wrong.any():
-            raise Fault(f"lanes of the mask {masks[wrong][0]:#x} do not take part: {self.name_of(lanes[wrong][0])}")
+        if (wrong := masks >> (lanes & 31).astype(np.uint32) & 1 == 0).any():
+            raise Fault(f"is not of its mask {masks[wrong][0]:#x}: {self.name_of(lanes[wrong][0])}")
+        if (wrong := masks & there & ~here != 0).any():
+            raise Missing(lanes[wrong])
         return active
 
     def name_of(self, lane: int) -> str:
@@ -173,10 +175,20 @@ class Machine:
                     lanes, here = self._turn()
                     while not self._step(here, lanes):
                         here += 1
+                except Missing as missing:
+                    self.pc[lanes] = here
+                    self._hold(here, lanes, missing.args[0])
                 except Fault as error:
                     text = self.kernel.code[here].text
                     raise Fault(f"{self.kernel.name}: {error}\n    {here}: {text}") from error
         return self.counts
+
+    def _hold(self, here: int, lanes: np.ndarray, incomplete: np.ndarray) -> None:
+        """Let lanes wait for others of their warps, unless more of these are here by now."""
+        arrived = self.alive & (self.waiting < 0) & (self.pc == here)
+        more = arrived.reshape(-1, 32).sum(axis=1) > np.bincount(lanes >> 5, minlength=self.size // 32)
+        self.held[incomplete] = True
+        self.held &= ~(arrived & more.repeat(32))
 
     def _begin(self, slot: int) -> None:
         """Let the next block begin in the place of one that is done."""
@@ -196,11 +208,11 @@ class Machine:
         self.turns += 1
         if self.turns > TURNS:
             raise Fault("does not end")
-        ready = self.alive & (self.waiting < 0)
+        ready = self.alive & (self.waiting < 0) & ~self.held
         lowest = np.where(ready, self.pc, NOWHERE).reshape(-1, 32).min(axis=1)
         able = lowest < NOWHERE
         if not able.any():
-            raise Fault("waits at a barrier for ever")
+            raise Fault(f"lanes of a mask do not take part: {self.name_of(self.held.argmax())} waits for ever")
         awake = able & (self.resting <= self.turns)
         able = awake if awake.any() else able
         until, favoured = self.ahead
@@ -240,6 +252,8 @@ class Machine:
     def _return(self, one: Instruction, here: int, lanes: np.ndarray) -> None:
         self.pc[lanes] = here + 1
         self.alive[self._taken(one, lanes)] = False
+        self.held.reshape(-1, 32)[lanes >> 5] = False  # who has left is not waited for
+        self._check_barrier(lanes)
         for slot in np.unique(lanes // self.block_threads).tolist():
             if not self.alive[slot * self.block_threads : (slot + 1) * self.block_threads].any():
                 self._begin(slot)
@@ -254,14 +268,18 @@ class Machine:
         lanes = self._taken(one, lanes)
         if one.parts not in (("bar", "sync"), ("bar", "red", "or", "pred")) or "0" not in one.operands:
             raise Fault("does not know the barrier")
-        arrived = np.zeros(self.size, bool)
-        arrived[lanes] = True
-        missing = self.alive & ~arrived & np.isin(np.arange(self.size) >> 5, lanes >> 5)
-        if missing.any():
-            raise Fault(f"a barrier in divergent code: {self.name_of(np.flatnonzero(missing)[0])} is not there")
         self.waiting[lanes] = here
+        self._check_barrier(lanes)
         for slot in np.unique(lanes // self.block_threads).tolist():
             self._release(slot)
+
+    def _check_barrier(self, lanes: np.ndarray) -> None:
+        """Check that no lane waits at a barrier while another one of its warp has left."""
+        warps = np.unique(lanes >> 5)
+        waits, left = (self.waiting >= 0).reshape(-1, 32)[warps], ~self.alive.reshape(-1, 32)[warps]
+        if (wrong := waits.any(axis=1) & left.any(axis=1)).any():
+            where = 32 * warps[wrong][0] + int(left[wrong][0].argmax())
+            raise Fault(f"a barrier in divergent code: {self.name_of(where)} has left")
 
     def _release(self, slot: int) -> None:
         """Let the threads of a block go on if all of them have come to the barrier."""

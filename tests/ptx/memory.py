@@ -23,6 +23,10 @@ class Fault(AssertionError):
     """A kernel did what it must not do, or what this does not know."""
 
 
+class Missing(Fault):
+    """Some lanes are to execute an instruction with others that are not there yet."""
+
+
 class Lanes(NamedTuple):
     """Threads that execute an instruction together: ``(lanes,)`` each."""
 

@@ -37,11 +37,14 @@ FAULTS = {
     "wait at different barriers": (
         "setp.lt.s32 %p1, %r0, 32; @%p1 bra $half; bar.sync 0; bra $end; $half: bar.sync 0; $end:"
     ),
-    "lanes of the mask 0xffffffff do not take part": (
+    "lanes of a mask do not take part": (
+        f"{EVEN} @%p1 bra $half; shfl.sync.bfly.b32 %r5|%p2, %r0, 1, 31, -1; $half: bar.sync 0;"
+    ),
+    "takes from a lane that does not take part: thread 1": (
         f"{EVEN} @%p1 bra $half; shfl.sync.bfly.b32 %r5|%p2, %r0, 1, 31, -1; $half:"
     ),
-    "lanes of the mask 0x1 do not take part": "vote.sync.ballot.b32 %r5, %p1, 1;",
-    "takes from a lane that does not take part": (
+    "is not of its mask 0x1": "vote.sync.ballot.b32 %r5, %p1, 1;",
+    "takes from a lane that does not take part: thread 0": (
         f"{EVEN} @!%p1 bra $half; shfl.sync.idx.b32 %r5|%p2, %r0, 1, 31, 0x55555555; $half:"
     ),
     "does not end": "$again: bra $again;",
@@ -52,6 +55,10 @@ SOUND = {
     f"st.shared.u32 [%l7], %r5; {TELL}",
     "atomics alone": "atom.global.add.u32 %r5, [%l0], 1; ld.volatile.global.u32 %r6, [%l0];",
     "a barrier for all": "bar.sync 0;",
+    "lanes that come later, from behind": (
+        f"bra $start; $back: vote.sync.ballot.b32 %r5, %p1, -1; bar.sync 0; {TELL} bra $end;"
+        f"$start: {EVEN} @%p1 bra $back; add.u32 %r6, %r6, 1; bra $back; $end:"
+    ),
     "some lanes have left": f"{EVEN} @%p1 bra $half; ret; $half: vote.sync.ballot.b32 %r5, %p1, -1; {TELL}",
     "half of the lanes": f"{EVEN} @!%p1 bra $half; shfl.sync.idx.b32 %r5|%p2, %r0, 2, 31, 0x55555555; $half:",
 }
@@ -127,6 +134,16 @@ def test_lanes_that_part_meet_again():
     run(body, given, found, threads=64)
     squares = np.minimum(np.arange(64) % 32 + 1, 31) + np.arange(64) // 32 * 32
     assert found.tolist() == (squares.astype(int) ** 2).tolist()
+
+
+def test_registers_of_an_inner_scope_are_others():
+    given, found = arrays(32)
+    run(
+        f"mov.u32 %r5, 3; {{ .reg .b32 %r5; mov.u32 %r5, 4; mov.u32 %r6, %r5; }} add.u32 %r5, %r5, %r6; {TELL}",
+        given,
+        found,
+    )
+    assert set(found) == {7}
 
 
 SHUFFLES = {

@@ -43,6 +43,7 @@ DECLARED = re.compile(
     r"(\[(\d*)\])?(?:\s*=\s*([-\w]+))?\s*"
 )
 ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\((.*?)\)(.*?)\{", re.DOTALL)
+SCOPE = re.compile(r"\{(\s*\.reg(?:[^{}]|\{[^{}]*\})*)\}")
 OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s|]+")
 
 
@@ -90,12 +91,11 @@ def kernel(name: str, entry: re.Match, body: str, variables: dict[str, Variable]
         parameters[parameter] = width_of(kind) // 8
     most = re.search(r"\.maxntid\s+(\d+)", entry[3])
     registers, code, labels, known = {}, [], {}, dict(variables)
-    # A bracket on a line of its own begins or ends a scope; others belong to vectors
-    for statement in re.sub(r"(?m)^\s*[{}]|\}\s*$", "", body).replace("\n", " ").split(";"):
+    for statement in SCOPE.sub(renamed, body[:-1]).split(";"):
         while label := re.match(r"\s*([\w$]+):", statement):
             labels[label[1]] = len(code)
             statement = statement[label.end() :]
-        statement = statement.strip(" \t")
+        statement = statement.strip()
         if statement.startswith(".reg"):
             _, kind, *names = statement.split(maxsplit=2)
             for own in names[0].split(","):
@@ -107,6 +107,12 @@ def kernel(name: str, entry: re.Match, body: str, variables: dict[str, Variable]
     used = " ".join(one.text for one in code)
     own = {name: variable for name, variable in known.items() if re.search(rf"(?<![\w$]){re.escape(name)}\b", used)}
     return Kernel(name, most and int(most[1]), parameters, registers, own, tuple(code), labels)
+
+
+def renamed(scope: re.Match) -> str:
+    """Give the registers of an inner scope names of their own."""
+    names = "|".join(re.findall(r"\.reg\s+\.\w+\s+(%\w+)", scope[1]))
+    return re.sub(rf"({names})\b", rf"\1_{scope.start()}", scope[1])
 
 
 def instruction(text: str) -> Instruction:
