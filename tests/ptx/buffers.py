@@ -8,7 +8,8 @@ from .machine import Counts, Machine, narrowest
 from .memory import Space
 from .text import Kernel
 
-BASE, PAGE = 0x7_0000_0000, 512  # CuPy aligns what it allocates to so many bytes
+BASE = 0x7_0000_0000
+PAGE, GAP = 512, 1 << 15  # bytes: to these CuPy aligns what it allocates; between two arrays at least
 
 
 class Buffers:
@@ -18,12 +19,12 @@ class Buffers:
         self, kernel: Kernel, arrays: list[np.ndarray], defined: list[np.ndarray | None] | None = None
     ) -> None:
         """``defined`` says of each array which of its bytes were written ``(nbytes,)``; None for all."""
-        self.arrays, self.places, owners, end = arrays, [], {}, PAGE
+        self.arrays, self.places, owners, end = arrays, [], {}, GAP
         for array in arrays:
             low, size = owner_of(array).ctypes.data, owner_of(array).nbytes
             if low not in owners:
                 owners[low] = end
-                end += -(-size // PAGE) * PAGE + PAGE
+                end += -(-size // PAGE) * PAGE + GAP
             self.places.append(owners[low] + array.ctypes.data - low)
         cell = narrowest(kernel, "global")
         data, inside, known = np.zeros(end, np.uint8), np.zeros(end, bool), np.zeros(end, bool)

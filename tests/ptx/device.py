@@ -10,7 +10,7 @@ import numpy as np
 
 from ..fakes import fake_cuda
 from .buffers import Buffers
-from .nvrtc import ADDED, nvrtc, ptx_of
+from .nvrtc import ADDED, nvrtc, ptx_of, version
 from .text import Kernel, module
 
 TARGET = "-arch=compute_90"
@@ -53,5 +53,5 @@ def install(monkeypatch):
     RECORD.clear()
     monkeypatch.setattr(found.cupy, "RawModule", RawModule)
     monkeypatch.setattr(found.cupy.cuda, "compiler", SimpleNamespace(compile_using_nvrtc=compile_using_nvrtc))
-    monkeypatch.setattr(found.cupy.cuda, "nvrtc", SimpleNamespace(getVersion=lambda: (nvrtc()._name, TARGET)))
+    monkeypatch.setattr(found.cupy.cuda, "nvrtc", SimpleNamespace(getVersion=lambda: (version(nvrtc()), TARGET)))
     return found

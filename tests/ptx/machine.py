@@ -25,6 +25,7 @@ TURNS = 1 << 20  # of a launch, at most
 class Counts:
     """What a launch took: of warps, not of threads."""
 
+    name: str = ""  # of the kernel
     instructions: Counter[str] = field(default_factory=Counter)
     sectors: int = 0  # of 32 bytes that an instruction of a warp touches in global memory
     bank_conflicts: int = 0
@@ -56,7 +57,7 @@ class Machine:
     ) -> None:
         if threads % 32 or threads > (kernel.threads or threads) or len(arguments) != len(kernel.parameters):
             raise Fault(f"{kernel.name} takes {kernel.threads} threads and {list(kernel.parameters)}")
-        self.kernel, self.random, self.counts = kernel, Random(seed), Counts()
+        self.kernel, self.random, self.counts = kernel, Random(seed), Counts(kernel.name)
         self.slots = min(resident, blocks)
         self.block_threads, self.size = threads, self.slots * threads
         self.pending = list(range(blocks))
@@ -159,7 +160,7 @@ class Machine:
         return active
 
     def name_of(self, lane: int) -> str:
-        block, thread = divmod(int(self.threads[lane]), self.block_threads)
+        block, thread = divmod(int(self.threads[lane]) - 1, self.block_threads)
         return f"thread {thread} of block {block}"
 
     # Turns
@@ -197,7 +198,7 @@ class Machine:
         own = slice(slot * self.block_threads, (slot + 1) * self.block_threads)
         block = self.pending.pop()
         self.register("%ctaid.x")[own] = block
-        self.threads[own] = block * self.block_threads + np.arange(self.block_threads)
+        self.threads[own] = block * self.block_threads + np.arange(self.block_threads) + 1
         self.moments[own] = block << BLOCK
         self.pc[own], self.alive[own] = 0, True
         self.shared.clear(slot * self.shared_size, (slot + 1) * self.shared_size)

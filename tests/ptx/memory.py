@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-NOBODY, SEVERAL = -1, -2  # for the number of a thread
+NOBODY, SEVERAL = 0, -1  # for the number of a thread
 ANYWHERE = -1 << 32  # the moment of threads of several blocks
 WEAK_READ, STRONG_READ, WEAK_WRITE, STRONG_WRITE = range(4)
 # Accesses that are a race with each kind; strong ones, of atomics and volatile, are none among themselves
@@ -30,7 +30,7 @@ class Missing(Fault):
 class Lanes(NamedTuple):
     """Threads that execute an instruction together: ``(lanes,)`` each."""
 
-    threads: np.ndarray  # their numbers in the grid, int64
+    threads: np.ndarray  # their numbers in the grid from 1 on, int64
     moments: np.ndarray  # block << 32 | barriers passed; of one block they are in order
 
 
@@ -40,7 +40,7 @@ class Space:
     def __init__(self, data: np.ndarray, cell: int, defined: np.ndarray, inside: np.ndarray) -> None:
         self.data, self.cell, self.defined, self.inside = data, cell, defined, inside
         cells = len(defined)
-        self.who = np.full((4, cells), NOBODY, np.int64)
+        self.who = np.zeros((4, cells), np.int64)  # of each kind of access
         self.when = np.zeros((4, cells), np.int64)
 
     def clear(self, first: int, end: int) -> None:
@@ -112,7 +112,7 @@ class Space:
             race = (who != NOBODY) & (who != threads) & ~before(when, moments)
             if race.any():
                 last = who[race][0]
-                name = f"thread {last}" if last >= 0 else "others"
+                name = f"thread {last - 1}" if last > 0 else "others"
                 where = self.first(race, cells, threads)
                 raise Fault(f"a race: {name} {VERBS[other]} what this {VERBS[kind]}, {where}")
         who, when = self.who[kind, cells], self.when[kind, cells]
@@ -128,7 +128,7 @@ class Space:
             self.when[kind, cells[apart]] = ANYWHERE
 
     def first(self, wrong: np.ndarray, cells: np.ndarray, threads: np.ndarray, cell: int = 0) -> str:
-        return f"thread {threads[wrong][0]} at byte {cells[wrong][0] * (cell or self.cell):#x}"
+        return f"thread {threads[wrong][0] - 1} at byte {cells[wrong][0] * (cell or self.cell):#x}"
 
 
 def before(when: np.ndarray, moments: np.ndarray) -> np.ndarray:

@@ -38,6 +38,12 @@ def architectures(library: ctypes.CDLL) -> set[int]:
     return set(found)
 
 
+def version(library: ctypes.CDLL) -> tuple[int, int]:
+    numbers = ctypes.c_int(), ctypes.c_int()
+    assert library.nvrtcVersion(*map(ctypes.byref, numbers)) == 0
+    return numbers[0].value, numbers[1].value
+
+
 def text_of(program: ctypes.c_void_p, size_of, read) -> str:
     """Return a text that NVRTC has of a program."""
     size = ctypes.c_size_t()
