@@ -25,7 +25,7 @@ TURNS = 1 << 20  # of a launch, at most
 class Counts:
     """What a launch took: of warps, not of threads."""
 
-    name: str = ""  # of the kernel
+    kernel: Kernel
     instructions: Counter[str] = field(default_factory=Counter)
     sectors: int = 0  # of 32 bytes that an instruction of a warp touches in global memory
     bank_conflicts: int = 0
@@ -57,7 +57,7 @@ class Machine:
     ) -> None:
         if threads % 32 or threads > (kernel.threads or threads) or len(arguments) != len(kernel.parameters):
             raise Fault(f"{kernel.name} takes {kernel.threads} threads and {list(kernel.parameters)}")
-        self.kernel, self.random, self.counts = kernel, Random(seed), Counts(kernel.name)
+        self.kernel, self.random, self.counts = kernel, Random(seed), Counts(kernel)
         self.slots = min(resident, blocks)
         self.block_threads, self.size = threads, self.slots * threads
         self.pending = list(range(blocks))

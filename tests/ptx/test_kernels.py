@@ -18,6 +18,7 @@ from ..fakes import fake_cuda
 from ..fakes.fake_array import install, select_rows
 from ..kernels.on_cuda import put
 from . import device
+from .text import module
 
 TILE = 8192  # entries of a selection's block; half as many of float64
 LENGTHS = [0, 1, 31, 32, 33, TILE // 2 - 1, TILE // 2, TILE // 2 + 1, TILE - 1, TILE, TILE + 1, 20_011]
@@ -167,6 +168,7 @@ def test_selections_of_any_length_from_any_address(function, kind, n, start, mon
     check(monkeypatch, function, kind, n, start)
 
 
+@pytest.mark.full("every one is run below")
 @pytest.mark.thin(1)
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("function", [passes, pairs, votes, codes, rows])
@@ -176,13 +178,29 @@ def test_other_kernels(function, kind, n, start, monkeypatch):
     check(monkeypatch, function, kind, n, start)
 
 
+def fusible(kernel):
+    """Sums of products of which the device's assembler may round the sum alone, unlike the host."""
+    loose = [one for one in kernel.code if len(one.parts) == 2 and one.parts[1] in ("f32", "f64")]
+    products = {one.operands[0] for one in loose if one.parts[0] == "mul"}
+    return [one.text for one in loose if one.parts[0] in ("add", "sub") and products & set(one.operands[1:])]
+
+
+def test_what_may_be_fused():
+    code = "{} add.f32 %f3, %f2, %f1; ret;"
+    for product, count in (("mul.f32 %f2, %f1, %f1;", 1), ("mul.rn.f32 %f2, %f1, %f1;", 0)):
+        kernel = module(f".visible .entry k() {{ .reg .f32 %f<4>; {code.format(product)} }}")["k"]
+        assert len(fusible(kernel)) == count
+
+
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full("another order"))])
 def test_every_kernel_is_run(interpreted, monkeypatch, seed):
-    """In an order of blocks that the seed draws."""
+    """In an order of blocks that the seed draws; what its instructions give does not depend on the assembler."""
     monkeypatch.setattr(fake_cuda, "SEED", seed)
     for function in (selected, accumulated, added, passes, pairs, votes, codes, rows):
         function(interpreted, partial(put, interpreted), "float32", 8, 1)
     assert np.isfinite(interpreted.moments(put(interpreted, numbers("float32", 8)), 0)).all()
     sources = [re.sub(r"__launch_bounds__\(\w+\)", "", file.read_text()) for file in SOURCES.glob("*.cu")]
     names = {name for text in sources for name in re.findall(r"__global__\s+void\s+(\w+)\s*\(", text)}
-    assert len(names) > 30 and {launch.name for launch in device.RECORD} == names
+    assert len(names) > 30 and {launch.kernel.name for launch in device.RECORD} == names
+    for kernel in {launch.kernel.name: launch.kernel for launch in device.RECORD}.values():
+        assert not fusible(kernel) and (kernel.name == "moments" or all(one.parts[0] != "fma" for one in kernel.code))
