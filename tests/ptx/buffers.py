@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..fakes.fake_device import memory_of
 from .machine import Counts, Machine, narrowest
 from .memory import Space
 from .text import Kernel
@@ -21,7 +22,7 @@ class Buffers:
         """``defined`` says of each array which of its bytes were written ``(nbytes,)``; None for all."""
         self.arrays, self.places, owners, end = arrays, [], {}, GAP
         for array in arrays:
-            low, size = owner_of(array).ctypes.data, owner_of(array).nbytes
+            low, size = memory_of(array).ctypes.data, memory_of(array).nbytes
             if low not in owners:
                 owners[low] = end
                 end += -(-size // PAGE) * PAGE + GAP
@@ -32,9 +33,7 @@ class Buffers:
             own = slice(place, place + array.nbytes)
             data[own], inside[own] = bytes_of(array), True
             known[own] |= True if defined is None or defined[i] is None else defined[i]
-        self.space = Space(
-            data, cell, known[: end // cell * cell].reshape(-1, cell).all(axis=1), inside.reshape(-1, cell).all(axis=1)
-        )
+        self.space = Space(data, cell, *(of_bytes.reshape(-1, cell).all(axis=1) for of_bytes in (known, inside)))
         self.kernel = kernel
 
     def launch(self, arguments: list[int | np.ndarray], blocks: int, threads: int, **options) -> Counts:
@@ -45,17 +44,6 @@ class Buffers:
         for array, place in zip(self.arrays, self.places, strict=True):
             bytes_of(array)[:] = self.space.data[place : place + array.nbytes]
         return counts
-
-    def defined(self, which: int) -> np.ndarray:
-        """Return which bytes of an array are written by now."""
-        place = self.places[which]
-        return self.space.defined.repeat(self.space.cell)[place : place + self.arrays[which].nbytes]
-
-
-def owner_of(array: np.ndarray) -> np.ndarray:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
 
 
 def bytes_of(array: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 Run = Callable[[np.ndarray], None]
-IDLE = {"membar", "fence"}  # threads see each other's accesses in the order in which they are executed
+IDLE = {"membar"}  # threads see each other's accesses in the order in which they are executed
 
 
 def execute(one: Instruction, machine: Machine) -> Run:
@@ -130,7 +130,7 @@ def packed(operands: tuple, machine: Machine) -> Run:
 
         return run
     kind = f"b{machine.bits(given) // len(into)}"
-    parts, targets = machine.register(given).view(TYPES[kind]).reshape(-1, len(into)), []
+    parts = machine.register(given).view(TYPES[kind]).reshape(-1, len(into))
     targets = [target(part, kind, machine) for part in into]
 
     def run_apart(lanes: np.ndarray) -> None:
@@ -180,8 +180,7 @@ def access(one: Instruction, machine: Machine) -> Run:
         value = np.array([constant], bits).view(TYPES[kind])
         return lambda lanes: into(lanes, value)
     volatile = name == "atom" or "volatile" in rest
-    rest = [part for part in rest if part not in ("volatile", "relaxed", "gpu")]
-    space, many = rest[0], rest[1:]
+    space, *many = [part for part in rest if part != "volatile"]
     place = machine.place(one.operands[name != "st"], space, name)
     if name == "atom":
         into, given = target(one.operands[0], kind, machine), source(one.operands[2], kind, machine)

@@ -17,7 +17,7 @@ from .text import Address, Instruction, Kernel
 NOWHERE = 1 << 30
 GAP = 128  # bytes between variables in shared memory
 BLOCK = 32  # bits before the number of a block in a moment
-SPECIAL = {"%tid.x", "%ctaid.x", "%ntid.x", "%nctaid.x", "%laneid"}
+SPECIAL = {"%tid.x", "%ctaid.x", "%ntid.x", "%nctaid.x"}
 TURNS = 1 << 20  # of a launch, at most
 
 
@@ -63,14 +63,13 @@ class Machine:
         self.pending = list(range(blocks))
         self.random.shuffle(self.pending)
         self.registers: dict[str, np.ndarray] = {}
-        self.constants = dict(zip(kernel.parameters, arguments, strict=True)) | {"WARP_SZ": 32}
+        self.constants = dict(zip(kernel.parameters, arguments, strict=True))
         self.memory, self.base = memory, base
         self.shared, self.shared_size = self._lay_out("shared", self.slots, shared_bytes)
         self.local, self.local_size = self._lay_out("local", self.size)
         self.threads, self.moments = np.zeros(self.size, np.int64), np.zeros(self.size, np.int64)
         self.register("%ntid.x")[:], self.register("%nctaid.x")[:] = threads, blocks
         self.register("%tid.x")[:] = np.arange(self.size) % threads
-        self.register("%laneid")[:] = np.arange(self.size) % 32
         self.pc = np.zeros(self.size, np.int64)
         self.alive, self.waiting = np.zeros(self.size, bool), np.full(self.size, -1)
         self.held = np.zeros(self.size, bool)
@@ -304,7 +303,6 @@ class Machine:
 CONTROL = {
     "bra": Machine._branch,
     "ret": Machine._return,
-    "exit": Machine._return,
     "nanosleep": Machine._rest,
     "bar": Machine._wait,
 }

@@ -23,9 +23,7 @@ class Instruction(NamedTuple):
 
 class Variable(NamedTuple):
     space: str  # "shared", "local" or "global"
-    align: int
     size: int  # bytes; 0 for shared memory whose size the launch tells
-    start: str | None = None  # its value, of one word
 
 
 class Kernel(NamedTuple):
@@ -39,8 +37,8 @@ class Kernel(NamedTuple):
 
 
 DECLARED = re.compile(
-    r"(?:\.(?:extern|visible)\s+)*\.(shared|local|global)\s+\.align\s+(\d+)\s+\.([busf])(\d+)\s+([\w$]+)"
-    r"(\[(\d*)\])?(?:\s*=\s*([-\w]+))?\s*"
+    r"(?:\.(?:extern|visible)\s+)*\.(shared|local|global)\s+\.align\s+\d+\s+\.[busf](\d+)\s+([\w$]+)"
+    r"(\[(\d*)\])?"
 )
 ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\((.*?)\)(.*?)\{", re.DOTALL)
 SCOPE = re.compile(r"\{(\s*\.reg(?:[^{}]|\{[^{}]*\})*)\}")
@@ -79,9 +77,8 @@ def declare(statement: str, variables: dict[str, Variable]) -> bool:
     found = DECLARED.search(statement)
     if found is None:
         return False
-    space, align, _, bits, name, array, count, start = found.groups()
-    size = int(bits) // 8 * (int(count or 0) if array else 1)
-    variables[name] = Variable(space, int(align), size, start)
+    space, bits, name, array, count = found.groups()
+    variables[name] = Variable(space, int(bits) // 8 * (int(count or 0) if array else 1))
     return True
 
 
