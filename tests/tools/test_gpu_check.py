@@ -6,21 +6,58 @@ import json
 import os
 import sys
 import time
-from argparse import Namespace
 
+import numpy as np
 import pytest
 
 from sparse_mpi import Layout, World, kernels
 from sparse_mpi.tools.cli import gpu_check, main
 from sparse_mpi.tools.cli.bench_allreduce import _compared
-from sparse_mpi.tools.cli.gpu_check import Outcome, Stage, page, stages, tried, verdicts
+from sparse_mpi.tools.cli.gpu_check import MARGIN, Outcome, Stage, merged, page, remaining, stages, tried
+from sparse_mpi.tools.cli.gpu_verdicts import verdicts
+from sparse_mpi.tools.launch.find import LaunchError
 
+from .. import gpu
 from ..fakes.fake_array import WholeArrays
-from ..launch import needs_mpi
+from ..launch import ROOT, launch, needs_mpi
+
+JOBS = {"allreduce", "agree", "train", "throughput", "timeline"}  # the stages, up to a dash, that start ranks
+FACTS = {"pretended": False, "gpu": "NVIDIA H100 80GB HBM3", "source": "abc", "versions": {"cupy": "14"}}
+FACTS |= {"mpi": {"library": "Open MPI v5", "launcher": "mpiexec"}}
 
 
-def python(code, seconds=20.0, needs=""):
-    return Stage("one", seconds, (sys.executable, "-c", code), needs)
+def python(code, seconds=20.0, needs="", name="one", mpi=False):
+    return Stage(name, seconds / MARGIN, "all of it", (sys.executable, "-c", code), needs, mpi)
+
+
+def record(date, *rows, measured=None, **facts):
+    """The record of one call with stages ``(name, state)``."""
+    made = [Outcome(name, state, 1.0, f"said {date}", "python", date)._asdict() for name, state in rows]
+    return {"calls": [FACTS | {"date": date} | facts], "stages": made, "measured": measured or {}}
+
+
+def states(one):
+    return {stage["name"]: (stage["state"], stage["call"]) for stage in one["stages"]}
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Three stages of a second by their estimates, the second of which fails once and the third needs an MPI."""
+    monkeypatch.setattr(gpu_check, "hardware", lambda: None)
+    monkeypatch.setattr(gpu_check, "found_mpi", lambda environment: {"library": "Open MPI v5", "launcher": "mpiexec"})
+    flaky = "import pathlib; p = pathlib.Path('{out}/been'); p.exists() or p.touch() or exit('no')"
+    note = "import pathlib; pathlib.Path('{out}/a.json').write_text('[1]')"
+
+    def found(out, pretend):
+        codes = {"a": note, "b": flaky, "c": "print('well')"}
+        return [python(code.format(out=out), 2, name=name, mpi=name == "c") for name, code in codes.items()]
+
+    monkeypatch.setattr(gpu_check, "stages", found)
+
+
+def check(out, *options):
+    status = main(["gpu-check", "--out", str(out), *options])
+    return status, json.loads((out / "gpu-check.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -45,10 +82,183 @@ def test_a_stage_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path)
     assert not (tmp_path / "late").exists()
 
 
-def test_all_stages_together_take_less_than_ten_minutes(tmp_path):
+def test_every_stage_states_its_estimate_and_may_take_twice_as_long(tmp_path):
+    """The basis is a sum of seconds, which is the estimate."""
     for pretend in (False, True):
         found = stages(tmp_path, pretend)
-        assert sum(stage.seconds for stage in found) <= 600 and len({stage.name for stage in found}) == len(found)
+        assert len({stage.name for stage in found}) == len(found)
+        for stage in found:
+            last = [part.split()[-1] for part in stage.basis.split(", ")]
+            counted = [float(word) for word in last if word.replace(".", "").isdigit()]
+            assert stage.limit == 2 * stage.estimate > 0 and counted, stage
+            if stage.name in ("doctor", "warm", "timeline", "throughput"):
+                assert sum(counted) == stage.estimate, stage
+        assert sum(stage.estimate for stage in found) <= 15 * 60
+
+
+def test_caches_are_filled_before_anything_with_several_ranks_and_the_sanitizer_watches_for_four_kinds_of_errors(
+    tmp_path,
+):
+    found = {stage.name: stage for stage in stages(tmp_path, False)}
+    assert list(found).index("warm") < min(list(found).index(name) for name in found if found[name].mpi)
+    for tool in ("memcheck", "racecheck", "synccheck"):
+        shown = found[tool].shown
+        assert (
+            f"--tool {tool} --report-api-errors no --error-exitcode 9" in shown and "--no-pools -m gpu tests/" in shown
+        )
+
+
+def test_stages_that_start_ranks_need_an_mpi(tmp_path):
+    for stage in stages(tmp_path, False):
+        assert (stage.name.split("-")[0] in JOBS) == (stage.command[2:3] == ("run",)), stage.name
+        assert stage.mpi == (stage.name == "doctor" or stage.command[2:3] == ("run",)), stage.name
+
+
+def test_the_tests_that_need_a_gpu_are_all_in_the_named_files():
+    """A folder is named where its fixtures bring the marker; of those that import a fixture, the file is."""
+    named = [ROOT / name for name in gpu.FILES]
+    marked = [file for file in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.gpu" in file.read_text()]
+    assert all(path.exists() for path in named) and len(marked) > 4
+    outside = [file for file in marked if not any(file.is_relative_to(path) for path in named)]
+    assert outside == [file for file in outside if file.name == "test_gpu_check.py"]
+
+
+def test_a_stage_is_not_begun_if_its_estimate_does_not_fit_into_the_budget(tmp_path):
+    outcome = tried(python("print('well')"), tmp_path, os.environ, left=9.0)
+    assert (outcome.state, outcome.seconds) == ("left", 0) and not (tmp_path / "one.txt").exists()
+    assert outcome.why == "estimated to take 10 s, of the budget 9 s are left; call again"
+    assert tried(python("print('well')"), tmp_path, os.environ, left=11.0).state == "passed"
+
+
+def test_no_stage_outlives_the_budget(tmp_path):
+    outcome = tried(python("import time; time.sleep(5)", seconds=1), tmp_path, os.environ, left=0.6)
+    assert outcome.state == "out of time" and outcome.seconds < 3
+
+
+def test_without_an_mpi_the_stages_that_need_one_are_skipped_by_name(tmp_path, three, monkeypatch, capsys):
+    def missing(environment):
+        raise LaunchError("mpi4py is not installed")
+
+    monkeypatch.setattr(gpu_check, "found_mpi", missing)
+    monkeypatch.delenv(gpu_check.VARIABLE, raising=False)
+    _, found = check(tmp_path, "--only", "a", "c")
+    assert [(row["name"], row["state"]) for row in found["stages"]] == [("a", "passed"), ("c", "skipped")]
+    assert found["stages"][1]["why"].startswith("needs an MPI: mpi4py is not installed; or set SPARSE_MPI_WHEELS")
+    assert "Skipped, so not shown: c." in capsys.readouterr().out
+
+
+def test_another_call_goes_on_with_what_has_not_passed(tmp_path, three, capsys):
+    """Within a budget of nothing all is left; then one fails; then only that one is run, and the records are one."""
+    status, first = check(tmp_path, "--budget", "0")
+    assert status == 0 and [row["state"] for row in first["stages"]] == ["left"] * 3
+    assert "Left for another call: a, b, c." in capsys.readouterr().out
+    status, second = check(tmp_path)
+    assert status == 1 and [row["state"] for row in second["stages"]] == ["passed", "failed", "passed"]
+    (tmp_path / "a.txt").unlink()
+    status, third = check(tmp_path)
+    assert status == 0 and [row["state"] for row in third["stages"]] == ["passed"] * 3
+    assert not (tmp_path / "a.txt").exists() and third["measured"] == {"a": [1]}
+    check(tmp_path, "--only", "a")
+    assert (tmp_path / "a.txt").exists()
+
+
+def test_record_and_page_are_whole_after_each_stage(tmp_path, three, monkeypatch):
+    seen, plain = [], gpu_check.tried
+
+    def look(stage, out, *rest):
+        text = (out / "gpu-check.md").read_text()
+        rows = json.loads((out / "gpu-check.json").read_text())["stages"]
+        assert all(f"| {row['name']} | {row['state']} |" in text for row in rows)
+        seen.append([row["name"] for row in rows])
+        return plain(stage, out, *rest)
+
+    monkeypatch.setattr(gpu_check, "tried", look)
+    check(tmp_path)
+    assert seen == [[], ["a"], ["a", "b"]] and not list(tmp_path.glob("*.part"))
+
+
+def test_a_plan_is_printed_and_nothing_is_run(tmp_path, three, capsys):
+    assert main(["gpu-check", "--plan", "--budget", "2", "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    assert not (tmp_path / "out").exists() and "nothing was run" in text
+    assert [line.split()[:3] for line in text.splitlines() if line[:2] in ("a ", "b ", "c ")] == [
+        ["a", "1", "2"], ["b", "1", "2"], ["c", "-", "-"],
+    ]  # fmt: skip
+    assert "left: does not fit into the budget" in text and "python -c print('well')" not in text
+
+
+def test_of_several_calls_the_last_trial_of_a_stage_counts_with_what_it_measured():
+    one = record(
+        "1", ("tests", "passed"), ("select", "passed"), ("agree-vgg16", "left"), measured={"select": 1, "tests": 1}
+    )
+    two = record("2", ("tests", "skipped"), ("select", "failed"), ("agree-vgg16", "skipped"))
+    both = merged([one, two])
+    assert states(both) == {"tests": ("passed", "1"), "select": ("failed", "2"), "agree-vgg16": ("skipped", "2")}
+    assert [call["date"] for call in both["calls"]] == ["1", "2"] and both["measured"] == {"tests": 1}
+    assert states(merged([two, one])) == states(both) == states(merged([both, one])), "in any order, and again"
+    text = page(both)
+    assert "Call 1, 1, sources abc: NVIDIA H100" in text and "| tests | passed | 1 |" in text
+    assert "| select | failed | 2 |" in text and "Skipped, so not shown: agree-vgg16." in text
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [({}, ["warm", "c"]), ({"source": "new"}, ["a", "warm", "c"]), ({"gpu": "NVIDIA H200"}, ["a", "warm", "c"])],
+)
+def test_what_has_passed_counts_for_the_same_sources_on_the_same_gpu(change, left):
+    found = [python("", name=name) for name in ("a", "warm", "c")]
+    before = record("1", ("a", "passed"), ("warm", "passed"), ("c", "failed"))
+    assert [stage.name for stage in remaining(found, before, FACTS | change, None)] == left
+    assert [stage.name for stage in remaining(found, before, FACTS | change, ["a"])] == ["a"]
+    done = record("1", ("a", "passed"), ("warm", "passed"), ("c", "passed"))
+    assert (remaining(found, done, FACTS | change, None) == []) == (not change)
+
+
+def test_records_of_other_folders_are_merged(tmp_path, three):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one" / "gpu-check.json").write_text(
+        json.dumps(record("1", ("select", "passed"), measured={"select": {"cases": []}}))
+    )
+    (tmp_path / "two" / "gpu-check.json").write_text(json.dumps(record("2", ("tests", "failed"))))
+    status, found = check(tmp_path / "out", "--merge", str(tmp_path / "one"), str(tmp_path / "two"), "--budget", "0")
+    expected = {"tests": ("failed", "2"), "select": ("passed", "1")}
+    assert status == 1 and expected.items() <= states(found).items() and found["measured"] == {"select": {"cases": []}}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{}", "must be a record of this command, of this release; name another --out"),
+        ("no json", "must be a record of this command"),
+        (
+            json.dumps(record("1", pretended=True)),
+            "is of a pretended GPU, and this call is of a real one; name another",
+        ),
+    ],
+)
+def test_another_record_is_not_overwritten(tmp_path, three, text, says):
+    (tmp_path / "gpu-check.json").write_text(text)
+    with pytest.raises(SystemExit, match=f"gpu-check: .*gpu-check.json {says}"):
+        check(tmp_path)
+    assert (tmp_path / "gpu-check.json").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("pass", 0), ("assert False", 1), ("pytest.skip('no device')", 1)],
+    ids=["passes", "fails", "skips"],
+)
+def test_tests_of_which_none_passed_have_failed(tmp_path, body, status):
+    """With a file beside it that cannot be imported, the others are still run, and it is a failure."""
+    (tmp_path / "test_one.py").write_text(f"import pytest\ndef test_one():\n    {body}\n")
+    command = ("-m", "tests.gpu", "--no-pools", "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path))
+    assert launch(None, *command).returncode == status
+    (tmp_path / "test_two.py").write_text("import nothing_of_this_name\n")
+    done = launch(None, *command)
+    assert done.returncode != 0 and "1 error" in done.stdout and ("1 passed" in done.stdout) == (status == 0), (
+        done.stdout
+    )
 
 
 def test_training_that_must_end_in_the_same_bits_again_is_deterministic(tmp_path):
@@ -57,12 +267,9 @@ def test_training_that_must_end_in_the_same_bits_again_is_deterministic(tmp_path
 
 
 def test_the_page_says_when_all_was_pretended():
-    facts = {"date": "today", "pretended": True, "gpu": None, "versions": {"python": "3", "cupy": None}}
-    facts["mpi"] = {"library": "Open MPI v5", "launcher": "mpiexec"}
-    text = page([Outcome("doctor", "passed", 1.25, "a | b", "python")], facts)
-    assert (
-        "Nothing here was run on a GPU" in text and "| doctor | passed | 1.2 | a / b |" in text and "cupy" not in text
-    )
+    text = page(record("today", ("doctor", "passed"), pretended=True, gpu=None, versions={"python": "3", "cupy": None}))
+    assert "Nothing here was run on a GPU" in text and "| doctor | passed | 1 | 1.0 | said today |" in text
+    assert "cupy" not in text.lower()
 
 
 def test_times_are_judged_on_large_vectors_and_four_ranks():
@@ -72,20 +279,23 @@ def test_times_are_judged_on_large_vectors_and_four_ranks():
     case = {"n": 133_500_000, "density": 0.01, "methods": {name: [ms / 1e3] * 6 for name, ms in methods.items()}}
     steps = {"dense": {"step": 2.0}, "oktopk": {"step": 1.0}, "elect": {"step": 4.0}}
     records = {"select": {"cases": [case, case | {"n": 14_728_266}]}, "allreduce-4": {"algorithms": steps}}
-    rows = [line.split("|")[2:4] for line in verdicts(records)[2:]]
-    assert [(found.strip(), good.strip()) for found, good in rows] == [
-        ("1.10 x", "yes"), ("1.32 x", "no"), ("11.1 x", "yes"), ("4.0 x", "no"), ("2.00 x as fast", "yes"),
-        ("0.50 x as fast", "no"),
+    rows = [[cell.strip() for cell in line.split("|")[2:5]] for line in verdicts(records, FACTS["gpu"])[2:]]
+    assert [(found, good) for found, _, good in rows] == [
+        ("4.500 ms, 1.10 x", "yes"), ("16.000 ms, 1.32 x", "no"), ("11.1 x", "yes"), ("4.0 x", "no"),
+        ("2.00 x as fast", "yes"), ("0.50 x as fast", "no"),
     ]  # fmt: skip
-    assert verdicts({}) == []
+    assert (
+        rows[0][1] == "4.080 ms: 4.08 bytes an element at the copy's 0.13 TB/s; 0.163 ms at the data sheet's 3.35 TB/s"
+    )
+    assert "data sheet" not in "".join(verdicts(records, "a GPU of another kind")) and verdicts({}) == []
 
 
 @pytest.mark.parametrize("name", ["topka", "dense-bf16"])
 def test_results_of_a_gpu_that_counts_wrong_are_found_out(device, monkeypatch, name):
-    args = Namespace(density=0.01, steps=2, seed=0)
+    gradients = np.random.default_rng(0).standard_normal((2, 2, 5000), np.float32)
 
     def compared():
-        return World(2).run(lambda comm: _compared(name, Layout.of(5000), args, comm))[0]
+        return World(2).run(lambda comm: _compared(name, Layout.of(5000), 0.01, gradients[comm.rank], comm))[0]
 
     assert compared() == {"laws": "hold", "apart": 0}
     monkeypatch.setattr(kernels, "device", Wrong)
@@ -120,10 +330,9 @@ class Wrong(WholeArrays):
 @pytest.mark.timeout(600)
 def test_without_a_gpu_the_stages_are_taken_on_a_pretended_one(tmp_path, only, capsys):
     status = main(["gpu-check", "--pretend", "--out", str(tmp_path), *(["--only", *only] if only else [])])
-    record = json.loads((tmp_path / "gpu-check.json").read_text())
-    states = {stage["name"]: stage["state"] for stage in record["stages"]}
-    assert status == 0 and set(states.values()) <= {"passed", "skipped"}, record["stages"]
-    assert set(only or {stage.name for stage in stages(tmp_path, True)}) == states.keys()
-    assert record["measured"]["allreduce-2"]["ranks"] == 2 and record["pretended"] is True
-    assert record["mpi"].keys() == {"library", "launcher"}
-    assert gpu_check.page([], record | {"versions": {}}).splitlines()[0] in capsys.readouterr().out
+    found = json.loads((tmp_path / "gpu-check.json").read_text())
+    assert status == 0 and {stage["state"] for stage in found["stages"]} <= {"passed", "skipped"}, found["stages"]
+    assert set(only or {stage.name for stage in stages(tmp_path, True)}) == states(found).keys()
+    assert found["measured"]["allreduce-2"]["ranks"] == 2 and found["calls"][0]["pretended"] is True
+    assert found["calls"][0]["mpi"].keys() == {"library", "launcher"}
+    assert page(found) in capsys.readouterr().out

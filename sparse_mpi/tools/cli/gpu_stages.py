@@ -1,0 +1,123 @@
+"""The stages of ``gpu-check``: what each runs, what it needs, and how long it should take."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from sparse_mpi.algorithms import ALGORITHMS
+
+ROOT = Path(__file__).parents[3]  # of a checkout, whose tests and programs some stages need
+LIBRARY = ("-m", "sparse_mpi")
+DEVICE = ("--device", "gpu")
+MARGIN = 2.0  # times its estimate that a stage may take: no GPU has confirmed one yet
+FEW = ("dense", "topka", "oktopk", "elect")  # algorithms that are compared on the largest model
+
+
+class Stage(NamedTuple):
+    """One thing to be shown."""
+
+    name: str
+    estimate: float  # seconds
+    basis: str  # what the estimate is the sum of
+    command: tuple[str, ...]
+    needs: str = ""  # what keeps it from being tried; "" if nothing does
+    mpi: bool = False  # it has nothing to show without an MPI
+
+    @property
+    def limit(self) -> float:
+        """Return the seconds that it may take."""
+        return MARGIN * self.estimate
+
+    @property
+    def shown(self) -> str:
+        """Return the command as one line, without paths of this machine."""
+        return " ".join(self.words).replace(sys.executable, "python").replace(f"{ROOT}/", "")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the command with its program."""
+        return (sys.executable, *self.command) if self.command[0] == "-m" else self.command
+
+
+def stages(out: Path, pretend: bool) -> list[Stage]:
+    """Return the stages, in their order; their results go to the folder ``out``."""
+    checkout = "" if (ROOT / "tests").is_dir() else "needs the checkout, with its tests and programs"
+    fakes, without = (("-m", "tests.fakes"), checkout) if pretend else ((), "")
+    flat = ("--n", "20000") if pretend else ()
+
+    def record(name: str) -> tuple[str, str]:
+        return "--json", str(out / f"{name}.json")
+
+    def ranks(number: int, *program: str) -> tuple[str, ...]:
+        return (*LIBRARY, "run", "-n", str(number), "--max-oversubscribe", "9", *fakes, *program)
+
+    warm = (*fakes, "-m", "sparse_mpi.tools.cli.gpu_warm")
+    doctor = (*fakes, *LIBRARY, "doctor")
+    sizes = ("--n", "100000") if pretend else ("--n", "14728266", "133500000")
+    select = ("bench", "select", *DEVICE, *sizes, "--density", "0.01", "--rounds", "6", "--seconds", "10")
+    found = [
+        Stage("warm", 60, "imports 10, NVRTC and CuPy 14, Numba 30, steps of small vectors 6", warm, without),
+        Stage("doctor", 30, "imports 10, a child that sends 1 MB 10, a step 10", doctor, without, mpi=True),
+        *_tests(checkout, pretend),
+        Stage(
+            "select",
+            35,
+            "imports 10, two sizes of at most 10 each, drawing 5",
+            (*fakes, *LIBRARY, *select, *record("select")),
+            without,
+        ),
+    ]
+    # Times of steps, on ranks that share a GPU if there are fewer.
+    steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
+    for number, seconds in ((1, 20), (2, 20), (4, 25)):
+        name, basis = f"allreduce-{number}", f"imports of {number} ranks {seconds - 10}, 12 steps of each algorithm 10"
+        command = (*LIBRARY, "bench", "allreduce", *DEVICE, *flat, *steps, *record(name))
+        found.append(Stage(name, seconds, basis, ranks(number, *command), without, mpi=True))
+    # Results against those of the CPU, with both laws.
+    every = tuple(ALGORITHMS)
+    for model, algorithms, seconds in (("vgg16", every, 30), ("resnet50", every, 30), ("bert-base", FEW, 90)):
+        basis = f"imports 10, two steps on the CPU and the GPU of {len(algorithms)} algorithms {seconds - 10}"
+        words = (*(flat or ("--model", model)), "--algorithms", *algorithms, *record(f"agree-{model}"))
+        command = (*LIBRARY, "bench", "agree", *words)
+        found.append(Stage(f"agree-{model}", seconds, basis, ranks(2, *command), without, mpi=True))
+    # Training, and again from a checkpoint, with every algorithm, and other models with one.
+    train = ("-m", "tests.train.every_algorithm")
+    for model, algorithms, seconds in (("vgg", every, 40), ("resnet", ("elect",), 20), ("bert", ("elect",), 20)):
+        basis = f"imports 10, two trainings of 4 steps with {len(algorithms)} algorithms {seconds - 10}"
+        options = (str(out / model), ",".join(algorithms), model, "--device", "cuda", "--deterministic")
+        found.append(Stage(f"train-{model}", seconds, basis, ranks(2, *train, *options), checkout, mpi=True))
+    least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else ("--overlap",)
+    images = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)
+    command = ranks(1 if pretend else 4, *images, "--no-progress", *record("throughput"))
+    found.append(Stage("throughput", 20, "imports of 4 ranks 12, steps 8", command, checkout, mpi=True))
+    program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
+    picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
+    command = ranks(1, *program, *picture)
+    found.append(Stage("timeline", 15, "imports 10, 6 steps and a picture 5", command, checkout, mpi=True))
+    return found
+
+
+def _tests(checkout: str, pretend: bool) -> list[Stage]:
+    """Return the stages of tests: on the device, and its kernels under each tool of compute-sanitizer."""
+    tests = ("-m", "tests.gpu")
+    marked = ("tests/kernels/test_half_cuda.py",) if pretend else ()
+    found = [
+        Stage("tests", 150, "imports 10, 1,000 tests of 0.1, those of streams and NCCL 40", (*tests, *marked), checkout)
+    ]
+    sanitizer = shutil.which("compute-sanitizer") or ""
+    missing = checkout or ("" if sanitizer else "compute-sanitizer is not on the path")
+    half, kernels = "tests/kernels/test_half_cuda.py", "tests/kernels/test_kernels_cuda.py"
+    basis = "imports 15, the tests of {} at 10 to 50 times their 2 seconds {}"
+    for tool, seconds, files in (
+        ("memcheck", 90, (half, kernels)),
+        ("racecheck", 90, (kernels,)),
+        ("synccheck", 60, (kernels,)),
+    ):
+        words = ("--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9", sys.executable, *tests)
+        selected = ("--no-pools", "-m", "gpu", *files)
+        stated = basis.format("kernels and half precision" if half in files else "kernels", seconds - 15)
+        found.append(Stage(tool, seconds, stated, (sanitizer or "compute-sanitizer", *words, *selected), missing))
+    return found
