@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import Layout, World, kernels
-from sparse_mpi.tools.cli import gpu_check, main
+from sparse_mpi.tools.cli import gpu_check, gpu_stages, main
 from sparse_mpi.tools.cli.bench_allreduce import _compared
 from sparse_mpi.tools.cli.gpu_check import MARGIN, Outcome, Stage, merged, page, remaining, stages, tried
 from sparse_mpi.tools.cli.gpu_verdicts import verdicts
@@ -112,6 +112,14 @@ def test_stages_that_start_ranks_need_an_mpi(tmp_path):
     for stage in stages(tmp_path, False):
         assert (stage.name.split("-")[0] in JOBS) == (stage.command[2:3] == ("run",)), stage.name
         assert stage.mpi == (stage.name == "doctor" or stage.command[2:3] == ("run",)), stage.name
+
+
+def test_stages_whose_packages_are_missing_are_skipped_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_stages, "find_spec", lambda name: None if name in ("sklearn", "tokenizers") else "there")
+    needs = {stage.name: stage.needs for stage in stages(tmp_path, True)}
+    images = "needs scikit-learn: pip install scikit-learn"
+    assert [needs[name] for name in ("train-vgg", "train-resnet", "timeline")] == [images] * 3
+    assert needs["train-bert"].startswith("needs tokenizers: ") and needs["throughput"] == ""
 
 
 def test_the_tests_that_need_a_gpu_are_all_in_the_named_files():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ LIBRARY = ("-m", "sparse_mpi")
 DEVICE = ("--device", "gpu")
 MARGIN = 2.0  # times its estimate that a stage may take: no GPU has confirmed one yet
 FEW = ("dense", "topka", "oktopk", "elect")  # algorithms that are compared on the largest model
+MODULES = {"scikit-learn": "sklearn"}  # of packages that are imported by another name
 
 
 class Stage(NamedTuple):
@@ -80,24 +82,37 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     every = tuple(ALGORITHMS)
     for model, algorithms, seconds in (("vgg16", every, 30), ("resnet50", every, 30), ("bert-base", FEW, 90)):
         basis = f"imports 10, two steps on the CPU and the GPU of {len(algorithms)} algorithms {seconds - 10}"
-        words = (*(flat or ("--model", model)), "--algorithms", *algorithms, *record(f"agree-{model}"))
-        command = (*LIBRARY, "bench", "agree", *words)
+        command = (*LIBRARY, "bench", "agree", *(flat or ("--model", model)), "--algorithms", *algorithms)
+        command += record(f"agree-{model}")
         found.append(Stage(f"agree-{model}", seconds, basis, ranks(2, *command), without, mpi=True))
     # Training, and again from a checkpoint, with every algorithm, and other models with one.
     train = ("-m", "tests.train.every_algorithm")
-    for model, algorithms, seconds in (("vgg", every, 40), ("resnet", ("elect",), 20), ("bert", ("elect",), 20)):
+    images, words = ("scikit-learn",), ("tokenizers", "transformers")
+    for model, algorithms, seconds, packages in (
+        ("vgg", every, 40, images),
+        ("resnet", FEW[-1:], 20, images),
+        ("bert", FEW[-1:], 20, words),
+    ):
+        needs = checkout or _missing(*packages)
         basis = f"imports 10, two trainings of 4 steps with {len(algorithms)} algorithms {seconds - 10}"
         options = (str(out / model), ",".join(algorithms), model, "--device", "cuda", "--deterministic")
-        found.append(Stage(f"train-{model}", seconds, basis, ranks(2, *train, *options), checkout, mpi=True))
+        found.append(Stage(f"train-{model}", seconds, basis, ranks(2, *train, *options), needs, mpi=True))
     least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else ("--overlap",)
-    images = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)
-    command = ranks(1 if pretend else 4, *images, "--no-progress", *record("throughput"))
-    found.append(Stage("throughput", 20, "imports of 4 ranks 12, steps 8", command, checkout, mpi=True))
+    program = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)
+    command = ranks(1 if pretend else 4, *program, "--no-progress", *record("throughput"))
+    found.append(Stage("throughput", 30, "imports of 4 ranks 15, steps 15", command, checkout, mpi=True))
     program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
     picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
     command = ranks(1, *program, *picture)
-    found.append(Stage("timeline", 15, "imports 10, 6 steps and a picture 5", command, checkout, mpi=True))
+    needs = checkout or _missing("scikit-learn", "matplotlib")
+    found.append(Stage("timeline", 15, "imports 10, 6 steps and a picture 5", command, needs, mpi=True))
     return found
+
+
+def _missing(*packages: str) -> str:
+    """Return what keeps a stage from being tried that needs these packages; "" if all are installed."""
+    missing = [name for name in packages if find_spec(MODULES.get(name, name)) is None]
+    return f"needs {' and '.join(missing)}: pip install {' '.join(missing)}" if missing else ""
 
 
 def _tests(checkout: str, pretend: bool) -> list[Stage]:
