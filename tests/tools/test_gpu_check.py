@@ -328,6 +328,22 @@ class Wrong(WholeArrays):
     subtract_dense = staticmethod(forgetful)
 
 
+@pytest.mark.jobs
+@pytest.mark.timeout(240)
+def test_without_mpi4py_and_plugins_of_pytest_what_needs_neither_is_run(tmp_path):
+    """A machine that is lent has CuPy, torch and pytest alone; here they are hidden."""
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "mpi4py.py").write_text("raise ModuleNotFoundError(\"No module named 'mpi4py'\")")
+    bare = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "bare"), str(ROOT)]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    only = ("--only", "warm", "allreduce-2", "--out", str(tmp_path / "out"))
+    done = launch(None, "-m", "sparse_mpi", "gpu-check", "--pretend", *only, seconds=200, **bare)
+    found = {stage["name"]: stage for stage in json.loads((tmp_path / "out" / "gpu-check.json").read_text())["stages"]}
+    assert done.returncode == 0 and found["warm"]["why"].endswith("to the bit, with both laws"), found
+    assert found["allreduce-2"]["why"].startswith("needs an MPI: mpi4py is not installed")
+    tests = launch(None, "-m", "tests.gpu", "tests/tools/test_gpu_check.py", "-k", "plan_is_printed", **bare)
+    assert tests.returncode == 0 and "1 passed" in tests.stdout, tests.stdout
+
+
 @needs_mpi
 @pytest.mark.jobs
 @pytest.mark.parametrize(

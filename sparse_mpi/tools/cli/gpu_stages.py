@@ -75,7 +75,7 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     # Times of steps, on ranks that share a GPU if there are fewer.
     steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
     for number, seconds in ((1, 20), (2, 20), (4, 25)):
-        name, basis = f"allreduce-{number}", f"imports of {number} ranks {seconds - 10}, 12 steps of each algorithm 10"
+        name, basis = f"allreduce-{number}", f"imports, {number} at once, {seconds - 10}, 12 steps of each algorithm 10"
         command = (*LIBRARY, "bench", "allreduce", *DEVICE, *flat, *steps, *record(name))
         found.append(Stage(name, seconds, basis, ranks(number, *command), without, mpi=True))
     # Results against those of the CPU, with both laws.
