@@ -185,6 +185,14 @@ def test_record_and_page_are_whole_after_each_stage(tmp_path, three, monkeypatch
     assert seen == [[], ["a"], ["a", "b"]] and not list(tmp_path.glob("*.part"))
 
 
+def test_programs_find_a_library_that_is_not_installed(tmp_path, three, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "before")
+    code = "import os; print(os.environ['PYTHONPATH'])"
+    monkeypatch.setattr(gpu_check, "stages", lambda out, pretend: [python(code)])
+    _, found = check(tmp_path)
+    assert found["stages"][0]["why"] == os.pathsep.join(["before", str(ROOT)])[:160]
+
+
 def test_a_plan_is_printed_and_nothing_is_run(tmp_path, three, capsys):
     assert main(["gpu-check", "--plan", "--budget", "2", "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out

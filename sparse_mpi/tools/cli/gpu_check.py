@@ -102,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     earlier = merged(found for folder in (out, *args.merge) if (found := earlier_record(folder, args.pretend)))
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as place:
         environment, facts["mpi"] = with_mpi(os.environ, None if args.plan else Path(place))
+        # Programs and jobs find the library of a checkout that is not installed
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT)]))
         chosen = [
             stage._replace(needs=f"needs an MPI: {facts['mpi']['missing']}")
             if stage.mpi and not stage.needs and "missing" in facts["mpi"]
