@@ -2,14 +2,18 @@
 
 Each rank is a thread. It runs until it has to wait for others, and then the rank that became ready first runs. So a
 run is deterministic, and when no rank is ready it is a deadlock: the error says what every rank waits for.
+
+A *schedule* is a seed from which a run draws the order instead: a rank then gives its turn up before every call, too,
+and one of the ready ranks is drawn to go on. The same seed draws the same order again.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,9 +64,10 @@ class _Rendezvous(NamedTuple):
 class Run:
     """One run: its threads, which ranks are ready, and what the others wait for."""
 
-    def __init__(self, size: int, fn: Callable[[int, Run], object]) -> None:
+    def __init__(self, size: int, fn: Callable[[int, Run], object], schedule: int | None = None) -> None:
         # No locks: all but the gates is touched only by the one rank whose turn it is.
         self.size = size
+        self.draws = None if schedule is None else Random(schedule)  # of all that a schedule decides
         self._fn = fn
         self._returned: list[Any] = [None] * size
         self._gates = [threading.Semaphore(0) for _ in range(size)]  # each is released when the turn of its rank comes
@@ -121,6 +126,14 @@ class Run:
         if self.failure is not None:
             self.check()
 
+    def give_way(self, rank: int) -> None:
+        """Let a ready rank that the schedule draws go on, which may be this one; without a schedule, this one."""
+        if self.draws is not None:
+            self._ready.append(rank)
+            self._run_next()
+            self._gates[rank].acquire()
+            self.check()
+
     def check(self) -> None:
         """Stop this rank if the run has failed."""
         if self.failure is not None:
@@ -133,11 +146,13 @@ class Run:
                 self._ready.append(rank)
 
     def _run_next(self) -> None:
-        """Let the rank run that became ready first. If none is ready, end the run, as finished or as a deadlock."""
+        """Let a ready rank run: the first, or a drawn one. If none is ready, end the run, as finished or a deadlock."""
         if not self._ready and self._waiting:
             # This makes all waiting ranks ready; they stop one after the other.
             self._fail(DeadlockError(self._deadlock()))
         if self._ready:
+            if self.draws is not None:
+                self._ready.rotate(self.draws.randrange(len(self._ready)))
             self._gates[self._ready.popleft()].release()
         elif not self._unfinished:
             self._over.set()
@@ -176,7 +191,8 @@ class Group:
     def __init__(self, run: Run, members: Sequence[int]) -> None:
         self.run = run
         self.members = members  # ascending
-        self.messages: dict[tuple[int, int], Array] = {}  # (source, dest) -> rows that were sent but not received
+        # (source, dest, kind) -> rows that were sent but not received, the first of them first
+        self.messages: defaultdict[tuple[int, int, str], deque[Array]] = defaultdict(deque)
         self._rendezvous: _Rendezvous | None = None
         self._shrinking: _Rendezvous | None = None  # apart, for a failed rank may leave the other one open
         self._revoked = False

@@ -2,6 +2,7 @@
 
 The last rank to make a collective call works it out for all ranks at once, which keeps 1024 ranks affordable. Ranks can
 be told to fail at a given step and call, as if they were killed: what the others do then is the same in every run.
+A schedule, see `scheduler`, draws what a transport may leave open: who goes on, and when messages are on their way.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_whole
-from sparse_mpi.comm.base import Comm, Counts, Elastic, Job
-from sparse_mpi.comm.counting import CountingComm
+from sparse_mpi.comm.base import Comm, Counts, Elastic, Job, Take
+from sparse_mpi.comm.buffers import cut
+from sparse_mpi.comm.counting import CountingComm, received
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, Killed, MismatchError, Run
 
 __all__ = ["DeadlockError", "MismatchError", "World"]
@@ -36,21 +38,31 @@ class World:
         per_node: ranks of a node.
         leave: which ranks fail, and when: as their step (from 0, counted by `Job.begin_reduction`) begins, or with a
             pair, before that call of the step (from 0). `run` returns None for them.
+        schedule: a seed (>= 0) from which each `run` draws which rank goes on, which messages are sent before they are
+            received, and in which order the parts of a `streamed_alltoallv` come. What depends on an order that no rank
+            waits for differs between seeds, and is replayed by its seed. None: one fixed order, and the fastest.
 
     Raises:
-        ValueError: no such number of ranks, or ``leave`` names a rank that there is not.
+        ValueError: no such number of ranks or seed, or ``leave`` names a rank that there is not.
     """
 
     def __init__(
-        self, ranks: int, per_node: int | None = None, leave: Mapping[int, int | tuple[int, int]] | None = None
+        self,
+        ranks: int,
+        per_node: int | None = None,
+        leave: Mapping[int, int | tuple[int, int]] | None = None,
+        schedule: int | None = None,
     ) -> None:
         check_whole("ranks", ranks, 1, most=MAX_RANKS)
         if per_node is not None:
             check_whole("per_node", per_node, 1, "rank", "None puts all ranks on one node")
+        if schedule is not None:
+            check_whole("schedule", schedule, 0, remedy="None is the fixed order")
         if wrong := sorted(set(leave or {}).difference(range(ranks))):
             raise ValueError(f"leave must name ranks in [0, {ranks}), got {wrong[0]}")
         self.size: int = ranks
         self.per_node: int = per_node or ranks
+        self.schedule: int | None = schedule
         # Rank -> step and call. Call -1 is the beginning of the step, before its first call.
         self.leave: dict[int, tuple[int, int]] = {
             rank: when if isinstance(when, tuple) else (when, -1) for rank, when in (leave or {}).items()
@@ -68,7 +80,7 @@ class World:
         def main(rank: int, run: Run) -> T:
             return fn(_WorldComm(rank, run.everybody, self.per_node, _Fate(self.leave.get(rank))))
 
-        return Run(self.size, main).results()
+        return Run(self.size, main, self.schedule).results()
 
 
 @dataclass
@@ -110,7 +122,7 @@ class _WorldComm(CountingComm):
 
     def shrunk(self) -> _WorldComm:
         """Return the communicator of the ranks that have not failed. Collective among them."""
-        self._fate.begin_call()
+        self._begin_call()
         made = self._of(self._group.survivors(self._number))
         made._ledger = self._ledger  # the survivors go on counting where they did
         return made
@@ -132,33 +144,58 @@ class _WorldComm(CountingComm):
         groups = self._rendezvous(Call("split"), color, self._group.split)
         return self._of(groups[color])
 
+    def _begin_call(self) -> None:
+        """End this rank if its time has come, or let others go on first where a schedule says so."""
+        self._fate.begin_call()
+        self._group.run.give_way(self._number)
+
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Exchange messages; return once the one sent was received, for which MPI does not wait if it is short."""
+        return self._start(send, dest, source, "sendrecv")()
+
+    def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
+        # Without a schedule, at once.
+        if self._group.run.draws is None:
+            return super()._start_sendrecv(send, dest, source)
+        end = self._start(send, dest, source, "started")
+        return lambda: received(end())
+
+    def _start(self, send: Array, dest: int | None, source: int | None, kind: str) -> Callable[[], Array | None]:
+        """Post the own message; return what receives the other one, and waits until the own one was received."""
         # Messages are kept by the numbers that ranks have in the run, not in the group.
-        run, members, messages, came = self._group.run, self._group.members, self._group.messages, None
-        self._fate.begin_call()
+        run, members, messages = self._group.run, self._group.members, self._group.messages
+        self._begin_call()
         self._group.check()
-        # Post the own message. It is not copied, for this call lasts until the receiver has done so.
+        waits = dest is not None
+        # Post the own message. It is not copied, for it is the caller's until the receiver has done so; but a schedule
+        # may have it copied, as MPI does with short ones, and waited for no longer.
         if dest is not None:
-            out = (self._number, members[dest])
+            out = (self._number, members[dest], kind)
             run.check()
-            messages[out] = send
-            run.wake(out[1:])
-        # Receive: take the other message out, which lets its sender go on.
-        if source is not None:
-            into = (members[source], self._number)
-            self._until(lambda: into in messages, into[0], lambda: f"for a message from rank {into[0]}")
-            came = messages.pop(into).copy()
-            run.wake(into[:1])
-            if _rows_of(came) != _rows_of(send):
-                raise MismatchError(
-                    f"rank {into[0]} sent {Call('rows', *_rows_of(came))} "
-                    f"to rank {into[1]}, which expects {Call('rows', *_rows_of(send))}"
-                )
-        # Wait for the receiver. A message that nobody takes is found here, as a deadlock.
-        if dest is not None:
-            self._until(lambda: out not in messages, out[1], lambda: f"for rank {out[1]} to take its message")
-        return came
+            if run.draws is not None and kind == "sendrecv" and run.draws.random() < 0.5:
+                send, waits = send.copy(), False
+            messages[out].append(send)
+            run.wake(out[1:2])
+
+        def end() -> Array | None:
+            # Receive: take the other message out, which lets its sender go on.
+            came = None
+            if source is not None:
+                into = (members[source], self._number, kind)
+                self._until(lambda: bool(messages[into]), into[0], lambda: f"for a message from rank {into[0]}")
+                came = messages[into].popleft().copy()
+                run.wake(into[:1])
+                if _rows_of(came) != _rows_of(send):
+                    raise MismatchError(
+                        f"rank {into[0]} sent {Call('rows', *_rows_of(came))} "
+                        f"to rank {into[1]}, which expects {Call('rows', *_rows_of(send))}"
+                    )
+            # Wait for the receiver. A message that nobody takes is found here, as a deadlock.
+            if waits:
+                self._until(lambda: not messages[out], out[1], lambda: f"for rank {out[1]} to take its message")
+            return came
+
+        return end
 
     def _until(self, done: Callable[[], bool], other: int, reason: Callable[[], str]) -> None:
         """Wait until ``done()``; raise RankFailure if the ``other`` rank has failed before."""
@@ -169,7 +206,7 @@ class _WorldComm(CountingComm):
 
     def _rendezvous(self, call: Call, given: object, combine: Callable[[list[Any]], Any]) -> Any:
         """Make a collective call, which the last rank to make it works out by ``combine``."""
-        self._fate.begin_call()
+        self._begin_call()
         return self._group.rendezvous(self._number, call, given, combine)
 
     def _allgather(self, send: Array) -> Array:
@@ -186,6 +223,17 @@ class _WorldComm(CountingComm):
         call = Call("alltoallv", *_rows_of(send), () if expected is None else ("expected",))
         parts, arriving = self._rendezvous(call, (send, counts, expected), partial(_transposed, self._group.members))
         return parts[self.rank], arriving[self.rank].copy()
+
+    def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
+        draws = self._group.run.draws
+        if draws is None:
+            super()._streamed_alltoallv(send, counts, take)
+            return
+        # The parts of a schedule come one by one, in any order.
+        rows, by_rank = self._alltoallv(send, counts, None)
+        parts = cut(rows, by_rank)
+        for rank in draws.sample(range(self.size), self.size):
+            take(rank, parts[rank], by_rank[rank : rank + 1])
 
     def _allreduce(self, send: Array, op: str) -> Array:
         call = Call("allreduce", send.dtype, send.shape, (op,))

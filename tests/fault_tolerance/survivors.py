@@ -16,17 +16,18 @@ def gradient(rank, step):
 
 def train(leave, algorithm="oktopk", steps=STEPS, ranks=RANKS, **options):
     """Totals, residuals and departures of the ranks that are left."""
+    return World(ranks, leave=leave).run(lambda comm: trained(comm, algorithm, steps, **options))
 
-    def main(comm):
-        rank = comm.rank
-        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, algorithm=algorithm, **options)
-        totals = []
-        for step in range(steps):
-            total = reducer.step(gradient(rank, step))
-            totals.append((total if isinstance(total, np.ndarray) else total.to_dense(), reducer.ranks))
-        return totals, reducer.residual.copy(), reducer.departures, reducer.inherited
 
-    return World(ranks, leave=leave).run(main)
+def trained(comm, algorithm="oktopk", steps=STEPS, **options):
+    """Totals, residual and departures of one rank."""
+    rank = comm.rank
+    reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, algorithm=algorithm, **options)
+    totals = []
+    for step in range(steps):
+        total = reducer.step(gradient(rank, step))
+        totals.append((total if isinstance(total, np.ndarray) else total.to_dense(), reducer.ranks))
+    return totals, reducer.residual.copy(), reducer.departures, reducer.inherited
 
 
 def facts(result):
