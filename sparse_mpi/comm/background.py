@@ -16,12 +16,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, finalize, ref
 
-from sparse_mpi.comm.base import Comm, RankFailure
+from sparse_mpi.checks import present
+from sparse_mpi.comm.base import Comm, RankFailure, Turns
 from sparse_mpi.comm.job.uncaught import report_uncaught
 from sparse_mpi.comm.streams import Branch, Marks, Side, branch
 
@@ -42,8 +44,9 @@ class Span(NamedTuple):
 class Handle(Generic[T]):
     """Work that was started, and its result once there is one."""
 
-    def __init__(self, fork: Branch | None = None) -> None:
+    def __init__(self, fork: Branch | None = None, turns: Turns | None = None) -> None:
         self._future: Future[T] = Future()
+        self._turns = turns  # that the threads take; None: they run side by side
         self._fork = fork  # of the device's streams; None: the work is the host's alone
         self._given = self._began = self._ended = perf_counter()
 
@@ -56,6 +59,8 @@ class Handle(Generic[T]):
         Raises:
             Exception: what the work raised.
         """
+        if self._turns is not None:
+            self._turns.wait_until(self.done)
         error = self._future.exception()  # waits for the work
         _UNSEEN.discard(self)  # somebody has asked: no report at the end
         if self._fork is not None:
@@ -92,7 +97,8 @@ class Handle(Generic[T]):
         except BaseException as error:
             self._ended = perf_counter()
             # Before the result is set, which lets a waiting thread go on and take this out again.
-            _UNSEEN.add(self)
+            if self._turns is None or isinstance(error, Exception):  # or else the run of the ranks has ended
+                _UNSEEN.add(self)
             _call_end_at_exit()
             self._future.set_exception(error)
         else:
@@ -111,7 +117,9 @@ class ProgressThread:
         self._sides: dict[int, Side] = {}  # by the number of the device
         self._patience: float | None = PATIENCE if comm.job.elastic is not None else None
         self._last: ReferenceType[Handle[Any]] | None = None  # weak, so that results are freed with their handles
-        self._thread: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self._given: SimpleQueue[_Work | None] | None = None  # of that thread
+        self._turns: Turns | None = comm.job.turns
 
     def start(self, work: Callable[[], T], x: object = None) -> Handle[T]:
         """Have ``work()`` done after everything that was started before, and return its handle at once.
@@ -129,15 +137,27 @@ class ProgressThread:
                 _UNSEEN.discard(handle)
                 raise error
             return handle
-        if self._thread is None:
-            self._thread = _Server(self._patience)
-            self._thread.start()
+        handle = Handle(branch(x, self._sides), self._turns)
+        last, self._last = None if self._last is None else self._last(), ref(handle)
+        # Where threads take turns each work has one, which waits for the one before.
+        if self._turns is not None:
+            self._turns.start(partial(self._follow, last, handle, work))
+            return handle
+        if self._given is None:
+            self._thread = server = _Server(self._patience)
+            self._given = server.given
+            server.start()
             # When this object is gone, the thread ends after all that it was given.
-            finalize(self, self._thread.given.put, None)
-        handle = Handle(branch(x, self._sides))
-        self._last = ref(handle)
-        self._thread.given.put((handle, work))
+            finalize(self, server.given.put, None)
+        self._given.put((handle, work))
         return handle
+
+    def _follow(self, last: Handle[Any] | None, handle: Handle[T], work: Callable[[], T]) -> None:
+        """Do the work on the calling thread after that of ``last``."""
+        if last is not None:
+            present(self._turns, "only threads that take turns follow each other").wait_until(last.done)
+        self._thread = threading.current_thread()
+        handle._do(work)
 
     @property
     def busy(self) -> bool:

@@ -181,6 +181,13 @@ def _nothing(*_: object) -> None:
     return
 
 
+class Turns(NamedTuple):
+    """How background work is started and waited for where threads take turns, as in a `World` with a schedule."""
+
+    start: Callable[[Callable[[], object]], None]  #: has another thread of this rank do the work
+    wait_until: Callable[[Callable[[], bool]], None]  #: lets others run until work of this rank has made it true
+
+
 class Job(NamedTuple):
     """What a transport says, and does, of the processes behind its ranks.
 
@@ -195,6 +202,7 @@ class Job(NamedTuple):
     guard: Callable[[], None] = _nothing  #: has an exception that nothing in this process catches do so
     watch: Callable[[float | None], None] = _nothing  #: starts a watchdog, see `sparse_mpi.watch`; collective
     begin_reduction: Callable[[], None] = _nothing  #: says to watchdogs that a reduction begins
+    turns: Turns | None = None  #: how threads of a rank take turns, where one of all ranks runs at a time
 
 
 class Elastic(Protocol):

@@ -65,15 +65,18 @@ class Run:
     """One run: its threads, which ranks are ready, and what the others wait for."""
 
     def __init__(self, size: int, fn: Callable[[int, Run], object], schedule: int | None = None) -> None:
-        # No locks: all but the gates is touched only by the one rank whose turn it is.
+        # No locks: all but the gates is touched only by the one thread whose turn it is. Threads are numbered: first
+        # one of each rank, then those that ranks have started.
         self.size = size
         self.draws = None if schedule is None else Random(schedule)  # of all that a schedule decides
         self._fn = fn
         self._returned: list[Any] = [None] * size
-        self._gates = [threading.Semaphore(0) for _ in range(size)]  # each is released when the turn of its rank comes
-        self._ready = deque(range(size))  # ranks, in the order of their turns
-        self._waiting: dict[int, Callable[[], str]] = {}  # rank -> tells what for
-        self._unfinished = size  # ranks whose thread has not come to its end
+        self._gates = [threading.Semaphore(0) for _ in range(size)]  # released when the turn of its thread comes
+        self._threads_of = [[rank] for rank in range(size)]  # rank -> its threads
+        self._ready = deque(range(size))  # threads, in the order of their turns
+        self._turn = -1  # the thread that runs
+        self._waiting: dict[int, Callable[[], str]] = {}  # thread -> tells what for
+        self._unfinished = size  # threads that have not come to their end
         self.departed: set[int] = set()  # ranks that have failed
         self.failure: BaseException | None = None  # why the run ends; whoever calls then is to `check`
         self._over = threading.Event()  # set by the last of them
@@ -103,36 +106,66 @@ class Run:
     def _rank_main(self, rank: int) -> None:
         """Run one rank on its own thread, from its first turn on."""
         self._gates[rank].acquire()
+        self._run_thread(rank, lambda: self._returned.__setitem__(rank, self._fn(rank, self)))
+
+    def start(self, rank: int, work: Callable[[], object]) -> None:
+        """Have another thread of ``rank`` do ``work()``, in turn with all others; `wait_until` waits for it."""
+        thread = len(self._gates)
+        gate = threading.Semaphore(0)
+        self._gates.append(gate)
+        self._threads_of[rank].append(thread)
+        self._ready.append(thread)
+        self._unfinished += 1
+
+        def main() -> None:
+            gate.acquire()
+            self._run_thread(rank, work)
+
+        threading.Thread(target=main, name=f"rank {rank}, in the background", daemon=True).start()
+
+    def _run_thread(self, rank: int, main: Callable[[], object]) -> None:
+        """Run a thread of ``rank`` to its end, and let another one go on."""
+        thread = self._turn
         try:
             if self.failure is None:
-                self._returned[rank] = self._fn(rank, self)
+                main()
         # The run has failed on another rank, whose error it raises.
         except _Stopped:
             pass
         except Killed:  # whoever waits looks again whether this rank is needed
             self.departed.add(rank)
-            self.wake(sorted(self._waiting))
+            self.wake(range(self.size))
         except BaseException as error:
             self._fail(error, rank)
         self._unfinished -= 1
+        if thread != rank:
+            self._threads_of[rank].remove(thread)
+            self.wake([rank])
         self._run_next()
 
-    def pause(self, rank: int, reason: Callable[[], str]) -> None:
-        """Let other ranks run until `wake` names this one; ``reason()`` tells what it waits for."""
-        # Whatever this rank has to say is said before the next one is released, so only one touches the run.
-        self._waiting[rank] = reason
+    def pause(self, reason: Callable[[], str]) -> None:
+        """Let other threads run until `wake` names the rank of this one; ``reason()`` tells what it waits for."""
+        # Whatever this thread has to say is said before the next one is released, so only one touches the run.
+        thread = self._turn
+        self._waiting[thread] = reason
         self._run_next()
-        self._gates[rank].acquire()
+        self._gates[thread].acquire()
         if self.failure is not None:
             self.check()
 
-    def give_way(self, rank: int) -> None:
-        """Let a ready rank that the schedule draws go on, which may be this one; without a schedule, this one."""
+    def give_way(self) -> None:
+        """Let a ready thread that the schedule draws go on, which may be this one; without a schedule, this one."""
         if self.draws is not None:
-            self._ready.append(rank)
+            thread = self._turn
+            self._ready.append(thread)
             self._run_next()
-            self._gates[rank].acquire()
+            self._gates[thread].acquire()
             self.check()
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Wait until ``done()``, for which threads of the same rank are needed."""
+        while not done():
+            self.pause(lambda: "for its work in the background")
 
     def check(self) -> None:
         """Stop this rank if the run has failed."""
@@ -142,8 +175,9 @@ class Run:
     def wake(self, ranks: Iterable[int]) -> None:
         """Make those of ``ranks`` ready that wait, in this order; each then looks whether it can go on."""
         for rank in ranks:
-            if self._waiting.pop(rank, None) is not None:
-                self._ready.append(rank)
+            for thread in self._threads_of[rank]:
+                if self._waiting.pop(thread, None) is not None:
+                    self._ready.append(thread)
 
     def _run_next(self) -> None:
         """Let a ready rank run: the first, or a drawn one. If none is ready, end the run, as finished or a deadlock."""
@@ -153,7 +187,8 @@ class Run:
         if self._ready:
             if self.draws is not None:
                 self._ready.rotate(self.draws.randrange(len(self._ready)))
-            self._gates[self._ready.popleft()].release()
+            self._turn = self._ready.popleft()
+            self._gates[self._turn].release()
         elif not self._unfinished:
             self._over.set()
 
@@ -163,18 +198,21 @@ class Run:
             self.failure = error
             if rank is not None and sys.version_info >= (3, 11):
                 error.add_note(f"raised on rank {rank} of {self.size}")
-        self.wake(sorted(self._waiting))
+        self.wake(range(self.size))
 
     def _deadlock(self) -> str:
         """Return the report: ranks that wait for the same thing on one line, and those that returned."""
-        groups: dict[str, list[int]] = {}
-        for rank in sorted(self._waiting):
-            groups.setdefault(self._waiting[rank](), []).append(rank)
+        groups: dict[str, set[int]] = {}
+        waiting = set()
+        for rank, threads in enumerate(self._threads_of):
+            for thread in self._waiting.keys() & threads:
+                groups.setdefault(self._waiting[thread](), set()).add(rank)
+                waiting.add(rank)
         lines = [f"{_ranks(ranks)} waiting {reason}" for reason, ranks in groups.items()]
         if len(lines) > _MAX_GROUPS_SHOWN:
             lines[_MAX_GROUPS_SHOWN:] = [f"and {len(lines) - _MAX_GROUPS_SHOWN} more"]
-        if len(self._waiting) < self.size:
-            lines.append(f"{self._others(self._waiting)} returned")
+        if len(waiting) < self.size:
+            lines.append(f"{self._others(waiting)} returned")
         return "deadlock: " + "; ".join(lines)
 
     def _others(self, ranks: Iterable[int]) -> str:
@@ -221,7 +259,7 @@ class Group:
         while not result:
             if self._revoked or run.departed:
                 self.check(set(self.members).difference(given_by))
-            run.pause(rank, lambda: self._absent(current))
+            run.pause(lambda: self._absent(current))
         return result[0]
 
     def broken(self, needed: Iterable[int]) -> bool:
@@ -255,7 +293,7 @@ class Group:
                 self._shrinking = None
                 self.run.wake(alive)
             else:
-                self.run.pause(rank, lambda: self._absent(calling))
+                self.run.pause(lambda: self._absent(calling))
         group: Group = calling.result[0]
         return group
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_whole
-from sparse_mpi.comm.base import Comm, Counts, Elastic, Job, Take
+from sparse_mpi.comm.base import Comm, Counts, Elastic, Job, Take, Turns
 from sparse_mpi.comm.buffers import cut
 from sparse_mpi.comm.counting import CountingComm, received
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, Killed, MismatchError, Run
@@ -40,7 +40,8 @@ class World:
             pair, before that call of the step (from 0). `run` returns None for them.
         schedule: a seed (>= 0) from which each `run` draws which rank goes on, which messages are sent before they are
             received, and in which order the parts of a `streamed_alltoallv` come. What depends on an order that no rank
-            waits for differs between seeds, and is replayed by its seed. None: one fixed order, and the fastest.
+            waits for differs between seeds, and is replayed by its seed. Work in the background then takes turns with
+            all ranks, but is done at once if there is a ``leave``. None: one fixed order, and all work done at once.
 
     Raises:
         ValueError: no such number of ranks or seed, or ``leave`` names a rank that there is not.
@@ -78,7 +79,10 @@ class World:
         """
 
         def main(rank: int, run: Run) -> T:
-            return fn(_WorldComm(rank, run.everybody, self.per_node, _Fate(self.leave.get(rank))))
+            return fn(_WorldComm(rank, run.everybody, self.per_node, _Fate(self.leave.get(rank)), concurrent))
+
+        # Under a schedule work may be done in the background, but a rank that fails would leave its other threads.
+        concurrent = self.schedule is not None and not self.leave
 
         return Run(self.size, main, self.schedule).results()
 
@@ -106,16 +110,24 @@ class _Fate:
 class _WorldComm(CountingComm):
     """The `Comm` of one rank of a run, or of a group of its ranks."""
 
-    def __init__(self, number: int, group: Group, per_node: int, fate: _Fate) -> None:
+    def __init__(self, number: int, group: Group, per_node: int, fate: _Fate, concurrent: bool) -> None:
         super().__init__(group.members.index(number), len(group.members))
         self._number = number  # of this rank in the run; `rank` is the one in the group
         self._group = group
         self._per_node = per_node
         self._fate = fate
+        self.concurrent = concurrent
 
     @property
     def job(self) -> Job:
-        return Job(elastic=_Survival(self), hosts=self._hosts, begin_reduction=self._fate.begin_step)
+        run = self._group.run
+        return Job(
+            self.concurrent,
+            elastic=_Survival(self),
+            hosts=self._hosts,
+            begin_reduction=self._fate.begin_step,
+            turns=Turns(partial(run.start, self._number), run.wait_until) if self.concurrent else None,
+        )
 
     def _hosts(self) -> Counts:
         return np.array(self._group.members) // self._per_node  # nodes are filled one after the other
@@ -133,11 +145,14 @@ class _WorldComm(CountingComm):
         return self._group
 
     def _of(self, group: Group) -> _WorldComm:
-        return _WorldComm(self._number, group, self._per_node, self._fate)
+        return _WorldComm(self._number, group, self._per_node, self._fate, self.concurrent)
 
     def duplicate(self, yield_cpu: bool = False) -> _WorldComm:
-        # A rank makes one call at a time, and all make the same ones: both can share the rendezvous and the messages.
-        return self._of(self._group)
+        # Where a rank makes one call at a time, and all make the same ones, both share the rendezvous and the messages.
+        if not self.concurrent:
+            return self._of(self._group)
+        groups = self._group.rendezvous(self._number, Call("duplicate"), 0, self._group.split)
+        return self._of(groups[0])
 
     def _split(self, color: int) -> _WorldComm:
         # The last rank to call makes the groups of all colours, so that all members of one share the same object.
@@ -147,7 +162,7 @@ class _WorldComm(CountingComm):
     def _begin_call(self) -> None:
         """End this rank if its time has come, or let others go on first where a schedule says so."""
         self._fate.begin_call()
-        self._group.run.give_way(self._number)
+        self._group.run.give_way()
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Exchange messages; return once the one sent was received, for which MPI does not wait if it is short."""
@@ -202,7 +217,7 @@ class _WorldComm(CountingComm):
         # What is done counts, even if the other rank has failed since.
         while not done():
             self._group.check([other])
-            self._group.run.pause(self._number, reason)
+            self._group.run.pause(reason)
 
     def _rendezvous(self, call: Call, given: object, combine: Callable[[list[Any]], Any]) -> Any:
         """Make a collective call, which the last rank to make it works out by ``combine``."""

@@ -16,6 +16,7 @@ from sparse_mpi.algorithms import topkdsa
 from sparse_mpi.algorithms.exchange import concatenate, unpack
 from sparse_mpi.algorithms.scatter import REDUCE_SCATTERS
 from sparse_mpi.collectives.algorithms import ALGORITHMS as WAYS
+from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.world import DeadlockError, MismatchError, _WorldComm
 from sparse_mpi.optim import DistributedOptimizer
 
@@ -92,6 +93,21 @@ def summed(comm, way):
     return [part.tobytes() for part in found], counted(comm)
 
 
+def overlapped(comm, caller=lambda comm, own: comm):
+    """Totals, residuals and traffic of reducers that work in the background while their caller makes calls."""
+    comms = [comm.duplicate() for _ in range(2)]
+    reducers = [
+        SparseAllreduce(SHAPES, density=0.1, comm=own, algorithm=algorithm)
+        for own, algorithm in zip(comms, ("oktopk", "gtopk"), strict=True)
+    ]
+    totals = []
+    for step in range(3):
+        handles = [reducer.start(gradient(comm.rank, step, SIZE)) for reducer in reducers]
+        totals.append(caller(comm, comms[0]).allreduce(ONE)[0])
+        totals += [bytes_of(handle.wait()) for handle in handles]
+    return totals, [reducer.residual.tobytes() for reducer in reducers], [*map(counted, (comm, *comms))]
+
+
 # The laws
 
 
@@ -114,6 +130,20 @@ def test_sparse_collectives_have_the_same_bytes(seeds, way):
 @pytest.mark.parametrize("algorithm", ["oktopk", "elect"])
 def test_optimizers_have_the_same_bytes(seeds, algorithm):
     assert_same_in_every_order(partial(trained, algorithm=algorithm), 3, seeds[::4])
+
+
+def test_work_in_the_background_has_the_same_bytes(seeds):
+    assert_same_in_every_order(overlapped, 3, seeds)
+
+
+def test_work_in_the_background_takes_turns():
+    def body(comm):
+        handles = [progress_thread_of(own).start(own.barrier) for own in (comm.duplicate(), comm.duplicate())]
+        done = [handle.done() for handle in handles]
+        return done, [handle.wait() for handle in handles]
+
+    assert World(3).run(body) == [([True, True], [None, None])] * 3
+    assert World(3, schedule=1).run(body) == [([False, False], [None, None])] * 3
 
 
 @pytest.mark.parametrize("when", [3, (3, 0), (3, 2)], ids=str)
@@ -258,6 +288,17 @@ def test_an_order_of_two_reducers_that_no_message_tells(monkeypatch):
         return [bytes_of(reducer.step(gradient(comm.rank, 0, SIZE))) for reducer in reducers[::turn]]
 
     assert_only_schedules_find(monkeypatch, lambda patch: patch.setitem(ways, "turn", written_down), body, 3)
+
+
+def test_a_call_beside_work_on_the_same_communicator(monkeypatch):
+    """What is done at once in the fixed order is under way under a schedule."""
+    whose = {"comm": lambda comm, own: comm}
+    body = partial(overlapped, caller=lambda comm, own: whose["comm"](comm, own))
+    sound = [result[:2] for result in World(3).run(body)]
+    monkeypatch.setitem(whose, "comm", lambda comm, own: own)
+    assert [result[:2] for result in World(3).run(body)] == sound
+    with pytest.raises(AssertionError, match=r"^schedule \d+ ends in MismatchError\(.*replay: "):
+        assert_same_in_every_order(body, 3, range(100))
 
 
 def test_a_rank_that_returns_early_and_leaves_a_message_to_the_next_step(monkeypatch):
