@@ -165,7 +165,7 @@ class Run:
     def wait_until(self, done: Callable[[], bool]) -> None:
         """Wait until ``done()``, for which threads of the same rank are needed."""
         while not done():
-            self.pause(lambda: "for its work in the background")
+            self.pause(lambda: "for work in the background")
 
     def check(self) -> None:
         """Stop this rank if the run has failed."""

@@ -186,12 +186,19 @@ def test_deadlocks_and_mismatches_are_named(seed):
     def other(comm):
         return comm.barrier() if comm.rank == 1 else comm.allreduce(ONE)
 
+    def behind(comm):
+        return progress_thread_of(comm).start(comm.barrier).wait() if comm.rank != 1 else None
+
     with pytest.raises(DeadlockError, match=r"ranks 0, 2 waiting for rank 1 in allreduce.*rank 1 returned"):
         World(3, schedule=seed).run(absent)
     with pytest.raises(DeadlockError, match=r"rank 0 waiting for a message from rank 2"):
         World(3, schedule=seed).run(lambda comm: comm.sendrecv(ONE, None, 2) if comm.rank == 0 else None)
     with pytest.raises(MismatchError, match="called barrier"):
         World(3, schedule=seed).run(other)
+    with pytest.raises(
+        DeadlockError, match=r"ranks 0, 2 waiting for work in the.*ranks 0, 2 waiting for rank 1 in bar"
+    ):
+        World(3, schedule=seed).run(behind)
 
 
 @pytest.mark.parametrize(("seed", "error"), [(-1, ValueError), (0.5, TypeError), (True, TypeError)])
