@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import pytest
 
@@ -47,13 +48,15 @@ def cuda(request, monkeypatch):
 
 
 @pytest.fixture
-def launches(monkeypatch):
-    """The grids of the kernels that were launched on the pretended device; `Kernel` is the only way there."""
-    launched, plain = [], fake_cuda.Kernel.__call__
+def launches(cuda, monkeypatch):
+    """The grids of the kernels that were launched, on any device; `start` is the only way there."""
+    launched = []
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sparse_mpi.kernels.cuda") and "start" in vars(module):
 
-    def launch(self, grid, block, arguments, **options):
-        launched.append(grid)
-        return plain(self, grid, block, arguments, **options)
+            def start(function, blocks, *arguments, plain=module.start, **options):
+                launched.append((blocks,))
+                plain(function, blocks, *arguments, **options)
 
-    monkeypatch.setattr(fake_cuda.Kernel, "__call__", launch)
+            monkeypatch.setattr(module, "start", start)
     return launched
