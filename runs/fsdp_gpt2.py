@@ -74,7 +74,7 @@ def draw(look: Look) -> Any:
     figure = paper(WIDTH, 2.6)
     axes = figure.subplots()
     axes.set_axis_off()
-    axes.set(xlim=(-1.6, shards + 2.2), ylim=(1.3, -0.3))
+    axes.set(xlim=(-1.6, shards + 2.2), ylim=(1.42, -0.42))
     boxed = matplotlib("patches").FancyBboxPatch
     for node in range(replicas):
         box = {"boxstyle": "round,pad=0.12", "facecolor": "none", "edgecolor": look.grey, "linewidth": 0.8}

@@ -320,7 +320,7 @@ class SparseState:
             write_mean(total, self.comm.size / scale, gradient)
             waited |= set(names) if isinstance(total, SparseVector) else set()
         if self._stepping is not None:
-            self._stepping.waited = {parameter for parameter, name in self._names.items() if name in waited}
+            self._stepping.momentum.waited = {parameter for parameter, name in self._names.items() if name in waited}
             self._stepping.flushed = False
         # Regrouped gradients were reduced in other memory than DDP's
         for part, place in moves:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -17,12 +16,12 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.deprecated import takes_alias
 from sparse_mpi.fault_tolerance import Team
-from sparse_mpi.feedback import Feedback, GlobalMomentum
+from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import can_carry, resolve_k, usual_density
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.optimizer_momentum import (
-    TAKING,
     USUAL_DENSITY,
+    MomentumState,
     along_gradients,
     announcement,
     default_mode,
@@ -37,21 +36,6 @@ LOGGER = logging.getLogger("sparse_mpi")
 
 Average: str = "average"
 Sum: str = "sum"
-
-
-@dataclass
-class MomentumState:
-    """Who applies the optimizer's momentum, and to which gradients."""
-
-    taken: float | None = None  # what error feedback has taken over; None: nothing
-    late: float | None = None  # the momentum that it applies to sparse sums
-    looks_ahead: bool = False  # Nesterov's look ahead, if any, is left to do when the gradients are there
-    waited: set[Tensor] = field(default_factory=set)  # the parameters whose sums are sparse in this step
-    adam: StalenessAwareAdam | None = None  # takes the steps of Adam
-
-    def applied(self, parameter: Tensor) -> float | None:
-        """Return the momentum that was applied to the gradient of a parameter."""
-        return self.late if parameter in self.waited else self.taken
 
 
 class _Reducing:
@@ -299,7 +283,6 @@ def DistributedOptimizer(
             density = USUAL_DENSITY
         rule = momentum_rule(optimizer, feedback, mode, share)
         say(op=op, parameters=len(parameters), momentum=mode)
-    late = rule.late if isinstance(rule, GlobalMomentum) else None
     if momentum is None and transport.rank == 0 and (line := announcement(optimizer, mode, rule)):
         LOGGER.warning(line)
     reduction = GradientReduction(
@@ -323,9 +306,7 @@ def DistributedOptimizer(
         team=team,
         **options,
     )
-    # The momentum of now: `without_momentum` raises when somebody changes it in the optimizer
-    taken = optimizer.param_groups[0]["momentum"] if mode in TAKING else None
-    state = MomentumState(taken, taken if late is None else late, mode in ("matched", "global"))
+    state = MomentumState.of(optimizer, mode, rule)
     if mode in ("arrival", TRAVELLING):
         state.adam = StalenessAwareAdam(reduction)
         state.adam.set_betas(optimizer)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import check
 from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -19,8 +20,8 @@ from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
 from sparse_mpi.training.fsdp_units import Unit, parameters_of, place_of, sharded_like, units_of
 from sparse_mpi.training.hook_optimizer import HookOptimizer, hook_settings
-from sparse_mpi.training.named_reducers import NamedReducers, names_of
-from sparse_mpi.training.parameters import local, write_mean
+from sparse_mpi.training.named_reducers import NamedReducers
+from sparse_mpi.training.parameters import write_mean
 
 _ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 
@@ -76,8 +77,8 @@ class ShardedReduction:
                     "clip_norm must be None where a rank knows its shard alone; call "
                     "torch.nn.utils.clip_grad_norm_(model.parameters(), ...) before the step"
                 )
-            if self.parameters:  # a process may hold padding alone
-                names_of((name, local(parameter)) for name, parameter in self.parameters.items())
+            for name, parameter in self.parameters.items():
+                check(parameter.to_local(), f"model: {name}")
             settings = hook_settings(
                 list(shapes.values()) or 1,
                 density=density,
@@ -173,7 +174,8 @@ class ShardedReduction:
         self._steps[unit.names] = steps + 1
         if self._stepping is not None:
             late = set(unit.parameters) if isinstance(total, SparseVector) else set()
-            self._stepping.waited = self._stepping.waited - set(unit.parameters) | late
+            momentum = self._stepping.momentum
+            momentum.waited = momentum.waited - set(unit.parameters) | late
             self._stepping.flushed = False
 
 

@@ -23,6 +23,7 @@ from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS
 from sparse_mpi.reduction.snapshot import described
 from sparse_mpi.training.fsdp_units import sharded_like
 from sparse_mpi.training.named_reducers import NamedReducers, Names
+from sparse_mpi.training.parameters import keep_mean
 
 ABOUT = "about"  # the key of what all processes have in common, as JSON
 
@@ -102,8 +103,8 @@ class ShardedSnapshot:
             fresh = reducer.state_dict() if rest is None else as_arrays(rest[number])
             states = [self._state(names, reducer, replica, found, fresh, rest is not None) for replica in mine]
             reducer.take_over([state | {"ranks": replicas} for state in states], replicas)
-            for vector in whole_state(reducer.feedback).values() if average and replicas != size else ():
-                vector *= size / replicas  # a mean over other replicas shall move the model as far
+            if average:
+                keep_mean(reducer.feedback, replicas, size)
         return int(about["steps"])
 
     def _state(

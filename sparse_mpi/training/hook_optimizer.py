@@ -13,13 +13,13 @@ from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.feedback import Feedback, GlobalMomentum
+from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import make_algorithm, usual_density
 from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.training.named_reducers import NamedReducers
 from sparse_mpi.training.optimizer_momentum import (
-    TAKING,
     USUAL_DENSITY,
+    MomentumState,
     along_gradients,
     default_mode,
     momentum_rule,
@@ -91,7 +91,7 @@ class HookOptimizer:
         scaled: a loss scaler divides gradients by its scale before the step.
 
     Attributes:
-        waited: the parameters whose sums are sparse in this step.
+        momentum: who applies it; told by the hook which sums are sparse.
         flushed: the gradients are all that was owed: the next step is without momentum and weight decay.
     """
 
@@ -106,12 +106,8 @@ class HookOptimizer:
     ) -> None:
         self._mode, self._reducers, self._ranks = mode, reducers, ranks
         self._parameters = {name: parameter for parameter, name in names.items()}
-        self._taken: float = optimizer.param_groups[0]["momentum"] if mode in TAKING else 0.0
-        rule = reducers.settings.feedback
-        late = rule.late if isinstance(rule, GlobalMomentum) else None
-        self._late = self._taken if late is None else late
+        self.momentum = MomentumState.of(optimizer, mode, reducers.settings.feedback)
         self._restore = ExitStack()  # of what is switched off during a step
-        self.waited: set[Tensor] = set()
         self.flushed: bool = False
         for handle in _HANDLES.pop(optimizer, ()):
             handle.remove()
@@ -152,9 +148,9 @@ class HookOptimizer:
         with ExitStack() as switched_off:
             if self.flushed:
                 switched_off.enter_context(along_gradients(optimizer))
-            elif self._mode in TAKING:
-                ahead = self._mode != "corrected"
-                switched_off.enter_context(without_momentum(optimizer, self._taken, self._applied, ahead))()
+            elif (taken := self.momentum.taken) is not None:
+                applied, ahead = self.momentum.applied, self.momentum.looks_ahead
+                switched_off.enter_context(without_momentum(optimizer, taken, applied, ahead))()
             if self._mode == TRAVELLING:
                 self._move(optimizer)
             self.flushed = False
@@ -163,10 +159,6 @@ class HookOptimizer:
     def _after(self, optimizer: Optimizer, args: object, options: object) -> None:
         """Give ``optimizer`` its momentum back."""
         self._restore.close()
-
-    def _applied(self, parameter: Tensor) -> float:
-        """Return the momentum that was applied to the gradient of a parameter."""
-        return self._late if parameter in self.waited else self._taken
 
     @torch.no_grad()
     def _move(self, optimizer: Optimizer) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
-from sparse_mpi.training.staleness_adam import TRAVELLING, check_adam
+from sparse_mpi.training.staleness_adam import TRAVELLING, StalenessAwareAdam, check_adam
 
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, "arrival", TRAVELLING)
@@ -23,6 +24,29 @@ USUAL_DENSITY = 0.021  # with second moments: elect sends as many bytes as at it
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
 SHORTEST = 0.01  # of what waits, the least share that a step sends or lets fade, see `fading`
 DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
+
+
+@dataclass
+class MomentumState:
+    """Who applies the optimizer's momentum, and to which gradients."""
+
+    taken: float | None = None  # what error feedback has taken over; None: nothing
+    late: float | None = None  # the momentum that it applies to sparse sums
+    looks_ahead: bool = False  # Nesterov's look ahead, if any, is left to do when the gradients are there
+    waited: set[Tensor] = field(default_factory=set)  # the parameters whose sums are sparse in this step
+    adam: StalenessAwareAdam | None = None  # takes the steps of Adam
+
+    def applied(self, parameter: Tensor) -> float | None:
+        """Return the momentum that was applied to the gradient of a parameter."""
+        return self.late if parameter in self.waited else self.taken
+
+    @classmethod
+    def of(cls, optimizer: Optimizer, mode: str, rule: object) -> MomentumState:
+        """Return the state of ``optimizer`` in a ``mode`` that has made the feedback ``rule``."""
+        # The momentum of now: `without_momentum` raises when somebody changes it in the optimizer
+        taken = float(optimizer.param_groups[0]["momentum"]) if mode in TAKING else None
+        late = rule.late if isinstance(rule, GlobalMomentum) else None
+        return cls(taken, taken if late is None else late, mode in ("matched", "global"))
 
 
 def default_mode(optimizer: Optimizer, feedback: str | Feedback, carries: bool) -> str:

@@ -15,6 +15,8 @@ from sparse_mpi.arrays import Array, synchronize_device, to_host
 from sparse_mpi.checks import check_range, check_switch, check_whole
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.feedback import Feedback
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.sparse import SparseVector, leave
 
@@ -166,6 +168,12 @@ def mean_moment(moment: SecondMoment, divisor: float, like: Tensor) -> Tensor | 
     sums = leave(moment.sums, like)
     values = sums.values if isinstance(sums, SparseVector) else sums
     return write_mean(sums, divisor**2, values.new_zeros(len(moment.mean)))
+
+
+def keep_mean(feedback: Feedback, before: int, now: int) -> None:
+    """Scale what ``feedback`` remembers, so that means over ``now`` ranks move a model as far as over those before."""
+    for array in whole_state(feedback).values() if now != before else ():
+        array *= now / before
 
 
 def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:

@@ -10,12 +10,12 @@ import numpy as np
 from sparse_mpi.arrays import as_tensors
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, sealed
 from sparse_mpi.training.bucket import Bucket
 from sparse_mpi.training.bucket_budget import BucketBudget
 from sparse_mpi.training.buckets import Buckets
 from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.parameters import keep_mean
 
 
 class ReductionSnapshot:
@@ -69,9 +69,8 @@ class ReductionSnapshot:
         for bucket, saved in self._begin(states):
             bucket.reducer.take_over(saved, ranks)
             bucket.remembers = True
-            # A mean over other ranks than before shall move the model as far
-            for array in whole_state(bucket.reducer.feedback).values() if average and ranks != comm.size else ():
-                array *= comm.size / ranks
+            if average:
+                keep_mean(bucket.reducer.feedback, ranks, comm.size)
         if self._budget is not None:
             self._budget.restore(states, ranks, comm)
 
