@@ -32,10 +32,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, DeviceArray, describe, is_device, like, namespace, synchronize, to_host
+from sparse_mpi.arrays import Array, describe, is_device, namespace, synchronize
 from sparse_mpi.comm.base import Counts, Job, Ledger, RankFailure, Take, Traffic
 from sparse_mpi.comm.forwarding import former_member
 from sparse_mpi.comm.job.call_log import CALLS, Watched
+from sparse_mpi.comm.staging import Staging
 
 # What happens around each call of a communicator: it is timed and watched over, and failures get one name.
 
@@ -101,6 +102,7 @@ class CountingComm(ABC):
         self.rank = rank
         self.size = size
         self.attributes: dict[object, Any] = {}
+        self._staging = Staging()
         self._ledger = Ledger()  # shared with what is split off
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
 
@@ -141,12 +143,18 @@ class CountingComm(ABC):
         for name, rank in (("dest", dest), ("source", source)):
             require_rank(self.size, name, rank)
         end = self._start_sendrecv(mine, dest, source)
-        return lambda: self._end_sendrecv(send, dest, source, end)
+        # A staged message keeps its pinned memory until the end; other calls have other memory meanwhile.
+        take_back = self._staging.set_aside() if self._staging.holds(mine) else None
+        return lambda: self._end_sendrecv(send, dest, source, end, take_back)
 
     @timed
-    def _end_sendrecv(self, send: Array, dest: int, source: int, end: Callable[[], Array]) -> Array:
+    def _end_sendrecv(
+        self, send: Array, dest: int, source: int, end: Callable[[], Array], take_back: Callable[[], None] | None
+    ) -> Array:
         """End what `start_sendrecv` has started."""
         came = end()
+        if take_back is not None:
+            take_back()
         self._count(send.nbytes * (dest != self.rank), came.nbytes * (source != self.rank), int(dest != self.rank))
         return self._unstage(came, send)
 
@@ -308,20 +316,16 @@ class CountingComm(ABC):
             raise ValueError(f"send must have rows of at least one byte, got shape {send.shape}; reshape it")
         # Stage: the copy in host memory is contiguous, and complete when it is returned.
         if self.staged and not isinstance(send, np.ndarray):
-            return self._stage(send)
+            return self._staging.download(send)
         # Or give it as it is: the transport reads memory from beginning to end, without regard to strides and streams.
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
         if not on_host:
             synchronize(contiguous)
         return contiguous
 
-    def _stage(self, send: DeviceArray) -> np.ndarray:
-        """Return a copy in host memory of a device array."""
-        return to_host(send)
-
     def _unstage(self, came: Array, send: Array) -> Array:
         """Return what was received in the library of what was sent."""
-        return like(came, send)
+        return self._staging.upload(came, send) if self.staged and is_device(send) else came
 
     def _children(self, root: int) -> int:
         """Return to how many ranks this one passes a broadcast in the binomial tree.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, DeviceArray, is_device, synchronize
+from sparse_mpi.arrays import Array, synchronize
 from sparse_mpi.comm import making
 from sparse_mpi.comm.base import Counts, Job, Take
 from sparse_mpi.comm.buffers import cut, row_bytes
@@ -22,7 +22,6 @@ from sparse_mpi.comm.job.watchdog import Watchdog
 from sparse_mpi.comm.making import Raw, alone
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import refuse_singletons, require_mpi, takes_device_pointers
-from sparse_mpi.comm.staging import Staging
 
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
 
@@ -84,7 +83,7 @@ class MPIComm(CountingComm):
         """Make a communicator of ``raw`` itself, without a message."""
         super().__init__(raw.comm.rank, raw.comm.size)
         MPI = raw.mpi
-        self._mpi, self._raw, self._comm, self.staged, self._staging = MPI, raw, raw.comm, staged, Staging()
+        self._mpi, self._raw, self._comm, self.staged = MPI, raw, raw.comm, staged
         self._bucket, self._survives = bucket, survives
         self._messages = PointToPoint(raw, self._staging, bucket, yield_cpu)
         # A progress thread waits inside MPI while other threads call it.
@@ -185,12 +184,6 @@ class MPIComm(CountingComm):
 
     def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
         return self._messages.start_sendrecv(send, dest, source)
-
-    def _stage(self, send: DeviceArray) -> np.ndarray:
-        return self._staging.download(send)
-
-    def _unstage(self, came: Array, send: Array) -> Array:
-        return self._staging.upload(came, send) if self.staged and is_device(send) else super()._unstage(came, send)
 
     def _allgather(self, send: Array) -> Array:
         if send.size > making.CHUNK:

@@ -66,13 +66,9 @@ class PointToPoint:
         requests = [self._comm.Irecv(piece, source, STARTED) for piece in self._rowtypes.pieces(out)]
         requests += self.start_sending(send, dest, STARTED)
         self.started = send, out, requests
-        # A staged message keeps its pinned memory until the end; other calls have other memory meanwhile.
-        take_back = self._staging.set_aside() if self._staging.holds(send) else None
 
         def end() -> Array:
             self.wait(requests)
-            if take_back is not None:
-                take_back()
             return out
 
         return end

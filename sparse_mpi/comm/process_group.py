@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from sparse_mpi.arrays import Array, DeviceArray, is_device
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm.base import Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.counting import CountingComm
@@ -29,7 +29,6 @@ from sparse_mpi.comm.job.call_log import DUPLICATE
 from sparse_mpi.comm.job.store_watchdog import StoreWatchdog
 from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
 from sparse_mpi.comm.job.uncaught import Abort
-from sparse_mpi.comm.staging import Staging
 
 _HEAD, _ROWS = 1, 2  # tags
 _OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -84,7 +83,6 @@ class ProcessGroupComm(CountingComm):
             if watched is not None:
                 watched.leave()
         super().__init__(rank, len(self._ranks))
-        self._staging = Staging()
         self._number = self._family()
         if watchdog is not None:
             self.watched = watchdog.over(self._number, self._ranks)
@@ -122,12 +120,6 @@ class ProcessGroupComm(CountingComm):
     def _split(self, color: int) -> ProcessGroupComm:
         colors = self._allgather(np.array(color))
         return ProcessGroupComm(None, np.flatnonzero(colors == color).tolist(), self)
-
-    def _stage(self, send: DeviceArray) -> np.ndarray:
-        return self._staging.download(send)
-
-    def _unstage(self, came: Array, send: Array) -> Array:
-        return self._staging.upload(came, send) if is_device(send) else came
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -33,13 +34,13 @@ class Staging:
         xp = namespace(x)
         # The last call is over, and a message that is still on its way has memory of its own.
         self._leaving.clear()
-        self._arriving.clear()
         host = self._leaving.empty(x.shape, x.dtype, xp)
         stream = xp.cuda.get_current_stream()
         if x.size:
             # Queued on the stream that computes x, and so after that.
             x.get(stream=stream, out=host, blocking=False)
         stream.synchronize()  # MPI reads host memory at once, without regard to streams
+        self._arriving.clear()  # waits no more, unless the last `upload` was on another stream
         return host
 
     def set_aside(self) -> Callable[[], None]:
@@ -66,7 +67,10 @@ class Staging:
         return self._arriving.empty(shape, dtype, self._leaving.library)
 
     def upload(self, host: Array, device: Array) -> Array:
-        """Copy ``host`` to the library and the device of ``device``, and wait for it; ``host`` may be reused then."""
+        """Queue a copy of ``host`` to the library and the device of ``device``, on the current stream.
+
+        ``host`` may be reused at once, but for an array of `empty`, whose memory the next `download` has waited for.
+        """
         xp = namespace(device)
         if not self._arriving.holds(host):
             # It lies in ordinary memory, from which a copy would not run at full speed.
@@ -74,10 +78,10 @@ class Staging:
             pinned[...] = host
             host = pinned
         out = xp.empty(host.shape, host.dtype)
-        stream = xp.cuda.get_current_stream()
         if out.size:
+            stream = xp.cuda.get_current_stream()
             out.set(host, stream=stream)
-        stream.synchronize()
+            self._arriving.read_until(stream.record(xp.cuda.Event(disable_timing=True)))
         return out
 
 
@@ -91,9 +95,17 @@ class _Pinned:
         self.library: Namespace = np  # which pinned the memory
         self._memory = np.empty(0, np.uint8)
         self._used = 0
+        self._read: list[Any] = []  # events behind the copies that read this memory
+
+    def read_until(self, event: Any) -> None:
+        """Note an event behind a copy that reads this memory."""
+        self._read.append(event)
 
     def clear(self) -> None:
-        """Take back everything that was handed out."""
+        """Take back everything that was handed out, once no copy reads it any more."""
+        for event in self._read:
+            event.synchronize()
+        self._read.clear()
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: Namespace) -> np.ndarray:
@@ -101,9 +113,10 @@ class _Pinned:
         size = prod(shape) * dtype.itemsize
         # Equal is too much as well: an empty array at the very end would not be found by `holds`.
         if self._used + size >= len(self._memory):
+            self.clear()  # memory that is let go is pinned for others at once
             # Twice the memory: arrays that grow from step to step are pinned anew only a few times.
             self._memory = _pin(max(MIN_BYTES, 2 * len(self._memory), size + size // 4), library)
-            self.library, self._used = library, 0
+            self.library = library
         part = self._memory[self._used : self._used + size]
         self._used += -(-size // ALIGNMENT) * ALIGNMENT
         return part.view(dtype).reshape(shape)

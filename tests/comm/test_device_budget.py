@@ -42,7 +42,7 @@ BUDGETS = {
     "dense-bf16": Budget(2, 13, 4, 2, 13),
     "topka": Budget(3, 12, 2, 5, 17),
     "topkdsa": Budget(4, 15, 5, 6, 20),
-    "gtopk": Budget(9, 43, 6, 11, 48),
+    "gtopk": Budget(9, 43, 4, 11, 48),
     "oktopk": Budget(6, 23, 6, 12, 32),
     "oktopk-2level": Budget(4, 20, 5, 10, 29),
     "spardl": Budget(24, 138, 21, 26, 143),

@@ -33,8 +33,9 @@ def test_what_is_not_contiguous(staging):
     assert (staging.download(x) == [[0, 2], [4, 6], [8, 10]]).all()
 
 
-def test_a_copy_is_over_when_the_call_returns(staging, device):
-    """Both ways: the fake copies when the stream is synchronised, on the stream that is current."""
+def test_a_copy_is_over_before_its_memory_is_used_again(staging, device):
+    """Down when the call returns, up before the next one: the fake copies when it is waited for, on the stream that is
+    current."""
     x = on_device(np.ones(4))
     device.copies.clear()
     device.synchronised.clear()
@@ -44,13 +45,16 @@ def test_a_copy_is_over_when_the_call_returns(staging, device):
         arrived[:] = 2
         out = staging.upload(arrived, x)
         staging.empty((4,), host.dtype)[:] = 9
-        arrived[:] = 9
-    assert (host == 1).all() and out.tolist() == [2] * 4
+        assert (host == 1).all() and device.synchronised == [5]
+    with device.stream(6):
+        staging.download(x)
+    arrived[:] = 9
+    assert out.tolist() == [2] * 4
     assert [(c.to, c.bytes, c.stream, c.pinned) for c in device.copies[:2]] == [
         ("host", 32, 5, True),
         ("device", 32, 5, True),
     ]
-    assert device.synchronised[:2] == [5, 5]
+    assert device.synchronised[:3] == [5, 6, 5]
 
 
 def test_memory_is_kept_and_grows(staging, device):

@@ -201,6 +201,7 @@ class Device(threading.local):
 
     def read(self, a: np.ndarray) -> np.ndarray:
         """``a``, which the current stream reads."""
+        self.stack[-1].flush("device")
         self.touch(a, write=False)
         return a
 
