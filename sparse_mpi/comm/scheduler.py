@@ -116,10 +116,11 @@ class Run:
         self._threads_of[rank].append(thread)
         self._ready.append(thread)
         self._unfinished += 1
+        given = [work]  # and let go of before others have their turn, with all that it holds
 
         def main() -> None:
             gate.acquire()
-            self._run_thread(rank, work)
+            self._run_thread(rank, lambda: given.pop()())
 
         threading.Thread(target=main, name=f"rank {rank}, in the background", daemon=True).start()
 

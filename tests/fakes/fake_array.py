@@ -20,27 +20,34 @@ from sparse_mpi.arrays import index_dtype
 from sparse_mpi.kernels import array
 
 from . import fake_cuda
-from .fake_device import CUDA, DEVICE, Device, SelectedDevice, TorchStream, memory_of
+from .fake_device import CUDA, DEVICE, Device, SelectedDevice, TorchStream, memory_of, unheld
 from .fake_torch import CudaTensor
+from .schedule import NOW
 
 # What the library may use of CuPy, where CuPy's function does what NumPy's does
 FUNCTIONS = """
 abs add all any arange argpartition argsort ascontiguousarray bincount bitwise_and clip concatenate copyto
-count_nonzero cumsum diff dot empty empty_like exp flatnonzero floor full isfinite isnan left_shift log matmul maximum
+count_nonzero cumsum diff dot exp flatnonzero floor full isfinite isnan left_shift log matmul maximum
 mean minimum nonzero ones packbits partition roll searchsorted sign sort sqrt stack sum take take_along_axis tanh
 unique unpackbits where zeros zeros_like
 """.split()
-COUNTING = {"flatnonzero", "nonzero", "unique"}  # as long as what they find
+COUNTING = {"bincount", "flatnonzero", "nonzero", "unique"}  # as long as what they find
 BINARY = "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift lt le gt ge eq ne matmul".split()
-METHODS = "all any argsort clip cumsum dot max mean min nonzero partition prod ravel reshape sum take transpose".split()
+IN_PLACE = {"partition", "sort"}
+SHAPING = {"ravel", "reshape", "transpose"}
+METHODS = (
+    "all any argsort clip cumsum dot max mean min nonzero partition prod ravel reshape sort sum take transpose".split()
+)
 
 
-def host_of(x):
-    """The memory behind an argument, which is read; host arrays are refused."""
+def host_of(x, memory=lambda x: DEVICE.read(x._a)):
+    """The ``memory`` behind an argument, which is read; host arrays are refused."""
     if isinstance(x, ndarray):
-        return DEVICE.read(x._a)
+        return memory(x)
     if isinstance(x, (tuple, list)):
-        return type(x)(map(host_of, x))
+        return type(x)(host_of(part, memory) for part in x)
+    if isinstance(x, dict):
+        return {name: host_of(part, memory) for name, part in x.items()}
     if isinstance(x, np.ndarray):
         raise TypeError(f"Unsupported type {type(x)}: a host array where a device array is expected")
     return x
@@ -53,9 +60,69 @@ def wrap(result, worked: bool = True):
     if not isinstance(result, (np.ndarray, np.generic, int)):
         return result
     a = np.asarray(result)
+    if worked and NOW:
+        a, computed = empty(a.shape, a.dtype)._a, a
+        a[...] = computed
     if worked:
         DEVICE.work(a)
     return ndarray._of(a)
+
+
+def compute(function, *inputs, **options):
+    """What the current stream works out: ``function`` of NumPy arrays, as long as its arguments say, not their values.
+
+    Under a schedule it is first told the shapes by zeros.
+    """
+    given = host_of((inputs, options))
+    if not NOW:
+        return wrap(function(*given[0], **given[1]))
+    like, later = (host_of((inputs, options), memory) for memory in (zeros_like, lambda x: unheld(x._a)))
+    with np.errstate(all="ignore"):
+        made = empty_of(function(*like[0], **like[1]))
+    there = unheld_of(made)
+    DEVICE.stack[-1].do(lambda: fill(there, function(*later[0], **later[1])))
+    return made
+
+
+def zeros_like(x: ndarray) -> np.ndarray:
+    return np.zeros(x.shape, x.dtype)
+
+
+def empty_of(result):
+    """Device arrays that are like a result, which the current stream is to write."""
+    if isinstance(result, (tuple, list)):
+        return type(result)(map(empty_of, result))
+    a = np.asarray(result)
+    made = empty(a.T.shape, a.dtype).T if a.flags.fnc else empty(a.shape, a.dtype)
+    DEVICE.work(made._a)
+    return made
+
+
+def unheld_of(made):
+    return [*map(unheld_of, made)] if isinstance(made, (tuple, list)) else unheld(made._a)
+
+
+def fill(there, result) -> None:
+    if isinstance(there, list):
+        for part, own in zip(there, result, strict=True):
+            fill(part, own)
+    else:
+        there[...] = result
+
+
+def change(target: ndarray, function, *inputs, **options) -> None:
+    """Have the current stream do ``function``, which writes to ``target``."""
+    host_of((inputs, options))
+    DEVICE.work(target._a)
+    given, options = host_of((inputs, options), lambda x: unheld(x._a))
+    there = unheld(target._a)
+    DEVICE.stack[-1].do(lambda: function(there, *given, **options))
+
+
+def empty(shape, dtype=float):
+    """``cupy.empty``."""
+    shape, dtype = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape), np.dtype(dtype)
+    return ndarray._of(NOW[0].empty(shape, dtype, DEVICE.stack[-1]) if NOW else np.empty(shape, dtype))
 
 
 def is_mask(key) -> bool:
@@ -92,7 +159,7 @@ class ndarray:
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         out = options.pop("out", None)
         assert out is None and method == "__call__", "NumPy works on a device array"
-        return wrap(ufunc(*map(host_of, inputs), **options))
+        return compute(ufunc, *inputs, **options)
 
     def __array_function__(self, function, types, arguments, options):
         raise TypeError(f"numpy.{function.__name__} on a device array; use the functions of namespace(x)")
@@ -114,16 +181,16 @@ class ndarray:
     def __getitem__(self, key):
         if is_mask(key):
             counted()
-        found = self._a[host_of(key)]
+            return wrap(host_of(self)[host_of(key)])
+        found = self._a[host_of(key, zeros_like)]
         if is_view(found, self._a):
             return wrap(found, worked=False)
-        return wrap(host_of(self)[host_of(key)])
+        return compute(operator.getitem, self, key)
 
     def __setitem__(self, key, value):
         if is_mask(key) and isinstance(value, ndarray) and value.ndim:
             counted()
-        DEVICE.work(self._a)
-        self._a[host_of(key)] = host_of(value)
+        change(self, operator.setitem, key, value)
 
     def _scalar(self, kind):
         DEVICE.stack[-1].synchronize()
@@ -140,15 +207,15 @@ class ndarray:
         return self.copy()
 
     def astype(self, dtype, copy=True):
-        found = host_of(self).astype(dtype, copy=copy)
-        return wrap(found, worked=not is_view(found, self._a))
+        if not copy and self.dtype == dtype:
+            return self
+        return compute(np.ndarray.astype, self, dtype)
 
     def copy(self):
-        return wrap(host_of(self).copy())
+        return compute(np.ndarray.copy, self)
 
     def fill(self, value):
-        DEVICE.work(self._a)
-        self._a.fill(value)
+        change(self, np.ndarray.fill, value)
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         stream = stream or DEVICE.stack[-1]
@@ -156,7 +223,7 @@ class ndarray:
         assert out.flags.c_contiguous and (out.shape, out.dtype) == (self.shape, self.dtype)
         stream.flush("device")
         DEVICE.copied("host", out)
-        stream.queue("host", out, DEVICE.read(self._a).copy())
+        stream.queue("host", out, DEVICE.read(self._a))
         if blocking:
             stream.synchronize()
         return out
@@ -191,33 +258,40 @@ class ndarray:
 
 def _operator(name: str):
     function = getattr(operator, name)
-    return lambda self, other: wrap(function(host_of(self), host_of(other)))
+    return lambda self, other: compute(function, self, other)
 
 
 def _unary(name: str):
-    return lambda self: wrap(getattr(operator, name)(host_of(self)))
+    return lambda self: compute(getattr(operator, name), self)
 
 
 def _reflected(name: str):
     function = getattr(operator, name)
-    return lambda self, other: wrap(function(host_of(other), host_of(self)))
+    return lambda self, other: compute(function, other, self)
 
 
 def _in_place(name: str):
     function = getattr(operator, f"i{name}")
 
     def work(self, other):
-        DEVICE.work(self._a)
-        self._a = function(self._a, host_of(other))
+        change(self, function, other)
         return self
 
     return work
 
 
 def _method(name: str):
+    function = getattr(np.ndarray, name)
+
     def call(self, *arguments, **options):
-        found = getattr(host_of(self), name)(*map(host_of, arguments), **options)
-        return wrap(found, worked=not is_view(found, self._a))
+        if name in COUNTING:
+            counted()
+            return wrap(function(host_of(self)))
+        if name in SHAPING and is_view(found := function(self._a, *arguments, **options), self._a):
+            return wrap(found, worked=False)
+        if name in IN_PLACE:
+            return change(self, function, *arguments, **options)
+        return compute(function, self, *arguments, **options)
 
     return call
 
@@ -243,11 +317,14 @@ def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
 def create(a, dtype=None, copy=True, order="K"):
     """``cupy.array``."""
     if isinstance(a, ndarray):
-        return wrap(np.array(host_of(a), dtype, copy=copy or None, order=order))
-    made = np.array(a, dtype, order="C")
-    DEVICE.copied("device", made)
-    DEVICE.work(made, launches=0)
-    return ndarray._of(made)
+        return a if not copy and dtype in (None, a.dtype) else compute(np.array, a, dtype, order=order)
+    host = np.array(a, dtype, order="C")
+    DEVICE.copied("device", host)
+    made = empty(host.shape, host.dtype)
+    DEVICE.work(made._a, launches=0)
+    there = unheld(made._a)
+    DEVICE.stack[-1].do(lambda: np.copyto(there, host))
+    return made
 
 
 def asarray(a, dtype=None, order=None):
@@ -266,12 +343,21 @@ def to_torch(a: ndarray) -> CudaTensor:
 
 
 def _function(name: str):
+    function = getattr(np, name)
+
     def call(*arguments, **options):
         if name in COUNTING:
             counted()
-        found = getattr(np, name)(*map(host_of, arguments), **{key: host_of(value) for key, value in options.items()})
-        same = any(is_view(found, x._a) for x in arguments if isinstance(x, ndarray))
-        return wrap(found, worked=not (same or name.startswith("empty")))
+            return wrap(function(*host_of(arguments), **host_of(options)))
+        if "out" in options:
+            out = options.pop("out")
+            change(out, lambda there, *given, **others: function(*given, out=there, **others), *arguments, **options)
+            return out
+        if name == "copyto":
+            return change(arguments[0], function, *arguments[1:], **options)
+        if name == "ascontiguousarray" and is_view(found := function(arguments[0]._a), arguments[0]._a):
+            return wrap(found, worked=False)
+        return compute(function, *arguments, **options)
 
     return call
 
@@ -285,14 +371,19 @@ def select_rows(x, tables, entries):
     return indices, values
 
 
+CHANGING = {"accumulate", "add", "add_merged", "subtract", "subtract_dense", "clear", "mark", "follow_squares"}
+
+
 class WholeArrays:
     """The kernels of whole arrays, at work on the memory behind device arrays."""
 
     def __getattr__(self, name: str):
         def call(*arguments, **options):
             passed = [argument for argument in arguments if isinstance(argument, ndarray)]
-            changed = "accumulate", "accumulate_select", "add", "subtract", "subtract_dense", "clear", "mark"
-            if name in (*changed, "follow_squares"):
+            if name in CHANGING:
+                return change(*arguments[:1], getattr(array, name), *arguments[1:], **options)
+            DEVICE.stack[-1].work.finish()
+            if name == "accumulate_select":
                 DEVICE.work(passed[0]._a)
             if name in ("select", "accumulate_select", "merge", "merge_runs"):
                 counted()
@@ -320,7 +411,8 @@ def install(monkeypatch) -> Device:
     cupy.asnumpy, cupy.from_dlpack = asnumpy, from_dlpack
     for name in FUNCTIONS:
         setattr(cupy, name, _function(name))
-    cupy.linalg = SimpleNamespace(qr=lambda a: wrap(tuple(np.linalg.qr(host_of(a)))))
+    cupy.empty, cupy.empty_like = empty, lambda x, dtype=None: empty(x.shape, dtype or x.dtype)
+    cupy.linalg = SimpleNamespace(qr=lambda a: compute(lambda a: tuple(np.linalg.qr(a)), a))
     cupy.__version__ = "14.2.0"
     cupy.RawModule = fake_cuda.RawModule
     cupy.cuda = CUDA

@@ -19,7 +19,8 @@ import numpy as np
 
 from sparse_mpi import kernels
 
-from .fake_device import DEVICE, SelectedDevice
+from .fake_device import DEVICE, SelectedDevice, unheld
+from .schedule import NOW
 
 HEADER = Path(__file__).with_name("cuda_emulation.h")
 COMPILER = shutil.which("g++")
@@ -97,11 +98,13 @@ class Kernel:
         for argument in arguments:
             if isinstance(argument, np.uintp) and (own := DEVICE.pinned_at(int(argument))) is not None:
                 # Memory of the host: it has what the kernel writes when the stream has been waited for.
-                told.append((own, own.copy()))
-                given.append(told[-1][1])
+                if not NOW:
+                    told.append((own, own.copy()))
+                given.append(own if NOW else told[-1][1])
             else:
-                given.append(argument if isinstance(argument, np.generic) else argument._a)
-        self.run(grid[0], block[0], shared_mem, given, [id(argument) in new for argument in arguments])
+                given.append(argument if isinstance(argument, np.generic) else unheld(argument._a))
+        fresh = [id(argument) in new for argument in arguments]
+        DEVICE.stack[-1].do(lambda: self.run(grid[0], block[0], shared_mem, given, fresh))
         for own, written in told:
             DEVICE.stack[-1].queue("host", own, written)
 

@@ -3,6 +3,8 @@
 Everything is recorded. Copies that do not block take place when their stream is synchronised, and memory that was
 written since then must not be handed to others, such as MPI: `Log.early` tells who did. `Log.races` tells where streams
 meet in memory in an order that nothing enforces. Events are a millisecond apart, in the order of their recording.
+
+Computation is at once, unless a `schedule` holds: all that streams are told is then done when that draws it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import ClassVar, NamedTuple
 from weakref import ref
 
 import numpy as np
+
+from .schedule import NOW, Mark, Work
 
 NOT_READY = 600  # CUDA's status of a stream that is at work
 TORCH_STREAM, FIRST = 0x70C4, 1000  # the current stream of torch; the first that is made
@@ -35,15 +39,19 @@ class Event:
     ticks = count()
 
     def __init__(self, **_) -> None:
-        self.ptr, self.clock, self.time, self.stream = None, {}, None, None
+        self.ptr, self.clock, self.time, self.stream, self.mark = None, {}, None, None, None
 
     @property
     def done(self) -> bool:
         """Whether it has come; not on a stream that is stuck, and always on others."""
-        return self.ptr not in DEVICE.log.stuck
+        if self.stream is not None:
+            self.stream.go_on()
+        return self.ptr not in DEVICE.log.stuck and (self.mark is None or self.mark.came)
 
     def synchronize(self) -> None:
         DEVICE.events.append(self)
+        if self.mark is not None:
+            self.stream.work.finish(self.mark)
         if DEVICE.known.get(self.ptr, 0) < self.clock.get(self.ptr, 0):  # else it has come long ago
             for to in ("device", "host"):
                 self.stream.flush(to, self.clock[self.ptr])
@@ -60,6 +68,7 @@ class Stream:
 
     def __init__(self, log: Log, ptr: int) -> None:
         self.log, self.ptr, self.pending, self.clock = log, ptr, [], {ptr: 1}
+        self.work = Work()
 
     def __enter__(self):
         DEVICE.join(self.log)
@@ -74,15 +83,37 @@ class Stream:
         later(self.clock, DEVICE.known)
         event.ptr, event.clock, event.time, event.stream = self.ptr, dict(self.clock), next(Event.ticks), self
         self.clock[self.ptr] += 1
+        event.mark = Mark(self)
+        self.do(event.mark.come)
         return event
 
     def wait_event(self, event: Event) -> None:
         later(self.clock, event.clock)
         self.log.waits.append((self.ptr, event.ptr))
+        if event.mark is not None and not event.mark.came:
+            self.work.append(event.mark)
+
+    def do(self, work) -> None:
+        """Have ``work()`` done: at once, or when the schedule draws it."""
+        if NOW:
+            self.work.append(work)
+            self.go_on()
+        else:
+            work()
+
+    def go_on(self) -> None:
+        """Let streams of this device go on, where the schedule draws that."""
+        if NOW:
+            NOW[0].go_on([*self.log.streams.values()])
 
     def queue(self, to: str, target: np.ndarray, source: np.ndarray) -> None:
         """Have a copy to the host or the device made when the stream is waited for."""
-        self.pending.append((to, target, source, self.clock[self.ptr]))
+        if NOW:
+            target, source = unheld(target), unheld(source)
+            self.do(lambda: np.copyto(target, source))
+        else:
+            # What is on the device may change by then.
+            self.pending.append((to, target, source.copy() if to == "host" else source, self.clock[self.ptr]))
 
     def flush(self, to: str, epoch: float = inf) -> None:
         """Do what waits up to an epoch, as it was queued, as far as it goes to the host or the device."""
@@ -105,6 +136,7 @@ class Stream:
             raise RuntimeError(f"CUDA's error {self.log.stuck[self.ptr]}")
         self.flush("device")
         self.flush("host")
+        self.work.finish()
         for key in [key for key, (_, stream) in list(self.log.written.items()) if stream is self]:
             self.log.written.pop(key, None)
         self.log.synchronised.append(self.ptr)
@@ -196,7 +228,8 @@ class Device(threading.local):
         self.worked.add(stream.ptr)
         self.log.launched += launches
         for a in results:
-            self.written[id(memory_of(a))] = memory_of(a), stream
+            if not NOW:  # else memory would be held
+                self.written[id(memory_of(a))] = memory_of(a), stream
             self.touch(a, write=True)
 
     def read(self, a: np.ndarray) -> np.ndarray:
@@ -266,9 +299,15 @@ class SelectedDevice:
             stream.synchronize()
 
 
+def unheld(a: np.ndarray) -> np.ndarray:
+    """The array ``a`` for work that is done later, see `Schedule.unheld`."""
+    return NOW[0].unheld(a) if NOW else a
+
+
 def pin(size: int) -> np.ndarray:
-    DEVICE.pinned.append(np.empty(size, np.uint8))
-    return DEVICE.pinned[-1]
+    made = NOW[0].empty((size,), np.dtype(np.uint8), DEVICE.log) if NOW else np.empty(size, np.uint8)
+    DEVICE.pinned.append(unheld(made))
+    return made
 
 
 def new_stream(*, non_blocking: bool) -> Stream:

@@ -100,6 +100,7 @@ class Nccl:
         """The device memory that is meant, as it is when all that was queued on the stream is done."""
         assert stream == DEVICE.stack[-1].ptr, "another stream than the current one"
         DEVICE.stack[-1].flush("device")
+        DEVICE.stack[-1].work.finish()
         dtype = np.dtype(self.names[kind].lower())
         return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
 

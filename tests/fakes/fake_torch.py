@@ -51,6 +51,7 @@ class CudaTensor(T):
             waited(sum(x.nbytes for x in found[:1]))
         if function is T.copy_:
             crossed(*found[:2])
+        DEVICE.stream(DEVICE.torch[-1]).work.finish()  # torch comes after what its stream has been told
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*args, **kwargs)
         return on(result, numbers=not of_lengths)

@@ -1,0 +1,253 @@
+"""Streams of a pretended device that go on when a seed says so, and the ranks of a `World` with them.
+
+Bytes are those of a device on which all is done at once. A seed draws which stream goes on and when, which rank, and
+which messages are sent before they are received; see `fakes.schedule`.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce, World
+from sparse_mpi.comm.background import ProgressThread
+from sparse_mpi.comm.nccl import NcclComm
+from sparse_mpi.comm.staging import Staging, _Pinned
+from sparse_mpi.comm.streams import Branch, Side
+from sparse_mpi.fault_tolerance import ElasticAllreduce
+from sparse_mpi.optim import DistributedOptimizer
+
+from ..fakes import fake_cuda, fake_nccl, fake_torch
+from ..fakes.schedule import scheduled
+from ..gradients import gradient
+from .test_schedules import SHAPES, SIZE, counted
+
+HERE = 7  # the caller's stream
+SEEDS = {"fast": 3, "wide": 60, "all": 1000}
+
+
+@pytest.fixture
+def seeds(request):
+    return range(SEEDS[request.config.getoption("--tier")])
+
+
+def on_device(values):
+    return sys.modules["cupy"].asarray(values)
+
+
+def fetched(*totals):
+    """The bytes of totals on the device."""
+    arrays = [part for total in totals for part in (total[:2] if isinstance(total, tuple) else [total])]
+    return [part.get().tobytes() for part in arrays if isinstance(part, sys.modules["cupy"].ndarray)]
+
+
+def assert_same_in_every_order(body, ranks, seeds, **options):
+    expected = World(ranks, **options).run(body)
+    for seed in seeds:
+        with scheduled(seed):
+            found = World(ranks, **options, schedule=seed).run(body)
+        assert found == expected, seed
+
+
+# What ranks do. Each of them drops what it does not need any more, and asks for memory as it goes.
+
+
+def reduced(comm, device, steps=3, **options):
+    """Totals and residual of a reducer."""
+    with device.stream(HERE):
+        reducer = SparseAllreduce(SHAPES, density=0.1, comm=comm, **options)
+        totals = [reducer.step(on_device(gradient(comm.rank, step, SIZE))) for step in range(steps)]
+        return fetched(*totals, reducer.residual), counted(comm)
+
+
+def overlapped(comm, device, algorithms=("oktopk", "gtopk"), **options):
+    """Totals and residuals of reducers in the background, whose caller goes on with other arrays."""
+    cupy, totals = sys.modules["cupy"], []
+    with device.stream(HERE):
+        reducers = [
+            SparseAllreduce(SHAPES, density=0.1, comm=comm.duplicate(), algorithm=algorithm, **options)
+            for algorithm in algorithms
+        ]
+        for step in range(3):
+            handles = [reducer.start(on_device(gradient(comm.rank, step, SIZE))) for reducer in reducers]
+            others = [cupy.full(SIZE, step, np.float32) for _ in handles]
+            totals += [handle.wait() for handle in handles]
+            del handles
+            others += [cupy.full(SIZE, -1, np.float32) for _ in others]
+        return fetched(*totals), [fetched(reducer.residual) for reducer in reducers]
+
+
+def buffered(comm, device, **options):
+    """Totals of a reducer in the background, whose gradients the caller writes into the same memory."""
+    cupy, totals = sys.modules["cupy"], []
+    with device.stream(HERE):
+        reducer = SparseAllreduce(SHAPES, density=0.1, comm=comm.duplicate(), **options)
+        buffer = cupy.zeros(SIZE, np.float32)
+        for step in range(3):
+            buffer += on_device(gradient(comm.rank, step, SIZE))
+            totals.append(reducer.start(buffer).wait())
+            buffer.fill(np.nan if options.get("in_place") is None else 0)
+            buffer[...] = 0
+        return fetched(*totals)
+
+
+def branched(comm, device):
+    """What a progress thread makes of arrays that its caller drops, and of results that are dropped when copied."""
+    cupy, worker, kept = sys.modules["cupy"], ProgressThread(comm.duplicate()), []
+    with device.stream(HERE):
+        # Not waited for: the thread is done with each, its stream maybe not.
+        for step in range(3):
+            x = cupy.full(SIZE, 1 + step, np.float32)
+            worker.start(partial(double, x, kept), x)
+            worker.start(lambda: None).wait()
+            x = cupy.full(SIZE, np.nan, np.float32)
+        # Waited for, one after the other, while work is under way that was begun before.
+        handles = [
+            worker.start(partial(double, x, []), x) for x in [cupy.full(SIZE, step, np.float32) for step in (4, 5, 6)]
+        ]
+        results = [handles.pop(0).wait() for _ in range(3)]
+        results.append(worker.start(lambda: cupy.concatenate(kept), x).wait())
+        return fetched(*results)
+
+
+def double(x, kept):
+    kept.append(x * 2)
+    return kept[-1]
+
+
+def exchanged(comm, device):
+    """What is gathered on two streams in turn, each of which comes to its results later."""
+    with device.stream(HERE) as one, device.stream(HERE + 1) as other:
+        results = []
+        for step, stream in enumerate([one, other] * 3):
+            with stream:
+                results.append(comm.allgather(on_device(gradient(comm.rank, step, SIZE))))
+        device.log.stream(HERE).synchronize()
+        return fetched(*results)
+
+
+def trained(comm, device, **options):
+    """The parameters of a small model after some steps of an optimizer."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)).to("cuda")
+    plain = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    optimizer = DistributedOptimizer(
+        plain, model.named_parameters(), comm=comm, density=0.2, bucket_cap_mb=2e-4, **options
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        x = torch.from_numpy(gradient(comm.rank, step, 32).reshape(4, 8)).to("cuda")
+        model(x).pow(2).sum().backward()
+        optimizer.step()
+    return [p.detach().cpu().numpy().tobytes() for p in model.parameters()]
+
+
+def over_nccl(comm, device, nccl, **options):
+    nccl.over(comm.duplicate())
+    return reduced(NcclComm(comm), device, **options)
+
+
+def lost(comm, device, algorithm):
+    """Totals and departures of an elastic reducer, some ranks of which fail."""
+    with device.stream(HERE):
+        reducer = ElasticAllreduce(SIZE, density=0.1, comm=comm, algorithm=algorithm, copy_every=2)
+        totals = [reducer.step(on_device(gradient(comm.rank, step, SIZE))) for step in range(6)]
+        return fetched(*totals), [departure[:3] for departure in reducer.departures], reducer.ranks
+
+
+# The laws
+
+
+@pytest.mark.parametrize("body", [branched, exchanged])
+def test_work_and_calls_on_streams(device, seeds, body):
+    assert_same_in_every_order(partial(body, device=device), 2, seeds)
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_reducers_have_the_same_bytes(device, seeds, algorithm):
+    assert_same_in_every_order(partial(reduced, device=device, algorithm=algorithm), 3, seeds)
+
+
+@pytest.mark.parametrize("feedback", sorted(FEEDBACKS))
+def test_memories_have_the_same_bytes(device, seeds, feedback):
+    assert_same_in_every_order(partial(reduced, device=device, algorithm="oktopk", feedback=feedback), 3, seeds)
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_work_in_the_background_has_the_same_bytes(device, seeds, algorithm):
+    assert_same_in_every_order(partial(overlapped, device=device, algorithms=(algorithm, "oktopk")), 2, seeds)
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_memory_that_the_caller_writes_again(device, seeds, algorithm):
+    assert_same_in_every_order(partial(buffered, device=device, algorithm=algorithm), 2, seeds)
+
+
+@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])
+def test_optimizers_have_the_same_bytes(device, seeds, algorithm, monkeypatch):
+    fake_torch.install_torch(monkeypatch)
+    assert_same_in_every_order(partial(trained, device=device, algorithm=algorithm), 2, seeds)
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_exchanges_over_nccl_have_the_same_bytes(device, seeds, algorithm, monkeypatch):
+    nccl = fake_nccl.install(monkeypatch)
+    assert_same_in_every_order(partial(over_nccl, device=device, nccl=nccl, algorithm=algorithm), 3, seeds)
+
+
+@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "gtopk"])
+def test_survivors_have_the_same_bytes(device, seeds, algorithm):
+    assert_same_in_every_order(partial(lost, device=device, algorithm=algorithm), 4, seeds, leave={1: (3, 2)})
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_kernels(device, algorithm, monkeypatch, seeds):
+    fake_cuda.install_kernels(monkeypatch)
+    assert_same_in_every_order(partial(reduced, device=device, algorithm=algorithm), 3, seeds[::10])
+
+
+# Defects in the order of work that are planted
+
+
+def without_waiting(self, x):
+    """`Staging.download`, as it is not to be."""
+    self._leaving.clear()
+    host = self._leaving.empty(x.shape, x.dtype, sys.modules["cupy"])
+    x.get(out=host, blocking=False)
+    self._arriving.clear()
+    return host
+
+
+def not_behind_the_caller(self, event):
+    """`Side.come_after`, which leaves that out."""
+    while self._lent:
+        self.stream.wait_event(self._lent.popleft()[0])
+
+
+PLANTED = {  # what is replaced, by what, and what ranks do
+    "work that begins before its gradient is there": (Side, "come_after", not_behind_the_caller, buffered),
+    "a caller that goes on before the work is done": (Branch, "follow", lambda self: None, branched),
+    "a gradient that is dropped while it is read": (Side, "borrow", lambda self, x, ended: None, branched),
+    "a result that is dropped while it is copied": (Side, "lend", lambda self, result, copied: None, branched),
+    "pinned memory that is sent before it is written": (Staging, "download", without_waiting, reduced),
+    "pinned memory that is used again while it is read": (_Pinned, "read_until", lambda self, event: None, exchanged),
+    "numbers that are looked at before a kernel has told them": ("Told", "written", lambda self: self, reduced),
+    "pinned memory of a message on its way": (Staging, "set_aside", lambda self: lambda: None, lost),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_found(device, monkeypatch, name):
+    whose, method, defect, body = PLANTED[name]
+    if whose == "Told":
+        whose = fake_cuda.install_kernels(monkeypatch).told.Told
+    elastic = {"leave": {1: (3, 2)}} if body is lost else {}
+    body = partial(body, device=device, **({"algorithm": "oktopk"} if elastic else {}))
+    assert_same_in_every_order(body, 4, range(3), **elastic)
+    monkeypatch.setattr(whose, method, defect)
+    with pytest.raises((AssertionError, ValueError, IndexError)):  # other bytes, or counts that are none
+        assert_same_in_every_order(body, 4, range(40), **elastic)
