@@ -243,7 +243,9 @@ def DistributedOptimizer(
         op: "average" or "sum".
         bucket_cap_mb: the most gradients that are reduced together, in 10^6 bytes. None reduces everything at once,
             which selects the largest entries of all and overlaps with nothing.
-        overlap: start reductions before `step`, as gradients become final.
+        overlap: start reductions before `step`, as gradients become final. On a GPU the communicator must allow work
+            in the background, as MPI does with MPI_THREAD_MULTIPLE; otherwise they start in `step`, with the same
+            results.
         scaler: the ``torch.amp.GradScaler`` in use, if any. Reductions then begin in ``synchronize()``, when it is
             known that no rank's gradient has overflowed. Call that before ``scaler.step``, and the latter within
             ``skip_synchronize()``.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +19,7 @@ from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.arrays import as_arrays
 from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
@@ -64,7 +66,7 @@ class GradientReduction:
         passes: the number of backward passes whose gradients are added up before a reduction.
         average: True makes ``.grad`` the mean over the ranks, False the sum.
         bucket_cap_mb: the most gradients in a bucket, in 10^6 bytes; None puts all of one dtype and device into one.
-        overlap: start reductions before `synchronize`.
+        overlap: start reductions before `synchronize`, where that goes on in the background or on the CPU.
         scaler: the loss scaler of the training. Gradients are reduced, and residuals kept, without its scale, and a
             step in which a gradient of any rank overflows leaves no trace. Reductions begin in `synchronize`.
         team: the ranks in place of ``comm``, of which the others go on when some are lost: each bucket is then reduced
@@ -143,6 +145,8 @@ class GradientReduction:
         # Reductions in the background have a communicator of their own, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=self._overlap) if team is None else transport
         self.team: Team | None = team
+        self._threaded = progress_thread_of(self.comm).threaded  # whether work is done by a thread of its own
+        self._thread = get_ident()  # of this rank
         self._ranks = LiveRanks(self.comm, team)
         # Reducers clip means: that of a sum of norm clip_norm is shorter by the number of ranks
         most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size
@@ -439,8 +443,12 @@ class GradientReduction:
             self._lookahead.check_arrival(self.buckets)
         scale = self._current_scale()
         self._buckets.home[parameter].arrive(parameter, scale)
+        # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
+        # their passes, and it from going on: it is left to `synchronize`.
+        if not self._overlap or not (self._threaded or get_ident() == self._thread):
+            return
         # In the order of the buckets, which is the same on all ranks: a complete one waits for those before it
-        while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].ready:
+        while self._next < len(self.buckets) and self.buckets[self._next].ready:
             bucket = self.buckets[self._next]
             bucket.take_missing(scale)  # those that need no gradient any more
             self._start(bucket)

@@ -3,13 +3,16 @@
 A tensor on the host that meets one on the device raises, unless it is a scalar or an index; so does NumPy. What makes
 the host wait is recorded by the `fake_device`: ``item``, ``cpu``, a boolean mask, and so on. Autocast does nothing, and
 what autograd does beneath Python, the sums of gradients above all, happens in plain tensors; hooks on gradients find
-them on the device.
+them on the device, and are called by the one thread that torch has for it, which all threads of a process share.
 """
 
 from __future__ import annotations
 
 import functools
+from concurrent.futures import Future
 from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Thread, current_thread
 from types import SimpleNamespace
 
 import torch
@@ -218,6 +221,47 @@ def hook_on(x: T, hook):
 PLAIN_HOOK = T.register_post_accumulate_grad_hook
 
 
+class Autograd(Thread):
+    """The thread of torch that goes through the backward passes of a device, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(name="autograd of the device", daemon=True)
+        self.given: SimpleQueue = SimpleQueue()
+
+    def run(self) -> None:
+        while True:
+            future, work = self.given.get()
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+            del future, work  # or they would live until the next pass
+
+    def call(self, work):
+        """What ``work()`` returns, called on this thread."""
+        self.given.put((future := Future(), work))
+        return future.result()
+
+
+@functools.cache
+def autograd() -> Autograd:
+    """The thread, once it is needed."""
+    thread = Autograd()
+    thread.start()
+    return thread
+
+
+def backward(x: T, *args, **options) -> None:
+    """``Tensor.backward``."""
+    work = functools.partial(PLAIN_BACKWARD, x, *args, **options)
+    if plain(x) or current_thread() is autograd():
+        return work()
+    return autograd().call(work)
+
+
+PLAIN_BACKWARD = T.backward
+
+
 class Stream(TorchStream):
     """``torch.cuda.Stream``: one of the fake device's."""
 
@@ -253,6 +297,7 @@ def install_torch(monkeypatch, gpus: int = 1) -> None:
     monkeypatch.setattr(T, "cuda", lambda x, *_, **__: move(x, "cuda"))
     monkeypatch.setattr(T, "pin_memory", lambda x: x.clone())
     monkeypatch.setattr(T, "register_post_accumulate_grad_hook", hook_on)
+    monkeypatch.setattr(T, "backward", backward)
     monkeypatch.setattr(nn.Module, "to", place)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     told = {
