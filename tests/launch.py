@@ -12,18 +12,13 @@ from pathlib import Path
 import pytest
 
 from sparse_mpi.comm.runtime import LAUNCHERS
+from sparse_mpi.tools.launch.find import OPEN_MPI, Job
 
 ROOT = Path(__file__).parents[1]
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="needs mpiexec")
-# Open MPI refuses root, and more processes than cores, unless told
-ALLOWED = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "OMPI_MCA_btl": "^ofi",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-}
+# What `python -m sparse_mpi run` sets for more ranks than cores, started by anybody, with Open MPI 5 or 4
+ALLOWED = OPEN_MPI.variables(Job(ranks=2, cores=1, command=(), root=True))
 
 
 def start(ranks: int | None, *arguments: str, **variables: str) -> subprocess.Popen[str]:
@@ -45,11 +40,12 @@ def start(ranks: int | None, *arguments: str, **variables: str) -> subprocess.Po
 def launch(
     ranks: int | None, *arguments: str, seconds: float = 120, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """What came of such a job; kills all of it if it hangs."""
+    """What came of such a job; if it hangs, kills all of it and fails with what its processes have said."""
     process = start(ranks, *arguments, **variables)
     try:
         out, error = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        raise
+        out, error = process.communicate()
+        pytest.fail(f"{' '.join(arguments)} on {ranks or 'no'} ranks takes more than {seconds:g} s: {out}\n{error}")
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)
