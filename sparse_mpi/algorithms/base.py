@@ -102,6 +102,8 @@ class Traits:
     auto_candidate: bool = False  #: ``algorithm="auto"`` may choose it, for any gradient
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
     usual_density: float = DENSITY  #: k over n where a caller gives neither
+    #: how far results on two devices may be apart: norm of the difference over that of the result; 0: the same bytes
+    device_difference: float = 0.0
 
 
 class Part(Protocol):

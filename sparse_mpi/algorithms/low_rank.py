@@ -168,7 +168,8 @@ class LowRank(Algorithm):
     rank: int = 4
     seed: int = 0
 
-    traits: ClassVar[Traits] = Traits(rounds_relative_to_norm=True)  # as elements of products of matrices are
+    # Elements of products of matrices are rounded so, by each library in an order of its own
+    traits: ClassVar[Traits] = Traits(rounds_relative_to_norm=True, device_difference=1e-5)
 
     def __post_init__(self) -> None:
         check_whole("rank", self.rank, 1, remedy="4 suits most convolutional networks")

@@ -6,12 +6,14 @@ import json
 import os
 import sys
 import time
+from argparse import Namespace
 
 import numpy as np
 import pytest
 
 from sparse_mpi import Layout, World, kernels
-from sparse_mpi.tools.cli import gpu_check, gpu_stages, main
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.tools.cli import bench_allreduce, gpu_check, gpu_stages, main
 from sparse_mpi.tools.cli.bench_allreduce import _compared
 from sparse_mpi.tools.cli.gpu_check import MARGIN, Outcome, Stage, merged, page, remaining, stages, tried
 from sparse_mpi.tools.cli.gpu_verdicts import verdicts
@@ -106,6 +108,21 @@ def test_caches_are_filled_before_anything_with_several_ranks_and_the_sanitizer_
         assert (
             f"--tool {tool} --report-api-errors no --error-exitcode 9" in shown and "--no-pools -m gpu tests/" in shown
         )
+
+
+@pytest.mark.parametrize("variable", ["PATH", "CUDA_HOME", None])
+def test_the_sanitizer_is_found_on_the_path_or_in_the_toolkit(tmp_path, monkeypatch, variable):
+    monkeypatch.setattr(gpu_stages, "TOOLKITS", ("$CUDA_HOME/bin", str(tmp_path / "none")))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    (tmp_path / "cuda" / "bin").mkdir(parents=True)
+    tool = tmp_path / "cuda" / "bin" / "compute-sanitizer"
+    tool.touch(0o755)
+    if variable:
+        monkeypatch.setenv(variable, str(tool.parent if variable == "PATH" else tool.parents[1]))
+    found = {stage.name: stage for stage in stages(tmp_path, False)}["memcheck"]
+    assert (found.words[0], found.needs) == ((str(tool), "") if variable else ("compute-sanitizer", found.needs))
+    assert variable or found.needs.startswith("compute-sanitizer is neither on the path nor in $CUDA_HOME/bin or ")
 
 
 def test_stages_that_start_ranks_need_an_mpi(tmp_path):
@@ -277,6 +294,20 @@ def test_tests_of_which_none_passed_have_failed(tmp_path, body, status):
     )
 
 
+def test_a_test_that_hangs_fails_with_what_its_threads_do_and_the_others_are_run(tmp_path):
+    body = "import threading\ndef test_one():\n    threading.Event().wait()\ndef test_two():\n    pass\n"
+    (tmp_path / "test_one.py").write_text(body)
+    words = ("--limit", "2", "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path))
+    done = launch(None, "-m", "tests.gpu", *words)
+    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout
+    assert "test_one takes more than 2 s" in done.stdout and 'test_one.py", line 3 in test_one' in done.stdout
+
+
+def test_a_job_that_hangs_fails_with_what_it_has_said():
+    with pytest.raises(pytest.fail.Exception, match="on no ranks takes more than 1 s: hello"):
+        launch(None, "-c", "print('hello', flush=True); import time; time.sleep(60)", seconds=1)
+
+
 def test_training_that_must_end_in_the_same_bits_again_is_deterministic(tmp_path):
     training = [stage.command for stage in stages(tmp_path, False) if stage.name.startswith("train-")]
     assert len(training) == 3 and all("--deterministic" in command for command in training)
@@ -313,10 +344,38 @@ def test_results_of_a_gpu_that_counts_wrong_are_found_out(device, monkeypatch, n
     def compared():
         return World(2).run(lambda comm: _compared(name, Layout.of(5000), 0.01, gradients[comm.rank], comm))[0]
 
-    assert compared() == {"laws": "hold", "apart": 0}
+    assert compared() == {"laws": "hold", "apart": 0, "bound": 0}
     monkeypatch.setattr(kernels, "device", Wrong)
     wrong = compared()
     assert wrong["apart"] > 0.01 if name == "topka" else "lost" in wrong["laws"], wrong
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.0, "1 of 1 to the bit"), (0.5, "1 within their bounds"), (2.0, "0 of 1")]
+)
+def test_results_of_a_gpu_may_differ_as_far_as_the_algorithm_declares(device, monkeypatch, name, share, said):
+    """By a share of the bound; where that is the bit, by the last bits. Both laws must hold whatever it is."""
+    traits, plain = ALGORITHMS[name]().traits, bench_allreduce.to_host
+    off = np.float32(1 + share * (traits.device_difference or 1e-6))
+
+    def shifted(x):
+        return plain(x) if isinstance(x, np.ndarray) else plain(x) * off
+
+    monkeypatch.setattr(bench_allreduce, "to_host", shifted)
+    options = Namespace(n=5000, model=None, density=0.01, steps=1, seed=0, algorithms=[name])
+    *text, measured, status = World(2).run(lambda comm: list(bench_allreduce.agree(options, comm)))[0]
+    good = share == 0 or (share < 1 and traits.device_difference > 0)
+    assert status == (not good) and measured["results"][name]["bound"] == traits.device_difference
+    assert (said in text[-1]) == (good or share > 1), text
+
+
+def test_algorithms_of_which_each_device_may_compute_others_declare_how_far():
+    """Those whose selector adds in an order that is each library's own, and those of products of matrices."""
+    declared = {name for name, made in ALGORITHMS.items() if made().traits.device_difference > 0}
+    selectors = {name: made().selector for name, made in ALGORITHMS.items()}
+    inexact = {name for name, selector in selectors.items() if selector is not None and not selector.exact_order}
+    assert declared == inexact | {"powersgd", "acpsgd"}
 
 
 def other(indices, values, k, reuse=False):

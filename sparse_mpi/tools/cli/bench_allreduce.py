@@ -204,15 +204,17 @@ ALLREDUCE = Benchmark(
 
 
 SAME = "to the bit"
+REORDERED = 1e-6  # a difference, relative to the result, of float32 values that are added in another order
 AGREEMENT = Table(
     Column("algorithm", -16, "name"),
     Column("difference", 12, lambda row: format(row["apart"], ".1e") if row["apart"] else SAME),
+    Column("bound", 9, lambda row: format(row["bound"], ".0e") if row["bound"] else "-"),
     Column(" laws", -5, lambda row: f" {row['laws']}"),
 )
 
 
 def agree(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
-    """Yield the table, the record, and 1 if any differ too much."""
+    """Yield the table, the record, and 1 if a law is broken or results differ by more than the algorithm declares."""
     layout = options.layout_of(args)
     on_gpu(np.zeros(1, np.float32), comm)  # or say what is missing
     rng, found = np.random.default_rng([args.seed, comm.rank]), {}
@@ -222,19 +224,21 @@ def agree(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
             bar.say(name)
             found[name] = _compared(name, layout, args.density, gradients, comm)
             bar.update()
-    same = sum(row["apart"] == 0 and row["laws"] == "hold" for row in found.values())
+    good = [row for row in found.values() if row["laws"] == "hold" and row["apart"] <= row["bound"]]
+    same = sum(row["apart"] == 0 for row in good)
+    within = f", {len(good) - same} within their bounds" if same < len(good) else ""
     yield (
         f"{args.model or 'flat'}, n = {layout.size:,}, density {args.density:g}, "
         f"P = {comm.size}, {args.steps} steps: results and residuals of the GPU against the CPU's"
     )
     yield "\n".join(AGREEMENT.lines({"name": name, **row} for name, row in found.items()))
-    yield f"{same} of {len(found)} {SAME}, with both laws"
+    yield f"{same} of {len(found)} {SAME}{within}, with both laws"
     yield {"ranks": comm.size, "n": layout.size, "results": found}
-    yield int(any(row["laws"] != "hold" or row["apart"] > args.tolerance for row in found.values()))
+    yield int(len(good) < len(found))
 
 
 def _compared(name: str, layout: Layout, density: float, gradients: Sequence[np.ndarray], comm: Comm) -> dict[str, Any]:
-    """Return whether the laws hold on the GPU, and how far its results are from the CPU's at most, on any rank."""
+    """Return whether the laws hold on the GPU, how far its results are from the CPU's on any rank, and may be."""
     here, there = (SparseAllreduce(layout, density=density, comm=comm, algorithm=name) for _ in range(2))
     apart, laws = 0.0, "hold"
     for gradient in gradients:
@@ -247,7 +251,10 @@ def _compared(name: str, layout: Layout, density: float, gradients: Sequence[np.
         pairs = [(_dense(total), _dense(expected)), (to_host(there.residual), here.residual)]
         apart = max(apart, *(_distance(a, b) for a, b in pairs))
     most = comm.allreduce(np.array([apart]), "max", control=True)
-    return {"laws": laws, "apart": float(most[0])}
+    # Device pointers may take another way through MPI, on which more than two values are added in another order
+    reordered = comm.size > 2 and not comm.job.staged and not here.algorithm.exact_order(layout, here.k)
+    bound = max(here.algorithm.traits.device_difference, REORDERED if reordered else 0.0)
+    return {"laws": laws, "apart": float(most[0]), "bound": bound}
 
 
 def _dense(total: SparseVector | Array) -> np.ndarray:
@@ -265,20 +272,15 @@ AGREE = Benchmark(
     "agree",
     help="results of a GPU against those of the CPU, and both laws",
     description="Every algorithm takes the same steps on the CPU and on a GPU, with error feedback, on Gaussian "
-    "gradients of a model's shapes. Both laws are asserted on the GPU, and results and residuals compared. Exits "
-    "with 1 if any differ by more than --tolerance. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
+    "gradients of a model's shapes. Both laws are asserted on the GPU, and results and residuals compared. They must "
+    "be the same to the bit, but for algorithms that declare a bound, of the norm of the difference over that of the "
+    "CPU's result: products of matrices and means are rounded by each device in an order of its own. Exits with 1 if "
+    "any break a law or are further apart. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
     options=(
         options.gradient,
         options.several("--algorithms", ALGORITHMS),
         options.share("share of the elements that is sent"),
         count("--steps", 2, "of each algorithm"),
-        option(
-            "--tolerance",
-            "norm of a difference over that of the CPU's result; algorithms of matrix products or moments add in "
-            "an order of their own on each device",
-            values.number,
-            0.01,
-        ),
         options.seed("of the gradients"),
         options.json(),
     ),

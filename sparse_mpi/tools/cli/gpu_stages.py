@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from importlib.util import find_spec
@@ -15,6 +16,8 @@ LIBRARY = ("-m", "sparse_mpi")
 DEVICE = ("--device", "gpu")
 MARGIN = 2.0  # times its estimate that a stage may take: no GPU has confirmed one yet
 FEW = ("dense", "topka", "oktopk", "elect")  # algorithms that are compared on the largest model
+MEASURED = ("--overlap", "--warmup", "3", "--rounds", "3", "--iterations", "5")  # of the benchmark of throughput
+TOOLKITS = ("$CUDA_HOME/bin", "/usr/local/cuda/bin")  # folders of CUDA's tools that need not be on the path
 MODULES = {"scikit-learn": "sklearn"}  # of packages that are imported by another name
 
 
@@ -97,16 +100,23 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
         basis = f"imports 10, two trainings of 4 steps with {len(algorithms)} algorithms {seconds - 10}"
         options = (str(out / model), ",".join(algorithms), model, "--device", "cuda", "--deterministic")
         found.append(Stage(f"train-{model}", seconds, basis, ranks(2, *train, *options), needs, mpi=True))
-    least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else ("--overlap",)
+    least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else MEASURED
     program = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)
-    command = ranks(1 if pretend else 4, *program, "--no-progress", *record("throughput"))
-    found.append(Stage("throughput", 30, "imports of 4 ranks 15, steps 15", command, checkout, mpi=True))
+    command = ranks(1 if pretend else 4, *program, *record("throughput"))
+    basis = "imports of 4 ranks 20, four candidates of 18 steps 15"
+    found.append(Stage("throughput", 35, basis, command, checkout, mpi=True))
     program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
     picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
     command = ranks(1, *program, *picture)
     needs = checkout or _missing("scikit-learn", "matplotlib")
     found.append(Stage("timeline", 15, "imports 10, 6 steps and a picture 5", command, needs, mpi=True))
     return found
+
+
+def _find_sanitizer() -> str | None:
+    """Return the path of compute-sanitizer, of the toolkit on the path or else of one of `TOOLKITS`; None without."""
+    folders = [os.environ.get("PATH", os.defpath), *map(os.path.expandvars, TOOLKITS)]
+    return shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
 
 
 def _missing(*packages: str) -> str:
@@ -122,8 +132,10 @@ def _tests(checkout: str, pretend: bool) -> list[Stage]:
     found = [
         Stage("tests", 150, "imports 10, 1,000 tests of 0.1, those of streams and NCCL 40", (*tests, *marked), checkout)
     ]
-    sanitizer = shutil.which("compute-sanitizer") or ""
-    missing = checkout or ("" if sanitizer else "compute-sanitizer is not on the path")
+    sanitizer = _find_sanitizer()
+    missing = checkout or (
+        "" if sanitizer else f"compute-sanitizer is neither on the path nor in {' or '.join(TOOLKITS)}"
+    )
     half, kernels = "tests/kernels/test_half_cuda.py", "tests/kernels/test_kernels_cuda.py"
     basis = "imports 15, the tests of {} at 10 to 50 times their 2 seconds {}"
     for tool, seconds, files in (

@@ -17,7 +17,7 @@ RANKS, SIZE, DENSITY = 4, 20_000, 0.01
 
 def warm() -> int:
     """Compile what the algorithms launch; return 1 if the GPU's results differ from those of the CPU."""
-    options = Namespace(n=SIZE, model=None, density=DENSITY, steps=2, seed=0, tolerance=0.01, algorithms=ALGORITHMS)
+    options = Namespace(n=SIZE, model=None, density=DENSITY, steps=2, seed=0, algorithms=ALGORITHMS)
     status = 0
     for output in World(RANKS).run(lambda comm: list(agree(options, comm)))[0]:
         if isinstance(output, str):
