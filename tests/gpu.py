@@ -27,8 +27,9 @@ FILES = (
     "tests/comm/test_nccl.py",
     "tests/training/test_gpu_background.py",
 )
+UNKNOWN = "ignore::pytest.PytestConfigWarning"  # options of plugins that are not there
 # In place of addopts of setup.cfg, which is strict about plugins
-OPTIONS = ("-o", "addopts=--import-mode=importlib", "-q", "-rs", "-p", "no:cacheprovider")
+OPTIONS = ("-o", "addopts=--import-mode=importlib", "-q", "-rs", "-p", "no:cacheprovider", "-W", UNKNOWN)
 
 
 class Outcomes:

@@ -9,12 +9,11 @@ import sys
 
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 
 from sparse_mpi import World, collectives
 
-from .kinds_on_a_device import HOST, KINDS, bytes_of, cupy, fetched, on_device, parts_of, put
+from .kinds_on_a_device import HOST, KINDS, bytes_of, cupy, fetched, on_device, parts_of, put, scipy
 
 
 @pytest.mark.thin(1)

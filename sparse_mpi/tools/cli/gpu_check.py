@@ -15,6 +15,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,8 @@ from sparse_mpi.tools.launch.environment import outside_of_jobs
 from sparse_mpi.tools.launch.find import LaunchError, call, find_library
 from sparse_mpi.tools.values import Parser
 
-RECORD, PAGE = "gpu-check.json", "gpu-check.md"
+RECORD, PAGE, ARCHIVE = "gpu-check.json", "gpu-check.md", "gpu-check.tar.gz"
+ARCHIVED = (".json", ".md", ".txt", ".png")  # kinds of files: not the checkpoints of trainings
 PASSED, FAILED, LATE, SKIPPED, LEFT = "passed", "failed", "out of time", "skipped", "left"
 TRIED = (PASSED, FAILED, LATE)
 EVERY_TIME = "warm"  # the stage whose caches another machine does not have
@@ -147,19 +149,22 @@ def remaining(
 
 def plan(chosen: list[Stage], budget: float | None) -> str:
     """Return a table of what would be run, in order, within a ``budget`` of seconds if there is one."""
-    lines, spent, left = [], 0.0, 0
+    lines, spent = [], 0.0
+    kept: dict[str, list[str]] = {}  # why stages are not run, and which
     for stage in chosen:
-        reason = stage.needs
+        state, reason = SKIPPED, stage.needs
         if not reason and budget is not None and spent + stage.estimate > budget:
-            reason, left = "does not fit into the budget", left + 1
+            state, reason = LEFT, f"does not fit into the budget of {budget:g} s"
         if reason:
-            lines.append(f"{stage.name:16}{'-':>9}{'-':>7}  {SKIPPED if stage.needs else LEFT}: {reason}")
+            lines.append(f"{stage.name:16}{'-':>9}{'-':>7}  {state}, see below")
+            kept.setdefault(f"{state}: {reason}", []).append(stage.name)
         else:
             spent += stage.estimate
             lines += [f"{stage.name:16}{stage.estimate:9.0f}{stage.limit:7.0f}  {stage.basis}", f"{'':34}{stage.shown}"]
     limits = MARGIN * spent if budget is None else min(MARGIN * spent, budget)
-    total = f"about {spent / 60:.0f} minutes by the estimates, at most {limits / 60:.0f}; nothing was run"
-    return "\n".join([f"{'stage':16}{'estimate':>9}{'limit':>7}  seconds of what, and the command", *lines, total])
+    total = f"{'in all':16}{spent:9.0f}{limits:7.0f}  about {spent / 60:.0f} minutes; nothing was run"
+    head = f"{'stage':16}{'estimate':>9}{'limit':>7}  in seconds; what the estimate is the sum of, and the command"
+    return "\n".join([head, *lines, total, *(f"{', '.join(names)}: {reason}" for reason, names in kept.items())])
 
 
 def with_mpi(environment: Mapping[str, str], place: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
@@ -287,11 +292,20 @@ def merged(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write(out: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Write the record and its page, each whole whenever the machine goes away; return the record."""
+    """Write the record, its page and an archive of all files, each whole whenever the machine goes away.
+
+    Returns:
+        The record.
+    """
     for name, text in ((RECORD, json.dumps(record, indent=1) + "\n"), (PAGE, page(record))):
         part = out / f"{name}.part"
         part.write_text(text)
         part.replace(out / name)
+    part = out / f"{ARCHIVE}.part"
+    with tarfile.open(part, "w:gz") as archive:
+        for file in sorted(file for file in out.iterdir() if file.suffix in ARCHIVED):
+            archive.add(file, f"{out.name}/{file.name}")
+    part.replace(out / ARCHIVE)
     return record
 
 

