@@ -25,7 +25,7 @@ class GaussianK(TopkA):
     def traits(self) -> Traits:
         """Return what differs from `TopkA`: it is chosen only by name, and its entries depend on the device.
 
-        The threshold is a mean of squares, which BLAS adds in float32: off by 4e-4 for 25 million elements, for which
-        one entry in a thousand is another one, and a norm is off by the root of that.
+        The threshold is a mean of squares that BLAS adds in float32, 2e-5 off. One entry in some thousands is another
+        one then, and a norm is off by the root of that.
         """
         return replace(super().traits, auto_candidate=False, in_default_plans=False, device_difference=0.05)

@@ -69,6 +69,7 @@ def check(out, *options):
     [
         (python("print('first'); print('well')"), "passed", "well"),
         (python("raise SystemExit('no')"), "failed", "no"),
+        (python("print('well\\n[host:12] 3 more processes have sent help message')"), "passed", "well"),
         (python("", needs="nothing is there"), "skipped", "nothing is there"),
     ],
 )

@@ -44,9 +44,12 @@ def test_overlap_changes_no_bit(gpu, options):
     assert not gpu.early and not gpu.races
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("schedule", [None, 1])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_ranks_that_share_a_gpu_stay_alike(gpu, in_place):
-    results = World(3).run(lambda comm: real.train(comm, in_place=in_place))
+def test_ranks_that_share_a_gpu_stay_alike(gpu, in_place, schedule):
+    """Hooks are on the one thread that goes through all their passes, and must not wait there for other ranks."""
+    results = World(3, schedule=schedule).run(lambda comm: real.train(comm, in_place=in_place))
     assert all(np.array_equal(one, results[0]) for one in results)
 
 

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from sparse_mpi.tools.values import Parser
 RECORD, PAGE, ARCHIVE = "gpu-check.json", "gpu-check.md", "gpu-check.tar.gz"
 ARCHIVED = (".json", ".md", ".txt", ".png")  # kinds of files: not the checkpoints of trainings
 PASSED, FAILED, LATE, SKIPPED, LEFT = "passed", "failed", "out of time", "skipped", "left"
+OF_MPI = re.compile(r"\[[^]\s]+:\d+\] ")  # how Open MPI's own messages begin, some of them after all others
 TRIED = (PASSED, FAILED, LATE)
 EVERY_TIME = "warm"  # the stage whose caches another machine does not have
 
@@ -218,9 +220,10 @@ def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float |
             status = None
             stop(process)
     spent = round(time.monotonic() - began, 1)
-    lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
+    printed = [line.strip() for line in file.read_text(errors="replace").splitlines()]
+    lines = [line for line in printed if line and not OF_MPI.match(line)]
     state = LATE if status is None else FAILED if status else PASSED
-    return Outcome(stage.name, state, spent, lines[-1].strip()[:160] if lines else "", stage.shown)
+    return Outcome(stage.name, state, spent, lines[-1][:160] if lines else "", stage.shown)
 
 
 def hardware() -> str | None:
