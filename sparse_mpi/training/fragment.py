@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,25 +26,28 @@ class Exchange:
 
     def __init__(self, handle: Handle[Any], fragment: Fragment, taken: Tensor) -> None:
         self._handle, self._fragment, self.taken = handle, fragment, taken
+        self._mean: Tensor | None = None  # no cached_property: before Python 3.12 others would wait for its lock
 
-    @cached_property
+    @property
     def mean(self) -> Tensor:
         """Return the mean over the ranks ``(n,)``, the same bytes on each, once it is there.
 
         Raises:
             Exception: as `SparseAllreduce.step` does.
         """
-        # The number of ranks is asked for after the wait, in which some may be lost
-        total, ranks = self._handle.wait(), self._fragment.reducer.ranks
-        return write_mean(total, ranks, torch.zeros_like(self.taken))
+        if self._mean is None:
+            # The number of ranks is asked for after the wait, in which some may be lost
+            total, ranks = self._handle.wait(), self._fragment.reducer.ranks
+            self._mean = write_mean(total, ranks, torch.zeros_like(self.taken))
+        return self._mean
 
 
 class Arrived(Exchange):
     """An exchange whose mean was there when its state was saved."""
 
     def __init__(self, mean: Tensor, taken: Tensor) -> None:
-        # The cached mean is there, so that nobody asks the handle, which this lacks
-        self.mean, self.taken = mean, taken
+        # The mean is there, so that nobody asks the handle, which this lacks
+        self._mean, self.taken = mean, taken
 
 
 class Fragment:
