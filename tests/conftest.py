@@ -32,6 +32,7 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.tools.values import Value
 
 from .prefork import copied
+from .schedules import Schedules
 from .tiers import COMPARED, CORE, TIERS, TRANSPORT, Tiers, parameters
 
 SIZES = range(1, 9)
@@ -121,6 +122,12 @@ def ranks(request):
     if request.param != harness.size:
         pytest.skip(f"needs {request.param} ranks, MPI has {harness.size}")
     return harness
+
+
+@pytest.fixture
+def schedules(request):
+    """The seeds under which the test tries its law by ``schedules.hold``: see `tests/schedules.py`."""
+    return Schedules.of(request)
 
 
 @pytest.fixture
