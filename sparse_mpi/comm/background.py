@@ -105,6 +105,13 @@ class Handle(Generic[T]):
             self._ended = perf_counter()
             self._future.set_result(result)
 
+    def _end_thread(self) -> None:
+        """Raise what the work has raised, if the thread that did it is to end by that."""
+        error = self._future.exception()
+        if error is not None and not isinstance(error, Exception):
+            _UNSEEN.discard(self)
+            raise error
+
 
 class ProgressThread:
     """A thread that works for ``comm``, in the order in which work is given, which must be the same on all ranks.
@@ -132,10 +139,7 @@ class ProgressThread:
         if not self.threaded or threading.current_thread() is self._thread:
             handle: Handle[T] = Handle()
             handle._do(work)
-            error = handle._future.exception()
-            if error is not None and not isinstance(error, Exception):  # this thread is to end, now
-                _UNSEEN.discard(handle)
-                raise error
+            handle._end_thread()
             return handle
         handle = Handle(branch(x, self._sides), self._turns)
         last, self._last = None if self._last is None else self._last(), ref(handle)
@@ -158,6 +162,7 @@ class ProgressThread:
             present(self._turns, "only threads that take turns follow each other").wait_until(last.done)
         self._thread = threading.current_thread()
         handle._do(work)
+        handle._end_thread()
 
     @property
     def busy(self) -> bool:

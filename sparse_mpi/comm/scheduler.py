@@ -73,6 +73,7 @@ class Run:
         self._returned: list[Any] = [None] * size
         self._gates = [threading.Semaphore(0) for _ in range(size)]  # released when the turn of its thread comes
         self._threads_of = [[rank] for rank in range(size)]  # rank -> its threads
+        self._rank_of = list(range(size))  # thread -> its rank
         self._ready = deque(range(size))  # threads, in the order of their turns
         self._turn = -1  # the thread that runs
         self._waiting: dict[int, Callable[[], str]] = {}  # thread -> tells what for
@@ -83,7 +84,10 @@ class Run:
         self.everybody: Group = Group(self, range(size))
 
     def results(self) -> list[Any]:
-        """Run all ranks to their end and return what each returned, or raise what the first that failed raised."""
+        """Run all ranks to their end and return what each returned, or raise what the first that failed raised.
+
+        Of a rank that was killed that is None.
+        """
         threads = [
             threading.Thread(target=self._rank_main, args=(rank,), name=f"rank {rank}", daemon=True)
             for rank in range(self.size)
@@ -101,7 +105,7 @@ class Run:
             raise
         if self.failure is not None:
             raise self.failure
-        return self._returned
+        return [None if rank in self.departed else returned for rank, returned in enumerate(self._returned)]
 
     def _rank_main(self, rank: int) -> None:
         """Run one rank on its own thread, from its first turn on."""
@@ -114,6 +118,7 @@ class Run:
         gate = threading.Semaphore(0)
         self._gates.append(gate)
         self._threads_of[rank].append(thread)
+        self._rank_of.append(rank)
         self._ready.append(thread)
         self._unfinished += 1
         given = [work]  # and let go of before others have their turn, with all that it holds
@@ -133,7 +138,7 @@ class Run:
         # The run has failed on another rank, whose error it raises.
         except _Stopped:
             pass
-        except Killed:  # whoever waits looks again whether this rank is needed
+        except Killed:  # whoever waits looks again whether this rank is needed; its other threads end, too
             self.departed.add(rank)
             self.wake(range(self.size))
         except BaseException as error:
@@ -151,7 +156,7 @@ class Run:
         self._waiting[thread] = reason
         self._run_next()
         self._gates[thread].acquire()
-        if self.failure is not None:
+        if self.failure is not None or self.departed:
             self.check()
 
     def give_way(self) -> None:
@@ -169,9 +174,11 @@ class Run:
             self.pause(lambda: "for work in the background")
 
     def check(self) -> None:
-        """Stop this rank if the run has failed."""
+        """End the thread that runs if the run has failed, or another thread of its rank was killed."""
         if self.failure is not None:
             raise _Stopped(f"the run ended: {self.failure}")
+        if self.departed and self._rank_of[self._turn] in self.departed:
+            raise Killed("another thread of this rank was")
 
     def wake(self, ranks: Iterable[int]) -> None:
         """Make those of ``ranks`` ready that wait, in this order; each then looks whether it can go on."""

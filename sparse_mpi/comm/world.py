@@ -41,7 +41,7 @@ class World:
         schedule: a seed (>= 0) from which each `run` draws which rank goes on, which messages are sent before they are
             received, and in which order the parts of a `streamed_alltoallv` come. What depends on an order that no rank
             waits for differs between seeds, and is replayed by its seed. Work in the background then takes turns with
-            all ranks, but is done at once if there is a ``leave``. None: one fixed order, and all work done at once.
+            all ranks. None: one fixed order, and all work done at once.
 
     Raises:
         ValueError: no such number of ranks or seed, or ``leave`` names a rank that there is not.
@@ -79,10 +79,8 @@ class World:
         """
 
         def main(rank: int, run: Run) -> T:
-            return fn(_WorldComm(rank, run.everybody, self.per_node, _Fate(self.leave.get(rank)), concurrent))
-
-        # Under a schedule work may be done in the background, but a rank that fails would leave its other threads.
-        concurrent = self.schedule is not None and not self.leave
+            fate = _Fate(self.leave.get(rank))
+            return fn(_WorldComm(rank, run.everybody, self.per_node, fate, self.schedule is not None))
 
         return Run(self.size, main, self.schedule).results()
 

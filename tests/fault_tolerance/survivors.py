@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparse_mpi.comm.world import World
-from sparse_mpi.fault_tolerance import ElasticAllreduce
+from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
 
 RANKS, SIZE, STEPS = 5, 300, 8
 
@@ -28,6 +28,24 @@ def trained(comm, algorithm="oktopk", steps=STEPS, **options):
         total = reducer.step(gradient(rank, step))
         totals.append((total if isinstance(total, np.ndarray) else total.to_dense(), reducer.ranks))
     return totals, reducer.residual.copy(), reducer.departures, reducer.inherited
+
+
+def relieved(comm, spares, steps=STEPS, algorithm="oktopk", min_ranks=1):
+    """What a rank has seen whose team has spares: its first step, totals by step, residual, members, departures."""
+    team = Team(comm, spares=spares, min_ranks=min_ranks)
+    reducer = ElasticAllreduce(SIZE, density=0.05, team=team, algorithm=algorithm, copy_every=1, copy="exact")
+    state = team.stand_by()
+    if team.waits:
+        team.close()
+        return "never called"
+    first, totals = int(state or 0), {}
+    for step in range(first, steps):
+        if step > first or state is None:
+            team.recruit(lambda step=step: str(step).encode())
+        total = reducer.step(gradient(team.number, step))
+        totals[step] = total if isinstance(total, np.ndarray) else total.to_dense()
+    team.close()
+    return first, totals, reducer.residual.copy(), team.members, team.departures
 
 
 def facts(result):
