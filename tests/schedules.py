@@ -40,6 +40,11 @@ class Schedules:
         return cls(range(SEEDS[request.config.getoption("--tier")]), folder, request.node.nodeid)
 
     @property
+    def few(self) -> Schedules:
+        """Return a fourth of them, for what takes long."""
+        return Schedules([*self.seeds][::4], self.folder, self.test)
+
+    @property
     def kept(self) -> list[int]:
         """Return the seeds that were kept of this test, the oldest first."""
         found = []

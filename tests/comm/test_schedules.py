@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -42,13 +43,17 @@ SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
 ONE = np.ones(1)
 
 
-def assert_same_in_every_order(body, ranks, schedules, **options):
-    """Assert that ``body`` returns on all ranks what it returns in the fixed order, under each of these schedules."""
+def assert_same_in_every_order(body, ranks, schedules, around=lambda seed: nullcontext(), **options):
+    """Assert that ``body`` returns on all ranks what it returns in the fixed order, under each of these schedules.
+
+    What else is to follow a seed does so within ``around(seed)``.
+    """
     expected = World(ranks, **options).run(body)
     assert [rank for rank in range(ranks) if expected[rank] is None] == list(options.get("leave", []))
 
     def law(seed):
-        found = World(ranks, **options, schedule=seed).run(body)
+        with around(seed):
+            found = World(ranks, **options, schedule=seed).run(body)
         if others := [rank for rank in range(ranks) if found[rank] != expected[rank]]:
             raise AssertionError(f"another result on ranks {others}")
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce, World
+from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce
 from sparse_mpi.comm.background import ProgressThread
 from sparse_mpi.comm.nccl import NcclComm
 from sparse_mpi.comm.staging import Staging, _Pinned
@@ -24,15 +24,11 @@ from sparse_mpi.optim import DistributedOptimizer
 from ..fakes import fake_cuda, fake_nccl, fake_torch
 from ..fakes.schedule import scheduled
 from ..gradients import gradient
+from ..schedules import Schedules
 from .test_schedules import SHAPES, SIZE, counted
+from .test_schedules import assert_same_in_every_order as assert_ranks_have_the_same
 
 HERE = 7  # the caller's stream
-SEEDS = {"fast": 3, "wide": 60, "all": 1000}
-
-
-@pytest.fixture
-def seeds(request):
-    return range(SEEDS[request.config.getoption("--tier")])
 
 
 def on_device(values):
@@ -45,12 +41,8 @@ def fetched(*totals):
     return [part.get().tobytes() for part in arrays if isinstance(part, sys.modules["cupy"].ndarray)]
 
 
-def assert_same_in_every_order(body, ranks, seeds, **options):
-    expected = World(ranks, **options).run(body)
-    for seed in seeds:
-        with scheduled(seed):
-            found = World(ranks, **options, schedule=seed).run(body)
-        assert found == expected, seed
+def assert_same_in_every_order(body, ranks, schedules, **options):
+    assert_ranks_have_the_same(body, ranks, schedules, scheduled, **options)
 
 
 # What ranks do. Each of them drops what it does not need any more, and asks for memory as it goes.
@@ -163,51 +155,51 @@ def lost(comm, device, algorithm):
 
 
 @pytest.mark.parametrize("body", [branched, exchanged])
-def test_work_and_calls_on_streams(device, seeds, body):
-    assert_same_in_every_order(partial(body, device=device), 2, seeds)
+def test_work_and_calls_on_streams(device, schedules, body):
+    assert_same_in_every_order(partial(body, device=device), 2, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_reducers_have_the_same_bytes(device, seeds, algorithm):
-    assert_same_in_every_order(partial(reduced, device=device, algorithm=algorithm), 3, seeds)
+def test_reducers_have_the_same_bytes(device, schedules, algorithm):
+    assert_same_in_every_order(partial(reduced, device=device, algorithm=algorithm), 3, schedules)
 
 
 @pytest.mark.parametrize("feedback", sorted(FEEDBACKS))
-def test_memories_have_the_same_bytes(device, seeds, feedback):
-    assert_same_in_every_order(partial(reduced, device=device, algorithm="oktopk", feedback=feedback), 3, seeds)
+def test_memories_have_the_same_bytes(device, schedules, feedback):
+    assert_same_in_every_order(partial(reduced, device=device, algorithm="oktopk", feedback=feedback), 3, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_work_in_the_background_has_the_same_bytes(device, seeds, algorithm):
-    assert_same_in_every_order(partial(overlapped, device=device, algorithms=(algorithm, "oktopk")), 2, seeds)
+def test_work_in_the_background_has_the_same_bytes(device, schedules, algorithm):
+    assert_same_in_every_order(partial(overlapped, device=device, algorithms=(algorithm, "oktopk")), 2, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_memory_that_the_caller_writes_again(device, seeds, algorithm):
-    assert_same_in_every_order(partial(buffered, device=device, algorithm=algorithm), 2, seeds)
+def test_memory_that_the_caller_writes_again(device, schedules, algorithm):
+    assert_same_in_every_order(partial(buffered, device=device, algorithm=algorithm), 2, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])
-def test_optimizers_have_the_same_bytes(device, seeds, algorithm, monkeypatch):
+def test_optimizers_have_the_same_bytes(device, schedules, algorithm, monkeypatch):
     fake_torch.install_torch(monkeypatch)
-    assert_same_in_every_order(partial(trained, device=device, algorithm=algorithm), 2, seeds)
+    assert_same_in_every_order(partial(trained, device=device, algorithm=algorithm), 2, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_exchanges_over_nccl_have_the_same_bytes(device, seeds, algorithm, monkeypatch):
+def test_exchanges_over_nccl_have_the_same_bytes(device, schedules, algorithm, monkeypatch):
     nccl = fake_nccl.install(monkeypatch)
-    assert_same_in_every_order(partial(over_nccl, device=device, nccl=nccl, algorithm=algorithm), 3, seeds)
+    assert_same_in_every_order(partial(over_nccl, device=device, nccl=nccl, algorithm=algorithm), 3, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", ["oktopk", "elect", "gtopk"])
-def test_survivors_have_the_same_bytes(device, seeds, algorithm):
-    assert_same_in_every_order(partial(lost, device=device, algorithm=algorithm), 4, seeds, leave={1: (3, 2)})
+def test_survivors_have_the_same_bytes(device, schedules, algorithm):
+    assert_same_in_every_order(partial(lost, device=device, algorithm=algorithm), 4, schedules.few, leave={1: (3, 2)})
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_kernels(device, algorithm, monkeypatch, seeds):
+def test_kernels(device, algorithm, monkeypatch, schedules):
     fake_cuda.install_kernels(monkeypatch)
-    assert_same_in_every_order(partial(reduced, device=device, algorithm=algorithm), 3, seeds[::10])
+    assert_same_in_every_order(partial(reduced, device=device, algorithm=algorithm), 3, schedules.few)
 
 
 # Defects in the order of work that are planted
@@ -247,7 +239,7 @@ def test_what_is_planted_is_found(device, monkeypatch, name):
         whose = fake_cuda.install_kernels(monkeypatch).told.Told
     elastic = {"leave": {1: (3, 2)}} if body is lost else {}
     body = partial(body, device=device, **({"algorithm": "oktopk"} if elastic else {}))
-    assert_same_in_every_order(body, 4, range(3), **elastic)
+    assert_same_in_every_order(body, 4, Schedules(range(3)), **elastic)
     monkeypatch.setattr(whose, method, defect)
     with pytest.raises((AssertionError, ValueError, IndexError)):  # other bytes, or counts that are none
-        assert_same_in_every_order(body, 4, range(40), **elastic)
+        assert_same_in_every_order(body, 4, Schedules(range(40)), **elastic)
