@@ -156,9 +156,9 @@ def rounds(comm):
     return found, reducer.residual.tobytes(), counted(comm)
 
 
-def hooked(comm, algorithm):
+def hooked(comm, algorithm, device="cpu"):
     """Means and residuals of DDP's hook, whose buckets DDP builds anew after the first step; one is a sparse table."""
-    named = {name: torch.zeros(shape) for name, shape in zip("abcd", SHAPES, strict=True)} | {"e": torch.zeros(9, 2)}
+    named = {name: torch.zeros(shape, device=device) for name, shape in zip("abcde", [*SHAPES, (9, 2)], strict=True)}
     state = SparseState(named.items(), density=0.2, comm=comm, algorithm=algorithm, dense_steps=1)
     means = []
     for step in range(3):
@@ -166,7 +166,7 @@ def hooked(comm, algorithm):
         cuts = ["ab", "cd", "e"] if step == 0 else ["d", "e", "cb", "a"]
         for number, names in enumerate(cuts):
             flat = gradient(comm.rank, step, sum(named[name].numel() for name in names), seed=number)
-            buffer = torch.from_numpy(flat)
+            buffer = torch.from_numpy(flat).to(device)
             if names == "e":
                 where, rows = [[comm.rank, 7, step]], buffer.view(9, 2)[:3]
                 buffer = torch.sparse_coo_tensor(where, rows, (9, 2), check_invariants=True)
@@ -177,7 +177,7 @@ def hooked(comm, algorithm):
                 is_last=partial(bool, names == cuts[-1]),
             )
             futures.append(sparse_hook(state, bucket))
-        means += [future.value().to_dense().numpy().tobytes() for future in futures]
+        means += [future.value().to_dense().cpu().numpy().tobytes() for future in futures]
     owed = {name: residual.tobytes() for name, residual in state.residuals().items()}
     return means, owed, counted(state.comm)
 

@@ -25,7 +25,7 @@ from ..fakes import fake_cuda, fake_nccl, fake_torch
 from ..fakes.schedule import scheduled
 from ..gradients import gradient
 from ..schedules import Schedules
-from .test_schedules import SHAPES, SIZE, counted
+from .test_schedules import SHAPES, SIZE, counted, hooked
 from .test_schedules import assert_same_in_every_order as assert_ranks_have_the_same
 
 HERE = 7  # the caller's stream
@@ -183,6 +183,12 @@ def test_memory_that_the_caller_writes_again(device, schedules, algorithm):
 def test_optimizers_have_the_same_bytes(device, schedules, algorithm, monkeypatch):
     fake_torch.install_torch(monkeypatch)
     assert_same_in_every_order(partial(trained, device=device, algorithm=algorithm), 2, schedules.few)
+
+
+@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])
+def test_ddps_hook_has_the_same_bytes(device, schedules, algorithm, monkeypatch):
+    fake_torch.install_torch(monkeypatch)
+    assert_same_in_every_order(partial(hooked, device="cuda", algorithm=algorithm), 2, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))

@@ -272,6 +272,23 @@ class Stream(TorchStream):
         DEVICE.stream(self.cuda_stream).wait_event(DEVICE.stream(other.cuda_stream).record())
 
 
+class Future(torch.futures.Future):
+    """``torch.futures.Future`` of tensors on the device: whoever takes its value comes after the stream that set it."""
+
+    def __init__(self, *, devices=None) -> None:
+        super().__init__()
+        self.devices = devices or []
+
+    def set_result(self, result) -> None:
+        self.event = DEVICE.stream(DEVICE.torch[-1]).record()
+        super().set_result(result)
+
+    def value(self):
+        if self.devices:
+            DEVICE.stream(DEVICE.torch[-1]).wait_event(self.event)
+        return super().value()
+
+
 @contextmanager
 def entered(stream: TorchStream):
     """``torch.cuda.stream``."""
@@ -300,6 +317,7 @@ def install_torch(monkeypatch, gpus: int = 1) -> None:
     monkeypatch.setattr(T, "backward", backward)
     monkeypatch.setattr(nn.Module, "to", place)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.futures, "Future", Future)
     told = {
         "is_available": lambda: True,
         "device_count": lambda: gpus,
