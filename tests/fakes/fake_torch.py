@@ -272,7 +272,7 @@ class Stream(TorchStream):
         DEVICE.stream(self.cuda_stream).wait_event(DEVICE.stream(other.cuda_stream).record())
 
 
-class Future(torch.futures.Future):
+class DeviceFuture(torch.futures.Future):
     """``torch.futures.Future`` of tensors on the device: whoever takes its value comes after the stream that set it."""
 
     def __init__(self, *, devices=None) -> None:
@@ -317,7 +317,7 @@ def install_torch(monkeypatch, gpus: int = 1) -> None:
     monkeypatch.setattr(T, "backward", backward)
     monkeypatch.setattr(nn.Module, "to", place)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.futures, "Future", Future)
+    monkeypatch.setattr(torch.futures, "Future", DeviceFuture)
     told = {
         "is_available": lambda: True,
         "device_count": lambda: gpus,
