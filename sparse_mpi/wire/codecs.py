@@ -1,7 +1,8 @@
 """Codecs: they write the values of a packed message unchanged, or rounded to 16, 8, 4 or 2 bits.
 
 Rounding is the same on every machine and in every run: a value that is sent twice arrives as the same bits. A finite
-value never becomes Inf. float64 values are rounded to float32 first and are float64 again after decoding.
+value never becomes Inf. float64 values are rounded to float32 first and are float64 again after decoding. Any NaN
+arrives as the same bits, too, but for values that are not rounded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, like, namespace, widened
+from sparse_mpi.arrays import Array, is_device, like, namespace, widened
 from sparse_mpi.kernels.base import SCALED, code_places
 from sparse_mpi.kernels.levels import numbered_blocks
 from sparse_mpi.sparse import SparseVector
@@ -95,7 +96,7 @@ class _Half(ABC):
         """See `Codec.decode`."""
         if np.dtype(dtype).itemsize == 2:
             return codes.view(dtype)
-        return widened(codes.view(self.kind)).astype(dtype, copy=False)
+        return as_type(codes.view(self.kind), dtype)
 
     @abstractmethod
     def _round(self, values: Array) -> Array:
@@ -147,7 +148,8 @@ class Int8:
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""
-        return kernels.of(codes).from_int8(codes.view(np.int8), scales, edges).astype(dtype, copy=False)
+        values = kernels.of(codes).from_int8(codes.view(np.int8), scales, edges)
+        return values if values.dtype == dtype else as_type(values, dtype)
 
 
 class _Levels(ABC):
@@ -164,7 +166,8 @@ class _Levels(ABC):
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         """See `Codec.decode`."""
-        return kernels.of(codes).from_levels(codes, scales, edges, 8 // self.together).astype(dtype, copy=False)
+        values = kernels.of(codes).from_levels(codes, scales, edges, 8 // self.together)
+        return values if values.dtype == dtype else as_type(values, dtype)
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,18 @@ def single(values: Array) -> Array:
         values = xp.where(xp.isfinite(values), xp.clip(values, -largest, largest), values)
     values = values.astype(np.float32, copy=False)
     return values if values.flags.c_contiguous else namespace(values).ascontiguousarray(values)
+
+
+def as_type(values: Array, dtype: Any) -> Array:
+    """Return decoded values, bfloat16 as its bits too, as float32 or float64; NaN as the bits that NumPy makes of it.
+
+    Conversions on a device make other bits of it, 0x7FFFFFFF and what that is in float64.
+    """
+    values = widened(values) if values.dtype == np.uint16 else values
+    if values.dtype == dtype or not is_device(values):
+        return values.astype(dtype, copy=False)
+    xp = namespace(values)
+    return xp.where(xp.isnan(values), np.dtype(dtype).type(np.nan), values.astype(dtype))
 
 
 def _no_scales(x: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -176,6 +177,10 @@ def test_torch_tensors_enter_and_leave_without_a_copy(device):
     left = arrays.leave(entered, tensor)
     assert isinstance(left, CudaTensor) and left.as_subclass(torch.Tensor).data_ptr() == entered.data.ptr
     assert not device.copies
+    of_torch, of_cupy = torch.ones(3).bfloat16(), np.ones(3, ml_dtypes.bfloat16)  # which CuPy knows from version 14 on
+    for brain in (of_torch.as_subclass(CudaTensor), sys.modules["cupy"].asarray(of_cupy)):
+        entered = arrays.enter(brain)
+        assert (entered.dtype, entered.get().tolist()) == (np.uint16, [0x3F80] * 3)
 
 
 def test_device_and_stream_are_given_back(device):

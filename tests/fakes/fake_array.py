@@ -19,6 +19,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import index_dtype
 from sparse_mpi.kernels import array
 
+from ..ptx import arithmetic
 from . import fake_cuda
 from .fake_device import CUDA, DEVICE, Device, SelectedDevice, TorchStream, memory_of, unheld
 from .fake_torch import CudaTensor
@@ -209,7 +210,7 @@ class ndarray:
     def astype(self, dtype, copy=True):
         if not copy and self.dtype == dtype:
             return self
-        return compute(np.ndarray.astype, self, dtype)
+        return compute(arithmetic.converted, self, np.dtype(dtype))
 
     def copy(self):
         return compute(np.ndarray.copy, self)

@@ -21,6 +21,14 @@ def canonical(x):
     return np.where(np.isnan(x), NAN, x) if x.dtype == np.float32 else x
 
 
+def converted(x, kind):
+    """Numbers as another type: between those of floats a NaN loses sign and payload, and becomes that of `NAN`."""
+    found, kind = x.astype(kind), np.dtype(kind)
+    if x.dtype == kind or (x.dtype.kind, kind.kind) != ("f", "f"):
+        return found
+    return np.where(np.isnan(found), NAN.astype(kind), found)
+
+
 def divided(x, y):
     """Divide whole numbers towards zero."""
     q = x // y

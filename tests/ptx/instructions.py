@@ -109,7 +109,7 @@ def converted(how: list[str], to: str, of: str, operands: tuple, machine: Machin
     if floating in (0, 2) or (floating == 3 and rounding in ("", "rn") and to != of):
         if rounding not in ("", "rn"):
             raise KeyError(rounding)
-        return computing(lambda x: canonical(x.astype(kind)), [to, of], operands, machine, ftz)
+        return computing(lambda x: arithmetic.converted(x, kind), [to, of], operands, machine, ftz)
     rounded = arithmetic.ROUNDINGS[rounding.removesuffix("i")]
     if floating == 3:
         return computing(lambda x: canonical(rounded(x)), [to, of], operands, machine, ftz)

@@ -10,6 +10,7 @@ import pytest
 from .arithmetic import TYPES
 from .memory import Fault
 from .programs import computed
+from .text import width_of
 
 TINY, LOW = 1e-40, 2.0**-149  # subnormal numbers of single precision
 KNOWN = [  # instruction, types of its result and sources, numbers of each source, results
@@ -98,9 +99,23 @@ def test_an_instruction_gives_what_is_known(text, kinds, inputs, expected):
     assert computed(text, kinds, given).tobytes() == wanted.tobytes()
 
 
-def test_a_sum_in_single_precision_that_is_no_number_has_one_pattern_of_bits():
-    given = [np.array([np.inf, np.nan, -np.nan], np.float32), np.array([-np.inf, 1, 1], np.float32)]
-    assert computed("add.f32 %d, %a, %b", ("f32",) * 3, given).tolist() == [0x7FFFFFFF] * 3
+NO_NUMBERS = [0x7FC00000, 0xFFC00001, 0x7FFFFFFF]
+NO_DOUBLES = [0x7FF8000000000000, 0xFFF8000000000001, 0x7FFFFFFFFFFFFFFF]
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "found"),
+    [(f"{name}.f32 %d, %a, %b", "f32 f32 f32", 0x7FFFFFFF) for name in ("add", "mul", "div.rn", "min", "max")]
+    + [("cvt.rn.f32.f64 %d, %a", "f32 f64", 0x7FFFFFFF), ("cvt.f64.f32 %d, %a", "f64 f32", 0x7FFFFFFFE0000000)]
+    + [("sqrt.rn.f32 %d, %a", "f32 f32", 0x7FFFFFFF)],
+)
+def test_what_is_no_number_has_one_pattern_of_bits_in_single_precision(text, kinds, found):
+    """And keeps it in double precision: one H200 has widened NaN to other bits than its host did."""
+    kinds = tuple(kinds.split())
+    given = [np.array(NO_DOUBLES if kind == "f64" else NO_NUMBERS, f"u{width_of(kind) // 8}") for kind in kinds[1:]]
+    assert computed(text, kinds, given).tolist() == [found] * 3
+    if text.startswith("add"):
+        assert computed(text, kinds, [np.array([x], np.float32) for x in (np.inf, -np.inf)]).tolist() == [found]
 
 
 def test_a_fused_multiplication_is_rounded_once():
