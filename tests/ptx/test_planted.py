@@ -1,106 +1,24 @@
-"""Defects that are planted into the sources are found; without them there is none.
-
-Some of them leave the results of the emulator as they are, which `test_what_the_emulator_lets_live` shows.
-"""
+"""Defects that are planted into the sources are found; without them there is none. `mutants` has the table."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sparse_mpi.kernels import array
+from sparse_mpi.kernels.base import MalformedMessage
 
 from ..fakes import fake_cuda
 from ..kernels.on_cuda import put, thresholds
+from . import device
 from .device import RECORD
-from .memory import Fault
+from .mutants import CHANCE, DIES, PLANTED, count, select
+from .test_kernels import check_code
 
-N = 20_011  # three tiles of a selection
-X = np.random.default_rng(0).standard_normal(N).astype(np.float32)
-LIMIT = thresholds(X, 0.9)[1]
-
-
-def select(cuda, start=0):
-    n = N - start
-    found = cuda.select(put(cuda, X)[start:], LIMIT, N)
-    expected = array.select(X[start:], LIMIT, N)
-    assert [part.get().tobytes() for part in found] == [part.tobytes() for part in expected]
-    assert len(expected[0]) < n
-
-
-def count(cuda):
-    limits = np.array(thresholds(X, 0.5, 0.9)[1:-1])
-    assert cuda.count(put(cuda, X), limits).tolist() == array.count(X, limits).tolist()
-
-
-def keep(cuda):
-    indices = np.arange(N, dtype=np.int32)
-    found, expected = cuda.truncate(put(cuda, indices), put(cuda, X), 500), array.truncate(indices, X, 500)
-    assert [part.get().tobytes() for part in found] == [part.tobytes() for part in expected]
-
-
-BARRIER = "    if (lane == 0) counts[warp] = total;\n    __syncthreads();\n"
-PLANTED = {  # the part of a source, what comes in its place, what runs, and what tells
-    "no barrier before counts are added up": (BARRIER, BARRIER.replace("__syncthreads();", ""), select, "a race"),
-    "no barrier before the start is read": (
-        "    __syncthreads();\n\n    int64 position = start;",
-        "    int64 position = start;",
-        select,
-        "a race|reads what nobody has written",
-    ),
-    "no barrier after a tile is taken": (
-        "no deadlock\n    __syncthreads();",
-        "no deadlock\n",
-        select,
-        "a race|reads what nobody has written",
-    ),
-    "a look-back that is not volatile": ("volatile uint64* found", "uint64* found", select, "a race|does not end"),
-    "a tile beyond the end": ("if (at >= n) break;", "if (at > n) break;", select, "reads out of bounds"),
-    "a whole tile where it is not": ("(tile + 1) * TILE <= n &&", "tile * TILE <= n &&", select, "reads out of bounds"),
-    "one word of a state too few": ("preceding(state + 1,", "preceding(state + 2,", select, "out of bounds"),
-    "vectors at any address": (
-        "aligned(x, sizeof(Vector))",
-        "aligned(x, sizeof(REAL))",
-        lambda cuda: select(cuda, 1),
-        "no multiple of 16",
-    ),
-    "a mask of half a warp": (
-        "__shfl_up_sync(WARP, rounds, apart)",
-        "__shfl_up_sync(0xffffu, rounds, apart)",
-        select,
-        "is not of its mask 0xffff",
-    ),
-    "a barrier for one warp": (
-        "    if (warp == 0) {\n        uint64 own = 0;\n        for (int w = 0; w < WARPS; ++w) own += counts[w];\n",
-        "    if (lane == 0) __syncthreads();\n    if (warp == 0) {\n        uint64 own = 0;\n"
-        "        for (int w = 0; w < WARPS; ++w) own += counts[w];\n",
-        select,
-        "wait at different barriers",
-    ),
-    "bins that nobody clears": ("bins[bin][lane] = 0;", ";", count, "adds to what nobody has written"),
-    "counters that are read while lanes add": (
-        "        __syncthreads();\n\n        // Add up the lanes of each bin",
-        "        // Add up the lanes of each bin",
-        count,
-        "a race",
-    ),
-    "a count that others read from their caches": (
-        "told[i] = (int64)((volatile uint64*)counts)[i]",
-        "told[i] = (int64)counts[i]",
-        count,
-        "a race",
-    ),
-    "digits that nobody clears": (
-        "+= THREADS) counts[bin] = 0;",
-        "+= THREADS) ;",
-        keep,
-        "adds to what nobody has written",
-    ),
-    "counts that others read from their caches": ("const volatile uint32* all", "const uint32* all", keep, "a race"),
-}
-
+WAYS = AssertionError, MalformedMessage  # in which defects end, a `Fault` among them
+WORKS = dict.fromkeys(mutant.work for mutant in PLANTED.values())
 
 ALWAYS = (  # of the others make test-all plants each
     "no barrier before counts are added up",
@@ -108,43 +26,46 @@ ALWAYS = (  # of the others make test-all plants each
     "a whole tile where it is not",
     "vectors at any address",
     "bins that nobody clears",
+    "bits that are set without atomics",
+    "NaN that is rounded",
+    "squares that are rounded with what is added",
 )
 REST = pytest.mark.full("as those")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in ALWAYS else REST) for name in PLANTED])
 def test_what_is_planted_is_found(name, compiled_anew):
-    old, new, work, match = PLANTED[name]
-    with pytest.raises(Fault, match=match):
-        work(compiled_anew({old: new}))
+    mutant = PLANTED[name]
+    with pytest.raises(WAYS, match=mutant.tells):
+        mutant.work(compiled_anew({mutant.old: mutant.new}))
+        for launch in RECORD:
+            check_code(launch.kernel)
 
 
-UNSEEN = (  # by the emulator, whose processor has one memory for all, and no bounds and no masks
-    "a look-back that is not volatile",
-    "a tile beyond the end",
-    "one word of a state too few",
-    "a mask of half a warp",
-    "a count that others read from their caches",
-    "counts that others read from their caches",
-)
-
-
-@pytest.mark.full("so that the list is true")
+@pytest.mark.full("so that the table is true")
 @pytest.mark.skipif(fake_cuda.COMPILER is None, reason="emulating CUDA needs g++")
-@pytest.mark.parametrize("name", UNSEEN)
-def test_what_the_emulator_lets_live(name, device, monkeypatch, tmp_path):
-    old, new, work, _ = PLANTED[name]
+@pytest.mark.parametrize("name", [name for name in PLANTED if PLANTED[name].emulated != CHANCE])
+@pytest.mark.usefixtures("device")
+def test_what_the_emulator_makes_of_it(name, monkeypatch, tmp_path):
+    mutant = PLANTED[name]
     cuda = fake_cuda.install_kernels(monkeypatch)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     compiled = fake_cuda.compile_using_nvrtc
-    changed = SimpleNamespace(compile_using_nvrtc=lambda code, *rest: compiled(code.replace(old, new), *rest))
+    changed = SimpleNamespace(
+        compile_using_nvrtc=lambda code, *rest: compiled(code.replace(mutant.old, mutant.new), *rest)
+    )
     monkeypatch.setattr(cuda.cupy.cuda, "compiler", changed)
-    work(cuda)
+    with pytest.raises(WAYS) if mutant.emulated == DIES else nullcontext():
+        mutant.work(cuda)
 
 
-@pytest.mark.parametrize("work", [select, count, pytest.param(keep, marks=REST)])
-def test_what_is_compiled_as_it_is_runs(work, compiled_anew):
-    work(compiled_anew({}))
+@pytest.mark.parametrize("where", [device.install, fake_cuda.install_kernels], ids=["interpreted", "emulated"])
+@pytest.mark.parametrize("work", [pytest.param(one, marks=() if one in (select, count) else REST) for one in WORKS])
+@pytest.mark.usefixtures("interpreted")
+def test_what_is_compiled_as_it_is_runs(work, where, monkeypatch):
+    if where is fake_cuda.install_kernels and fake_cuda.COMPILER is None:
+        pytest.skip("emulating CUDA needs g++")
+    work(where(monkeypatch))
 
 
 BY_FLOATS = {  # as it was once, for numbers that are not negative
