@@ -1,9 +1,60 @@
-"""A cluster as the simulation of a step sees it: links, cores, and what messages cost those who send and receive."""
+"""A cluster, and how long a step takes there: what the ranks compute and what their links carry, in closed form.
+
+A step of a `Way` is a few calls, and all ranks make each at the same time. A rank pays processor time for every message
+and byte at either end, shares the cores of its node with the others, and waits until its link has carried its bytes and
+the last message has come. Calls follow each other as MPI makes them: an alltoallv sends all its messages at once, long
+allgathers and allreduces go round a ring, short ones in log2 P rounds, and a root sends to each rank itself.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
+
+from sparse_mpi.network.fabrics import FABRICS, Fabric, dense_seconds
+from sparse_mpi.network.ways import Sent, Way
+
+RING = 64 << 10  # bytes of a result from which it goes round a ring
+
+
+class Gpu(NamedTuple):
+    """A GPU, as far as a sparse sum needs it; seconds and bytes a second."""
+
+    name: str
+    bandwidth: float  # of its memory, as kernels that only copy reach it
+    bus: float  # between pinned memory of the host and the GPU
+    launch: float  # that the host takes to start a kernel, with the Python around it
+    wait: float  # that the host takes to wait for the GPU once
+
+
+# Launches and waits are those of one H200 (docs/results/gpu-h200.json): oktopk 0.4 ms and elect 0.7 ms on one rank.
+# Bandwidths are 0.8 of the data sheets', and buses 0.8 of PCIe's: not measured, but for the bus of the H200.
+GPUS = {
+    "h200": Gpu("H200", 3.8e12, 2.0e10, 3e-6, 1e-5),
+    "h100": Gpu("H100", 2.7e12, 2.0e10, 3e-6, 1e-5),
+    "a100": Gpu("A100", 1.2e12, 2.0e10, 3e-6, 1e-5),
+    "v100": Gpu("V100", 7.2e11, 1.0e10, 3e-6, 1e-5),
+    "p100": Gpu("P100", 5.8e11, 1.0e10, 3e-6, 1e-5),
+}
+# Kernels, waits of the host, and copies over the bus of a steady step: counted, see docs/reference/gpu-costs.md
+STEADY = {
+    "dense": (2, 1, 2),
+    "dense-bf16": (13, 2, 4),
+    "topka": (12, 3, 2),
+    "topkdsa": (15, 4, 5),
+    "gtopk": (43, 9, 4),
+    "oktopk": (23, 6, 6),
+    "oktopk-2level": (20, 4, 5),
+    "spardl": (138, 24, 21),
+    "micro": (36, 8, 5),
+    "gaussiank": (12, 5, 4),
+    "adtopk": (19, 2, 2),
+    "elect": (71, 8, 29),
+    "powersgd": (37, 3, 5),
+    "acpsgd": (35, 2, 3),
+}
+PASSES = 16.0  # bytes an element: a gradient is read, a residual read and written, a sum filled with zeros
 
 
 @dataclass(frozen=True)
@@ -13,18 +64,15 @@ class Cluster:
     Args:
         alpha: a message takes from link to link, whatever its length.
         beta: a byte takes; the inverse of a link's bandwidth in each direction.
-        burst: bytes that an idle link lets pass at once before it holds to its rate, as links emulated by a token
-            bucket do; 0 on real ones.
         cores: of a node, which its ranks share.
         node: ranks of a node; consecutive ones share it.
-        others: processes of a node beside its ranks that take cores all the time, as those of other jobs.
         message: of processor time that a message costs at either end.
         byte: of processor time that a byte of a message costs at either end.
         crowding: share by which computing takes longer where ever more ranks compute than there are cores, because
-            they take each other's caches; half of it where twice as many do.
-        slice: seconds that a rank computes before another has its turn, where cores are shared.
-        polling: share of a core that a rank takes while it waits.
-        speed: of computing, over the seconds where the program was recorded.
+            they take each other's caches and memory; half of it where twice as many do.
+        speed: of computing, over the seconds on the core on which ways were timed.
+        gpu: on which gradients are, and selections made; None: on the cores.
+        fabric: what a dense sum of GPUs takes; None: what `Allreduce` takes as it is modelled here.
 
     Raises:
         ValueError: a number is negative or not a number, or there is no core, no rank a node or no speed.
@@ -32,31 +80,87 @@ class Cluster:
 
     alpha: float
     beta: float
-    burst: float = 0.0
     cores: float = inf
     node: int = 1
-    others: float = 0.0
     message: float = 0.0
     byte: float = 0.0
-    polling: float = 0.0
     crowding: float = 0.0
-    slice: float = 0.0
     speed: float = 1.0
+    gpu: Gpu | None = None
+    fabric: Fabric | None = None
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "burst", "others", "message", "byte", "polling", "crowding", "slice"):
+        for name in ("alpha", "beta", "message", "byte", "crowding"):
             if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}; see Cluster")
         for name in ("cores", "node", "speed"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}; see Cluster")
 
-    def on(self, gbit: float, burst: float = 0.0) -> Cluster:
-        """Return the same cluster with links of so many Gbit/s of payload that let so many bytes pass at once."""
+    def on(self, gbit: float) -> Cluster:
+        """Return the same cluster with links of so many Gbit/s of payload."""
         if not 0 < gbit < inf:
             raise ValueError(f"gbit must be more than 0, got {gbit}; a link of 100 Mbit/s has 0.1")
-        return replace(self, beta=8e-9 / gbit, burst=burst)
+        return replace(self, beta=8e-9 / gbit)
 
 
-# Fitted to Open MPI over TCP between emulated hosts; what `predict --advise` takes where there are no records
-TYPICAL = Cluster(alpha=2e-5, beta=8e-9, message=6e-5, byte=4e-10, polling=0.5)
+class Step(NamedTuple):
+    """How long a step takes; seconds."""
+
+    computing: float  # waiting for a core included
+    exchanging: float
+
+    @property
+    def seconds(self) -> float:
+        """Return the whole."""
+        return self.computing + self.exchanging
+
+    def longer(self, factor: float) -> Step:
+        """Return a step in which everything takes that many times as long."""
+        return Step(factor * self.computing, factor * self.exchanging)
+
+
+def step(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> Step:
+    """Return how long a step of algorithm ``name`` takes that sums ``n`` elements of ``ranks`` ranks."""
+    if name == "dense" and on.fabric is not None:
+        return Step(0.0, dense_seconds(4 * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks)))
+    crowd = max(1.0, min(on.node, ranks) / on.cores)
+    sent = sum(_seconds(of, of.bytes(n, density, ranks), ranks, on, crowd) for of in way.sent) if ranks > 1 else 0.0
+    if on.gpu is None:
+        slower = crowd * (1 + on.crowding * (1 - 1 / crowd)) * on.speed
+        return Step(slower * way.computing(n, density, ranks), sent)
+    launches, waits, copies = STEADY[name.split(":")[0]]
+    crossing = 2 * sum(of.bytes(n, density, ranks) for of in way.sent) / on.gpu.bus
+    started = (launches + copies) * on.gpu.launch + waits * on.gpu.wait + way.fixed
+    return Step(started + PASSES * n / on.gpu.bandwidth + crossing, sent)
+
+
+def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> float:
+    """Return how long a call takes in which a rank sends ``length`` bytes."""
+    levels, message = (ranks - 1).bit_length(), 2 * on.message * crowd
+    carried = max(on.beta, 2 * on.byte * crowd)  # seconds a byte: links and cores work side by side
+    counts = levels * (on.alpha + message) if of.announced else 0.0
+    match of.call:
+        case "alltoallv":
+            return counts + on.alpha + (ranks - 1) * message + length * carried
+        case "allreduce" if length >= RING:
+            return 2 * (ranks - 1) * (on.alpha + message + length / ranks * carried)
+        case "allreduce":
+            return 2 * levels * (on.alpha + message) + 2 * (ranks - 1) / ranks * length * carried
+        case "bcast":
+            return counts + on.alpha + (ranks - 1) * (message + length * carried)
+        case "rounds":
+            return of.rounds * levels * (on.alpha + message) + length * carried
+        case _:
+            rounds = ranks - 1 if ranks * length >= RING else levels
+            return counts + rounds * (on.alpha + message) + (ranks - 1) * length * carried
+
+
+# Fitted to Open MPI over TCP between emulated hosts
+TYPICAL = Cluster(alpha=2e-6, beta=8e-9, message=1.6e-5, byte=4e-10, speed=1.0, crowding=0.5)
+# Clusters of GPUs: dense sums as NCCL has been measured to make them. What a sparse sum's messages cost, over an MPI
+# that stages them in host memory, is assumed.
+OF_GPUS = {
+    "tcp": Cluster(alpha=2e-5, beta=8e-9, message=5e-6, byte=1e-10, fabric=FABRICS["tcp"]),
+    "rdma": Cluster(alpha=2e-6, beta=8e-9, message=1e-6, fabric=FABRICS["rdma"]),
+}

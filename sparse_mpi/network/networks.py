@@ -1,4 +1,4 @@
-"""Networks by name, by bandwidth and latency, or from a file that `predict --fit` wrote."""
+"""Networks by name, by bandwidth and latency, or from a file that `predict fit` wrote."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NETWORKS = {
     # Daint; their paper has neither figure.
     "piz-daint": (Network(1.09e-6, (431.85e-6 - 1.09e-6) / (1 << 22)), "Piz Daint, Cray Aries"),
 }
-CHOICES = f"{', '.join(NETWORKS)}, GBIT/MICROSECONDS such as 25/5, or a file of predict --fit"
+CHOICES = f"{', '.join(NETWORKS)}, GBIT/MICROSECONDS such as 25/5, or a file of predict fit"
 
 
 def named(text: str) -> tuple[Network, str]:
@@ -35,7 +35,7 @@ def named(text: str) -> tuple[Network, str]:
 
 
 def _of_file(text: str) -> tuple[Network, str]:
-    """Read a network from a file of `predict --fit`."""
+    """Read a network from a file of `predict fit`."""
     try:
         fitted = json.loads(Path(text).read_text())
         return Network(float(fitted["alpha"]), float(fitted["beta"])), f"fitted, {Path(text).name}"

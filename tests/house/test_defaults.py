@@ -13,7 +13,7 @@ import vgg
 from sparse_mpi.ddp import SparseState
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.arguments import usual_density
-from sparse_mpi.tools.cli import predict_advise
+from sparse_mpi.tools.cli import predict
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.options.arguments import parse
@@ -31,7 +31,7 @@ def default_of(function: Any) -> Any:
 def test_all_that_trains_has_one_default(function):
     folders = dict.fromkeys([*vgg.SETTINGS, vgg.TINY.data], "here")
     program = parse("vgg", "", vgg.SETTINGS, folders, vgg.TINY, lambda parser: None, lambda args: None, [])
-    assert default_of(function) == predict_advise.TRAINING == program.algo
+    assert default_of(function) == predict.TRAINING == program.algo
     assert program.density == usual_density(program.algo)
 
 

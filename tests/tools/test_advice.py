@@ -1,4 +1,4 @@
-"""``predict --advise`` and ``--run``: dense where it is fast enough, sparse on slow links, and errors that help."""
+"""Advice: dense where it is fast enough, sparse on slow links; and how long a recorded run would take."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import replace
 import pytest
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.network.cluster import TYPICAL, Cluster
-from sparse_mpi.network.simulator import Outcome, simulate
-from sparse_mpi.tools.analysis import advice, calibration, steps
-from sparse_mpi.tools.analysis.advice import Job, Offer
+from sparse_mpi.network.cluster import TYPICAL, Step, step
+from sparse_mpi.network.ways import table
+from sparse_mpi.tools.analysis import advice, calibration, trained
+from sparse_mpi.tools.analysis.advice import Job, Off, Offer
 from sparse_mpi.tools.analysis.calibration import Exchange, Fit, Prediction
 from sparse_mpi.tools.cli import main
 
+HALF = Off(1.5, 1.5)
 NAMES = ["oktopk:wire=packed", "topka"]
 
 
 def offer(way, step, density=0.01, batch=1.0):
-    return Offer(way, density, 1, step, step - batch, None)
+    return Offer(way, density, 1, step, step - batch, Off())
 
 
 def test_a_tiny_model_on_a_fast_network_stays_dense_and_a_big_one_on_a_slow_one_does_not():
@@ -55,23 +56,45 @@ def test_the_largest_density_that_is_fast_enough_is_advised_then_local_steps():
 
 
 def test_an_exchange_hides_behind_the_backward_pass_but_for_its_last_bucket():
-    outcome = Outcome([1.6, 1.5], [0.4, 0.4])
+    outcome = Step(0.4, 1.2)
     assert advice.overlapped(outcome, 0.0) == pytest.approx(1.6)
     assert advice.overlapped(outcome, 0.6) == pytest.approx(0.4 + 1.2 - 7 / 8 * 0.4)
     assert advice.overlapped(outcome, 100.0) == pytest.approx(0.4 + 1.2 / 8)
 
 
 def prediction(candidate, step, told, rate="1gbit", ranks=8):
-    return Prediction(Exchange(candidate, ranks, 10, 0.01, step, step, 2, rate=rate), told, told)
+    return Prediction(Exchange(candidate, ranks, 10, 0.01, step, 2, rate=rate), told)
 
 
 def test_errors_are_those_of_the_algorithm_where_it_was_measured_often_enough():
     known = [prediction("topka", 1.0, told) for told in (1.0, 1.1, 1.2, 1.1, 9.0)]
     known += [prediction("dense", 1.0, 2.0)] * 5
     fit = Fit(TYPICAL, known)
-    assert advice.error_of("topka:wire=packed", fit) == pytest.approx(0.2)
-    assert advice.error_of("micro", fit) == pytest.approx(1.0)
-    assert advice.error_of("topka", None) is None
+    assert advice.off_of("topka:wire=packed", 10, fit, TYPICAL) == Off(*[pytest.approx(9.0)] * 2)
+    assert advice.off_of("micro", 10, fit, TYPICAL) == Off(*[pytest.approx(2.0)] * 2)
+    assert advice.off_of("topka", 10, None, TYPICAL.on(1)) == advice.MEASURED
+    assert advice.off_of("topka", 10, None, TYPICAL.on(100)) == advice.UNMEASURED
+
+
+def test_sparse_pays_where_it_does_so_with_the_error_against_it():
+    def verdict(dense, sparse, off=HALF, batch=0.0):
+        offers = [offer("dense", dense, batch=batch)._replace(off=min(off, HALF))]
+        offers.append(offer("topka", sparse, batch=batch)._replace(off=off))
+        offers.sort(key=lambda of: of.step)
+        return advice.chosen(Job(10, 2, batch), next(of for of in offers if of.dense), offers).pays
+
+    sure = verdict(4.0, 2.0)
+    assert sure.verdict == "sparse" and 1 < sure.low < sure.factor == 2.0 < sure.high
+    assert verdict(4.0, 3.5).verdict == "either" and verdict(2.0, 1.99).verdict == "either"
+    assert verdict(1.01, 1.001, batch=1.0).verdict == verdict(2.0, 4.0).verdict == "dense"
+    assert verdict(2.0, 1.8, Off()).verdict == "sparse"
+    gpu = verdict(4.0, 2.0, Off(12.0, 1.5))
+    assert gpu.verdict == "either" and gpu.high / gpu.factor < gpu.factor / gpu.low
+
+
+def test_the_break_even_is_where_the_gain_is_zero():
+    assert advice.crossing(lambda bits: 1e9 - bits) == pytest.approx(1e9, rel=0.01)
+    assert advice.crossing(lambda bits: 1.0) is None and advice.crossing(lambda bits: -1.0) is None
 
 
 def test_what_a_way_took_longer_than_was_explained_it_takes_longer_elsewhere():
@@ -87,7 +110,6 @@ def test_what_a_way_took_longer_than_was_explained_it_takes_longer_elsewhere():
     assert steps[1]["micro"] == steps[0]["micro"] and steps[1]["dense"] == steps[0]["dense"]
     of = known[0].measured
     assert fit.predict(of).step == pytest.approx(1.5 * calibration.predict(of, TYPICAL).step)
-    assert fit.predict(of).seconds == calibration.predict(of, TYPICAL).seconds
 
 
 def test_advice_is_judged_by_what_was_measured():
@@ -105,41 +127,6 @@ def test_advice_is_judged_by_what_was_measured():
         advice.judged(predictions[1:3])
 
 
-@pytest.mark.parametrize("name", ["dense", "oktopk:wire=packed", "gtopk"])
-def test_a_program_of_a_short_gradient_scales_to_a_long_one(name):
-    """Bytes are those of the whole gradient within a few percent; computing is not shorter."""
-    n, ranks = 1 << 18, 4
-    whole, told = steps.program(name, n, 0.05, ranks), steps.program(name, n, 0.05, ranks, most_elements=1 << 10)
-    assert sum(m[2] for m in told.messages) == pytest.approx(sum(m[2] for m in whole.messages), rel=0.06)
-    assert sum(of.compute for rounds in told.rounds for of in rounds) > 0
-
-
-def test_a_step_scales_along_a_line_through_two_lengths():
-    """Of 10 s, a quarter of the length takes 4 s: 8 s grow with the length."""
-    step = [([], 10.0)]
-    assert steps.scaled(step, 3.0, 10.0, 4.0) == [([], pytest.approx(26.0))]
-    assert steps.scaled(step, 3.0, 10.0, 12.0) == [([], pytest.approx(10.0))]
-    assert steps.scaled([([], 0.0)], 3.0, 0.0, 0.0) == [([], 0.0)]
-
-
-def test_one_rank_exchanges_nothing():
-    outcome = simulate(steps.program("oktopk", 5000, 0.01, 1), Cluster(alpha=9.0, beta=9.0))
-    assert outcome.exchanges == [0.0]
-
-
-def test_advice_is_printed_and_recorded(tmp_path, capsys):
-    file = tmp_path / "a.json"
-    options = ["--advise", "--n", "300000", "--ranks", "4", "--rate", "10mbit", "--batch-seconds", "0.01"]
-    options += ["--algorithms", "oktopk", "topka:wire=packed", "--latency", "50", "--json", str(file)]
-    assert main(["predict", *options]) == 0
-    printed = capsys.readouterr().out
-    assert "take oktopk" in printed or "take topka:wire=packed" in printed
-    assert "no error bar without --from" in printed and "dense" in printed
-    record = json.loads(file.read_text())
-    assert record["advised"]["local_steps"] > 1 and record["cluster"]["alpha"] == pytest.approx(5e-5)
-    assert len(record["cases"]) >= 5
-
-
 def metrics(tmp_path, **changed):
     config = {"event": "config", "algo": "topka", "wire": "packed", "parameters": 20_000, "k": 200, "density": 0.01}
     config |= {"ranks": 4, "headline": "accuracy"} | changed
@@ -151,13 +138,13 @@ def metrics(tmp_path, **changed):
 
 
 def test_a_recorded_run_takes_its_steps_each_as_long_as_predicted(tmp_path, capsys):
-    run = steps.read_run(metrics(tmp_path))
+    run = trained.read_run(metrics(tmp_path))
     assert (run.way, run.density, run.batch, run.steps_to(0.4)) == ("topka:wire=packed", 0.01, 0.75, 20)
     on = replace(TYPICAL.on(0.01), alpha=0.01)
-    reducing = simulate(steps.program(run.way, 20_000, 0.01, 4), on).step
-    assert steps.run_seconds(run, 0.4, on) == pytest.approx(20 * (0.75 + reducing))
-    assert steps.run_seconds(run, 0.4, on, batch=0.0) == pytest.approx(20 * reducing)
-    assert main(["predict", "--run", str(tmp_path / "metrics.jsonl"), "--score", "0.4", "--rate", "10mbit"]) == 0
+    reducing = step(run.way, table()[run.way], 20_000, 0.01, 4, on).seconds
+    assert trained.run_seconds(run, 0.4, on) == pytest.approx(20 * (0.75 + reducing))
+    assert trained.run_seconds(run, 0.4, on, batch=0.0) == pytest.approx(20 * reducing)
+    assert main(["predict", "run", str(tmp_path / "metrics.jsonl"), "--score", "0.4", "--rate", "10mbit"]) == 0
     assert "accuracy 0.4 after 20 steps" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"target must be one that the run reaches, accuracy 0.6 at best, got 0.9"):
         run.steps_to(0.9)
@@ -167,7 +154,7 @@ def test_a_recorded_run_takes_its_steps_each_as_long_as_predicted(tmp_path, caps
 @pytest.mark.parametrize("changed", [{"parameters": None}, {"algo": "auto", "wire": None}, {"event": "resume"}])
 def test_what_is_no_run_is_refused(tmp_path, changed):
     with pytest.raises(ValueError, match=r"metrics.jsonl must be metrics.jsonl of a training program"):
-        steps.read_run(metrics(tmp_path, **changed))
+        trained.read_run(metrics(tmp_path, **changed))
 
 
 def test_everything_is_offered_that_needs_neither_shapes_nor_nodes():

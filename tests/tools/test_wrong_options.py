@@ -115,7 +115,7 @@ def test_misspelled_names_have_the_nearest_spelling(parser_list, capsys):
                     assert f"; did you mean {name}?" in capsys.readouterr().err, (parser.prog, action.dest, name)
 
 
-ADVISE = "predict --advise --n 1000 --ranks 2"
+ADVISE = "predict advise --n 1000 --ranks 2"
 COMBINATIONS = {
     "bench volume --n 100 --k-per-rank 3": "--k-per-rank goes without --n, got 3 and 100; leave one out",
     "bench volume --phases 3 --ranks 2": "--phases must be one of --ranks, got 3",
@@ -126,9 +126,8 @@ COMBINATIONS = {
     "bench sparse --fill-in 2 2": "must have different names, got fill-in 2 twice",
     "bench interleaved --algorithms dense --wires packed": "--wires must be accepted by one of dense",
     "bench allreduce --model vgg16 --n 3": "argument --n: not allowed with argument --model; leave out one of them",
-    "predict --ranks 1": "--ranks must be from 2 to 1024, got 1; for example --ranks 4",
-    "predict --advise --ranks 8": "--advise and --run need --rate, of a rank's link, such as --rate 1gbit",
-    "predict --check-ranks 8": "--from FILE ... goes with --check FILE",
+    "predict advise --ranks 8": "--rate must say what a rank's link carries, such as --rate 25gbit",
+    "predict advise --ranks 0 --rate 1gbit": "--ranks: must be an integer from 1 to 1024, got 0",
     "plan --model vgg16 --profile setup.cfg": "not allowed with argument --model",
     "plan --profile setup.cfg --before 1": "--before has no effect with --profile",
     "selectors --density 0.1": "--density must come with --model",
@@ -155,14 +154,14 @@ COMBINATIONS = {
     "bench sparse-compare --fill-in 2 3 2": "must have different names, got fill-in 2 twice",
     "selectors --model vgg17": "resnet50",
     "selectors --model vgg16 --density 2": "--density: must be in (0, 1], got 2",
-    "predict --density 0": "--density: must be in (0, 1], got 0",
-    "predict --advise --rate 1gbit": "--advise needs --ranks P, one number from 1 to 64",
-    f"{ADVISE} --rate none": "--rate must be that of a link such as 1gbit, got none",
+    "predict networks --density 0": "--density: must be in (0, 1], got 0",
+    f"{ADVISE} --rate none": "--rate: must be a number with a unit such as 1gbit",
+    f"{ADVISE} --rate 1gbit --algorithms powersgd": "powersgd needs shapes or nodes",
     f"{ADVISE} --rate 1gbit --from nowhere.json": "--from: must be a file that is there, got nowhere.json",
-    "predict --run setup.cfg --rate 1gbit": "--run goes with --score",
-    "predict --run setup.cfg --rate 1gbit --score 1": "setup.cfg must be metrics.jsonl of a training",
-    "predict --from setup.cfg": "--from FILE ... goes with --check FILE ..., with --check-ranks P",
-    "predict --from setup.cfg --check setup.cfg": "setup.cfg must be a record that bench allreduce",
+    "predict run setup.cfg --rate 1gbit": "the following arguments are required: --score",
+    "predict run setup.cfg --rate 1gbit --score 1": "setup.cfg must be metrics.jsonl of a training",
+    "predict check --from setup.cfg": "setup.cfg must be a record that bench allreduce",
+    "predict check": "there must be steps to predict, got none",
     "trace --density 0": "--density: must be in (0, 1], got 0",
     "trace --network fast": "--network: must be 1gbe, 10gbe, 100gb, piz-daint, GBIT/MICROSECONDS",
     "trace --n 100 --strip s.svg": "--strip takes one of --algorithms",

@@ -1,13 +1,10 @@
 """Steps that benchmarks measured, read from their records, and divided into those to fit to and those to predict.
 
-Fit a cluster to measured steps, and predict others by simulation: with waiting, cores that are shared, and bursts.
-
-Fitted are how long a message takes and what it costs, what a byte costs, how much of a core a waiting rank takes and
-other programs take, how fast ranks compute, how much more slowly in a crowd, and in slices of what length. These are
-the same at every rate of the links, which is told by the records or, where it is not, fitted too. The fit moves one
-number at a time by a factor, and keeps what brings predictions nearer: the mean of the absolute logarithms of predicted
-over measured exchange and step, each counted up to a factor of `FAR`, so that the few measurements that something else
-held up decide nothing.
+Fitted to them is a cluster: how fast ranks compute, and how much more slowly in a crowd, what a message and a byte
+cost, and how long a message is on its way. These are the same at every rate of the links, which is told by the records
+or, where it is not, fitted too. The fit moves one number at a time by a factor, and keeps what brings predictions
+nearer: the mean of the absolute logarithms of predicted over measured steps, each counted up to a factor of `FAR`, so
+that the few measurements that something else held up decide nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +12,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from argparse import ArgumentTypeError
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.network.cluster import TYPICAL, Cluster
-from sparse_mpi.network.simulator import simulate
+from sparse_mpi.network.cluster import TYPICAL, Cluster, step
 from sparse_mpi.reduction.arguments import spelled, takes
-from sparse_mpi.tools.analysis import steps
+from sparse_mpi.tools import values
+from sparse_mpi.tools.analysis.ways import way_of
 from sparse_mpi.tools.bench.models import layout
 
 BENCHES = "bench allreduce, bench interleaved or bench compare"
@@ -37,14 +35,10 @@ class Exchange(NamedTuple):
     ranks: int
     n: int
     density: float
-    seconds: float  # of the exchange: of the rank that spends least in it, unless ``longest``
     step: float  # of the slowest rank
     cores: int  # of the machine
-    bytes: float = 0.0  # of the busiest rank
     rate: str = ""  # of the links, where they are emulated
     gbit: float | None = None  # what a link of them was measured to give
-    burst: float = 0.0  # bytes that it lets pass at once
-    longest: bool = False  # whether `seconds` is that of the rank that spends most in it
 
     @property
     def spelled(self) -> str:
@@ -70,8 +64,8 @@ def read(file: str | Path) -> list[Exchange]:
         raise ValueError(f"{file} must be a record that {BENCHES} wrote with --json: {error!r}") from None
     if alone := [exchange for exchange in found if exchange.ranks < 2]:
         raise ValueError(f"{file} must be of 2 ranks or more, got {alone[0].ranks}; run it under mpiexec")
-    if wrong := [exchange for exchange in found if not exchange.seconds > 0]:
-        raise ValueError(f"{file} must have exchanges of more than 0 seconds, got {wrong[0]}")
+    if wrong := [exchange for exchange in found if not exchange.step > 0]:
+        raise ValueError(f"{file} must have steps of more than 0 seconds, got {wrong[0]}")
     return found
 
 
@@ -89,32 +83,27 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
             int(job["ranks"]),
             int(n),
             float(options["density"]),
-            float(of["exchange"]),
             float(of["step"]),
             int(job.get("cpus") or record["cpus"]),
-            float(of["bytes"]),
             str(job.get("rate", "")),
             gbit,
-            _burst(job, gbit),
-            together,
         )
         for name, of in candidates.items()
         if predictable(name.split()[0])
     ]
 
 
-def _burst(job: dict[str, Any], gbit: float | None) -> float:
-    """Return the bytes that the links of a job let pass at once."""
-    if not job.get("rate") or gbit is None:
-        return 0.0
-    old = max(128 << 10, gbit * 1e9 / 8 * 1e-3)  # of all emulated links, before records told it
-    return float(job["measured"].get("burst", old)) if "measured" in job else old
-
-
 def predictable(name: str) -> bool:
     """Tell if the length of the gradient alone tells the traffic of an algorithm, and all of it uses the network."""
     name = spelled(name)[0]
     return not (takes(name, "rank") or takes(name, "ranks_per_node"))
+
+
+def flat(text: str) -> str:
+    """Return an algorithm whose traffic the length of the gradient tells; for argparse."""
+    if not predictable(values.algorithm(text)):
+        raise ArgumentTypeError(f"{text} needs shapes or nodes, which the length of a gradient does not tell")
+    return text
 
 
 def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[Exchange], list[Exchange]]:
@@ -131,11 +120,11 @@ def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[E
     return [e for e in measured if e.ranks not in ranks], [e for e in measured if e.ranks in ranks]
 
 
-FEWEST = 6  # numbers that a fit has
-FITTED = ("speed", "others", "polling", "message", "byte", "alpha", "crowding", "slice")
-START = replace(TYPICAL, others=0.1, crowding=0.2, slice=1e-3)  # a number that is to be moved by factors must not be 0
+FITTED = ("speed", "message", "alpha", "byte", "crowding")
+FEWEST = 3  # steps, for a fit to be of any use
+START = replace(TYPICAL, cores=2.0)  # a number that is to be moved by factors must not be 0
 FAR = math.e
-ROUNDS, FACTOR, FINE = 12, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
+ROUNDS, FACTOR, FINE = 14, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
 LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
 
 
@@ -143,16 +132,10 @@ class Prediction(NamedTuple):
     """A measured step, and what is predicted for it; seconds."""
 
     measured: Exchange
-    seconds: float  # of the exchange
     step: float
 
     @property
     def error(self) -> float:
-        """Return the relative error of the predicted exchange, positive if it is too long."""
-        return self.seconds / self.measured.seconds - 1
-
-    @property
-    def step_error(self) -> float:
         """Return the relative error of the predicted step, positive if it is too long."""
         return self.step / self.measured.step - 1
 
@@ -179,15 +162,15 @@ class Fit(NamedTuple):
         return sorted({of.measured.ranks for of in self.predictions})
 
 
-def predict(exchange: Exchange, cluster: Cluster) -> Prediction:
-    """Return what ``cluster`` predicts for a measured step: on its links and its cores, all ranks on one machine."""
-    there = replace(cluster, cores=exchange.cores, node=exchange.ranks)
+def predict(exchange: Exchange, on: Cluster) -> Prediction:
+    """Return what a cluster predicts for a measured step: on its links and its cores, all ranks on one machine."""
+    there = replace(on, cores=float(exchange.cores), node=exchange.ranks)
     if exchange.gbit is not None:
-        there = there.on(exchange.gbit, exchange.burst)
-    program = steps.program(exchange.spelled, exchange.n, exchange.density, exchange.ranks)
-    outcome = simulate(program, there)
-    seconds = max(outcome.exchanges) if exchange.longest else min(outcome.exchanges)
-    return Prediction(exchange, max(seconds, 1e-9), outcome.step)
+        there = there.on(exchange.gbit)
+    way = way_of(exchange.spelled)
+    return Prediction(
+        exchange, step(exchange.spelled, way, exchange.n, exchange.density, exchange.ranks, there).seconds
+    )
 
 
 def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
@@ -203,9 +186,8 @@ def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
         raise ValueError(f"exchanges to fit to must be {fewest} or more, got {len(measured)}; measure more of them")
     names = (*FITTED[: len(measured) - len(unknown)], *unknown)
 
-    def loss(cluster: Cluster) -> float:
-        told = [(of, of.measured) for of in (predict(exchange, cluster) for exchange in measured)]
-        ratios = [ratio for of, was in told for ratio in (of.seconds / was.seconds, of.step / was.step)]
+    def loss(tried: Cluster) -> float:
+        ratios = [predict(exchange, tried).step / exchange.step for exchange in measured]
         return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
 
     found = nearest(start, names, loss)
@@ -238,7 +220,6 @@ def by_rate(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
     return dict(found)
 
 
-def median_errors(predictions: Sequence[Prediction]) -> tuple[float, float]:
-    """Return the medians of the absolute relative errors of exchanges and of steps."""
-    exchange = statistics.median(abs(of.error) for of in predictions)
-    return exchange, statistics.median(abs(of.step_error) for of in predictions)
+def median_error(predictions: Sequence[Prediction]) -> float:
+    """Return the median of the absolute relative errors."""
+    return statistics.median(abs(of.error) for of in predictions)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from sparse_mpi.tools.bench.records import program, versions
 from sparse_mpi.tools.cli import doctor, draw, gpu_check, plan, run, tables
@@ -14,7 +16,7 @@ from sparse_mpi.tools.cli.bench_select import SELECT, WIRE_FORMATS
 from sparse_mpi.tools.cli.bench_sparse import SPARSE
 from sparse_mpi.tools.cli.bench_sparse_compare import SPARSE_COMPARE, SPARSE_VOLUME
 from sparse_mpi.tools.cli.bench_volume import VOLUME
-from sparse_mpi.tools.cli.predict import PREDICT
+from sparse_mpi.tools.cli.predict import DESCRIPTION, PREDICTIONS
 from sparse_mpi.tools.cli.trace import TRACE
 from sparse_mpi.tools.values import Parser, Refused
 
@@ -37,6 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         known.refuse(refused, argv)
 
 
+def _shown(parser: Parser, _: argparse.Namespace) -> int:
+    parser.print_help()
+    return 0
+
+
 def parser() -> Parser:
     """Return the parser of all commands."""
     made = Parser(prog=program(), description="Sparse allreduce over MPI.")
@@ -51,6 +58,11 @@ def parser() -> Parser:
     kinds = bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
     for benchmark in BENCHMARKS:
         benchmark.add_parser(kinds)
-    for command in (TRACE, PREDICT, plan, draw, doctor, gpu_check):
+    predict = commands.add_parser("predict", help="does it pay on a cluster, and what to use", description=DESCRIPTION)
+    predict.set_defaults(run=partial(_shown, predict))
+    questions = predict.add_subparsers(title="questions", metavar="WHAT")
+    for prediction in PREDICTIONS:
+        prediction.add_parser(questions)
+    for command in (TRACE, plan, draw, doctor, gpu_check):
         command.add_parser(commands)
     return made

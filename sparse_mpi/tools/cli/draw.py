@@ -43,10 +43,7 @@ KINDS = {
     "select": Kind(_within("cases", "methods"), draw_volume.select, "bench select"),
     "sparse-volume": Kind(_within("volumes", "case"), draw_volume.keyed, "bench sparse-volume"),
     "volume": Kind(_within("volumes", "lowest"), draw_volume.figure, "bench volume"),
-    "check": Kind(
-        lambda record: "rates" in record and "advice" in record, draw_predict.check, "predict --check", False
-    ),
-    "predict": Kind(lambda record: "networks" in record, draw_predict.exchanges, "predict", False),
+    "check": Kind(lambda record: "rates" in record and "advice" in record, draw_predict.check, "predict check", False),
     "trace": Kind(lambda record: "matrix" in _first(record.get("algorithms")), draw_timeline.trace, "trace", False),
     "timeline": Kind(lambda record: "timeline" in record, draw_timeline.figure, "train/*.py --timeline", False),
     "budget": Kind(lambda record: "decisions" in record, training.budget, "train/*.py --budget", False),

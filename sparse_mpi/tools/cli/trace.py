@@ -11,8 +11,8 @@ from sparse_mpi.network import networks
 from sparse_mpi.reduction.arguments import make_algorithm, spelled
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis import gradients, message_diagram
-from sparse_mpi.tools.analysis.program import Trace, Transfer, replay
 from sparse_mpi.tools.analysis.recording import Call, watched
+from sparse_mpi.tools.analysis.replay import Trace, Transfer, replay
 from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output, save
 from sparse_mpi.tools.cli.options import count, option

@@ -24,6 +24,17 @@ def parse(text: str) -> int | None:
     """
     if text == "none":
         return None
+    rate = bits(text)
+    if not LEAST <= rate <= MOST:
+        raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
+    return rate
+
+
+def bits(text: str) -> int:
+    """Return the bits a second of a rate.
+
+    Raises ValueError: no such rate.
+    """
     match = GRAMMAR.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"rate must be a number with a unit such as 1gbit, 25Gb/s or 12.5MB/s, or none, got {text!r}")
@@ -33,10 +44,10 @@ def parse(text: str) -> int | None:
             f"rate must say bits or bytes, as in {number}{prefix}bit or {number}{prefix}B/s, got {text!r}: bps are "
             "bytes for tc, and bits elsewhere"
         )
-    bits = float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1)
-    if not LEAST <= bits <= MOST:
-        raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
-    return round(bits)
+    rate = round(float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1))
+    if not rate:
+        raise ValueError(f"rate must be more than 0, got {text}")
+    return rate
 
 
 def show(bits: int | None) -> str:

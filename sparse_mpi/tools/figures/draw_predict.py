@@ -1,47 +1,20 @@
-"""Figures of ``predict``: exchanges over P, and predictions over what was measured."""
+"""The figure of ``predict check``: predictions over what was measured."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from sparse_mpi.tools.bench.comparison import BASELINE
-from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, matplotlib, panels
+from sparse_mpi.tools.figures.style import Look, matplotlib, panels
 
 KINDS = {"dense": "dense", "": "plain", "packed": "packed", "packed+bf16": "packed+bf16"}  # of dots, by wire format
 COLUMNS = 3
 NARROW = 60  # times the least: axes up to there have numbers between the powers of ten
 
 
-def exchanges(records: Sequence[dict[str, Any]], look: Look) -> Any:
-    """Draw milliseconds over P, a row a network, some algorithms a column; hollow where a formula was used."""
-    record = records[0]
-    cases = record["cases"]
-    names = list(dict.fromkeys(case["algorithm"] for case in cases))
-    first = [name for name in names if name == BASELINE]
-    columns = [first + batch for batch in batches([name for name in names if name != BASELINE], MOST - 1)]
-    options = record["options"]
-    heading = (
-        f"exchange of a step, n = {options['n']:,}, density {options['density']:g}; alpha-beta model; "
-        "hollow: by an upper bound, not counted"
-    )
-    shown, axes = panels(len(record["networks"]), len(columns), 2.3, heading, "P", "ms", sharex=True, sharey="row")
-    ticks = sorted({case["ranks"] for case in cases})
-    for row, network in zip(axes, record["networks"], strict=True):
-        for panel, names in zip(row, columns, strict=True):
-            for name, colour in zip(names, look.lines if first else look.colours, strict=False):
-                mine = sorted((case for case in cases if case["algorithm"] == name), key=lambda case: case["ranks"])
-                seconds = [1e3 * case["seconds"][network] for case in mine]
-                panel.loglog([case["ranks"] for case in mine], seconds, color=colour, label=name)
-                for case, value in zip(mine, seconds, strict=True):
-                    inside = colour if case["counted"] else look.paper
-                    panel.plot(case["ranks"], value, "o", color=colour, markerfacecolor=inside)
-            finish(panel, ticks, title=network)
-    return shown
-
-
 def check(records: Sequence[dict[str, Any]], look: Look) -> Any:
-    """Draw predicted over measured milliseconds: exchanges and steps at each rate, a colour a kind of message.
+    """Draw predicted over measured milliseconds of steps at each rate, a colour a kind of message.
 
     On the line they are equal. A ring marks what is advised for a job.
     """
@@ -51,19 +24,14 @@ def check(records: Sequence[dict[str, Any]], look: Look) -> Any:
     columns = -(-len(rates) // rows)
     advised = {(*of["job"], of["advised"]) for of in record["advice"]}
     heading = "predicted over measured, ms; rings: what is advised"
-    shown, axes = panels(2 * rows, columns, 2.45, heading)
-    for panel in axes.flat:
+    shown, axes = panels(rows, columns, 2.45, heading)
+    for panel in axes.flat[len(rates) :]:
         panel.set_visible(False)
-    for number, (rate, errors) in enumerate(rates):
+    for panel, (rate, errors) in zip(axes.flat, rates, strict=False):
         cases = [case for case in record["cases"] if case["rate"] == rate]
-        row, column = divmod(number, columns)
-        for half, (what, error) in enumerate((("exchange", "median error"), ("step", "median step error"))):
-            panel = axes[2 * row + half, column]
-            panel.set_visible(True)
-            rings = advised if what == "step" else set()
-            _dots(panel, cases, what, rings, look)
-            title = f"{rate}, {what}: median error {errors[error]:.0%}".lstrip(", ")
-            panel.set_title(f"{title}\nfarthest off: {_farthest(cases, what)}")
+        _dots(panel, cases, advised, look)
+        title = f"{rate}: median error {errors['median step error']:.0%}".lstrip(": ")
+        panel.set_title(f"{title}\nfarthest off: {_farthest(cases)}")
     dot = matplotlib("lines").Line2D
     dots = [dot([], [], marker="o", linestyle="", color=c, label=kind) for kind, c in _colours(look).items()]
     shown.legend(handles=dots, loc="outside upper right", ncols=len(dots))
@@ -79,23 +47,17 @@ def _kind(candidate: str) -> str:
     return KINDS.get("dense" if algorithm.startswith("dense") else wire, "plain")
 
 
-def _pair(case: dict[str, Any], what: str) -> tuple[float, float]:
-    measured, predicted = ("seconds", "predicted") if what == "exchange" else ("step", "predicted step")
-    return 1e3 * case[measured], 1e3 * case[predicted]
+def _pair(case: dict[str, Any]) -> tuple[float, float]:
+    return 1e3 * case["step"], 1e3 * case["predicted step"]
 
 
-def _farthest(cases: Sequence[dict[str, Any]], what: str) -> str:
+def _farthest(cases: Sequence[dict[str, Any]]) -> str:
     """Return the candidate whose prediction is farthest off, by ratio."""
-
-    def off(case: dict[str, Any]) -> float:
-        measured, predicted = _pair(case, what)
-        return max(measured / predicted, predicted / measured)
-
-    return max(cases, key=off)["candidate"]
+    return max(cases, key=lambda case: abs(math.log(case["step"] / case["predicted step"])))["candidate"]
 
 
-def _dots(axes: Any, cases: Sequence[dict[str, Any]], what: str, advised: set[Any], look: Look) -> None:
-    points = [_pair(case, what) for case in cases]
+def _dots(axes: Any, cases: Sequence[dict[str, Any]], advised: set[Any], look: Look) -> None:
+    points = [_pair(case) for case in cases]
     ends = [min(map(min, points)), max(map(max, points))]
     axes.loglog(ends, ends, color=look.grey, linewidth=0.8)
     for case, point in zip(cases, points, strict=True):

@@ -21,14 +21,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
-from sparse_mpi.network.simulator import Span, Stream
 from sparse_mpi.tools.plan.base import Part, Profile
 
 COMPUTE, COMMUNICATION, CPU = STREAMS = ("compute", "communication", "cpu")
 KINDS = ("before", "backward", "select", "exchange", "merge", "update")
 Entry = tuple[str, str, int, float, float]  # stream, kind, number of the part or -1, start, end
+Span = tuple[float, float]  # from, to; seconds from the beginning of the step
+
+
+class Stream:
+    """The clock of what does one thing at a time, in the order in which it is asked."""
+
+    __slots__ = ("free",)
+
+    def __init__(self, free: float = -inf) -> None:
+        self.free = free  # when it has done all that it was asked
+
+    def run(self, seconds: float, ready: float = -inf) -> Span:
+        """Do what takes so many seconds once it is ``ready`` and the stream is free; return from when to when."""
+        start = self.free if self.free > ready else ready
+        self.free = start + seconds
+        return start, self.free
+
+    def run_until(self, end: float) -> Span:
+        """Do what takes until ``end`` from now on; return from when to when."""
+        start, self.free = self.free, end
+        return start, end
 
 
 class Event(NamedTuple):

@@ -12,13 +12,6 @@
 MPI libraries choose other schedules for some lengths, such as rings for long allgathers: these have as many bytes, but
 more messages and rounds.
 
-What every rank does in a step, in order: compute, send, wait for messages. Made of recorded calls.
-
-Calls become messages by the textbook schedules of `schedule`, or as they really go, because it matters here who waits
-for whom: an alltoallv posts all its messages at once, as `MPIComm` does, and then waits for all that come; the root of
-a broadcast sends to all others itself, as Open MPI was measured to do over TCP between 4 and 8 hosts; long allgathers
-and allreduces go round a ring.
-
 Replay recorded calls on a network of given alpha and beta: a timeline of messages, in which computing takes no time.
 
 A message leaves when the sender has completed its round before, and takes alpha + beta x bytes. A rank has completed a
@@ -35,7 +28,6 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from sparse_mpi.network.model import Network
-from sparse_mpi.network.simulator import Message, Program, Round, simulate
 from sparse_mpi.tools.analysis.recording import Call
 
 
@@ -117,45 +109,43 @@ def binomial(length: int, size: int, root: int, control: bool = False) -> list[P
     ]
 
 
-RING = 64 << 10  # bytes of a result from which it goes round a ring
 RECORDS = "records must be of one step of all ranks"
 
 Members = tuple[int, ...]  # the ranks of a communicator
 
 
-def compiled(
-    records: Sequence[Sequence[Call]], tails: Sequence[float] | None = None, *, textbook: bool = False
-) -> Program:
-    """Return the program of a step in which rank i made the calls ``records[i]`` and then computed ``tails[i]`` s.
+class Transfer(NamedTuple):
+    """A message on the timeline; times are seconds from the beginning of the step."""
 
-    A ``textbook`` one is by the schedules of `scheduled`, without computing, and ranks wait for what they send, too.
-
-    Raises ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sends.
-    """
-    program = _Compiler(records, textbook).compiled()
-    for rounds, tail in zip(program.rounds, tails or (), strict=bool(tails)):
-        rounds.append(Round(tail))
-    return program
+    phase: str
+    round: int  # within the step: all messages that this one waits for are in earlier rounds
+    source: int
+    dest: int
+    bytes: int
+    control: bool
+    start: float
+    end: float
 
 
-class _Compiler:
-    """A step whose calls become rounds in an order in which no message is awaited before it is sent."""
+class _Replay:
+    """A step whose calls are gone through in an order in which no message is awaited before it is sent."""
 
-    def __init__(self, records: Sequence[Sequence[Call]], textbook: bool) -> None:
-        self.textbook = textbook
-        self.pending = [deque(calls) for calls in records]  # calls of every rank that are not compiled yet
-        self.program = Program([[] for _ in records], [], textbook)
+    def __init__(self, records: Sequence[Sequence[Call]], network: Network) -> None:
+        self.network = network
+        self.pending = [deque(calls) for calls in records]  # calls of every rank that have not been made yet
+        self.transfers: list[Transfer] = []
+        self.clock = [0.0] * len(records)  # when each rank has completed what it has made
         self.round = [0] * len(records)  # the next round of each rank
         self.made: Counter[Members] = Counter()  # collective calls of each communicator
-        self.posted: dict[int, tuple[int, ...]] = {}  # messages sent by ranks whose sendrecv has not ended
+        self.posted: dict[int, list[int]] = {}  # messages sent by ranks whose sendrecv has not ended
         self.arriving: defaultdict[tuple[Members, int, int], deque[int]] = defaultdict(deque)  # and not received yet
 
-    def compiled(self) -> Program:
-        """Return the program."""
+    def replayed(self) -> list[Transfer]:
+        """Return the messages."""
         while any(self.pending):
             if not (self.pairs() or self.collectives()):
                 self.refuse()
-        return self.program
+        return self.transfers
 
     def refuse(self) -> NoReturn:
         """Raise ValueError for what the first rank waits for that cannot go on."""
@@ -175,24 +165,21 @@ class _Compiler:
         rank, name = next((rank, calls[0].name) for rank, calls in enumerate(self.pending) if calls)
         raise ValueError(f"{RECORDS}, but rank {rank} waits for others in {name}")
 
-    def post(self, call: Call, source: int, dest: int, length: float, control: bool) -> int:
-        """Append a message; return its number."""
-        self.program.messages.append(Message(source, dest, length, call.phase, self.round[source], control))
-        return len(self.program.messages) - 1
-
-    def compute(self, rank: int, call: Call) -> None:
-        """Append what a rank computes before a call."""
-        if not self.textbook:
-            self.program.rounds[rank].append(Round(call.computed))
+    def post(self, call: Call, source: int, dest: int, length: int, control: bool) -> int:
+        """Have a message leave once its sender has completed its round before; return its number."""
+        start = self.clock[source]
+        end = start + self.network.alpha + self.network.beta * length
+        self.transfers.append(Transfer(call.phase, self.round[source], source, dest, length, control, start, end))
+        return len(self.transfers) - 1
 
     def exchange(self, rank: int, sends: Sequence[int], receives: Sequence[int]) -> None:
-        """Append a round of messages."""
-        self.program.rounds[rank].append(Round(0.0, tuple(sends), tuple(receives)))
-        later = [self.program.messages[number].round + 1 for number in (*sends, *receives)]
-        self.round[rank] = max([self.round[rank], *later])
+        """Have a rank complete a round of messages."""
+        of_round = [self.transfers[number] for number in (*sends, *receives)]
+        self.round[rank] = max([self.round[rank], *(of.round + 1 for of in of_round)])
+        self.clock[rank] = max([self.clock[rank], *(of.end for of in of_round)])
 
     def collectives(self) -> bool:
-        """Compile each collective call that all members of its communicator make next; return if there were any."""
+        """Make each collective call that all members of its communicator make next; return if there were any."""
         moved = False
         for calls in self.pending:
             if calls and self.ready(members := tuple(calls[0].members)):
@@ -205,17 +192,13 @@ class _Compiler:
         return all(self.pending[member] and _meets(self.pending[member][0], members) for member in members)
 
     def collective(self, members: Members) -> None:
-        """Compile the collective call that these members make next."""
+        """Make the collective call that these members make next."""
         calls = {member: self.pending[member].popleft() for member in members}
         self.made[members] += 1
         begin = max(self.round[member] for member in members)
-        for member, call in calls.items():
-            self.round[member] = begin
-            self.compute(member, call)
+        self.round = [begin if rank in calls else number for rank, number in enumerate(self.round)]
         # Round after round: all messages of a round are posted before any rank completes it.
-        at_once = calls[members[0]].name == "alltoallv" and not self.textbook
-        planned = (scheduled if self.textbook else _as_measured)(list(calls.values()))
-        for _, together in groupby(planned, lambda message: 0 if at_once else message.round):
+        for _, together in groupby(scheduled(list(calls.values())), lambda message: message.round):
             sends: defaultdict[int, list[int]] = defaultdict(list)
             receives: defaultdict[int, list[int]] = defaultdict(list)
             for _, source, dest, length, control in together:
@@ -226,24 +209,23 @@ class _Compiler:
                 self.exchange(rank, sends[rank], receives[rank])
 
     def pairs(self) -> bool:
-        """Compile all sendrecvs before the next collective calls, in any order that works; return if any went on."""
+        """Make all sendrecvs before the next collective calls, in any order that works; return if any went on."""
         moved = False
         while any([self.pair(rank) for rank in range(len(self.pending))]):
             moved = True
         return moved
 
     def pair(self, rank: int) -> bool:
-        """Compile the next sendrecv of ``rank`` as far as possible; return whether it sent or ended now."""
+        """Make the next sendrecv of ``rank`` as far as possible; return whether it sent or ended now."""
         calls, moved = self.pending[rank], False
         if not calls or calls[0].name != "sendrecv":
             return False
         call, members = calls[0], tuple(calls[0].members)
         # Send once.
         if rank not in self.posted:
-            self.compute(rank, call)
-            self.posted[rank] = tuple(self.post(call, rank, dest, b, call.control) for dest, b in call.to.items())
+            self.posted[rank] = [self.post(call, rank, dest, b, call.control) for dest, b in call.to.items()]
             for number in self.posted[rank]:
-                self.arriving[members, rank, self.program.messages[number].dest].append(number)
+                self.arriving[members, rank, self.transfers[number].dest].append(number)
             moved = True
         # End, if the message to receive has been sent by now: messages arrive in the order in which they were sent.
         here = deque() if call.source is None else self.arriving[members, call.source, rank]
@@ -256,44 +238,6 @@ class _Compiler:
 
 def _meets(call: Call, members: Members) -> bool:
     return call.name != "sendrecv" and tuple(call.members) == members
-
-
-def _as_measured(calls: list[Call]) -> list[Planned]:
-    """Return the messages of a collective call, in ascending order of rounds."""
-    call, lengths = calls[0], [call.bytes for call in calls]
-    if call.name == "bcast":
-        others = [member for member in call.members if member != call.root]
-        return [Planned(turn, call.root, to, size) for turn, size in enumerate((8, call.bytes)) for to in others]
-    if call.name == "allreduce" and call.bytes >= RING:
-        shares = [call.bytes * (rank + 1) // len(calls) - call.bytes * rank // len(calls) for rank in range(len(calls))]
-        return _ring(shares, call.members, laps=2)
-    if call.name == "allgatherv" and sum(lengths) >= RING:
-        counts = [m for m in scheduled(calls) if m.round < 0]
-        return counts + _ring(lengths, call.members)
-    return scheduled(calls)
-
-
-def _ring(lengths: Sequence[int], members: Sequence[int], laps: int = 1) -> list[Planned]:
-    """Return the messages in which blocks of ``lengths`` ``(P,)`` bytes go round a ring, P - 1 rounds a lap."""
-    size = len(lengths)
-    return [
-        Planned(turn, members[rank], members[(rank + 1) % size], lengths[(rank - turn) % size])
-        for turn in range(laps * (size - 1))
-        for rank in range(size)
-    ]
-
-
-class Transfer(NamedTuple):
-    """A message on the timeline; times are seconds from the beginning of the step."""
-
-    phase: str
-    round: int  # within the step: all messages that this one waits for are in earlier rounds
-    source: int
-    dest: int
-    bytes: int
-    control: bool
-    start: float
-    end: float
 
 
 class Trace(NamedTuple):
@@ -328,9 +272,4 @@ def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer
 
     Raises ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sent.
     """
-    program = compiled(records, textbook=True)
-    spans = simulate(program, network).messages
-    return [
-        Transfer(m.phase, m.round, m.source, m.dest, int(m.bytes), m.control, start, end)
-        for m, (start, end) in zip(program.messages, spans, strict=True)
-    ]
+    return _Replay(records, network).replayed()

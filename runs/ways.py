@@ -1,0 +1,43 @@
+"""Measure ``sparse_mpi/network/ways.json``: what a step of each algorithm sends and computes. Ten minutes.
+
+python -m runs.ways [WAY ...]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import sparse_mpi.network.ways as ways
+from sparse_mpi.reduction.arguments import algorithm_spelled
+from sparse_mpi.tools.analysis.advice import everything
+from sparse_mpi.tools.analysis.ways import measure
+from sparse_mpi.tools.bench.progress import progress
+from sparse_mpi.tools.bench.records import provenance
+
+FILE = Path(ways.__file__).with_name("ways.json")
+DIGITS = 4
+
+
+def rounded(x: object) -> object:
+    """Return numbers with a few digits, in lists."""
+    if isinstance(x, (list, tuple)):
+        return [rounded(part) for part in x]
+    return float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x
+
+
+def main() -> None:
+    """Measure those that are named, or all, and write the file after each."""
+    record = json.loads(FILE.read_text()) if FILE.exists() else {"ways": {}}
+    record |= {name: provenance()[name] for name in ("cpu", "date", "versions")}
+    for name in progress(sys.argv[1:] or everything(), "measuring"):
+        sent, *computing = measure(algorithm_spelled(name))
+        record["ways"][name] = {"computing": rounded(computing), "sent": rounded([tuple(of) for of in sent])}
+        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(of)}" for name, of in record["ways"].items())
+        head = json.dumps({name: of for name, of in record.items() if name != "ways"})
+        FILE.write_text(f'{head[:-1]}, "ways": {{\n{lines}\n}}}}\n')
+
+
+if __name__ == "__main__":
+    main()
