@@ -17,6 +17,7 @@ from sparse_mpi.tools.cli.bench_sparse import SPARSE
 from sparse_mpi.tools.cli.bench_sparse_compare import SPARSE_COMPARE, SPARSE_VOLUME
 from sparse_mpi.tools.cli.bench_volume import VOLUME
 from sparse_mpi.tools.cli.predict import DESCRIPTION, PREDICTIONS
+from sparse_mpi.tools.cli.predict_published import PUBLISHED
 from sparse_mpi.tools.cli.trace import TRACE
 from sparse_mpi.tools.values import Parser, Refused
 
@@ -61,7 +62,7 @@ def parser() -> Parser:
     predict = commands.add_parser("predict", help="does it pay on a cluster, and what to use", description=DESCRIPTION)
     predict.set_defaults(run=partial(_shown, predict))
     questions = predict.add_subparsers(title="questions", metavar="WHAT")
-    for prediction in PREDICTIONS:
+    for prediction in (*PREDICTIONS, PUBLISHED):
         prediction.add_parser(questions)
     for command in (TRACE, plan, draw, doctor, gpu_check):
         command.add_parser(commands)
