@@ -70,6 +70,10 @@ CURVES = {
     # github.com/NVIDIA/nccl/issues/450: 4 to 6 GB/s at 8 to 128 MiB, V100
     "tcp-100-4x8": Curve("tcp", 4, 8, 100 / 8, 15, None, {}, {128: 5.0}),
 }
+HELD_OUT = {  # nothing was fitted to these
+    # Notes on two AWS p5.48xlarge: torch.distributed, EFA. Left out is the first, 1 MiB, longer than 4: 320 us.
+    "efa-400-2x8-h100": Curve("rdma", 2, 8, 400, 35, 367.61, {4: 140, 16: 350, 64: 610, 256: 1840, 1024: 6090}, {}),
+}
 
 
 def points(curve: Curve):
@@ -86,10 +90,11 @@ def points(curve: Curve):
     ]
 
 
-@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("name", CURVES | HELD_OUT)
 def test_every_published_point_lies_within_the_error_that_is_told(name):
-    for nbytes, taken, ours in points(CURVES[name]):
-        error = FABRICS[CURVES[name].fabric].error(nbytes)
+    curve = (CURVES | HELD_OUT)[name]
+    for nbytes, taken, ours in points(curve):
+        error = FABRICS[curve.fabric].error(nbytes)
         assert 1 / error <= ours / taken <= error, f"{nbytes / MIB} MiB: {ours * 1e6:.0f}, not {taken * 1e6:.0f} us"
 
 
