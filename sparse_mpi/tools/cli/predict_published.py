@@ -71,13 +71,12 @@ def _published(args: argparse.Namespace) -> Iterator[Output]:
         Column("as ours", 13, lambda of: _span(of.ours)),
     )
     told = dict.fromkeys(
-        f"P = {of.headline.ranks}, {of.headline.workloads[0].model}: {of.headline.source}. Not told: {of.headline.untold}"
-        for of in found
+        f"P = {of.ranks}, {of.workloads[0].model}: {of.source}. Not told: {of.untold}" for of in HEADLINES
     )
     yield "\n".join(
         [
-            "how many times as long a step takes with others: reported, by the model of programs that work on copies in",
-            "host memory, what that is over the greatest reported (! beyond 30 %), and by the model of ours on the GPU",
+            "how many times as long a step takes with others: reported, by the model of programs that work on copies",
+            "in host memory, what that is over the greatest reported (! beyond 30 %), and by the model of ours on a GPU",
             "",
             *rows.lines(found),
             "",
