@@ -75,8 +75,8 @@ def _published(args: argparse.Namespace) -> Iterator[Output]:
     )
     yield "\n".join(
         [
-            "how many times as long a step takes with others: reported, by the model of programs that work on copies",
-            "in host memory, what that is over the greatest reported (! beyond 30 %), and by the model of ours on a GPU",
+            "how many times as long a step takes with others: reported; by the model of programs that work on copies",
+            "in host memory; what that is over the greatest reported (! beyond 30 %); by the model of ours on a GPU",
             "",
             *rows.lines(found),
             "",
