@@ -23,7 +23,6 @@ RECORDS = {
     "sparse-compare": ["sparse-compare"],
     "sparse-volume": ["sparse-volume"],
     "volume-vgg": ["volume"],
-    "predict-vgg16": ["predict"],
     "predict-unseen": ["check"],
     "budget-alternating": ["budget"],
     "overlap-timeline": ["timeline"],
