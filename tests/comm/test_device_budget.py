@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, FEEDBACKS, Layout, SparseAllreduce, World
+from sparse_mpi.network.cluster import STEADY
 
 from ..fakes import fake_cuda
 
@@ -154,3 +155,7 @@ def test_the_document_has_the_same_numbers():
     text = DOCUMENT.read_text()
     for name, budget in BUDGETS.items():
         assert f"| {name} | {' | '.join(map(str, budget))} |" in text
+
+
+def test_predictions_have_the_same_numbers():
+    assert {name: (budget.launches, budget.waits, budget.copies) for name, budget in BUDGETS.items()} == STEADY
