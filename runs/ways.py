@@ -12,7 +12,7 @@ from pathlib import Path
 import sparse_mpi.network.ways as ways
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.tools.analysis.advice import everything
-from sparse_mpi.tools.analysis.ways import measure
+from sparse_mpi.tools.analysis.measured_ways import measure
 from sparse_mpi.tools.bench.progress import progress
 from sparse_mpi.tools.bench.records import provenance
 

@@ -16,6 +16,7 @@ from sparse_mpi.network.fabrics import FABRICS, Fabric, dense_seconds
 from sparse_mpi.network.ways import Sent, Way
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
+LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
 
 
 class Gpu(NamedTuple):
@@ -148,7 +149,7 @@ def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> 
         case "allreduce":
             return 2 * levels * (on.alpha + message) + 2 * (ranks - 1) / ranks * length * carried
         case "bcast":
-            return counts + on.alpha + (ranks - 1) * (message + length * carried)
+            return counts + on.alpha + min(ranks - 1, max(levels, LINEAR)) * (message + length * carried)
         case "rounds":
             return of.rounds * levels * (on.alpha + message) + length * carried
         case _:

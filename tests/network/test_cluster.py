@@ -16,7 +16,7 @@ from sparse_mpi.network.ways import RANKS, SHARES, Sent, Way, table
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.analysis.advice import everything
-from sparse_mpi.tools.analysis.ways import fitted, measure, recorded, way_of
+from sparse_mpi.tools.analysis.measured_ways import fitted, measure, recorded, way_of
 
 NAMES = sorted(table())
 PLAIN = Cluster(alpha=1.0, beta=0.5)  # seconds of a message, and of a byte

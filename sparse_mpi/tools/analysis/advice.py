@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.network.cluster import Cluster, Step, step
 from sparse_mpi.tools.analysis.calibration import Fit, Prediction, predictable
-from sparse_mpi.tools.analysis.ways import way_of
+from sparse_mpi.tools.analysis.measured_ways import way_of
 from sparse_mpi.tools.bench.comparison import BASELINE, OWN, accepts, candidates
 
 DENSITIES = (0.03, 0.01, 0.003, 0.001)  # from which one is advised, the largest that is fast enough

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from sparse_mpi.network.cluster import TYPICAL, Cluster, step
 from sparse_mpi.reduction.arguments import spelled, takes
 from sparse_mpi.tools import values
-from sparse_mpi.tools.analysis.ways import way_of
+from sparse_mpi.tools.analysis.measured_ways import way_of
 from sparse_mpi.tools.bench.models import layout
 
 BENCHES = "bench allreduce, bench interleaved or bench compare"

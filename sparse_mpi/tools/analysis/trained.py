@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.network.cluster import Cluster, step
 from sparse_mpi.reduction.arguments import algorithm_spelled, takes
-from sparse_mpi.tools.analysis.ways import way_of
+from sparse_mpi.tools.analysis.measured_ways import way_of
 
 LOWER_IS_BETTER = ("loss", "perplexity", "wer")
 

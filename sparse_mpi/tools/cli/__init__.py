@@ -18,6 +18,7 @@ from sparse_mpi.tools.cli.bench_sparse_compare import SPARSE_COMPARE, SPARSE_VOL
 from sparse_mpi.tools.cli.bench_volume import VOLUME
 from sparse_mpi.tools.cli.predict import DESCRIPTION, PREDICTIONS
 from sparse_mpi.tools.cli.predict_published import PUBLISHED
+from sparse_mpi.tools.cli.predict_records import QUESTIONS
 from sparse_mpi.tools.cli.trace import TRACE
 from sparse_mpi.tools.values import Parser, Refused
 
@@ -38,6 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return args.run(args)
     except Refused as refused:
         known.refuse(refused, argv)
+
+
+# Options of `predict` in 0.2, and the questions that they are now
+FORMER = {
+    **{"--advise": "advise", "--run": "run", "--fit": "fit", "--from": "check", "--check": "check"},
+    **{"--network": "networks", "--check-ranks": "check"},
+}
+
+
+class _Former(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        [former] = self.option_strings
+        parser.error(f"{former} must be asked as `predict {self.const}`, see `predict {self.const} --help`")
 
 
 def _shown(parser: Parser, _: argparse.Namespace) -> int:
@@ -61,8 +75,10 @@ def parser() -> Parser:
         benchmark.add_parser(kinds)
     predict = commands.add_parser("predict", help="does it pay on a cluster, and what to use", description=DESCRIPTION)
     predict.set_defaults(run=partial(_shown, predict))
+    for former, today in FORMER.items():
+        predict.add_argument(former, action=_Former, nargs=argparse.REMAINDER, const=today, help=argparse.SUPPRESS)
     questions = predict.add_subparsers(title="questions", metavar="WHAT")
-    for prediction in (*PREDICTIONS, PUBLISHED):
+    for prediction in (*PREDICTIONS, *QUESTIONS, PUBLISHED):
         prediction.add_parser(questions)
     for command in (TRACE, plan, draw, doctor, gpu_check):
         command.add_parser(commands)

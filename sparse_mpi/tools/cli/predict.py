@@ -6,26 +6,22 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from textwrap import fill
 from typing import Any
 
-from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.world import MAX_RANKS
-from sparse_mpi.network import model as network_fit
 from sparse_mpi.network.cluster import GPUS, OF_GPUS, TYPICAL, Cluster
 from sparse_mpi.reduction.arguments import spelled
 from sparse_mpi.tools import values
-from sparse_mpi.tools.analysis import advice, calibration, trained
-from sparse_mpi.tools.analysis.advice import Advice, Job, Offer, Verdict
-from sparse_mpi.tools.analysis.calibration import Fit, Prediction
-from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.analysis import advice, calibration
+from sparse_mpi.tools.analysis.advice import Advice, Job, Offer
+from sparse_mpi.tools.analysis.calibration import Fit
 from sparse_mpi.tools.bench.models import MODELS, layout
-from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.cli import options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation import schedule
-from sparse_mpi.tools.figures.draw_predict import check as draw_check
 from sparse_mpi.tools.values import Refused, refusing
 
 DESCRIPTION = """\
@@ -46,10 +42,9 @@ COMPARED = (
     *("topka", "topkdsa:wire=packed", "topkdsa", "gaussiank:wire=packed", "micro", "elect"),
 )
 TRAINING, DENSITY = "elect", 0.0275  # the defaults of training, with which it was as accurate as dense
-RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is right
 SHOWN = 5  # offers
+WIDTH = 100  # of the answer's lines
 GIGABITS = (0.1, 0.3, 1, 2, 5, 10, 25, 50, 100, 200, 400)
-SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 FARTHEST = 1e12  # bits a second, beyond which there are no links to speak of
 RDMA = 40e9  # bits a second from which links are taken to have RDMA
 
@@ -85,7 +80,7 @@ JOB = (
 )
 
 
-def _cluster(args: argparse.Namespace) -> tuple[Fit | None, Cluster]:
+def cluster_of(args: argparse.Namespace) -> tuple[Fit | None, Cluster]:
     """Return the fit to --from, if there are records, and the cluster that the options describe."""
     if args.rate is None:
         raise Refused("--rate must say what a rank's link carries, such as --rate 25gbit")
@@ -112,7 +107,7 @@ def _n(args: argparse.Namespace) -> int:
 
 def _advise(args: argparse.Namespace) -> Iterator[Output]:
     """Yield what to use on one cluster: the answer, and a table."""
-    fit, cluster = _cluster(args)
+    fit, cluster = cluster_of(args)
     dense = None if args.dense_ms is None else args.dense_ms / 1e3
     job = Job(_n(args), args.ranks, args.batch_seconds, args.overlap, args.utilisation, dense)
     names = args.algorithms or COMPARED
@@ -172,11 +167,11 @@ def _answer(
         )
     if (crossing := _break_even(pays.sparse, job, cluster, fit)) is not None and crossing < FARTHEST:
         lines.append(f"What would change that: links. Up to {_gbit(crossing)} a rank sparse is faster, above it dense.")
-    lines.append(f"Assumed: {_assumed(job, args, fit)}.")
-    return "\n".join(lines)
+    lines.append(f"Assumed: {assumed(job, args, fit)}.")
+    return "\n".join(fill(line, WIDTH, break_long_words=False, break_on_hyphens=False) for line in lines)
 
 
-def _assumed(job: Job, args: argparse.Namespace, fit: Fit | None) -> str:
+def assumed(job: Job, args: argparse.Namespace, fit: Fit | None) -> str:
     """Return what the answer rests on."""
     if args.on == "cpu":
         told = "fitted to --from" if fit else "cores and TCP like those of emulated hosts on an AMD EPYC"
@@ -205,11 +200,11 @@ def _named(of: Offer) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.2g} ms"
+    return f"{1e3 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1e3 * seconds:.3g} ms"
 
 
 def _gbit(bits: float) -> str:
-    return f"{bits / 1e9:.2g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.0f} Mbit/s"
+    return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
 
 
 def _offers(found: Advice, alternative: Offer, job: Job) -> str:
@@ -233,124 +228,14 @@ def _offers(found: Advice, alternative: Offer, job: Job) -> str:
     return "\n".join([*table.lines(rows), note])
 
 
-def _run(args: argparse.Namespace) -> Iterator[Output]:
-    """Yield how long a recorded run takes on one cluster until a score."""
-    fit, cluster = _cluster(args)
-    with refusing(""):
-        run = trained.read_run(args.file)
-        needed = run.steps_to(args.score)
-        seconds = trained.run_seconds(run, args.score, cluster, args.batch_seconds or None)
-    longer = advice.off_of(run.way, run.n, fit, cluster).longer
-    assumed = _assumed(Job(run.n, run.ranks, run.batch), args, fit)
-    yield (
-        f"{run.way} at {run.density:g}, P = {run.ranks}: {run.score} {args.score:g} after {needed} steps; "
-        f"{seconds:.4g} s at {args.rate}, of which the batch {needed * (args.batch_seconds or run.batch):.4g} s; "
-        f"the rest may take {longer:.2g} times as long.\nAssumed: {assumed}."
-    )
-    yield {"seconds": seconds, "steps": needed, "longer": longer}
-
-
-def _fit(args: argparse.Namespace) -> Iterator[Output]:
-    """Measure the network between the ranks that MPI started; rank 0 prints, and writes the file."""
-    comm = comm_of_job()
-    with refusing(""):
-        seconds = network_fit.measure(comm, SIZES)
-    if comm.rank:
-        return
-    network = network_fit.nearest([1] * len(SIZES), SIZES, seconds)
-    table = Table(
-        Column("bytes", 9, lambda row: row[0]),
-        Column("us", 10, lambda row: 1e6 * row[1], ".1f"),
-        Column("fit, us", 10, lambda row: 1e6 * (network.alpha + network.beta * row[0]), ".1f"),
-    )
-    rate = "" if not network.beta else f"; --rate {8e-9 / network.beta:.3g}gbit --latency {1e6 * network.alpha:.3g}"
-    yield "\n".join([*table.lines(zip(SIZES, seconds, strict=True)), f"{network}{rate}"])
-    points = [list(point) for point in zip(SIZES, seconds, strict=True)]
-    records.write(args.json or "network.json", vars(network), {"ranks": comm.size, "points": points}, provenance())
-
-
-def _check(args: argparse.Namespace) -> Iterator[Output]:
-    """Fit to what was measured, and compare what that predicts for other steps with what was measured of them."""
-    with refusing("--from, --on-records or --ranks: "):
-        known = [exchange for record in args.records for exchange in calibration.read(record)]
-        others: list[calibration.Exchange] = []
-        if args.ranks:
-            known, others = calibration.held_out(known, args.ranks)
-        others += [exchange for record in args.others for exchange in calibration.read(record)]
-        if not others:
-            raise ValueError("there must be steps to predict, got none; name records, or ranks of --from to hold out")
-        found = calibration.fit(known) if known else Fit(calibration.START, [])
-        predictions = [found.predict(exchange) for exchange in others]
-        checks, verdicts = calibration.by_rate(predictions), advice.judged(predictions)
-    yield f"{'fitted to P = ' + ', '.join(map(str, found.ranks)) if known else 'not fitted'}: {_described(found)}\n"
-    yield "\n\n".join(_checked(rate, of) for rate, of in checks.items())
-    yield f"\n{_verdicts(verdicts)}"
-    yield {
-        "cluster": {name: of for name, of in vars(found.cluster).items() if name not in ("gpu", "fabric")},
-        "fitted to P": found.ranks,
-        "rates": {rate: {"median step error": calibration.median_error(of)} for rate, of in checks.items()},
-        "advice": [
-            {
-                "job": of.job,
-                "advised": of.advised.measured.candidate,
-                "fastest": of.best.measured.candidate,
-                "longer": of.regret,
-            }
-            for of in verdicts
-        ],
-        "cases": [of.measured._asdict() | {"predicted step": of.step} for of in predictions],
-    }
-
-
-def _described(found: Fit) -> str:
-    """Return what was fitted, in words."""
-    of = found.cluster
-    told = (
-        f", within {1 + advice.spread(found.predictions):.2g} times for nine of ten steps" if found.predictions else ""
-    )
-    return (
-        f"a message takes {1e6 * of.alpha:.3g} us and costs {1e6 * of.message:.3g} us of processor time at either end, "
-        f"a byte {1e9 * of.byte:.2g} ns; computing takes {of.speed:.2f} times as long as recorded and "
-        f"{of.crowding:.0%} more in a crowd{told}"
-    )
-
-
-def _checked(rate: str, predictions: list[Prediction]) -> str:
-    """Return a line for each prediction at one rate."""
-    table = Table(
-        Column("candidate", -max(9, *(len(p.measured.candidate) for p in predictions)), lambda p: p.measured.candidate),
-        Column("n", 12, lambda of: of.measured.n, ","),
-        Column("P", 4, lambda of: of.measured.ranks),
-        Column("step", 10, lambda of: 1e3 * of.measured.step, ".3f"),
-        Column("predicted", 10, "step", ".3f", 1e3),
-        Column("error", 7, "error", "+.0%"),
-    )
-    error = f"median error without sign: {calibration.median_error(predictions):.0%}"
-    return "\n".join([f"{rate or 'steps'}: ms", *table.lines(predictions), error])
-
-
-def _verdicts(verdicts: list[Verdict]) -> str:
-    """Return a line for each job: what is advised there, and how much longer it takes than the fastest."""
-    table = Table(
-        Column("job", -34, lambda of: "{} P = {} n = {:,} {:g}".format(*of.job).strip()),
-        Column("advised", -22, lambda of: of.advised.measured.candidate),
-        Column("ms", 9, lambda of: 1e3 * of.advised.measured.step, ".2f"),
-        Column("fastest", -22, lambda of: of.best.measured.candidate),
-        Column("ms", 9, lambda of: 1e3 * of.best.measured.step, ".2f"),
-        Column("longer", 7, "regret", ".0%"),
-    )
-    right = sum(of.regret <= RIGHT for of in verdicts)
-    return "\n".join([*table.lines(verdicts), f"right, within {RIGHT:.0%} of the fastest: {right} of {len(verdicts)}"])
-
-
 def _networks(args: argparse.Namespace) -> Iterator[Output]:
     """Yield what a step takes by rate and ranks, and up to which rate it pays."""
     n, cases = _n(args), []
-    args.on, args.records = args.on or "h100", []
+    args.on, args.records, chosen = args.on or "h100", [], args.fabric
     for ranks in args.ranks:
         for gbit in GIGABITS:
-            args.rate, args.fabric = f"{gbit}gbit", None if args.chosen is None else args.chosen
-            _, cluster = _cluster(args)
+            args.rate, args.fabric = f"{gbit}gbit", chosen
+            _, cluster = cluster_of(args)
             job = Job(n, ranks, args.batch_seconds, True)
             found = advice.advise(job, cluster, None, (args.density,), args.algorithms or COMPARED)
             dense = next(of for of in found.offers if of.dense)
@@ -421,47 +306,9 @@ PREDICTIONS = (
             BATCH,
             options.share("share of elements that is sent", advice.USUAL),
             *[each for each in CLUSTER if each is not FROM],
-            option(
-                "--over", "tcp or rdma for all (default: rdma from 40gbit on)", choices=list(OF_GPUS), dest="chosen"
-            ),
             ALGORITHMS,
             options.json("also write all numbers"),
         ),
         measure=_networks,
-    ),
-    Benchmark(
-        "run",
-        help="how long a recorded training run would take on a cluster until a score",
-        description="Steps of a run up to the first epoch whose test is as good as --score, each as long as predicted.",
-        options=(
-            option("file", "metrics.jsonl of a training program", values.file("metrics.jsonl")),
-            option("--score", "score of a test, to reach in the run", values.finite, required=True),
-            RATE,
-            BATCH,
-            *CLUSTER,
-            options.json("also write all numbers"),
-        ),
-        measure=_run,
-    ),
-    Benchmark(
-        "fit",
-        help="measure this machine's network under mpiexec: alpha and beta",
-        description="Messages between neighbours, all ranks at once, and the --rate and --latency they come to.",
-        options=(options.json("file of the network (default: network.json)"),),
-        measure=_fit,
-    ),
-    Benchmark(
-        "check",
-        help="fit to what was measured, and compare what that predicts with what was measured elsewhere",
-        description="Fit to records, predict the steps of others, and tell how good times and advice are.",
-        options=(
-            FROM,
-            option("others", "records to predict", values.file("p8.json"), [], nargs="*"),
-            count("--ranks P", [], "or keep these of --from out of the fit, and predict them", nargs="+"),
-            options.json("also write all numbers"),
-            options.plot("draw predicted over measured seconds"),
-        ),
-        measure=_check,
-        figure=draw_check,
     ),
 )

@@ -8,6 +8,7 @@ entry and rank, and a step, none of it below zero.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import combinations
@@ -91,17 +92,18 @@ def fitted(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> list[
 
 def _sent(counted: list[list[Recorded]], length: int) -> list[Sent]:
     """Return what the calls send, by steps at all densities on all numbers of ranks."""
-    told = [[_calls(step) for step in steps] for steps in counted]
-    first = told[0][0]
-    found = []
-    for number, (name, control, announced, *_) in enumerate(first):
-        lengths = [[calls[number][3] for calls in steps] for steps in told]
-        rounds = max(calls[number][4] / (ranks - 1).bit_length() for calls, ranks in zip(told[0], RANKS, strict=True))
-        if control:
-            found.append(Sent(name, lengths[0][-1], 0.0, (), "whole", announced))
-            continue
+    # Of exchanges of control there may be one more in a step: those of the most usual step count.
+    controls = Counter(tuple(_controls(step)) for steps in counted for step in steps)
+    found = [
+        Sent(name, length, 0.0, (), "whole", announced) for name, announced, length in controls.most_common(1)[0][0]
+    ]
+    told = [[_payload(step) for step in steps] for steps in counted]
+    for number, (name, announced, *_) in enumerate(told[0][0]):
+        lengths = [[calls[number][2] for calls in steps] for steps in told]
+        rounds = max(calls[number][3] / (ranks - 1).bit_length() for calls, ranks in zip(told[0], RANKS, strict=True))
         shares = {
-            of: [[b / SHARES[of](p) for b, p in zip(row, RANKS, strict=True)] for row in lengths] for of in SHARES
+            of: [[b / SHARES[of](ranks) for b, ranks in zip(row, RANKS, strict=True)] for row in lengths]
+            for of in SHARES
         }
         share = min(shares, key=lambda of: max(shares[of][0]) / max(min(shares[of][0]), 1e-9))
         whole = shares[share]
@@ -113,21 +115,28 @@ def _sent(counted: list[list[Recorded]], length: int) -> list[Sent]:
     return found
 
 
-def _calls(step: Recorded) -> list[tuple[str, bool, bool, float, float]]:
-    """Return what each call is, its bytes on the busiest rank, and how many rounds it stands for.
+def _controls(step: Recorded) -> list[tuple[str, bool, float]]:
+    """Return what exchanges of control there are, and the bytes that each rank sends."""
+    return [(call.name, call.announced, float(call.bytes)) for call in step[0][0] if call.control]
+
+
+def _payload(step: Recorded) -> list[tuple[str, bool, float, float]]:
+    """Return what calls there are of payload, the bytes of the busiest rank, and how many rounds a call stands for.
 
     Exchanges between pairs are put together: their number differs between numbers of ranks.
     """
-    made = [[call for call in calls if call.name != "sendrecv"] for calls, _ in step]
+    made = [[call for call in calls if not call.control] for calls, _ in step]
     found = []
-    for calls in zip(*made, strict=True):
-        leaving = [call.bytes for call in calls]
-        arriving = [sum(call.to.get(rank, 0) for call in calls) for rank in range(len(calls))]
-        found.append((calls[0].name, calls[0].control, calls[0].announced, float(max(leaving + arriving)), 0.0))
-    pairs = [[call for call in calls if call.name == "sendrecv"] for calls, _ in step]
+    for calls in zip(*[[call for call in mine if call.name != "sendrecv"] for mine in made], strict=True):
+        found.append((calls[0].name, calls[0].announced, _busiest([[call] for call in calls]), 0.0))
+    pairs = [[call for call in mine if call.name == "sendrecv"] for mine in made]
     if any(pairs):
-        leaving = [sum(sum(call.to.values()) for call in calls) for calls in pairs]
-        arriving = [sum(sum(c.to.get(rank, 0) for c in calls) for calls in pairs) for rank in range(len(pairs))]
-        rounds = max(map(len, pairs))
-        found.append(("rounds", False, False, float(max(leaving + arriving)), float(rounds)))
+        found.append(("rounds", False, _busiest(pairs), float(max(map(len, pairs)))))
     return found
+
+
+def _busiest(calls: list[list[Call]]) -> float:
+    """Return the most bytes that a rank sends in its calls, or receives where the calls tell from whom."""
+    leaving = [sum(call.bytes for call in mine) for mine in calls]
+    arriving = [sum(call.to.get(rank, 0) for mine in calls for call in mine) for rank in range(len(calls))]
+    return float(max(leaving + arriving))
