@@ -57,7 +57,7 @@ BUDGETS = {
 # With topka
 MEMORIES = {
     "residual": Budget(3, 12, 2, 5, 17),
-    "dgc": Budget(4, 41, 4, 6, 46),
+    "dgc": Budget(5, 41, 5, 7, 46),
     "gmc": Budget(3, 17, 2, 5, 22),
     "leaky": Budget(3, 13, 2, 5, 18),
     "ef21": Budget(6, 34, 5, 8, 39),
