@@ -46,7 +46,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train test test-all lint $(TESTS) docs first-hour release clean
+.PHONY: help setup train test test-all lint $(TESTS) docs first-hour reproduce release clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -88,6 +88,9 @@ docs: $(READY)  ## build the site into build/docs; a warning or a link that lead
 
 first-hour: $(READY)  ## do what README and tutorials say, from an empty home, with a clock: 15 minutes at most
 	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour
+
+reproduce: $(READY)  ## run the claims of README and docs that fit in an hour: runs/reproduce; ARGS="--only NAME" or --list
+	$(LIMIT) 7200 $(RUN) runs/reproduce.py $(ARGS)
 
 release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: runs/release
 	$(LIMIT) 3600 $(RUN) -m tests.release --out runs/release --json runs/release/record.json $(ARGS)

@@ -79,7 +79,12 @@ def commands(above: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 # Pages that lie above docs/ on a forge, and what they are in the site
-ABOVE = {"README": "index", "CONTRIBUTING": "guides/contributing", "CHANGELOG": "reference/changelog"}
+ABOVE = {
+    "README": "index",
+    "CONTRIBUTING": "guides/contributing",
+    "CHANGELOG": "reference/changelog",
+    "REPRODUCE": "guides/reproduce",
+}
 
 
 PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>')

@@ -170,6 +170,11 @@ def marks_of(text: str) -> dict[str, str]:
 
 def pages() -> dict[str, Page]:
     """Return all pages that have blocks, by their paths in the repository."""
-    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    files = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "REPRODUCE.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
     found = [Page(file.relative_to(ROOT).as_posix(), file.read_text()) for file in files if "_build" not in file.parts]
     return {page.name: page for page in found if page.blocks}

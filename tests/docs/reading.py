@@ -29,7 +29,12 @@ class Paragraph(NamedTuple):
 
 def paragraphs() -> list[Paragraph]:
     """Return the paragraphs of all pages but records, the hardest first."""
-    pages = ["README.md", "CONTRIBUTING.md", *(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/**/*.md"))]
+    pages = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "REPRODUCE.md",
+        *(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/**/*.md")),
+    ]
     found = [
         Paragraph(*measured, page, text)
         for page in pages

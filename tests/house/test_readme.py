@@ -22,7 +22,7 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 DOCS = sorted(page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/**/*.md"))
 RECORDS = [page for page in DOCS if page.startswith("docs/results/")]
-PAGES = [page for page in ["README.md", "CONTRIBUTING.md", *DOCS] if page not in RECORDS]
+PAGES = [page for page in ["README.md", "CONTRIBUTING.md", "REPRODUCE.md", *DOCS] if page not in RECORDS]
 
 
 @pytest.mark.parametrize("name", ["algorithms", "selectors", "wires"])

@@ -1,0 +1,153 @@
+"""The claims of `make reproduce` stand on their pages, their jobs can be started, and what is missed is said."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from sparse_mpi.tools.cli import main
+
+from .pages import ROOT
+
+HOUR = 60
+
+
+@pytest.fixture(scope="module", autouse=True)
+def studies():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "runs")
+        yield
+
+
+@pytest.fixture(scope="module")
+def claims():
+    return import_module("claims")
+
+
+@pytest.fixture(scope="module")
+def reproduce(claims):
+    return import_module("reproduce")
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_each_claim_stands_on_its_page(claims):
+    pages = {claim.page: words((ROOT / claim.page).read_text()) for claim in claims.CLAIMS.values()}
+    assert not [name for name, claim in claims.CLAIMS.items() if words(claim.says) not in pages[claim.page]]
+
+
+def test_the_page_has_the_tables(reproduce):
+    """Update it with: python runs/reproduce.py --page"""
+    page = (ROOT / "REPRODUCE.md").read_text()
+    assert re.search(r"<!-- claims -->\n(.*?)\n<!-- /claims -->", page, re.DOTALL)[1] == reproduce.page()
+    assert len(page.splitlines()) <= 200
+
+
+def test_jobs_fit_in_an_hour_and_each_has_claims(claims):
+    assert sum(job.minutes for job in claims.JOBS.values()) <= HOUR
+    assert {claim.job for claim in claims.CLAIMS.values()} == set(claims.JOBS)
+    assert all(need in claims.NEEDS for job in claims.JOBS.values() for need in job.needs)
+    assert all(low <= high for claim in claims.CLAIMS.values() for low, high in claim.bands)
+
+
+def test_jobs_have_the_options_of_their_programs(claims, capsys, monkeypatch):
+    for job in claims.JOBS.values():
+        *started, call = re.split(
+            r"(?:^| )-m sparse_mpi (?=bench)", job.command.replace(" -- bench", " -m sparse_mpi bench")
+        )
+        if started and "run -n" not in call:
+            with pytest.raises(SystemExit) as ended:
+                main([*call.split(" -- ")[0].replace("OUT", "out.json").split(), "--help"])
+            assert ended.value.code == 0, job.command
+        elif program := re.search(r"(?:train|runs)/\w+\.py.*", job.command):
+            path, *options = program[0].split()
+            end = options.index("--") if "--" in options else len(options)
+            monkeypatch.setattr(sys, "argv", [path, *options[:end], "--help"])
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_path(str(ROOT / path), run_name="__main__")
+            assert ended.value.code == 0, job.command
+        else:
+            assert (ROOT / re.search(r"tests/\S+\.py", job.command)[0]).exists()
+    capsys.readouterr()
+
+
+WRITES = "import json, sys; json.dump({'value': 2.0}, open(sys.argv[1], 'w'))"
+
+
+def made(claims, reproduce, monkeypatch, code: str, bands, needs=()):
+    """A table of one claim, whose job is a line of Python."""
+    job = claims.Job(f"-c {json.dumps(code)} OUT", 0.01, needs)
+    claim = claims.Claim("a value", "README.md", "", "job", lambda record: [record["value"]], bands, "", "")
+    monkeypatch.setattr(reproduce, "JOBS", {"job": job})
+    monkeypatch.setattr(reproduce, "CLAIMS", {"one": claim})
+    return {"one": claim}
+
+
+@pytest.mark.parametrize(
+    ("code", "bands", "verdict", "said"),
+    [
+        (WRITES, [(1.9, 2.1)], "held", "2"),
+        (WRITES, [(2.1, 3)], "missed", "2"),
+        (WRITES, [(1.9, 2.1)] * 2, "missed", "2"),
+        (WRITES.replace("value", "other"), [(1.9, 2.1)], "failed", "no such number"),
+        ("print('why'); exit(3)", [(1.9, 2.1)], "failed", "status 3: why"),
+        ("pass", [(1.9, 2.1)], "failed", "no record"),
+    ],
+)
+def test_what_becomes_of_a_claim(claims, reproduce, monkeypatch, tmp_path, capsys, code, bands, verdict, said):
+    made(claims, reproduce, monkeypatch, code, bands)
+    status = reproduce.main(["--out", str(tmp_path)])
+    assert status == (verdict != "held")
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["claims"][0]["verdict"] == verdict and record[verdict] == 1
+    row = next(line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("| `one`"))
+    assert verdict in row and said in row and row in capsys.readouterr().out
+
+
+def test_what_a_machine_cannot_do_is_skipped_with_the_reason(claims, reproduce, monkeypatch, tmp_path, capsys):
+    made(claims, reproduce, monkeypatch, "exit(3)", [(0, 1)], ("nothing",))
+    monkeypatch.setitem(reproduce.NEEDS, "nothing", lambda: "there is no such thing")
+    assert reproduce.main(["--out", str(tmp_path)]) == 0
+    assert "skipped one: there is no such thing" in capsys.readouterr().out
+
+
+def test_a_job_that_takes_too_long_ends_with_all_it_has_begun(claims, reproduce, tmp_path):
+    child = "[sys.executable, '-c', 'import time; time.sleep(100)']"
+    code = f"import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run({child})"
+    log = tmp_path / "log"
+    problem = reproduce.run(claims.Job(f"-c {json.dumps(code)}", 1), tmp_path / "out", log, 2)
+    assert "more than 2 s" in problem
+    group = log.read_text().split()[0]
+    assert not [stat for stat in Path("/proc").glob("[0-9]*/stat") if group_of(stat) == group]
+
+
+def group_of(stat: Path) -> str:
+    """The process group of a process that is alive."""
+    try:
+        state, _, group, *_ = stat.read_text().rpartition(") ")[2].split()
+    except OSError:
+        return ""
+    return "" if state == "Z" else group
+
+
+def test_a_job_of_the_table_holds(reproduce, tmp_path):
+    """The shortest of them, as a user starts it."""
+    command = [sys.executable, "runs/reproduce.py", "--only", "wire", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 held" in done.stdout and json.loads((tmp_path / "record.json").read_text())["jobs"]["wire"]["cases"]
+
+
+def test_a_name_that_there_is_not_is_an_error(reproduce, capsys):
+    with pytest.raises(SystemExit) as ended:
+        reproduce.main(["--only", "wire", "wires"])
+    assert ended.value.code == 2 and "--only takes names of --list, got wires" in capsys.readouterr().err
