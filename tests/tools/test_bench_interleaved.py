@@ -28,7 +28,7 @@ from sparse_mpi.tools.bench.comparison import (
     take_turns,
 )
 from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.cli import bench_interleaved, bench_network, benchmark, main, parser
+from sparse_mpi.tools.cli import bench_interleaved, benchmark, main, parser
 from sparse_mpi.tools.cli.bench_interleaved import render, results
 from sparse_mpi.tools.figures import compare
 from sparse_mpi.tools.figures.style import write
@@ -180,9 +180,19 @@ def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
 
 def test_a_link_below_its_rate_is_marked():
     """Of 1 Gbit/s at least 900 Mbit/s are expected."""
-    lines = bench_interleaved.summary([record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]).splitlines()
-    assert lines[1].split() == ["P=2", "0.1gbit", "P=2", "1.0gbit*"] and lines[-1].startswith("* measured below 90%")
-    assert bench_network.slower("1gbit", 0.7) == ", 70% of its rate" and not bench_network.slower("none", 3)
+    jobs = [record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]
+    lines = bench_interleaved.summary(jobs).splitlines()
+    assert lines[1].split() == ["P=2", "0.1gbit", "P=2", "1.0gbit*"]
+    assert lines[-2].startswith("* the link measured below 90% of its rate") and lines[-1] == "  P=2 1.0gbit: 70%"
+    assert next(line for line in compare.lines(jobs, 2) if line.name == "light").below == [False, True]
+
+
+def test_a_point_of_a_slow_link_is_hollow(tmp_path):
+    pytest.importorskip("matplotlib")
+    jobs = [record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]
+    for shown, hollow in ((jobs, True), (jobs[:1], False)):
+        write(partial(compare.best_of, [{"jobs": shown}]), tmp_path / "figure.svg")
+        assert (compare.BELOW in (tmp_path / "figure.svg").read_text()) is hollow
 
 
 def test_processor_time_is_that_between_calls(monkeypatch):

@@ -18,6 +18,7 @@ from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.emulation import hosts as emulation
 from sparse_mpi.tools.emulation import launch
 from sparse_mpi.tools.emulation.hosts import NAMESPACES, SWITCH, emulate
+from sparse_mpi.tools.emulation.links import Links
 from sparse_mpi.tools.emulation.probe import probe
 
 from ..launch import ROOT, needs_mpi
@@ -70,8 +71,22 @@ def test_hosts_have_limited_links_of_their_own(possible):
         assert not {"switch", "port1", "port2"} & (set(os.listdir("/sys/class/net")) - before)
         measured = probe(others, seconds=0.01)
         assert measured.rate > 0 and measured.trip > 0
+        assert len(measured.each) == 2 and min(measured.each) > 0 and 0 < measured.busy <= 1
         assert traces(hosts.prefix) and traces(others.prefix)
     assert not traces(hosts.prefix) and not traces(others.prefix)
+
+
+def test_a_fast_link_has_packets_that_pass_when_it_gets_slow(possible):
+    def packets(hosts):
+        shown = subprocess.check_output(["ip", "-n", hosts.name(2), "-j", "link", "show", "dev", "eth0"])
+        return json.loads(shown)[0]["mtu"]
+
+    with emulate(2, 5 * 10**9) as hosts:
+        assert packets(hosts) == hosts.packet == 65520
+    with emulate(2, 5 * 10**9, slowest=20_000_000) as hosts:
+        assert packets(hosts) == 1500
+        Links(hosts).change((20_000_000,) * 2)
+        assert probe(hosts, seconds=0.01).rate < 5 * 10**9
 
 
 @pytest.fixture
@@ -223,7 +238,7 @@ def test_the_exit_code_is_the_commands(possible, tmp_path):
     with start(tmp_path, program, "--rate", "100mbit") as process:
         out, _ = process.communicate(timeout=100)
     assert process.returncode == 7
-    assert re.match(r"2 hosts, 100mbit: measured \d+ Mbit/s, \d+ us round trip\n", out)
+    assert re.match(r"2 hosts, 100mbit: measured \d+ Mbit/s, \d+ us round trip, \d+ Mbit/s each at once", out)
     assert re.search("host[12]", out)
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.tools.cli import main
+from sparse_mpi.tools.cli import bench_network, main
 from sparse_mpi.tools.emulation import hosts as emulation
 from sparse_mpi.tools.emulation import launch, schedule
 from sparse_mpi.tools.emulation.hosts import Hosts
+from sparse_mpi.tools.emulation.probe import Link, below, measured, shortfalls
 from sparse_mpi.tools.launch.find import INTEL_MPI
 
 from ..launch import ROOT
@@ -47,6 +48,56 @@ def test_a_wrong_rate_is_named(text):
 def test_a_bucket_holds_a_millisecond_and_a_queue_fifty(bits, burst, queue):
     words = emulation.shaping("eth0", bits)
     assert words[words.index("burst") + 1] == f"{burst}b" and words[words.index("limit") + 1] == f"{queue}b"
+
+
+@pytest.mark.parametrize("bits", [10**6, 10**9, 1_100_000_000, 10**10, 10**11])
+def test_above_a_gigabit_packets_are_as_large_as_the_bucket_takes(bits):
+    """A bucket loses what it cannot hold; TCP hands over whole packets, which fit it."""
+    large = bits > 10**9
+    assert emulation.packet(bits) == (65520 if large else 1500)
+    assert emulation.packet(bits) < emulation.burst(bits)
+    assert not large or emulation.packet(bits) <= emulation.segment(bits)
+
+
+def test_packets_fit_the_slowest_of_several_rates():
+    assert emulation.packet(None) == 1500
+    rates = schedule.turns("10gbit,down,50mbit", "1s", 2)
+    assert bench_network._slowest(rates) == 50_000_000
+    assert bench_network._slowest(schedule.turns("none", None, 2)) is None
+
+
+LINK = Link(rate=0.95e9, trip=2e-5, each=(0.95e9,) * 8, busy=0.5, load=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        ({}, None),
+        ({"each": (0.4e9, 0.6e9) * 4}, "cores decide, not links: 8 hosts together moved 4 of 8 Gbit/s"),
+        ({"rate": 0.5e9}, "one link alone gave 50% of its rate: this machine was busy"),
+    ],
+)
+def test_a_link_that_does_not_hold_its_rate_is_marked_everywhere(change, remark):
+    gave = measured(LINK._replace(**change), 10**9)
+    assert gave["remark"] == remark
+    assert gave["gbit"] == change.get("rate", 0.95e9) / 1e9 and len(gave["each"]) == 8
+    job = {"rate": "1gbit", "ranks": 8, "measured": gave}
+    assert below(job) is (remark is not None)
+    told = bench_network._told(8, "1gbit", gave)
+    assert told.endswith(remark or "950 Mbit/s each at once")
+    assert "".join(shortfalls([job])).endswith(f"  P=8 1gbit: {remark}" if remark else "")
+
+
+def test_a_link_without_a_limit_has_no_rate_to_miss():
+    assert measured(LINK._replace(each=(1.0,)), None)["remark"] is None
+    assert not below({"rate": "none", "measured": {"gbit": 0.1}})
+
+
+def test_records_from_before_links_were_measured_together_are_marked_too():
+    assert below({"rate": "1gbit", "ranks": 2, "measured": {"gbit": 0.8}})
+    assert below({"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.8}})
+    assert shortfalls([{"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.8}}])[-1] == "  P=2 1gbit: 80%"
+    assert not below({"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.95}})
 
 
 def test_leftovers_are_those_of_dead_processes():
@@ -100,7 +151,7 @@ def test_ranks_inherit_what_is_set_but_no_other_job(monkeypatch):
     [
         (("sys.platform", "darwin"), "Linux is needed"),
         (("os.geteuid", lambda: 1000), "run it as root"),
-        (("shutil.which", lambda name: None), "apt install iproute2"),
+        (("shutil.which", lambda name, **where: None), "apt install iproute2"),
     ],
 )
 def test_what_is_missing_is_said(monkeypatch, change, says):

@@ -37,7 +37,7 @@ from sparse_mpi.tools.cli import bench_network, options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
-from sparse_mpi.tools.emulation.probe import Link
+from sparse_mpi.tools.emulation.probe import Link, below, shortfalls
 from sparse_mpi.tools.figures.compare import all_of
 from sparse_mpi.tools.values import refusing
 
@@ -231,8 +231,7 @@ def interleaved_command(args: argparse.Namespace, gbit: float, latency: float, f
 def summary(jobs: list[dict[str, Any]]) -> str:
     """Return the speedups over dense, a row a candidate and a column a job."""
     names = list(dict.fromkeys(name for job in jobs for name in job["results"] if name != BASELINE))
-    slow = [bench_network.slower(job["rate"], job["measured"]["gbit"]) for job in jobs]
-    titles = [f"P={job['ranks']} {job['rate']}{'*' * bool(remark)}" for job, remark in zip(jobs, slow, strict=True)]
+    titles = [f"P={job['ranks']} {job['rate']}{'*' * below(job)}" for job in jobs]
     width = max(map(len, [BASELINE, *names]))
     columns = [Column(title, 12, str(at), ".2f") for at, title in enumerate(titles)]
     rows: dict[str, list[float]] = {name: [1 / job["results"][name]["over dense"] for job in jobs] for name in names}
@@ -242,9 +241,7 @@ def summary(jobs: list[dict[str, Any]]) -> str:
         "speedup of a step over dense",
         *table.lines({"name": n, **{str(at): ratio for at, ratio in enumerate(r)}} for n, r in rows.items()),
     ]
-    if any(slow):
-        lines.append(f"* measured below {bench_network.SLOW:.0%} of the nominal rate: cores, not links, were the limit")
-    return "\n".join(lines)
+    return "\n".join([*lines, *shortfalls(jobs)])
 
 
 COMPARE = Benchmark(

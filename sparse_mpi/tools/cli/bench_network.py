@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +18,7 @@ from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.options import Option, option
 from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.emulation.links import Links, RatePlayer
-from sparse_mpi.tools.emulation.probe import Link, probe
+from sparse_mpi.tools.emulation.probe import Link, measured, probe
 from sparse_mpi.tools.launch.find import Mpiexec
 from sparse_mpi.tools.values import Refused, refusing
 
@@ -58,10 +58,10 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
             record = args.log.open("w") if args.log else nullcontext()
         except OSError as error:
             raise Refused(f"--log must be a file that can be written, got {args.log}: {error.strerror}") from None
-        with record as file, hosts.emulate(args.ranks, first[0]) as emulated:
+        with record as file, hosts.emulate(args.ranks, first[0], _slowest(rates)) as emulated:
             links = Links(emulated)
             links.change(first)
-            yield _told(args.ranks, schedule.describe(first), probe(emulated))
+            yield _told(args.ranks, schedule.describe(first), measured(probe(emulated), first[0]))
             if command:
                 player = RatePlayer(links, rates, file)
                 code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=player.play())
@@ -83,10 +83,17 @@ def _launcher(kind: str) -> Iterator[Mpiexec]:
         raise SystemExit(f"{kind} cannot run here: {error}") from None
 
 
-def _told(ranks: int, rates: str, link: Link) -> str:
-    """Return what the links of hosts have been measured to give."""
-    measured = f"measured {link.rate / 1e6:.0f} Mbit/s, {link.trip * 1e6:.0f} us round trip"
-    return f"{ranks} hosts, {rates}: {measured}"
+def _told(ranks: int, rates: str, gave: Mapping[str, Any]) -> str:
+    """Return what the links of hosts have been measured to give, and a remark if that is below their rate."""
+    alone, together = 1e3 * gave["gbit"], 1e3 * gave["together"]
+    found = f"measured {alone:.0f} Mbit/s, {gave['trip'] * 1e6:.0f} us round trip, {together:.0f} Mbit/s each at once"
+    return f"{ranks} hosts, {rates}: {found}" + (f"; {gave['remark']}" if gave["remark"] else "")
+
+
+def _slowest(rates: schedule.Schedule) -> int | None:
+    """Return the lowest rate that a link ever has, unless it is down; None if none has a limit."""
+    limits = [each for step in rates.rates for each in step if each not in (None, schedule.DOWN)]
+    return min(limits, default=None)
 
 
 def _schedule(args: argparse.Namespace) -> schedule.Schedule:
@@ -143,7 +150,6 @@ NETWORK = Benchmark(
 )
 
 
-SLOW = 0.9  # of the nominal rate; headers take 5 %
 Command = Callable[[int, Link, Path], list[str]]  # of ranks, what a link gives, and the file for the record
 
 
@@ -155,12 +161,6 @@ def networks(ranks: list[int], rates: list[str], seconds: float) -> tuple[Option
         option("--rate", "of every link, in each direction, as tc writes it, or none", values.rate, rates, nargs="+"),
         option("--timeout", "seconds a job may take", values.positive, seconds),
     )
-
-
-def slower(rate_: str, gbit: float) -> str:
-    """Return a remark on a link that was measured at ``gbit`` Gbit/s, if that is below its nominal rate."""
-    nominal = schedule.parse(rate_)
-    return f", {1e9 * gbit / nominal:.0%} of its rate" if nominal and 1e9 * gbit < SLOW * nominal else ""
 
 
 def jobs(
@@ -178,13 +178,12 @@ def jobs(
         for ranks, text in wanted:
             with hosts.emulate(ranks, schedule.parse(text)) as emulated:
                 link = probe(emulated)
-                told = _told(ranks, text if emulated.rate else "no limit", link)
-                print(f"{told}{slower(text, link.rate / 1e9)}", flush=True)
+                gave = measured(link, emulated.rate)
+                print(_told(ranks, text if emulated.rate else "no limit", gave), flush=True)
                 file = emulated.folder / "record.json"
                 if code := launch.run(emulated, launcher, command(ranks, link, file), args.timeout):
                     raise SystemExit(code)
-                burst = hosts.burst(emulated.rate) if emulated.rate else 0
-                measured = {"gbit": link.rate / 1e9, "trip": link.trip, "burst": burst}
-                record = {"rate": text, "measured": measured, **json.loads(file.read_text())}
+                gave |= {"burst": hosts.burst(emulated.rate) if emulated.rate else 0, "packet": emulated.packet}
+                record = {"rate": text, "measured": gave, **json.loads(file.read_text())}
             print(flush=True)
             yield record

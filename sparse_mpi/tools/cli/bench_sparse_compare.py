@@ -22,6 +22,7 @@ from sparse_mpi.tools.cli.bench_sparse import RIVALS, best_of_others
 from sparse_mpi.tools.cli.benchmark import Benchmark, OnFile, Output, earlier
 from sparse_mpi.tools.cli.options import count, several
 from sparse_mpi.tools.cli.table import Column, Table
+from sparse_mpi.tools.emulation.probe import below, shortfalls
 from sparse_mpi.tools.figures.compare import sparse as figure
 from sparse_mpi.tools.figures.draw_volume import keyed
 
@@ -77,7 +78,7 @@ def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
     table = Table(
         Column("keys", -1, lambda row: row[0]),
         Column("P", 1, lambda row: row[1]["ranks"]),
-        Column("rate", 1, lambda row: row[1]["rate"]),
+        Column("rate", 1, lambda row: row[1]["rate"] + "\\*" * below(row[1])),
         Column("fill-in", 1, lambda row: row[2]["fill-in"], ".2f"),
         Column("auto took", -1, lambda row: row[2]["chosen"]),
         *(Column(name, 1, partial(cell, name)) for name in (AUTO, *RIVALS)),
@@ -85,7 +86,7 @@ def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
     )
     skipped = [(name, *each) for name, _, case in found for each in case["skipped"].items()]
     reasons = dict.fromkeys(f"{name}: no {each}: {why}" for name, each, why in skipped)
-    return "\n".join([table.markdown(found), "", LEGEND, *reasons])
+    return "\n".join([table.markdown(found), "", LEGEND, *reasons, *shortfalls(jobs)])
 
 
 def cell(candidate: str, row: Row) -> str | None:

@@ -32,6 +32,7 @@ BRIDGE = "switch"
 MOST_HOSTS = 64
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SEGMENT = 64 << 10  # bytes, the most that TCP ever hands to a link at once
+PACKET, JUMBO = 1500, 65520  # bytes: those of Ethernet, and of IP over InfiniBand
 PATIENCE = 5.0  # seconds in which killed processes must be gone
 _serials = itertools.count()
 
@@ -44,6 +45,7 @@ class Hosts:
     count: int
     rate: int | None  # bits a second of every link, in each direction, at first; None is no limit
     folder: Path  # for temporary files; goes with the hosts
+    packet: int = PACKET  # bytes, the largest on any link
 
     def name(self, number: int) -> str:
         """Return the name of a host's namespace."""
@@ -71,9 +73,10 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def emulate(count: int, rate: int | None) -> Iterator[Hosts]:
+def emulate(count: int, rate: int | None, slowest: int | None = None) -> Iterator[Hosts]:
     """Yield 2 to 64 hosts, with links of ``rate`` bit/s (None: no limit), for a ``with`` block in the main thread.
 
+    ``slowest`` is the least that a link will have if rates are to change; packets are as large as that allows.
     SIGINT, SIGTERM and SIGHUP (but not those that were ignored) end the block by SystemExit. However it ends, even
     half-way through the set-up, all processes on the hosts are killed and the hosts removed. Raises ValueError:
     ``count`` is out of range; RuntimeError: the system refuses; the message has its reason.
@@ -91,7 +94,8 @@ def emulate(count: int, rate: int | None) -> Iterator[Hosts]:
 
     try:
         _handle(ours, stop)
-        hosts = Hosts(prefix, count, rate, Path(tempfile.mkdtemp(prefix=f"{prefix}-")))
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-"))
+        hosts = Hosts(prefix, count, rate, folder, packet(rate if slowest is None else slowest))
         _set_up(hosts)
         yield hosts
     finally:
@@ -117,7 +121,8 @@ def _set_up(hosts: Hosts) -> None:
         host, end = hosts.name(number), port(number)
         call("ip", "netns", "add", host)
         call("ip", "-n", host, "link", "set", "lo", "up")
-        call("ip", "-n", switch, "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", host)
+        mtu = ("mtu", str(hosts.packet))
+        call("ip", "-n", switch, "link", "add", end, *mtu, "type", "veth", "peer", "name", "eth0", *mtu, "netns", host)
         call("ip", "-n", switch, "link", "set", end, "master", BRIDGE, "up")
         call("ip", "-n", host, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
         call("ip", "-n", host, "link", "set", "eth0", "up")
@@ -149,6 +154,14 @@ def shaping(link: str, rate: int) -> list[str]:
 def burst(rate: int) -> int:
     """Return the bytes that an idle link of ``rate`` bits a second lets pass at once: those of a millisecond."""
     return max(4 << 10, rate // 8 // 1000)  # of two packets at least
+
+
+def packet(rate: int | None) -> int:
+    """Return the bytes of the largest packets on links of ``rate`` bits a second, None for no limit.
+
+    Above 1 Gbit/s, where the bucket takes them, they are so large that TCP hands over and acknowledges few of them.
+    """
+    return JUMBO if rate is not None and segment(rate) >= JUMBO else PACKET
 
 
 def segment(rate: int) -> int:

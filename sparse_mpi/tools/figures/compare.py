@@ -13,12 +13,14 @@ from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.network.break_even import Cost, break_even
 from sparse_mpi.tools.bench.comparison import BASELINE, cost
+from sparse_mpi.tools.emulation.probe import SLOW, below
 from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels
 
 COLUMNS = 4
 POINTS = 40  # of a modelled line
 FARTHEST = 100  # times the highest bandwidth that was measured
 HEADING = "step over bandwidth; points: measured; lines: model; x: break-even with dense"
+BELOW = f"hollow: the link measured below {SLOW:.0%} of its rate"
 
 
 class Line(NamedTuple):
@@ -28,6 +30,7 @@ class Line(NamedTuple):
     bandwidths: list[float]  # (m,) measured, bits a second
     seconds: list[float]  # (m,) measured, of a step
     cost: Cost  # what the model makes a line of
+    below: list[bool]  # (m,) whether the link measured below its rate
 
 
 class Group(NamedTuple):
@@ -52,7 +55,7 @@ def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
         mine = [job["results"][name] for job in chosen]
         costs = [cost(each) for each in mine]
         made = Cost(median(c.compute for c in costs), mean(c.messages for c in costs), mean(c.bytes for c in costs))
-        found.append(Line(name, bandwidths, [each["step"] for each in mine], made))
+        found.append(Line(name, bandwidths, [each["step"] for each in mine], made, [below(job) for job in chosen]))
     return found
 
 
@@ -101,8 +104,9 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
     cells = [(ranks, group) for ranks in sorted({job["ranks"] for job in jobs}) for group in shown]
     columns = min(COLUMNS if len(shown) > 1 else 2, len(cells))
     rows = -(-len(cells) // columns)
+    heading = f"{HEADING}; {BELOW}" if any(map(below, jobs)) else HEADING
     figure, axes = panels(
-        rows, columns, 1.75 if columns > 2 else 3.0, HEADING, "", "step, ms", sharex=True, sharey=True
+        rows, columns, 1.75 if columns > 2 else 3.0, heading, "", "step, ms", sharex=True, sharey=True
     )
     for panel in axes.flat[len(cells) :]:
         panel.set_visible(False)
@@ -123,7 +127,8 @@ def _panel(axes: Any, shown: Sequence[Line], group: Group, bandwidths: np.ndarra
     for line, colour in zip(shown, look.lines, strict=False):
         modelled = [1e3 * line.cost.seconds(bandwidth, alpha) for bandwidth in bandwidths]
         axes.loglog(bandwidths / 1e9, modelled, label=group.names.get(line.name, line.name), color=colour)
-        axes.plot([b / 1e9 for b in line.bandwidths], [1e3 * s for s in line.seconds], "o", color=colour)
+        for bandwidth, seconds, hollow in zip(line.bandwidths, line.seconds, line.below, strict=True):
+            axes.plot(bandwidth / 1e9, 1e3 * seconds, "o", color=colour, fillstyle="none" if hollow else "full")
         crossing = break_even(line.cost, dense, alpha) if line.name != BASELINE else inf
         if bandwidths[0] <= crossing <= bandwidths[-1]:
             axes.plot(crossing / 1e9, 1e3 * dense.seconds(crossing, alpha), "x", ms=6, color=colour)
@@ -161,29 +166,32 @@ def rows(jobs: Sequence[dict[str, Any]]) -> list[Row]:
     found = []
     for rate in dict.fromkeys(job["rate"] for job in jobs):
         mine = sorted((job for job in jobs if job["rate"] == rate), key=lambda job: job["ranks"])
+        shown = rate + "*" * any(map(below, mine))
         names = dict.fromkeys(name for job in mine for name in job["cases"])
         for name in names:
             if not name.startswith(OVER_FILL_IN):
                 points = [(job["ranks"], job["cases"][name]) for job in mine if name in job["cases"]]
-                found.append(Row(f"{name}, {rate}", "P", points))
+                found.append(Row(f"{name}, {shown}", "P", points))
         most = mine[-1]
         filled = [case for name, case in most["cases"].items() if name.startswith(OVER_FILL_IN)]
         if filled:
             points = sorted(((case["fill-in"], case) for case in filled), key=lambda point: point[0])
-            found.append(Row(f"P = {most['ranks']}, {rate}", "fill-in", points))
+            found.append(Row(f"P = {most['ranks']}, {shown}", "fill-in", points))
     return found
 
 
 def sparse(records: Sequence[dict[str, Any]], look: Look) -> Any:
     """Draw ``auto`` beside what others offer, and a band from the best to the worst of what it chooses from."""
-    shown = rows([job for record in records for job in record["jobs"]])
+    jobs = [job for record in records for job in record["jobs"]]
+    shown = rows(jobs)
+    note = f"; *: the link measured below {SLOW:.0%} of its rate" if any(map(below, jobs)) else ""
     drawn, axes = panels(
-        len(shown), len(QUANTITIES), 1.75, f"band: {', '.join(ALGORITHMS)}, of which {AUTO} chooses", sharey="col"
+        len(shown), len(QUANTITIES), 1.75, f"band: {', '.join(ALGORITHMS)}, of which {AUTO} chooses{note}", sharey="col"
     )
     names = list(dict.fromkeys(name for row in shown for _, case in row.points for name in case["candidates"]))
     named = [AUTO, *(name for name in names if name not in (AUTO, *ALGORITHMS))][:MOST]
-    below = [row.label for row in shown[1:]] + [""]
-    for panels_of, row, next_label in zip(axes, shown, below, strict=True):
+    beneath = [row.label for row in shown[1:]] + [""]
+    for panels_of, row, next_label in zip(axes, shown, beneath, strict=True):
         for panel, (quantity, (unit, scale)) in zip(panels_of, QUANTITIES.items(), strict=True):
             _band(panel, row, quantity, scale, look)
             for name, colour in zip(named, look.lines, strict=False):
