@@ -14,7 +14,15 @@ from sparse_mpi.sparse import SparseVector
 
 
 class LawError(RuntimeError):
-    """A step broke one of the two laws; raised on every rank alike."""
+    """A step broke one of the two laws; raised on every rank alike.
+
+    Attributes:
+        entries: how many of the n entries of the sum are wrong, at least 1.
+    """
+
+    def __init__(self, message: str, entries: int = 1) -> None:
+        super().__init__(message)
+        self.entries = entries
 
 
 def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: Algorithm, comm: Comm) -> None:
@@ -49,7 +57,16 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
     digests = comm.allgather(np.frombuffer(digest.digest(), np.uint8), control=True)
     different = [rank for rank in range(comm.size) if (digests[rank] != digests[0]).any()]
     if different:
-        raise LawError(f"law 1 (agreement) is broken: total on ranks {different} differs from rank 0's")
+        text = f"law 1 (agreement) is broken: total on ranks {different} differs from rank 0's"
+        raise LawError(text, max(1, _disagreeing(total, comm)))
+
+
+def _disagreeing(total: SparseVector | Array, comm: Comm) -> int:
+    """Return how many entries of the sum have other bits on some rank than on another. Collective; control."""
+    dense = np.ascontiguousarray(to_host(total.to_dense() if isinstance(total, SparseVector) else total))
+    bits = dense.view(f"i{dense.itemsize}")
+    highest, lowest = comm.allreduce(bits, "max", control=True), ~comm.allreduce(~bits, "max", control=True)
+    return int(np.count_nonzero(highest != lowest))
 
 
 def check_conservation(
@@ -83,7 +100,8 @@ def check_conservation(
         at = int(wrong[0])
         raise LawError(
             f"law 2 (nothing is lost) is broken at {len(wrong)} of {len(given)} elements: at index {at} the ranks gave "
-            f"{float(lost[at] + dense[at]):.9g} and total has {float(dense[at]):.9g}"
+            f"{float(lost[at] + dense[at]):.9g} and total has {float(dense[at]):.9g}",
+            len(wrong),
         )
 
 

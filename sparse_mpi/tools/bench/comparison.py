@@ -18,12 +18,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import Array
 from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.forwarding import ForwardingComm
 from sparse_mpi.network.break_even import Cost
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import make_algorithm, takes
+from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools.bench.progress import Bar
 
@@ -110,13 +112,18 @@ def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
 
 
 def take_turns(
-    entered: Sequence[Candidate], layout: Layout, rules: Namespace, comm: Comm, bar: Bar
+    entered: Sequence[Candidate],
+    layout: Layout,
+    rules: Namespace,
+    comm: Comm,
+    bar: Bar,
+    wrong: dict[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
     """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
 
     By the ``rules``, ``density`` of the elements is sent in ``steps`` that count, after ``warmup`` more, of gradients
     drawn by ``seed``; a candidate that has made `MIN_STEPS` steps makes no more after ``seconds``, warm-up included.
-    ``bar`` moves on with every step of all candidates.
+    ``bar`` moves on with every step of all candidates. A dict ``wrong`` gets the `wrong_entries` of each.
     """
     clock = ProcessorTime(comm)
     reducers = {c.name: _enter(c, layout, rules, clock) for c in entered}
@@ -136,9 +143,26 @@ def take_turns(
         for name, seconds in zip(running, longest.tolist(), strict=True):
             spent[name] += seconds
         bar.update()
+    if wrong is not None:
+        wrong |= {name: wrong_entries(reducer, gradient) for name, reducer in reducers.items()}
     return {
         name: np.asarray(comm.allgather(np.array(rows[rules.warmup :]), control=True)) for name, rows in samples.items()
     }
+
+
+def wrong_entries(reducer: SparseAllreduce, gradient: Array) -> int:
+    """Return how many entries break a law in one more step, the same on all ranks; costs two dense allreduces."""
+    try:
+        reducer.step(gradient, check=True)
+    except LawError as error:
+        return error.entries
+    return 0
+
+
+def rank_seconds(seconds: Sequence[float], comm: Comm) -> dict[str, Any]:
+    """Return what `sparse_mpi.tools.cli.formats` shows of this rank's ``seconds`` of each step. Collective."""
+    means = comm.allgather(np.array([np.mean(seconds)]), control=True)
+    return {"rank seconds": np.asarray(means).ravel().tolist(), "iterations": len(seconds)}
 
 
 def _enter(candidate: Candidate, layout: Layout, rules: Namespace, comm: Any) -> SparseAllreduce:

@@ -37,10 +37,12 @@ from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.bench.comparison import rank_seconds, wrong_entries
 from sparse_mpi.tools.bench.progress import COMPILING, Bar, cold
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.cli import options
+from sparse_mpi.tools.cli import formats, options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.formats import NCCL
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.wire import WIRES
@@ -134,7 +136,8 @@ def _measure(name: str, base: Array, layout: Layout, args: argparse.Namespace, c
         "model": statistics.mean(network.seconds(r.traffic) for r in reports),
     }
     most = comm.allreduce(np.array([*own.values()], np.float64), "max", control=True)
-    return dict(zip(own, most.tolist(), strict=True))
+    wrong = wrong_entries(reducer, gradient) if args.format == NCCL else None
+    return {**dict(zip(own, most.tolist(), strict=True)), **rank_seconds(seconds, comm), "wrong": wrong}
 
 
 def _render(measured: dict[str, dict[str, Any]], baseline: float | None, args: argparse.Namespace, ranks: int) -> str:
@@ -195,6 +198,7 @@ ALLREDUCE = Benchmark(
         options.seed(),
         option("--gbit", "bandwidth of the network of the model column, Gbit/s", values.positive, 10.0),
         option("--latency", "its latency, microseconds a message", values.number, 5.0),
+        formats.form(),
         options.json(),
     ),
     measure=measure,

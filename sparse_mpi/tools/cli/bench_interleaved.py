@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.comparison import (
     BASELINE,
+    FIELDS,
     OWN,
     Candidate,
     accepts,
@@ -33,8 +35,9 @@ from sparse_mpi.tools.bench.comparison import (
 )
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.cli import bench_network, options
+from sparse_mpi.tools.cli import bench_network, formats, options
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.formats import NCCL
 from sparse_mpi.tools.cli.options import count, option
 from sparse_mpi.tools.cli.table import Column, Table
 from sparse_mpi.tools.emulation.probe import Link, below, shortfalls
@@ -90,8 +93,9 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     groups = check(args)
     comm.job.guard()
     layout = options.layout_of(args)
+    wrong: dict[str, int] | None = {} if args.format == NCCL else None
     with Bar(len(groups) * (args.warmup + args.steps), "turns", comm.rank == 0) as bar:
-        measured = [take_turns(group, layout, args, comm, bar) for group in groups]
+        measured = [take_turns(group, layout, args, comm, bar, wrong) for group in groups]
     memory = peak_memory(comm)
     record = {
         "ranks": comm.size,
@@ -99,7 +103,7 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
         "options": records.options(args),
         **provenance(),
         "peak memory": memory,
-        "results": results(measured, args.latency * 1e-6),
+        "results": results(measured, args.latency * 1e-6, wrong or {}),
     }
     if args.gbit is not None:
         bound = ring_bound(4 * layout.size, comm.size, args.gbit * 1e9)
@@ -108,11 +112,13 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     yield record
 
 
-def results(measured: list[dict[str, np.ndarray]], alpha: float) -> dict[str, dict[str, Any]]:
+def results(
+    measured: list[dict[str, np.ndarray]], alpha: float, wrong: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
     """Summarise every candidate beside the dense sum of its own turns, and dense itself over all turns.
 
     ``over dense`` is the median over the turns in which both took part. Break-even bandwidths are bits a second; None:
-    faster than dense on any network.
+    faster than dense on any network. ``wrong`` has the wrong entries of those that were checked.
     """
     found: dict[str, dict[str, Any]] = {}
     for samples in [{BASELINE: np.concatenate([turns[BASELINE] for turns in measured], 1)}, *measured]:
@@ -128,6 +134,9 @@ def results(measured: list[dict[str, np.ndarray]], alpha: float) -> dict[str, di
                 "over dense": _ratio(samples[name], samples[BASELINE]),
                 **{title: None if bandwidth == inf else bandwidth for title, bandwidth in even.items()},
                 "steps": slowest(samples[name]).tolist(),
+                "rank seconds": samples[name][:, :, FIELDS.index("step")].mean(1).tolist(),
+                "iterations": samples[name].shape[1],
+                "wrong": wrong.get(name),
             }
     return dict(sorted(found.items(), key=lambda item: item[1]["step"]))
 
@@ -188,6 +197,7 @@ INTERLEAVED = Benchmark(
         *MEASURED,
         option("--gbit", "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair", values.positive),
         option("--latency", "of a message, microseconds", values.number, 5.0),
+        formats.form(),
         options.json(),
     ),
     measure=measure,
@@ -196,7 +206,7 @@ INTERLEAVED = Benchmark(
 )
 
 
-PASSED = ("model", "n", "density", "steps", "warmup", "seconds", "batch", "seed", "algorithms", "wires")
+PASSED = ("model", "n", "density", "steps", "warmup", "seconds", "batch", "seed", "algorithms", "wires", "format")
 COMPARING = """\
 When does it pay to send less? For each number of ranks and each rate: hosts that are emulated on this machine (see
 bench network), and on them one job (bench interleaved) in which all algorithms, in all wire formats that they take,
@@ -251,6 +261,7 @@ COMPARE = Benchmark(
     options=(
         *bench_network.networks([4, 8], ["100mbit", "1gbit"], 3600),
         *MEASURED,
+        formats.form(),
         options.json(),
         options.plot("also draw step over bandwidth (needs matplotlib)"),
     ),

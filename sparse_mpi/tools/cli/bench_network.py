@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from fractions import Fraction
@@ -15,6 +16,7 @@ from typing import Any
 
 from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
+from sparse_mpi.tools.cli.formats import TABLE
 from sparse_mpi.tools.cli.options import Option, option
 from sparse_mpi.tools.emulation import hosts, launch, schedule
 from sparse_mpi.tools.emulation.links import Links, RatePlayer
@@ -174,16 +176,18 @@ def jobs(
     wanted = [job for job in wanted if job not in done]
     if not wanted:
         return
+    output = sys.stderr if getattr(args, "format", TABLE) != TABLE else None  # stdout is for what is asked for
+    told = output or sys.stdout
     with _launcher(kind) as launcher:
         for ranks, text in wanted:
             with hosts.emulate(ranks, schedule.parse(text)) as emulated:
                 link = probe(emulated)
                 gave = measured(link, emulated.rate)
-                print(_told(ranks, text if emulated.rate else "no limit", gave), flush=True)
+                print(_told(ranks, text if emulated.rate else "no limit", gave), file=told, flush=True)
                 file = emulated.folder / "record.json"
-                if code := launch.run(emulated, launcher, command(ranks, link, file), args.timeout):
+                if code := launch.run(emulated, launcher, command(ranks, link, file), args.timeout, output=output):
                     raise SystemExit(code)
                 gave |= {"burst": hosts.burst(emulated.rate) if emulated.rate else 0, "packet": emulated.packet}
                 record = {"rate": text, "measured": gave, **json.loads(file.read_text())}
-            print(flush=True)
+            print(file=told, flush=True)
             yield record

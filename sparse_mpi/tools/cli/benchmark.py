@@ -16,6 +16,7 @@ from typing import Any
 from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.cli.formats import TABLE, show
 from sparse_mpi.tools.cli.options import Option, declare
 from sparse_mpi.tools.figures.style import Look, write
 from sparse_mpi.tools.values import Parser, Refused
@@ -63,18 +64,22 @@ class Benchmark:
             self.check(args)
         comm = comm_of_job() if self.collective else None
         status, record = 0, None
+        form = getattr(args, "format", TABLE)
         for output in self.measure(args) if comm is None else self.measure(args, comm):
             if isinstance(output, int):
                 status = output
             elif comm is not None and comm.rank:
                 continue
             elif isinstance(output, str):
-                print(output, flush=True)
+                if form == TABLE:
+                    print(output, flush=True)
             else:
                 record = {"options": records.options(args), **provenance(), **output}
                 if args.json and not isinstance(output, OnFile):
                     write = records.write_cases if isinstance(record.get("cases"), list) else records.write
                     write(args.json, record)
+        if record is not None and form != TABLE:
+            print(show(record, form), flush=True)
         if record is not None and self.figure is not None and args.plot:
             save(partial(self.figure, [record]), args.plot)
         return status
