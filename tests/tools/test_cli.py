@@ -176,7 +176,12 @@ def test_benchmarks_without_a_gpu(monkeypatch, of):
 
 @pytest.mark.parametrize(
     ("model", "tensors", "parameters"),
-    [("vgg16", 54, 14_728_266), ("resnet50", 161, 25_557_032), ("bert-base", 199, 109_482_240)],
+    [
+        ("vgg16", 54, 14_728_266),
+        ("resnet50", 161, 25_557_032),
+        ("bert-base", 199, 109_482_240),
+        ("bert-small", 71, 28_763_648),
+    ],
 )
 def test_models_have_the_published_numbers_of_parameters(model, tensors, parameters):
     """VGG-16 is compared with the program's model in tests/train."""
