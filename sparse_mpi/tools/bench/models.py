@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from sparse_mpi.sparse import Layout
 
@@ -52,15 +53,18 @@ def resnet50(classes: int = 1000) -> Tensors:
     return tuple(tensors())
 
 
-def bert_base() -> Tensors:
-    """BERT-base, uncased, with its pooler (Devlin et al., NAACL'19): 109,482,240 parameters."""
-    hidden, inner = 768, 3072
+def bert(layers: int = 12, hidden: int = 768) -> Tensors:
+    """BERT, uncased, with its pooler: 109,482,240 parameters as BERT-base (Devlin et al., NAACL'19).
+
+    4 layers of 512 are the 28,763,648 of BERT-small (Turc et al., 2019).
+    """
+    inner = 4 * hidden
 
     def tensors() -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, rows in (("word", 30522), ("position", 512), ("token_type", 2)):
             yield f"embeddings.{name}_embeddings.weight", (rows, hidden)
         yield from _affine("embeddings.LayerNorm", hidden)
-        for layer in range(12):
+        for layer in range(layers):
             name = f"encoder.layer.{layer}"
             for part in ("self.query", "self.key", "self.value", "output.dense"):
                 yield from _linear(f"{name}.attention.{part}", hidden, hidden)
@@ -73,7 +77,12 @@ def bert_base() -> Tensors:
     return tuple(tensors())
 
 
-MODELS: dict[str, Callable[[], Tensors]] = {"vgg16": vgg16, "resnet50": resnet50, "bert-base": bert_base}
+MODELS: dict[str, Callable[[], Tensors]] = {
+    "vgg16": vgg16,
+    "resnet50": resnet50,
+    "bert-base": bert,
+    "bert-small": partial(bert, layers=4, hidden=512),
+}
 
 
 def layout(model: str) -> Layout:
