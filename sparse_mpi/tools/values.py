@@ -276,6 +276,7 @@ def checked(check: Callable[[str], object], example: str, subject: str = "") -> 
 algorithm = checked(spelled, "oktopk:wire=packed", "algorithm")
 network = checked(networks.named, "10gbe", "network")
 every = checked(lambda given: [schedule.length(each) for each in given.split(",")], "30s", "every")
+latency = checked(schedule.delay, "50us", "latency")
 turns = checked(lambda given: [schedule.link(each) for each in given.split(",")], "1gbit,50mbit", "rate")
 rate = checked(schedule.parse, "100mbit", "rate")
 any_rate = checked(schedule.bits, "400gbit", "rate")

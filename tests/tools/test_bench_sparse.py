@@ -189,6 +189,13 @@ def test_fill_in_is_drawn_for_the_most_ranks():
     ]
 
 
+def test_slow_links_are_marked_in_tables_and_figures():
+    slow = made(4, zipf=2.0) | {"measured": {"gbit": 0.95, "together": 0.4, "remark": "cores decide"}}
+    assert [row.title for row in rows([slow, made(2, "none", zipf=2.0)])] == ["zipf, 1gbit*", "zipf, none"]
+    lines = bench_sparse_compare.as_markdown([slow]).splitlines()
+    assert lines[2].startswith("| zipf | 4 | 1gbit\\* |") and lines[-1] == "  P=4 1gbit: cores decide"
+
+
 @pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_volumes_are_of_the_true_sum(algorithm, size):

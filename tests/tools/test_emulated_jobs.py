@@ -107,6 +107,20 @@ def test_a_fast_link_has_packets_that_pass_when_it_gets_slow(possible):
         assert probe(hosts, seconds=0.01).rate < 5 * 10**9
 
 
+@pytest.mark.parametrize("netem", [True, False])
+def test_a_latency_counts_both_ways(possible, monkeypatch, netem):
+    """By the kernel or, where it cannot, by a process for each link, which goes with the hosts."""
+    if netem and not emulation.has_netem():
+        pytest.skip("this kernel has no netem")
+    monkeypatch.setattr(emulation, "has_netem", lambda: netem)
+    with emulate(2, 50_000_000, latency=0.002) as hosts:
+        assert bool(emulation._processes(hosts.name(SWITCH))) is not netem
+        assert probe(hosts, seconds=0.01).trip >= 0.004
+        Links(hosts).change((20_000_000,) * 2)
+        assert probe(hosts, seconds=0.01).trip >= 0.004
+    assert not traces(hosts.prefix)
+
+
 @pytest.fixture
 def handler():
     """What signals did before: nothing of their own."""

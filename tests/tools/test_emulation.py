@@ -100,6 +100,27 @@ def test_records_from_before_links_were_measured_together_are_marked_too():
     assert not below({"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.95}})
 
 
+def test_a_latency_is_before_the_bucket_of_a_host_and_only_there():
+    """So that each packet waits once on its way, and other rates leave the latency as it is."""
+    delayed = Hosts("sparse_mpi-7-0", 2, 10**9, Path("folder"), latency=5e-5)
+    line = " ".join(emulation.delaying("eth0", delayed.latency))
+    assert line == "qdisc replace dev eth0 root handle 1: netem delay 50us limit 100000"
+    assert "dev eth0 parent 1:1 tbf" in " ".join(delayed.shaping("eth0", 10**9))
+    assert "dev port1 root tbf" in " ".join(delayed.shaping("port1", 10**9))
+    assert "dev eth0 root tbf" in " ".join(PAIR.shaping("eth0", 10**9))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("50us", 5e-5), ("1.5ms", 1.5e-3), ("1s", 1)])
+def test_latencies_are_read_with_their_unit(text, seconds):
+    assert schedule.delay(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["5", "-1ms", "2s", "1min", "fast", ""])
+def test_a_wrong_latency_is_named(text):
+    with pytest.raises(ValueError, match=f"^latency must be .*, got .*{re.escape(text)}"):
+        schedule.delay(text)
+
+
 def test_leftovers_are_those_of_dead_processes():
     names = "7-0-1 7-0-254 8-1-1 9-0-x1_ 7".split()
     names = [*(f"sparse_mpi-{name}" for name in names), "other-7-0-1"]

@@ -44,8 +44,9 @@ link of that host (1, 2, ...; all of them, if there is none) has that rate, or i
 rank is told. Each change, and the bytes that hosts have sent, are told on stderr; --log has them for programs.
 
 Needs Linux, root, iproute2 and Open MPI or MPICH. The ranks share this machine's cores and memory bandwidth: what they
-compute takes longer than on hosts of their own. Latency is that of this machine, tens of microseconds. A link lets a
-millisecond's worth (at least 4 KiB) pass at once before it holds to its rate.
+compute takes longer than on hosts of their own, and above some Gbit/s cores and not links decide, which is told.
+Latency is that of this machine, tens of microseconds, and what --latency adds each way. A link lets a millisecond's
+worth (at least 4 KiB) pass at once before it holds to its rate.
 """
 
 
@@ -54,13 +55,13 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
     command = args.command[args.command[:1] == ["--"] :]
     with refusing("--", "; for example --rate 1gbit,50mbit --every 30s"):
         rates = _schedule(args)
-    first = rates.at(Fraction(0))
+    first, delay = rates.at(Fraction(0)), schedule.delay(args.latency)
     with _launcher("bench network") as launcher:
         try:
             record = args.log.open("w") if args.log else nullcontext()
         except OSError as error:
             raise Refused(f"--log must be a file that can be written, got {args.log}: {error.strerror}") from None
-        with record as file, hosts.emulate(args.ranks, first[0], _slowest(rates)) as emulated:
+        with record as file, hosts.emulate(args.ranks, first[0], _slowest(rates), delay) as emulated:
             links = Links(emulated)
             links.change(first)
             yield _told(args.ranks, schedule.describe(first), measured(probe(emulated), first[0]))
@@ -107,6 +108,12 @@ def _schedule(args: argparse.Namespace) -> schedule.Schedule:
     return schedule.trace(args.trace, args.rate, args.ranks)
 
 
+LATENCY = option(
+    "--latency",
+    "of a packet from host to host, each way, as 50us or 1ms, besides this machine's own",
+    values.latency,
+    "0",
+)
 NETWORK = Benchmark(
     "network",
     help="run any of these commands over a slow network, emulated on this machine",
@@ -120,6 +127,7 @@ NETWORK = Benchmark(
             values.turns,
             "1gbit",
         ),
+        LATENCY,
         option(
             "--every TIME",
             "how long each of several rates holds: 30s, 500ms, 2min; several with commas, one for each rate",
@@ -161,6 +169,7 @@ def networks(ranks: list[int], rates: list[str], seconds: float) -> tuple[Option
     return (
         option("--ranks P", text, values.integer(RANKS[0], RANKS[-1]), ranks, nargs="+"),
         option("--rate", "of every link, in each direction, as tc writes it, or none", values.rate, rates, nargs="+"),
+        LATENCY,
         option("--timeout", "seconds a job may take", values.positive, seconds),
     )
 
@@ -180,14 +189,18 @@ def jobs(
     told = output or sys.stdout
     with _launcher(kind) as launcher:
         for ranks, text in wanted:
-            with hosts.emulate(ranks, schedule.parse(text)) as emulated:
+            with hosts.emulate(ranks, schedule.parse(text), latency=schedule.delay(args.latency)) as emulated:
                 link = probe(emulated)
                 gave = measured(link, emulated.rate)
                 print(_told(ranks, text if emulated.rate else "no limit", gave), file=told, flush=True)
                 file = emulated.folder / "record.json"
                 if code := launch.run(emulated, launcher, command(ranks, link, file), args.timeout, output=output):
                     raise SystemExit(code)
-                gave |= {"burst": hosts.burst(emulated.rate) if emulated.rate else 0, "packet": emulated.packet}
+                gave |= {
+                    "latency": emulated.latency,
+                    "burst": hosts.burst(emulated.rate) if emulated.rate else 0,
+                    "packet": emulated.packet,
+                }
                 record = {"rate": text, "measured": gave, **json.loads(file.read_text())}
             print(file=told, flush=True)
             yield record

@@ -44,6 +44,8 @@ LEGEND = "cells: milliseconds, MB that the busiest host sent, peak memory over t
 def measure(args: argparse.Namespace) -> Iterator[Output]:
     """Yield the record after each job that it lacks, and the table."""
     facts = {name: [*map(str, args.data)] if name == "data" else getattr(args, name) for name in FACTS}
+    if args.latency != "0":
+        facts["latency"] = args.latency
     jobs = (earlier(args.json, facts) or {"jobs": []})["jobs"]
 
     def command(ranks: int, link: Any, file: Path) -> list[str]:

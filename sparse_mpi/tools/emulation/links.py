@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import IO, NamedTuple
 
-from sparse_mpi.tools.emulation.hosts import SWITCH, Hosts, call, port, shaping
+from sparse_mpi.tools.emulation.hosts import SWITCH, Hosts, call, port
 from sparse_mpi.tools.emulation.schedule import DOWN, MOST, Rates, Schedule, describe
 
 
@@ -56,8 +56,8 @@ class Links:
             if new != DOWN:
                 # A link loses its limit by a high one: with its queue it would lose what waits there
                 bits = MOST if new is None else new
-                todo["tc", host].append(" ".join(shaping("eth0", bits)))
-                todo["tc", SWITCH].append(" ".join(shaping(port(host), bits)))
+                todo["tc", host].append(" ".join(self.hosts.shaping("eth0", bits)))
+                todo["tc", SWITCH].append(" ".join(self.hosts.shaping(port(host), bits)))
             if DOWN in (old, new):
                 todo["ip", SWITCH].append(f"link set {port(host)} {'down' if new == DOWN else 'up'}")
         self._call(todo)
