@@ -28,7 +28,7 @@ FIGURES = {
     f"{PAGES}/step-elect.svg": f"runs.steps --draw {RESULTS}/steps.json",
 }
 for name in (
-    *("compare-vgg16", "sparse-compare", "volume-vgg", "predict-unseen"),
+    *("compare-vgg16", "sparse-compare", "volume-vgg", "predict-held-out"),
     *("budget-alternating", "slow-networks", "changing-link"),
 ):
     FIGURES[f"{RESULTS}/{name}.svg"] = f"{DRAW} {RESULTS}/{name}.json"

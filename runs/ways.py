@@ -1,6 +1,10 @@
-"""Measure ``sparse_mpi/network/ways.json``: what a step of each algorithm sends and computes. Ten minutes.
+"""Measure ``sparse_mpi/network/ways.json``: what a step of each algorithm sends and computes, a minute on idle cores.
 
-python -m runs.ways [WAY ...]
+    python -m runs.ways [WAY ...]
+    python -m runs.ways --fit compare.json ...
+
+The second fits the cluster `TYPICAL` to records of emulated hosts, and prints it. How many times as long as it tells
+the steps of each way took is kept with the way.
 """
 
 from __future__ import annotations
@@ -8,9 +12,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import sparse_mpi.network.ways as ways
 from sparse_mpi.reduction.arguments import algorithm_spelled
+from sparse_mpi.tools.analysis import calibration
 from sparse_mpi.tools.analysis.advice import everything
 from sparse_mpi.tools.analysis.measured_ways import measure
 from sparse_mpi.tools.bench.progress import progress
@@ -27,16 +33,36 @@ def rounded(x: object) -> object:
     return float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x
 
 
+def write(record: dict[str, Any]) -> None:
+    """Write the file, a line a way."""
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(of)}" for name, of in record["ways"].items())
+    head = json.dumps({name: of for name, of in record.items() if name != "ways"})
+    FILE.write_text(f'{head[:-1]}, "ways": {{\n{lines}\n}}}}\n')
+
+
+def fit(record: dict[str, Any], files: list[str]) -> None:
+    """Fit to measured steps; keep by how much the ways took longer, and print the cluster."""
+    for of in record["ways"].values():
+        of.pop("longer", None)
+    write(record)
+    found = calibration.fit([exchange for file in files for exchange in calibration.read(file)])
+    for name, of in record["ways"].items():
+        of["longer"] = rounded(found.longer(name))
+    write(record)
+    print(found.cluster)
+
+
 def main() -> None:
     """Measure those that are named, or all, and write the file after each."""
     record = json.loads(FILE.read_text()) if FILE.exists() else {"ways": {}}
+    if sys.argv[1:2] == ["--fit"]:
+        fit(record, sys.argv[2:])
+        return
     record |= {name: provenance()[name] for name in ("cpu", "date", "versions")}
     for name in progress(sys.argv[1:] or everything(), "measuring"):
         sent, *computing = measure(algorithm_spelled(name))
         record["ways"][name] = {"computing": rounded(computing), "sent": rounded([tuple(of) for of in sent])}
-        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(of)}" for name, of in record["ways"].items())
-        head = json.dumps({name: of for name, of in record.items() if name != "ways"})
-        FILE.write_text(f'{head[:-1]}, "ways": {{\n{lines}\n}}}}\n')
+        write(record)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,15 @@ allgathers and allreduces go round a ring, short ones in log2 P rounds, and a ro
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 from sparse_mpi.network.fabrics import FABRICS, Fabric, dense_seconds
 from sparse_mpi.network.ways import Sent, Way
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
+POSTED = ("alltoallv", "rounds")  # calls whose messages Python posts, one by one; others are MPI's own
+INSIDE = 0.4  # of what such a message costs that MPI posts within a collective call
 LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
 
 
@@ -65,10 +67,12 @@ class Cluster:
     Args:
         alpha: a message takes from link to link, whatever its length.
         beta: a byte takes; the inverse of a link's bandwidth in each direction.
+        burst: bytes that an idle link lets pass at once, as emulated ones do before they hold to their rate.
         cores: of a node, which its ranks share.
         node: ranks of a node; consecutive ones share it.
         message: of processor time that a message costs at either end.
         byte: of processor time that a byte of a message costs at either end.
+        memory: times as long as where ways were timed do passes over the whole gradient take.
         crowding: share by which computing takes longer where ever more ranks compute than there are cores, because
             they take each other's caches and memory; half of it where twice as many do.
         speed: of computing, over the seconds on the core on which ways were timed.
@@ -81,28 +85,30 @@ class Cluster:
 
     alpha: float
     beta: float
+    burst: float = 0.0
     cores: float = inf
     node: int = 1
     message: float = 0.0
     byte: float = 0.0
     crowding: float = 0.0
+    memory: float = 1.0
     speed: float = 1.0
     gpu: Gpu | None = None
     fabric: Fabric | None = None
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "message", "byte", "crowding"):
+        for name in ("alpha", "beta", "burst", "message", "byte", "crowding"):
             if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}; see Cluster")
-        for name in ("cores", "node", "speed"):
+        for name in ("cores", "node", "memory", "speed"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}; see Cluster")
 
-    def on(self, gbit: float) -> Cluster:
-        """Return the same cluster with links of so many Gbit/s of payload."""
+    def on(self, gbit: float, burst: float = 0.0) -> Cluster:
+        """Return the same cluster with links of so many Gbit/s of payload that let so many bytes pass at once."""
         if not 0 < gbit < inf:
             raise ValueError(f"gbit must be more than 0, got {gbit}; a link of 100 Mbit/s has 0.1")
-        return replace(self, beta=8e-9 / gbit)
+        return replace(self, beta=8e-9 / gbit, burst=burst)
 
 
 class Step(NamedTuple):
@@ -125,11 +131,12 @@ def step(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -
     """Return how long a step of algorithm ``name`` takes that sums ``n`` elements of ``ranks`` ranks."""
     if name == "dense" and on.fabric is not None:
         return Step(0.0, dense_seconds(4 * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks)))
-    crowd = max(1.0, min(on.node, ranks) / on.cores)
+    crowd = max(1.0, ceil(min(on.node, ranks) / on.cores))  # in turns, of which the last may be of few
     sent = sum(_seconds(of, of.bytes(n, density, ranks), ranks, on, crowd) for of in way.sent) if ranks > 1 else 0.0
     if on.gpu is None:
         slower = crowd * (1 + on.crowding * (1 - 1 / crowd)) * on.speed
-        return Step(slower * way.computing(n, density, ranks), sent)
+        plain = way.computing(n, density, ranks) + (on.memory - 1) * n * way.element
+        return Step(slower * plain, sent).longer(way.longer)
     launches, waits, copies = STEADY[name.split(":")[0]]
     crossing = 2 * sum(of.bytes(n, density, ranks) for of in way.sent) / on.gpu.bus
     started = (launches + copies) * on.gpu.launch + waits * on.gpu.wait + way.fixed
@@ -139,26 +146,41 @@ def step(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -
 def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> float:
     """Return how long a call takes in which a rank sends ``length`` bytes."""
     levels, message = (ranks - 1).bit_length(), 2 * on.message * crowd
-    carried = max(on.beta, 2 * on.byte * crowd)  # seconds a byte: links and cores work side by side
+    if of.call not in POSTED:
+        message *= INSIDE
     counts = levels * (on.alpha + message) if of.announced else 0.0
+
+    def carried(size: float) -> float:
+        """Return the seconds that so many bytes take."""
+        return on.beta * max(size - on.burst, 0.0) + 2 * on.byte * crowd * size
+
     match of.call:
         case "alltoallv":
-            return counts + on.alpha + (ranks - 1) * message + length * carried
+            return counts + on.alpha + (ranks - 1) * message + carried(length)
         case "allreduce" if length >= RING:
-            return 2 * (ranks - 1) * (on.alpha + message + length / ranks * carried)
+            return 2 * (ranks - 1) * (on.alpha + message) + carried(2 * (ranks - 1) / ranks * length)
         case "allreduce":
-            return 2 * levels * (on.alpha + message) + 2 * (ranks - 1) / ranks * length * carried
+            return 2 * levels * (on.alpha + message) + carried(2 * (ranks - 1) / ranks * length)
         case "bcast":
-            return counts + on.alpha + min(ranks - 1, max(levels, LINEAR)) * (message + length * carried)
+            sends = min(ranks - 1, max(levels, LINEAR))
+            return counts + on.alpha + sends * message + carried(sends * length)
         case "rounds":
-            return of.rounds * levels * (on.alpha + message) + length * carried
+            return of.rounds * levels * (on.alpha + message) + carried(length)
         case _:
             rounds = ranks - 1 if ranks * length >= RING else levels
-            return counts + rounds * (on.alpha + message) + (ranks - 1) * length * carried
+            return counts + rounds * (on.alpha + message) + carried((ranks - 1) * length)
 
 
-# Fitted to Open MPI over TCP between emulated hosts
-TYPICAL = Cluster(alpha=2e-6, beta=8e-9, message=1.6e-5, byte=4e-10, speed=1.0, crowding=0.5)
+# Fitted to Open MPI over TCP between emulated hosts, of two cores together: 886 steps on 2 to 8 of them
+TYPICAL = Cluster(
+    alpha=3.38e-07,
+    beta=8e-9,
+    message=5.6e-05,
+    byte=3.95e-11,
+    crowding=0.266,
+    memory=1.11,
+    speed=1.11,
+)
 # Clusters of GPUs: dense sums as NCCL has been measured to make them. What a sparse sum's messages cost, over an MPI
 # that stages them in host memory, is assumed.
 OF_GPUS = {

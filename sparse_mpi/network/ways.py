@@ -55,6 +55,7 @@ class Way(NamedTuple):
     entry: float  # for each entry that a rank selects
     received: float  # and for each of these and each rank
     fixed: float  # and in each step
+    longer: float = 1.0  # times as long as all this told did steps on emulated hosts take, in the median
 
     def computing(self, n: int, density: float, ranks: int) -> float:
         """Return the seconds that a rank computes on the core on which ways were timed."""
@@ -83,4 +84,4 @@ def read(record: dict[str, Any]) -> Way:
     sent = []
     for call, fixed, element, entry, *rest in record["sent"]:
         sent.append(Sent(call, fixed, element, tuple(map(tuple, entry)), *rest))
-    return Way(tuple(sent), *record["computing"])
+    return Way(tuple(sent), *record["computing"])._replace(longer=record.get("longer", 1.0))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.network.cluster import GPUS, OF_GPUS, RING, STEADY, TYPICAL, Cluster, Step, step
+from sparse_mpi.network.cluster import GPUS, INSIDE, OF_GPUS, RING, STEADY, TYPICAL, Cluster, Step, step
 from sparse_mpi.network.fabrics import dense_seconds
 from sparse_mpi.network.ways import RANKS, SHARES, Sent, Way, table
 from sparse_mpi.reduction.arguments import algorithm_spelled
@@ -43,10 +43,18 @@ def test_calls_by_hand():
     assert seconds(one("allreduce", RING), 4) == 2 * 3 * (1 + RING / 4 / 2)
 
 
+def test_a_link_lets_a_burst_pass_in_each_call():
+    """20 of 50 bytes, at 0.5 s a byte."""
+    on = PLAIN.on(16e-9, burst=20.0)
+    assert on.beta == 0.5 and seconds(one("alltoallv", 50), 4, on) == 1 + 15
+    assert seconds(one("alltoallv", 10), 4, on) == 1 and seconds(one("allgatherv", 20), 4, on) == 2 + 20
+
+
 def test_messages_and_bytes_cost_processor_time_at_both_ends_of_cores_that_are_shared():
     on = replace(PLAIN, message=0.1, byte=0.4, cores=2, node=4)
-    assert seconds(one("alltoallv", 10), 4, on) == pytest.approx(1 + 3 * 2 * 0.1 * 2 + 10 * 2 * 0.4 * 2)
-    assert seconds(one("alltoallv", 10), 4, replace(on, byte=0.1)) == pytest.approx(1 + 3 * 2 * 0.1 * 2 + 5)
+    assert seconds(one("alltoallv", 10), 4, on) == pytest.approx(1 + 3 * 2 * 0.1 * 2 + 10 * (0.5 + 2 * 0.4 * 2))
+    inside = 2 * (1 + INSIDE * 2 * 0.1 * 2) + 30 * (0.5 + 2 * 0.4 * 2)
+    assert seconds(one("allgatherv", 10), 4, on) == pytest.approx(inside)
 
 
 def test_ranks_that_share_cores_compute_in_turns_and_more_slowly_in_a_crowd():

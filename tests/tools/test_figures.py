@@ -23,7 +23,7 @@ RECORDS = {
     "sparse-compare": ["sparse-compare"],
     "sparse-volume": ["sparse-volume"],
     "volume-vgg": ["volume"],
-    "predict-unseen": ["check"],
+    "predict-held-out": ["check"],
     "budget-alternating": ["budget"],
     "overlap-timeline": ["timeline"],
     "slow-networks": ["race"],
@@ -32,7 +32,7 @@ RECORDS = {
     "accuracy-vgg": ["gaps", "curves"],
     "residual-vgg": ["curves"],
 }
-DRAWN = ("compare-vgg16", "sparse-volume", "predict-unseen", "budget-alternating", "changing-link", "accuracy-lstm")
+DRAWN = ("compare-vgg16", "sparse-volume", "predict-held-out", "budget-alternating", "changing-link", "accuracy-lstm")
 LOOKS = {"light": LIGHT, "dark": DARK}
 # What colour-blind eyes see of linear red, green and blue (Machado, Oliveira, Fernandes 2009)
 SEEN = {

@@ -184,7 +184,7 @@ COMBINATIONS = {
     "draw setup.cfg --plot f.svg --kind pie": "must be one of compare, best",
     "draw docs/results/budget-alternating.json --plot f.svg --kind gaps": "there is budget, got gaps",
     "draw docs/results/volume-vgg.json docs/results/select-cpu.json --plot f.svg": "of one kind",
-    "draw docs/results/predict-unseen.json docs/results/predict-unseen.json --plot f.svg": "one record, got 2",
+    "draw docs/results/predict-held-out.json docs/results/predict-held-out.json --plot f.svg": "one record, got 2",
     "gpu-check --only nonsense": "--only: must be one of warm, doctor, tests, ",
     "bench alreduce": "; did you mean allreduce?",
     "bench": "required: WHAT",

@@ -23,6 +23,7 @@ from sparse_mpi.network.cluster import TYPICAL, Cluster, step
 from sparse_mpi.reduction.arguments import spelled, takes
 from sparse_mpi.tools import values
 from sparse_mpi.tools.analysis.measured_ways import way_of
+from sparse_mpi.tools.bench.comparison import BASELINE
 from sparse_mpi.tools.bench.models import layout
 
 BENCHES = "bench allreduce, bench interleaved or bench compare"
@@ -38,7 +39,8 @@ class Exchange(NamedTuple):
     step: float  # of the slowest rank
     cores: int  # of the machine
     rate: str = ""  # of the links, where they are emulated
-    gbit: float | None = None  # what a link of them was measured to give
+    gbit: float | None = None  # what a link of them was measured to give, while all sent
+    burst: float = 0.0  # bytes that it lets pass at once
 
     @property
     def spelled(self) -> str:
@@ -76,7 +78,10 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
     wire = options.get("wire") if together else None
     candidates = job["algorithms"] if together else job["results"]
     n = job.get("n") or options["n"] or layout(options["model"]).size
+    links: dict[str, Any] = job.get("measured", {})
     gbit = None if together or options.get("gbit") is None else float(options["gbit"])
+    if gbit is not None:
+        gbit = min(gbit, float(links.get("together", gbit)))  # as far as cores carry all links at once
     return [
         Exchange(
             f"{name} {wire}" if wire and takes(name, "wire", wire) else name,
@@ -87,6 +92,7 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
             int(job.get("cpus") or record["cpus"]),
             str(job.get("rate", "")),
             gbit,
+            float(links.get("burst", 0.0)),
         )
         for name, of in candidates.items()
         if predictable(name.split()[0])
@@ -120,10 +126,11 @@ def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[E
     return [e for e in measured if e.ranks not in ranks], [e for e in measured if e.ranks in ranks]
 
 
-FITTED = ("speed", "message", "alpha", "byte", "crowding")
+FITTED = ("speed", "message", "alpha", "byte", "crowding", "memory")
 FEWEST = 3  # steps, for a fit to be of any use
 START = replace(TYPICAL, cores=2.0)  # a number that is to be moved by factors must not be 0
 FAR = math.e
+DENSE = 6.0  # steps that a dense one counts for
 ROUNDS, FACTOR, FINE = 14, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
 LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
 
@@ -166,7 +173,7 @@ def predict(exchange: Exchange, on: Cluster) -> Prediction:
     """Return what a cluster predicts for a measured step: on its links and its cores, all ranks on one machine."""
     there = replace(on, cores=float(exchange.cores), node=exchange.ranks)
     if exchange.gbit is not None:
-        there = there.on(exchange.gbit)
+        there = there.on(exchange.gbit, exchange.burst)
     way = way_of(exchange.spelled)
     return Prediction(
         exchange, step(exchange.spelled, way, exchange.n, exchange.density, exchange.ranks, there).seconds
@@ -186,9 +193,12 @@ def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
         raise ValueError(f"exchanges to fit to must be {fewest} or more, got {len(measured)}; measure more of them")
     names = (*FITTED[: len(measured) - len(unknown)], *unknown)
 
+    # Dense sums are what all others are compared with.
+    weights = [DENSE if exchange.candidate == BASELINE else 1.0 for exchange in measured]
+
     def loss(tried: Cluster) -> float:
         ratios = [predict(exchange, tried).step / exchange.step for exchange in measured]
-        return statistics.fmean(min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios)
+        return statistics.fmean((min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios), weights)
 
     found = nearest(start, names, loss)
     return Fit(found, [predict(exchange, found) for exchange in measured])

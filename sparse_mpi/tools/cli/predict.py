@@ -123,6 +123,7 @@ def _advise(args: argparse.Namespace) -> Iterator[Output]:
         "cluster": {name: of for name, of in vars(cluster).items() if name not in ("gpu", "fabric")},
         "advised": found.best._asdict(),
         "reason": found.reason,
+        "sparse": pays.sparse._asdict(),
         "break even": _break_even(found.best, job, cluster, fit),
         "cases": [of._asdict() for of in found.offers],
     }

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
-from statistics import mean, median
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.inputs import AUTO
-from sparse_mpi.network.break_even import Cost, break_even
-from sparse_mpi.tools.bench.comparison import BASELINE, cost
+from sparse_mpi.tools.bench.comparison import BASELINE
 from sparse_mpi.tools.emulation.probe import SLOW, below
 from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels
 
 COLUMNS = 4
-POINTS = 40  # of a modelled line
-FARTHEST = 100  # times the highest bandwidth that was measured
-HEADING = "step over bandwidth; points: measured; lines: model; x: break-even with dense"
+HEADING = "step over the bandwidth of a link, measured"
 BELOW = f"hollow: the link measured below {SLOW:.0%} of its rate"
 
 
@@ -29,7 +22,6 @@ class Line(NamedTuple):
     name: str
     bandwidths: list[float]  # (m,) measured, bits a second
     seconds: list[float]  # (m,) measured, of a step
-    cost: Cost  # what the model makes a line of
     below: list[bool]  # (m,) whether the link measured below its rate
 
 
@@ -41,11 +33,7 @@ class Group(NamedTuple):
 
 
 def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
-    """Return the lines of the candidates that every job on so many ranks has.
-
-    The cost of a line is that of the jobs at all bandwidths together: their median time to compute, which the network
-    has no part in, and mean traffic.
-    """
+    """Return the lines of the candidates that every job on so many ranks has."""
     chosen = sorted((job for job in jobs if job["ranks"] == ranks), key=lambda job: job["options"]["gbit"])
     bandwidths = [1e9 * job["options"]["gbit"] for job in chosen]
     found = []
@@ -53,15 +41,8 @@ def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
         if not all(name in job["results"] for job in chosen):
             continue
         mine = [job["results"][name] for job in chosen]
-        costs = [cost(each) for each in mine]
-        made = Cost(median(c.compute for c in costs), mean(c.messages for c in costs), mean(c.bytes for c in costs))
-        found.append(Line(name, bandwidths, [each["step"] for each in mine], made, [below(job) for job in chosen]))
+        found.append(Line(name, bandwidths, [each["step"] for each in mine], [below(job) for job in chosen]))
     return found
-
-
-def latency(jobs: Sequence[dict[str, Any]], ranks: int) -> float:
-    """Return seconds of a message, the median of the jobs on so many ranks."""
-    return median(1e-6 * job["options"]["latency"] for job in jobs if job["ranks"] == ranks)
 
 
 def groups(names: Sequence[str]) -> list[Group]:
@@ -110,11 +91,10 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
     )
     for panel in axes.flat[len(cells) :]:
         panel.set_visible(False)
-    bandwidths = _range(jobs)
     for panel, (ranks, group) in zip(axes.flat, cells, strict=False):
         every = {line.name: line for line in lines(jobs, ranks)}
         named = [every[name] for name in (BASELINE, *group.names) if name in every]
-        _panel(panel, named, group, bandwidths, latency(jobs, ranks), look)
+        _panel(panel, named, group, look)
         panel.set_title(f"{group.title}, P = {ranks}".lstrip(", "))
     for panel in axes.flat[max(0, len(cells) - columns) : len(cells)]:
         panel.set_xlabel("Gbit/s of a rank")
@@ -122,31 +102,14 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
     return figure
 
 
-def _panel(axes: Any, shown: Sequence[Line], group: Group, bandwidths: np.ndarray, alpha: float, look: Look) -> None:
-    dense = shown[0].cost
+def _panel(axes: Any, shown: Sequence[Line], group: Group, look: Look) -> None:
     for line, colour in zip(shown, look.lines, strict=False):
-        modelled = [1e3 * line.cost.seconds(bandwidth, alpha) for bandwidth in bandwidths]
-        axes.loglog(bandwidths / 1e9, modelled, label=group.names.get(line.name, line.name), color=colour)
-        for bandwidth, seconds, hollow in zip(line.bandwidths, line.seconds, line.below, strict=True):
-            axes.plot(bandwidth / 1e9, 1e3 * seconds, "o", color=colour, fillstyle="none" if hollow else "full")
-        crossing = break_even(line.cost, dense, alpha) if line.name != BASELINE else inf
-        if bandwidths[0] <= crossing <= bandwidths[-1]:
-            axes.plot(crossing / 1e9, 1e3 * dense.seconds(crossing, alpha), "x", ms=6, color=colour)
+        points = [b / 1e9 for b in line.bandwidths], [1e3 * s for s in line.seconds]
+        axes.loglog(*points, label=group.names.get(line.name, line.name), color=colour)
+        for x, y, hollow in zip(*points, line.below, strict=True):
+            axes.plot(x, y, "o", color=colour, fillstyle="none" if hollow else "full")
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.margins(x=0.01)
     finish(axes)
-
-
-def _range(jobs: Sequence[dict[str, Any]]) -> np.ndarray:
-    """Return bandwidths from below those measured to above the highest break-even one, if that is not too far off."""
-    measured = [1e9 * job["options"]["gbit"] for job in jobs]
-    crossings = []
-    for ranks in {job["ranks"] for job in jobs}:
-        every = lines(jobs, ranks)
-        dense = next(line.cost for line in every if line.name == BASELINE)
-        crossings += [break_even(line.cost, dense, latency(jobs, ranks)) for line in every if line.name != BASELINE]
-    reached = [crossing for crossing in crossings if crossing < FARTHEST * max(measured)]
-    return np.geomspace(min(measured) / 2, 1.5 * max([*measured, *reached]), POINTS)
 
 
 QUANTITIES = {"seconds": ("ms", 1e3), "bytes": ("MB of the busiest host", 1e-6), "memory": ("memory / data", 1.0)}
