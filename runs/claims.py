@@ -543,12 +543,12 @@ CLAIMS: dict[str, Claim] = {
     ),
     "network.break-even": Claim(
         "Gbit/s from which dense is faster than oktopk packed there, by what both computed on two cores",
-        README,
-        "Above some 10 Gbit/s dense is faster",
+        "docs/explanation/networks.md",
+        "The break-even is the bandwidth up to which a candidate is faster than dense",
         "compare-8",
         lambda record: [record["jobs"][0]["results"]["oktopk packed"]["break even"] / 1e9],
         [(8, 30)],
-        "computed from two times, and other work on the cores changes one of them; 11 on the page, more since",
+        "computed from two times, and other work on the cores changes one of them; 11 in the table, more since",
         "compare-vgg16",
     ),
     "network.step-8": Claim(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -53,13 +53,23 @@ class Way(NamedTuple):
     sent: tuple[Sent, ...]
     element: float  # seconds on a core for each element of the gradient
     entry: float  # for each entry that a rank selects
-    received: float  # and for each of these and each rank
+    received: float  # for each byte that comes from other ranks
     fixed: float  # and in each step
     longer: float = 1.0  # times as long as all this told did steps on emulated hosts take, in the median
 
     def computing(self, n: int, density: float, ranks: int) -> float:
         """Return the seconds that a rank computes on the core on which ways were timed."""
-        return n * (self.element + density * (self.entry + ranks * self.received)) + self.fixed
+        own = n * (self.element + density * self.entry) + self.fixed
+        return own + self.received * arriving(self.sent, n, density, ranks)
+
+
+def arriving(sent: Iterable[Sent], n: int, density: float, ranks: int) -> float:
+    """Return the bytes that come to a rank in a step, but for sums that MPI makes."""
+    found = 0.0
+    for of in sent:
+        if of.call != "allreduce" and not of.fixed:
+            found += of.bytes(n, density, ranks) * (ranks - 1 if of.call.startswith("allgather") else 1)
+    return found
 
 
 def _between(known: tuple[int, ...], values: tuple[float, ...], at: int) -> float:

@@ -223,9 +223,9 @@ def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], floa
 
 
 def by_rate(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """Return the predictions of each rate."""
+    """Return the predictions of each rate, the slowest first."""
     found = defaultdict(list)
-    for prediction in predictions:
+    for prediction in sorted(predictions, key=lambda of: of.measured.gbit or 0.0):
         found[prediction.measured.rate].append(prediction)
     return dict(found)
 

@@ -1,8 +1,8 @@
 """Measure a `Way`: what a step of an algorithm sends and computes, among ranks in this one process.
 
 Steps of short gradients are run on 2 to 16 ranks of a `World`. What each rank sends in each call is counted; what it
-computes between two calls is timed, alone on a core. To these times a line is fitted: so much an element, an entry, an
-entry and rank, and a step, none of it below zero.
+computes between two calls is timed, alone on a core. To these times a line is fitted: so much an element, an entry, a
+byte that comes, and a step, none of it below zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import combinations
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
-from sparse_mpi.network.ways import DENSITIES, RANKS, SHARES, Sent, Way, table
+from sparse_mpi.network.ways import DENSITIES, RANKS, SHARES, Sent, Way, arriving, table
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.tools.analysis import gradients
 from sparse_mpi.tools.analysis.recording import Call, watched
@@ -51,8 +51,9 @@ def measure(algorithm: Algorithm, length: int = LENGTH, timed: Iterable[tuple[in
         for ranks in RANKS:
             if n * ranks <= MOST_ELEMENTS:
                 steps[n, density, ranks] = recorded(algorithm, n, density, ranks)
-    rows = [(n, n * d, n * d * ranks, 1.0) for n, d, ranks in steps]
-    return Way(tuple(_sent(counted, length)), *fitted(rows, [computing(step) for step in steps.values()]))
+    sent = tuple(_sent(counted, length))
+    rows = [(n, n * d, arriving(sent, n, d, ranks), 1.0) for n, d, ranks in steps]
+    return Way(sent, *fitted(rows, [computing(step) for step in steps.values()]))
 
 
 def recorded(algorithm: Algorithm, n: int, density: float, ranks: int) -> Recorded:

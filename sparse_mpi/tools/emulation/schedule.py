@@ -9,6 +9,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -24,17 +25,24 @@ def parse(text: str) -> int | None:
     """
     if text == "none":
         return None
-    rate = bits(text)
+    rate = _bits(text)
     if not LEAST <= rate <= MOST:
         raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
-    return rate
+    return round(rate)
 
 
 def bits(text: str) -> int:
-    """Return the bits a second of a rate.
+    """Return the bits a second of a rate, which may be more than can be emulated.
 
     Raises ValueError: no such rate.
     """
+    rate = _bits(text)
+    if not 1 <= rate < inf:
+        raise ValueError(f"rate must be more than 0, got {text}")
+    return round(rate)
+
+
+def _bits(text: str) -> float:
     match = GRAMMAR.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"rate must be a number with a unit such as 1gbit, 25Gb/s or 12.5MB/s, or none, got {text!r}")
@@ -44,10 +52,7 @@ def bits(text: str) -> int:
             f"rate must say bits or bytes, as in {number}{prefix}bit or {number}{prefix}B/s, got {text!r}: bps are "
             "bytes for tc, and bits elsewhere"
         )
-    rate = round(float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1))
-    if not rate:
-        raise ValueError(f"rate must be more than 0, got {text}")
-    return rate
+    return float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1)
 
 
 def show(bits: int | None) -> str:
