@@ -6,6 +6,7 @@ import inspect
 import json
 import pydoc
 import re
+import subprocess
 import sys
 
 import pytest
@@ -201,3 +202,11 @@ def test_algorithms_are_spelled_with_their_options():
     ):
         with pytest.raises(ValueError, match=complaint):
             spelled(text)
+
+
+def test_whoever_reads_may_have_enough():
+    """As `head` has, which goes while there is more to print."""
+    command = [sys.executable, "-m", "sparse_mpi", "predict", "networks", "--ranks", *map(str, range(2, 40))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+        assert running.stderr.read() == b"" and running.wait(60) == 141

@@ -124,19 +124,17 @@ def _advise(args: argparse.Namespace) -> Iterator[Output]:
         "advised": found.best._asdict(),
         "reason": found.reason,
         "sparse": pays.sparse._asdict(),
-        "break even": _break_even(found.best, job, cluster, fit),
+        "break even": _break_even(pays.sparse, job, cluster, fit),
         "cases": [of._asdict() for of in found.offers],
     }
 
 
-def _break_even(best: Offer, job: Job, cluster: Cluster, fit: Fit | None) -> float | None:
-    """Return the bits a second above which dense is faster than the best sparse offer; None if it is nowhere."""
-    way = next((best.way for _ in [0] if not best.dense), COMPARED[0])
-    density = best.density if not best.dense else advice.USUAL
+def _break_even(of: Offer, job: Job, cluster: Cluster, fit: Fit | None) -> float | None:
+    """Return the bits a second above which dense is faster than a sparse offer; None if it is nowhere."""
 
     def gain(bits: float) -> float:
-        there = advice.advise(job, replace(cluster, beta=8 / bits), fit, (density,), (way,)).offers
-        sparse, dense = (next(of for of in there if of.dense is wanted) for wanted in (False, True))
+        there = advice.advise(job, replace(cluster, beta=8 / bits), fit, (of.density,), (of.way,)).offers
+        sparse, dense = (next(one for one in there if one.dense is wanted) for wanted in (False, True))
         return dense.step / sparse.step - advice.GAIN
 
     return advice.crossing(gain)
@@ -166,6 +164,8 @@ def _answer(
         lines.append(
             f"As accurate as dense in training: {_named(alternative)}, the default, {factor:.3g} times as fast."
         )
+    elif best.dense:
+        lines.append(f"Why: {found.reason.removeprefix('leave it dense: ')}.")
     if (crossing := _break_even(pays.sparse, job, cluster, fit)) is not None and crossing < FARTHEST:
         lines.append(f"What would change that: links. Up to {_gbit(crossing)} a rank sparse is faster, above it dense.")
     lines.append(f"Assumed: {assumed(job, args, fit)}.")
