@@ -17,7 +17,7 @@ from sparse_mpi.network.ways import Sent, Way
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
 POSTED = ("alltoallv", "rounds")  # calls whose messages Python posts, one by one; others are MPI's own
-INSIDE = 0.4  # of what such a message costs that MPI posts within a collective call
+INSIDE = 0.2  # of what such a message costs that MPI posts within a collective call
 LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
 
 
@@ -173,12 +173,12 @@ def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> 
 
 # Fitted to Open MPI over TCP between emulated hosts, of two cores together: 486 steps on 2, 4 and 8 of them
 TYPICAL = Cluster(
-    alpha=2.95e-06,
+    alpha=2.57e-05,
     beta=8e-9,
-    message=5.71e-05,
-    byte=4.59e-11,
-    crowding=0.234,
-    memory=1.16,
+    message=6.51e-05,
+    byte=4.5e-11,
+    crowding=0.346,
+    memory=1.11,
     speed=1.13,
 )
 # Clusters of GPUs: dense sums as NCCL has been measured to make them. What a sparse sum's messages cost, over an MPI
