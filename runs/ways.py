@@ -60,7 +60,7 @@ def main() -> None:
         return
     record |= {name: provenance()[name] for name in ("cpu", "date", "versions")}
     for name in progress(sys.argv[1:] or everything(), "measuring"):
-        sent, *computing = measure(algorithm_spelled(name))
+        sent, *computing, _ = measure(algorithm_spelled(name))
         record["ways"][name] = {"computing": rounded(computing), "sent": rounded([tuple(of) for of in sent])}
         write(record)
 

@@ -14,6 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+import numpy as np
+
 RANKS = (2, 4, 8, 16)  # on which bytes were counted
 DENSITIES = (0.01, 0.001)  # at which they were
 SHARES: dict[str, Callable[[int], float]] = {  # of what a rank has for all, that it sends in one call on P ranks
@@ -40,7 +42,7 @@ class Sent(NamedTuple):
         if ranks == 1:
             return 0.0
         share = SHARES[self.share](ranks)
-        at = [_between(RANKS, of, ranks) for of in self.entry]
+        at = [float(np.interp(math.log(ranks), np.log(RANKS), of)) for of in self.entry]
         # Numbers of entries are written as differences, which are longer where fewer entries are selected.
         thin = math.log(DENSITIES[0] / density) / math.log(DENSITIES[0] / DENSITIES[1])
         entry = max(at[0] + (at[1] - at[0]) * min(max(thin, -1.0), 2.0), 0.0) if at else 0.0
@@ -72,26 +74,15 @@ def arriving(sent: Iterable[Sent], n: int, density: float, ranks: int) -> float:
     return found
 
 
-def _between(known: tuple[int, ...], values: tuple[float, ...], at: int) -> float:
-    """Interpolate along the logarithm, and leave it at that beyond the ends."""
-    for (low, of_low), (high, of_high) in zip(
-        *[list(zip(known, values, strict=True))[i:] for i in (0, 1)], strict=False
-    ):
-        if low <= at <= high:
-            return of_low + (of_high - of_low) * math.log(at / low) / math.log(high / low)
-    return values[0] if at < known[0] else values[-1]
-
-
 @cache
 def table() -> dict[str, Way]:
     """Return all ways that were measured, by how a command line spells them: ``oktopk:wire=packed``."""
     record = json.loads(files("sparse_mpi.network").joinpath("ways.json").read_text())
-    return {name: read(of) for name, of in record["ways"].items()}
+    return {name: _read(**of) for name, of in record["ways"].items()}
 
 
-def read(record: dict[str, Any]) -> Way:
-    """Return the way that a record has."""
-    sent = []
-    for call, fixed, element, entry, *rest in record["sent"]:
-        sent.append(Sent(call, fixed, element, tuple(map(tuple, entry)), *rest))
-    return Way(tuple(sent), *record["computing"])._replace(longer=record.get("longer", 1.0))
+def _read(sent: list[list[Any]], computing: list[float], longer: float = 1.0) -> Way:
+    """Return a way of the record."""
+    calls = (Sent(*of)._replace(entry=tuple(map(tuple, of[3]))) for of in sent)
+    element, entry, received, fixed = computing
+    return Way(tuple(calls), element, entry, received, fixed, longer)
