@@ -110,7 +110,7 @@ def name_of(file: Path, base: Path) -> str:
 
 LIBRARY = {name_of(file, ROOT): file for file in sorted((ROOT / PACKAGE).rglob("*.py"))}
 PROGRAMS = {name_of(file, ROOT / "train"): file for file in sorted((ROOT / "train").rglob("*.py"))}
-DATA = [*(ROOT / PACKAGE).rglob("*.cu"), ROOT / PACKAGE / "py.typed"]
+DATA = [file for kind in ("*.cu", "*.json", "py.typed") for file in (ROOT / PACKAGE).rglob(kind)]
 SOURCES = sorted(f for part in (PACKAGE, "train", "tests") for f in (ROOT / part).rglob("*.py"))
 
 

@@ -62,7 +62,7 @@ def check(tools: Environment, built: Built) -> None:
 
 def library_files() -> list[Path]:
     """Return the files of the library: modules, kernels in CUDA, and the mark that it has types."""
-    found = [file for kind in ("*.py", "*.cu", "py.typed") for file in (ROOT / PACKAGE).rglob(kind)]
+    found = [file for kind in ("*.py", "*.cu", "*.json", "py.typed") for file in (ROOT / PACKAGE).rglob(kind)]
     return [file for file in found if "__pycache__" not in file.parts]
 
 
