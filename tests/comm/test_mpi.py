@@ -169,14 +169,16 @@ def test_device_pointers_are_declared(monkeypatch):
         takes_device_pointers(None, comm_with(None))
 
 
-def test_a_rank_that_polls_spins_for_a_moment_and_then_sleeps_longer_and_longer(monkeypatch):
-    now, naps, looks = 0.0, [], []
+def poll(monkeypatch, naps_needed, moving=()):
+    """Return the naps of a wait that needs so many, and their number at each poll; ``moving`` polls compute."""
+    now, computed, naps, looks = 0.0, 0.0, [], []
 
     def arrived():
-        nonlocal now
+        nonlocal now, computed
+        computed += polling.MOVING_SECONDS * (1.1 if len(looks) in moving else 0.9)
         looks.append(len(naps))
         now += polling.SPIN_SECONDS / 100
-        return len(naps) == 12
+        return len(naps) == naps_needed
 
     def sleep(seconds):
         nonlocal now
@@ -184,10 +186,22 @@ def test_a_rank_that_polls_spins_for_a_moment_and_then_sleeps_longer_and_longer(
         now += seconds
 
     monkeypatch.setattr(polling, "perf_counter", lambda: now)
+    monkeypatch.setattr(polling, "thread_time", lambda: computed)
     monkeypatch.setattr(polling, "sleep", sleep)
     assert polling.wait_until(arrived) is True
+    return naps, looks
+
+
+def test_a_rank_that_polls_spins_for_a_moment_and_then_sleeps_longer_and_longer(monkeypatch):
+    naps, looks = poll(monkeypatch, 12)
     assert looks.count(0) in (100, 101, 102) and looks[-12:] == list(range(1, 13))
     assert naps == [min(polling.MIN_PAUSE_SECONDS * 2**nap, polling.MAX_PAUSE_SECONDS) for nap in range(12)]
+
+
+def test_a_rank_that_polls_does_not_sleep_while_its_polls_move_data(monkeypatch):
+    naps, looks = poll(monkeypatch, 4, moving={*range(1_000), 1_102})
+    assert looks.count(0) in range(1_100, 1_103) and looks.count(1) == 1 and looks.count(2) in range(100, 103)
+    assert naps == [polling.MIN_PAUSE_SECONDS, 2 * polling.MIN_PAUSE_SECONDS] * 2
 
 
 @pytest.mark.parametrize("status", [0, 1])

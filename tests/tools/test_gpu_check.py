@@ -70,6 +70,7 @@ def check(out, *options):
         (python("print('first'); print('well')"), "passed", "well"),
         (python("raise SystemExit('no')"), "failed", "no"),
         (python("print('well\\n[host:12] 3 more processes have sent help message')"), "passed", "well"),
+        (python("print('well\\n\\x1b[0m\\x1b[0m')"), "passed", "well"),
         (python("", needs="nothing is there"), "skipped", "nothing is there"),
     ],
 )

@@ -39,6 +39,7 @@ RECORD, PAGE, ARCHIVE = "gpu-check.json", "gpu-check.md", "gpu-check.tar.gz"
 ARCHIVED = (".json", ".md", ".txt", ".png")  # kinds of files: not the checkpoints of trainings
 PASSED, FAILED, LATE, SKIPPED, LEFT = "passed", "failed", "out of time", "skipped", "left"
 OF_MPI = re.compile(r"\[[^]\s]+:\d+\] ")  # how Open MPI's own messages begin, some of them after all others
+ESCAPE = re.compile(r"\x1b\[[\d;]*m")  # colours, of which Open MPI 4 sends one for each rank at the end
 TRIED = (PASSED, FAILED, LATE)
 EVERY_TIME = "warm"  # the stage whose caches another machine does not have
 
@@ -220,7 +221,7 @@ def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float |
             status = None
             stop(process)
     spent = round(time.monotonic() - began, 1)
-    printed = [line.strip() for line in file.read_text(errors="replace").splitlines()]
+    printed = [line.strip() for line in ESCAPE.sub("", file.read_text(errors="replace")).splitlines()]
     lines = [line for line in printed if line and not OF_MPI.match(line)]
     state = LATE if status is None else FAILED if status else PASSED
     return Outcome(stage.name, state, spent, lines[-1][:160] if lines else "", stage.shown)
