@@ -132,7 +132,7 @@ REFUSED = [
     ("--algo", "topka", "with algo elect, but this one has topka"),
     ("--density", "0.1", "with density 0.2, but this one has 0.1"),
     ("--k", "9", "with k None, but this one has 9"),
-    ("--feedback", "none", "with feedback gmc, but this one has none"),
+    ("--feedback", "none", "with feedback gmc, matched to the wait, but this one has none"),
     ("--selector", "exact", "with selector None, but this one has exact"),
     ("--optimizer", "adam", "with optimizer sgd, but this one has adam"),
     ("--seed", "2", "with seed 1, but this one has 2"),

@@ -53,6 +53,7 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
         "data fingerprint": task.fingerprint,
         "plan": plan,  # before the algorithm, which is no option of a planned run
         **{name: getattr(args, name) for name in FIXED},
+        "feedback": f"{args.feedback}, matched to the wait" if args.matched else args.feedback,
         "k" if args.k else "density": args.k or args.density,
         "momentum of dgc": args.correction,
     }
@@ -72,9 +73,11 @@ def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, An
 def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``saved`` with today's names and options.
 
-    It may be from when there was no --second-moment, --arrival, --leak or --beta1, or even from when --feedback was
-    --memory and --algo auto made a plan.
+    It may be from when there was no --second-moment and Elect sent values whole, from when there was no --arrival,
+    --leak or --beta1, or even from when --feedback was --memory and --algo auto made a plan.
     """
+    if "second_moment" not in saved and saved["algo"] == "elect" and saved["wire"] is None:
+        saved = {**saved, "wire": "packed"}
     saved = {"second_moment": False, "arrival": False, "leak": 0.0, "beta1": 0.9, **saved}
     if "memory" not in saved:
         return saved
