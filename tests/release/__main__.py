@@ -22,7 +22,7 @@ from .distribution import Built, build, check
 from .environments import Environment, Failed, find_python
 from .smoke import KINDS, smoke
 
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 TOOLS = ("build", "twine", "setuptools>=70.1")
 
 
