@@ -20,6 +20,7 @@ from sparse_mpi.tools.bench.records import provenance
 
 from .distribution import Built, build, check
 from .environments import Environment, Failed, find_python
+from .recipes import CONDA, SPACK, filled
 from .smoke import KINDS, smoke
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
@@ -31,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__.partition("\n")[0])
     parser.add_argument("--pythons", nargs="+", default=VERSIONS, metavar="X.Y", help="which to try (default: all)")
     parser.add_argument("--extras", nargs="+", choices=KINDS, default=KINDS, help="which to try (default: all)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="leave the sdist and the wheel there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="leave sdist, wheel and recipes there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a record")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
@@ -50,6 +51,8 @@ def tried(folder: Path, pythons: Sequence[str], kinds: Sequence[str], out: Path 
         out.mkdir(parents=True, exist_ok=True)
         for file in built:
             shutil.copy(file, out)
+        for recipe in (CONDA, SPACK):
+            (out / recipe.name).write_text(filled(recipe, built.sdist))
     found = []
     for version in pythons:
         python = find_python(version)

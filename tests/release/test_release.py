@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,15 +11,6 @@ from .__main__ import attempt, distributions, table
 from .distribution import ROOT
 from .environments import find_python
 from .smoke import ten_lines
-
-
-@pytest.fixture
-def index():
-    """Skip where pip cannot reach an index."""
-    ask = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-deps", "--ignore-installed", "build"]
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=60)
-    if done.returncode:
-        pytest.skip(f"pip reaches no index: {done.stderr.strip().splitlines()[-1]}")
 
 
 @pytest.mark.jobs
