@@ -5,14 +5,16 @@
 
 In each job one rank or many are killed, leave by ``os._exit``, have an exception in a gradient, freeze for good or for
 half a second, lose their link for so long, or find their disk full, at instants that the seed draws; up to two spares
-wait. Survivors must end, all with the same results; for algorithms that sum in an exact order these must be, byte for
-byte, the ones of a `World` in which the ranks leave before the transaction that the survivors name. With ``--hosts``
-each rank is on an emulated host of its own. The record has a line for each job.
+wait. What comes from outside a rank is done by `sparse_mpi.tools.chaos`, as in `run --chaos`, and the rest by the rank
+itself. Survivors must end, all with the same results; for algorithms that sum in an exact order these must be, byte
+for byte, the ones of a `World` in which the ranks leave before the transaction that the survivors name. With
+``--hosts`` each rank is on an emulated host of its own. The record has a line for each job.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -20,25 +22,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.comm.job import process_liveness
 from sparse_mpi.comm.world import World
 from sparse_mpi.sparse import Layout
 from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.chaos.faults import Chaos, Fault
 from sparse_mpi.tools.emulation import hosts, launch, schedule
+from sparse_mpi.tools.emulation.links import Links
 from sparse_mpi.tools.launch.find import find_library
 from sparse_mpi.tools.values import Parser
 
 from .. import prefork
-from .victim import KINDS, SIZE, Options
+from .victim import KINDS, PROCESS, READY, SIZE, Options
 
 STEPS = 60  # and of a job with many victims more
 LIMIT = 75  # seconds of a job
@@ -48,8 +56,12 @@ LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--max-oversubscribe", "99"
 # What each kind of job reduces: algorithms whose sums MPI takes in an order of its own there have no planned result
 LAYOUTS = {"reducer": Layout.of(SIZE), "optimizer": Layout(((100, 40),)), "program": Layout(((8, 4), (8,), (2, 8)))}
 PASSING = ("pause", "link", "disk")  # faults after which a rank goes on
+PAUSE = 0.5  # seconds
+# Those that come from outside: their kinds there, and how long they last
+OUTSIDE = {"kill": ("kill", 0.0), "stop": ("freeze", math.inf), "pause": ("freeze", PAUSE), "link": ("link", PAUSE)}
 
-Start = Callable[[int, list[str], Path], int | None]  # ranks, command, file for what it prints -> status
+# Ranks, command, file for what it prints, what is played meanwhile -> status
+Start = Callable[[int, list[str], Path, Iterable[float]], int | None]
 
 
 def draw(
@@ -81,43 +93,70 @@ def steps_of(job: dict[str, Any]) -> int:
     return max(STEPS, 40 * len(job["victims"]))
 
 
-def here(ranks: int, command: list[str], said: Path) -> int | None:
+def here(ranks: int, command: list[str], said: Path, meanwhile: Iterable[float]) -> int | None:
     """Start a job on this host; return its status, or None if it did not end."""
     with said.open("w") as file:
+        job = subprocess.Popen([*LAUNCH, "-n", str(ranks), *command], stdout=file, stderr=file)
         try:
-            line = [*LAUNCH, "-n", str(ranks), *command]
-            return subprocess.run(line, stdout=file, stderr=file, timeout=LIMIT, check=False).returncode
+            return launch.wait(job, LIMIT, meanwhile)
         except subprocess.TimeoutExpired:
             return None
+        finally:
+            job.kill()
+            job.wait()
 
 
-def emulated(there: hosts.Hosts) -> Start:
+def emulated(links: Links) -> Start:
     """Return what starts a job on emulated hosts, one rank on each."""
-    launcher = launch.find_launcher()
+    launcher, there, rates = launch.find_launcher(), links.hosts, links.rates
 
-    def start(ranks: int, command: list[str], said: Path) -> int | None:
+    def start(ranks: int, command: list[str], said: Path, meanwhile: Iterable[float]) -> int | None:
         assert ranks == there.count, "jobs are drawn for as many ranks as there are hosts"
         with said.open("w") as file:
-            status = launch.run(there, launcher, command, LIMIT, elastic=True, output=file)
+            status = launch.run(there, launcher, command, LIMIT, elastic=True, output=file, meanwhile=meanwhile)
+        links.change(rates)  # of a job that has ended with a link down
         return None if status == launch.OUT_OF_TIME else status
 
     return start
 
 
-def lose(job: dict[str, Any], start: Start = here, per_node: int | None = None) -> dict[str, Any]:
+def running(folder: Path) -> dict[int, int]:
+    """Return the processes of the ranks that run: a copy, see `prefork`, is no descendant of ours."""
+    found = {}
+    for file in folder.glob(f"{PROCESS}*"):
+        with suppress(ValueError):  # half written
+            process = np.array(list(map(int, file.read_text().split())), np.int64)
+            if len(process) == 3 and not process_liveness.ended(process):
+                found[int(file.name.removeprefix(PROCESS))] = int(process[1])
+    return found
+
+
+def outside(job: dict[str, Any], folder: Path, links: Links | None) -> Chaos:
+    """Return the faults of a job that come from outside; they begin when all ranks train that are no spares."""
+    triples = sorted(zip(job["after"], job["victims"], job["faults"], strict=True))
+    faults = [Fault(after, victim, *OUTSIDE[fault]) for after, victim, fault in triples if fault in OUTSIDE]
+    training = job["ranks"] - job["spares"]
+    return Chaos(faults, partial(running, folder), lambda: len(list(folder.glob(f"{READY}*"))) >= training, links)
+
+
+def lose(
+    job: dict[str, Any], start: Start = here, per_node: int | None = None, links: Links | None = None
+) -> dict[str, Any]:
     """Run a job, with so many ranks a node, and return what became of it: ``problem`` is None if all is as promised."""
     command = [*prefork.copied(VICTIM), "--kind", job["kind"], "--algo", job["algorithm"]]
     command += ["--steps", str(steps_of(job)), "--spares", str(job["spares"])]
+    inside = [place for place, fault in enumerate(job["faults"]) if fault not in OUTSIDE]
     for name in ("faults", "victims", "after"):
-        command += [f"--{name}", *map(str, job[name])]
+        command += [f"--{name}", *(str(job[name][place]) for place in inside)] if inside else []
     limits = {"OMP_NUM_THREADS": "1", "SPARSE_MPI_TIMEOUT": str(FROZEN)}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, limits):
-        said = Path(folder) / "said"
-        status = start(job["ranks"], [*command, "--folder", folder], said)
+        said, chaos = Path(folder) / "said", outside(job, Path(folder), links)
+        status = start(job["ranks"], [*command, "--folder", folder], said, chaos.play())
         text = said.read_text(errors="replace")
         found = facts_in(text)
         result = job | {"seconds": round(time.monotonic() - began, 2), "status": status}
+        result |= {"refused": sum(fault["refused"] is not None for fault in chaos.done)}
         trained = [fact for fact in found if "digest" in fact]
         if trained:
             result |= {"departures": trained[0]["departures"], "pauses": trained[0]["pauses"]}
@@ -184,16 +223,17 @@ def main() -> int:
     args = parser.parse_args()
     random_, results = random.Random(args.seed), []
     with ExitStack() as stack:
-        start: Start = here
+        start, links = here, None
         per_node = 1 if args.hosts else None
         if args.hosts:
-            start = emulated(stack.enter_context(hosts.emulate(args.hosts, schedule.parse(args.rate))))
+            links = Links(stack.enter_context(hosts.emulate(args.hosts, schedule.parse(args.rate))))
+            start = emulated(links)
         made = provenance()
         made["versions"]["mpi"] = find_library(os.environ).version
         bar = stack.enter_context(Bar(args.jobs, "jobs"))
         for _ in range(args.jobs):
             job = draw(random_, args.most, args.hosts or args.ranks, bool(args.hosts), args.least)
-            results.append(lose(job, start, per_node))
+            results.append(lose(job, start, per_node, links))
             prefork.server().check()
             bar.update()
             if results[-1]["problem"]:

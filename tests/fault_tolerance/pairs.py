@@ -26,32 +26,12 @@ from sparse_mpi.tools import values
 from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.progress import Bar
 from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.tools.chaos.faults import ranks_below
 from sparse_mpi.tools.values import Parser
 
 from .chaos import LAUNCH
 
 LIMIT = 1800  # seconds of a run
-RANK = b"PMIX_RANK="  # in the environment of a process that mpirun has started
-
-
-def rank_of(process: Path, folder: Path) -> int | None:
-    """Return the rank of a process, if it is one of the run with that folder."""
-    try:
-        if str(folder).encode() not in (process / "cmdline").read_bytes().split(b"\0"):
-            return None
-        ranks = [each for each in (process / "environ").read_bytes().split(b"\0") if each.startswith(RANK)]
-    except OSError:  # it has ended
-        return None
-    return int(ranks[0][len(RANK) :]) if ranks else None
-
-
-def kill(rank: int, folder: Path) -> bool:
-    """Kill the process of a rank, and return whether there was one."""
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and rank_of(process, folder) == rank:
-            os.kill(int(process.name), signal.SIGKILL)
-            return True
-    return False
 
 
 def steps_of(folder: Path) -> int:
@@ -72,7 +52,7 @@ def train(args: argparse.Namespace, seed: int, losses: list[tuple[int, int]]) ->
             until = time.monotonic() + LIMIT
             while run.poll() is None and time.monotonic() < until:
                 while waiting and steps_of(folder) >= waiting[0][0]:
-                    kill(waiting.pop(0)[1], folder)
+                    os.kill(ranks_below(run.pid)[waiting.pop(0)[1]], signal.SIGKILL)
                 time.sleep(0.2)
             if run.poll() is None:
                 run.terminate()

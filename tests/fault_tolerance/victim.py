@@ -7,8 +7,6 @@ import faulthandler
 import json
 import os
 import resource
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,24 +22,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm.job.process_liveness import identity
 from sparse_mpi.fault_tolerance import ElasticAllreduce, Team, team_of
 
 SIZE = 20_000
-PAUSE = 0.5  # seconds
 HANGS = 20.0  # seconds of training after which a rank says where it is
 COPY_EVERY = 5  # steps
+PROCESS, READY = "process-", "ready-"  # files of the ranks: who they are, and that they train
 DUE: list[bool] = []  # an exception, in the next gradient
-
-
-def pause() -> None:
-    """Freeze this process for a while."""
-    subprocess.Popen(["sh", "-c", f"sleep {PAUSE}; kill -CONT {os.getpid()}"])
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def link() -> None:
-    """Take the link of this emulated host down for a while."""
-    subprocess.Popen(["sh", "-c", f"ip link set eth0 down; sleep {PAUSE}; ip link set eth0 up"])
 
 
 def disk() -> None:
@@ -50,12 +38,8 @@ def disk() -> None:
 
 
 FAULTS = {
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(0),  # of another status mpirun tells nobody
     "raise": lambda: DUE.append(True),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "pause": pause,
-    "link": link,
     "disk": disk,
 }
 
@@ -204,6 +188,7 @@ def main() -> None:
     args = parser.parse_args()
     faulthandler.enable()
     comm: Comm = as_comm()
+    Path(args.folder, f"{PROCESS}{comm.rank}").write_text(" ".join(map(str, identity())))
     # Compile what there is to compile, so that faults come while ranks talk to each other
     work = KINDS[args.kind]
     work(comm.duplicate(), Options(args.algo, 2, folder=f"{args.folder}/first"))
@@ -212,6 +197,7 @@ def main() -> None:
         faulthandler.dump_traceback_later(HANGS)
         if args.kind != "program":  # whose spares train nothing at first
             comm.barrier()
+        Path(args.folder, f"{READY}{comm.rank}").touch()
         for victim, after, fault in zip(args.victims, args.after, args.faults, strict=True):
             if comm.rank == victim:
                 timer = threading.Timer(after, FAULTS[fault])

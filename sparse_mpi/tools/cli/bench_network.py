@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from fractions import Fraction
+from heapq import merge
 from pathlib import Path
 from typing import Any
 
 from sparse_mpi.tools import values
+from sparse_mpi.tools.chaos.job import ChaosJob
+from sparse_mpi.tools.chaos.settings import parse
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.formats import TABLE
 from sparse_mpi.tools.cli.options import Option, option
@@ -42,6 +45,9 @@ The rates of links may change while the command runs, and links may be down, all
 A trace has lines "seconds rate" or "seconds rate host", with blanks or commas: from that second of the command on, the
 link of that host (1, 2, ...; all of them, if there is none) has that rate, or is "down". Connections stay open, and no
 rank is told. Each change, and the bytes that hosts have sent, are told on stderr; --log has them for programs.
+Faults at random instants:
+
+  python -m sparse_mpi bench network --elastic --chaos mtti=20,seed=1,kinds=kill,freeze,link -- program.py
 
 Needs Linux, root, iproute2 and Open MPI or MPICH. The ranks share this machine's cores and memory bandwidth: what they
 compute takes longer than on hosts of their own, and above some Gbit/s cores and not links decide, which is told.
@@ -67,9 +73,20 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
             yield _told(args.ranks, schedule.describe(first), measured(probe(emulated), first[0]))
             if command:
                 player = RatePlayer(links, rates, file)
-                code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=player.play())
+                chaos = _chaos(args, launcher, links)
+                played = merge(player.play(), *([chaos.play()] if chaos else ()))
+                code = launch.run(emulated, launcher, command, args.timeout, args.elastic, meanwhile=played)
                 player.end()
+                if chaos is not None:
+                    chaos.end(code)
                 yield code
+
+
+def _chaos(args: argparse.Namespace, launcher: Mpiexec, links: Links) -> ChaosJob | None:
+    """Return the faults that are asked for, None if none are."""
+    if args.chaos is None:
+        return None
+    return ChaosJob(parse(args.chaos), args.ranks, args.elastic, launcher.library.version, links)
 
 
 @contextmanager
@@ -101,6 +118,9 @@ def _slowest(rates: schedule.Schedule) -> int | None:
 
 def _schedule(args: argparse.Namespace) -> schedule.Schedule:
     """Return what the options say. Raise ValueError if they are wrong."""
+    changes = args.trace is not None or args.every is not None
+    if args.chaos is not None and changes and "link" in parse(args.chaos).kinds:
+        raise ValueError("chaos with kinds=link takes links down by itself: leave --every and --trace out")
     if args.trace is None:
         return schedule.turns(args.rate, args.every, args.ranks)
     if args.every is not None or "," in args.rate:
@@ -142,6 +162,11 @@ NETWORK = Benchmark(
             "--log FILE",
             "file of JSON lines for the start, all changes and the end: seconds, rates, and bytes of every host",
             values.new_file("links.jsonl"),
+        ),
+        option(
+            "--chaos OPTIONS",
+            "faults at random, as of sparse_mpi run, and kinds=link, which takes the link of a rank's host down",
+            values.chaos,
         ),
         option("--timeout", "seconds the command may take", values.positive, 600),
         option(

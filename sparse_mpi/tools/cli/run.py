@@ -10,10 +10,13 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from sparse_mpi.comm.elastic.ulfm import REMEDY
+from sparse_mpi.reduction.metrics import DIRECTORY
 from sparse_mpi.tools import values
-from sparse_mpi.tools.launch.command import build
+from sparse_mpi.tools.chaos.job import ChaosJob
+from sparse_mpi.tools.chaos.settings import parse
+from sparse_mpi.tools.launch.command import Line, build
 from sparse_mpi.tools.launch.environment import cores
-from sparse_mpi.tools.launch.find import LaunchError
+from sparse_mpi.tools.launch.find import Job, LaunchError, find_library
 from sparse_mpi.tools.launch.start import run as run_job
 from sparse_mpi.tools.values import Parser, Refused
 
@@ -26,6 +29,9 @@ Signals reach the job, its exit status is returned, and no process, temporary fi
   %(prog)s -n 4 example.py --steps 100
   %(prog)s -n 4 -m sparse_mpi bench allreduce
   %(prog)s -n 4 --dry-run example.py        the command line, for a shell
+  %(prog)s -n 4 --elastic --chaos mtti=60,seed=1,kinds=kill,freeze example.py
+
+With --chaos, ranks of this machine are killed or frozen at random: what for, see docs/guides/break-it.md.
 """
 
 
@@ -44,6 +50,14 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--max-oversubscribe", type=values.positive, default=4.0, metavar="R", help=text)
     text = "let the other ranks go on when one is lost, where MPI can; for programs that use sparse_mpi.fault_tolerance"
     parser.add_argument("--elastic", action="store_true", help=text)
+    text = (
+        "kill ranks, or freeze them for a while, at random: mtti=SECONDS from fault to fault, seed=, "
+        "kinds=kill,freeze, lasts=SECONDS, faults=MOST, after=SECONDS or a FILE that the job writes, record=FILE "
+        "(default: none)"
+    )
+    parser.add_argument("--chaos", type=values.chaos, metavar="mtti=60,seed=1", help=text)
+    text = "write metrics to this folder, for `top`; see docs/guides/observe.md"
+    parser.add_argument("--metrics", type=values.new_folder("metrics"), metavar="FOLDER", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the command line for a shell, and do nothing")
     text = "run a module, as python -m does, with the arguments that follow"
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help=text)
@@ -68,7 +82,27 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if sys.stderr.isatty():  # Python and its packages take a while on many ranks
         print(f"starting {job.ranks} ranks of {command[command[0] == '-m']}", file=sys.stderr)
-    return run_job(line, os.environ)
+    if args.metrics is not None:
+        args.metrics.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, **({DIRECTORY: str(args.metrics.absolute())} if args.metrics else {})}
+    if args.chaos is None:
+        return run_job(line, environment)
+    chaos = _chaos(args, line, job)
+    status = run_job(line, environment, chaos.play())
+    chaos.end(status)
+    return status
+
+
+def _chaos(args: argparse.Namespace, line: Line, job: Job) -> ChaosJob:
+    """Return the faults of a job, or raise Refused: they cannot be done here."""
+    settings = parse(args.chaos)
+    if "link" in settings.kinds:
+        raise Refused("--chaos with kinds=link needs emulated hosts: start the program by `bench network --chaos`")
+    if sys.platform != "linux":
+        raise Refused(f"--chaos needs Linux, whose /proc tells the ranks' processes; this is {sys.platform}")
+    if not line.local:
+        raise Refused("--chaos needs ranks that mpiexec starts on this machine, and not srun")
+    return ChaosJob(settings, job.ranks, args.elastic, find_library(os.environ).version)
 
 
 def _command(args: argparse.Namespace) -> list[str]:

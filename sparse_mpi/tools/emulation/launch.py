@@ -152,7 +152,7 @@ def run(
         start_new_session=True,  # so that Ctrl-C reaches it through us, in order
     )
     try:
-        code = _wait(job, seconds, meanwhile)
+        code = wait(job, seconds, meanwhile)
     except subprocess.TimeoutExpired:
         print(f"the command ran past {seconds:g} s and was stopped; --timeout sets another limit", file=sys.stderr)
         return OUT_OF_TIME
@@ -161,8 +161,8 @@ def run(
     return code if code >= 0 else 128 - code
 
 
-def _wait(job: subprocess.Popen[bytes], seconds: float, meanwhile: Iterable[float]) -> int:
-    """Return the exit code. Raise TimeoutExpired past ``seconds``."""
+def wait(job: subprocess.Popen[bytes], seconds: float, meanwhile: Iterable[float]) -> int:
+    """Return the exit code. ``meanwhile`` is iterated, see `run`. Raises TimeoutExpired past ``seconds``."""
     start = time.monotonic()
     for second in meanwhile:
         try:

@@ -10,6 +10,7 @@ Running a job to its end: signals go to it, its exit status comes back, and noth
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import select
@@ -125,14 +126,19 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def children(parent: int) -> list[int]:
-    """Return the processes whose parent is ``parent``."""
-    found = []
+def family() -> dict[int, list[int]]:
+    """Return the processes of this machine by their parent."""
+    found: dict[int, list[int]] = {}
     for folder in PROC.glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):
-            if int((folder / "stat").read_text().rpartition(") ")[2].split()[1]) == parent:
-                found.append(int(folder.name))
+            parent = int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
+            found.setdefault(parent, []).append(int(folder.name))
     return found
+
+
+def children(parent: int) -> list[int]:
+    """Return the processes whose parent is ``parent``."""
+    return family().get(parent, [])
 
 
 def kill_children() -> None:
@@ -198,8 +204,10 @@ LAST = 5.0  # seconds for the last output of a job
 FROM_TERMINAL = 0x80  # SI_KERNEL: a key was pressed, and all processes of the terminal have got the signal
 
 
-def run(line: Line, environment: Mapping[str, str]) -> int:
+def run(line: Line, environment: Mapping[str, str], meanwhile: Iterable[float] = ()) -> int:
     """Run a job and return its exit status, 128 + n where signal n ended its launcher.
+
+    While it runs, ``meanwhile`` is asked for its next item at each of the seconds that it yields.
 
     Its stderr comes without the launcher's banners, see `output.Filter`, and each error of several ranks once.
 
@@ -224,7 +232,7 @@ def run(line: Line, environment: Mapping[str, str]) -> int:
         job = subprocess.Popen(line.words, env=settings, stderr=target, preexec_fn=_before_exec)
         os.close(target)
         try:
-            status, interrupted = _wait(job, line)
+            status, interrupted = _wait(job, line, meanwhile)
         finally:
             with suppress(ProcessLookupError):
                 job.kill()
@@ -266,11 +274,16 @@ def _blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait(job: subprocess.Popen[bytes], line: Line) -> tuple[int, bool]:
+def _wait(job: subprocess.Popen[bytes], line: Line, meanwhile: Iterable[float]) -> tuple[int, bool]:
     """Pass signals on until the launcher ends; return its status, and True if it was interrupted."""
     taken: dict[int, float] = {}
+    began, coming = time.monotonic(), iter(meanwhile)
+    due = next(coming, math.inf)
     while (status := job.poll()) is None:
-        found = signal.sigtimedwait(PASSED | {signal.SIGCHLD}, 0.5)
+        if (left := began + due - time.monotonic()) <= 0:
+            due = next(coming, math.inf)
+            continue
+        found = signal.sigtimedwait(PASSED | {signal.SIGCHLD}, min(0.5, left))
         if found is None or found.si_signo == signal.SIGCHLD:
             continue
         before, taken[found.si_signo] = taken.get(found.si_signo), time.monotonic()
