@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
+import sys
 from argparse import ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,7 @@ from sparse_mpi import kernels
 from sparse_mpi.comm.world import World
 from sparse_mpi.tools.values import Value
 
+from .launch import ROOT
 from .prefork import copied
 from .schedules import Schedules
 from .tiers import COMPARED, CORE, TIERS, TRANSPORT, Tiers, parameters
@@ -158,3 +161,13 @@ def files_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
             return Path(text)
 
     monkeypatch.setattr(Value, "__call__", read)
+
+
+@pytest.fixture(scope="session")
+def survival():
+    """Skip where ranks of real jobs do not survive each other, because MPI has no such thing."""
+    command = (sys.executable, "-m", "sparse_mpi", "run", "--elastic", "--dry-run", "-n", "2", __file__)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        assert "--elastic needs an MPI whose ranks survive" in done.stderr
+        pytest.skip(done.stderr.strip())

@@ -33,7 +33,7 @@ from sparse_mpi.comm.runtime import PATIENCE, first_to_say, told_rank
 from sparse_mpi.network import networks
 from sparse_mpi.reduction.arguments import spelled
 from sparse_mpi.tools.analysis.gradients import KINDS
-from sparse_mpi.tools.chaos import settings as chaos_settings
+from sparse_mpi.tools.chaos import drawing
 from sparse_mpi.tools.emulation import schedule
 
 STATUS = 2  # of a process whose command line is wrong
@@ -281,4 +281,4 @@ latency = checked(schedule.delay, "50us", "latency")
 turns = checked(lambda given: [schedule.link(each) for each in given.split(",")], "1gbit,50mbit", "rate")
 rate = checked(schedule.parse, "100mbit", "rate")
 any_rate = checked(schedule.bits, "400gbit", "rate")
-chaos = checked(chaos_settings.parse, "mtti=60,seed=1", "chaos")
+chaos = checked(drawing.parse, "mtti=60,seed=1", "chaos")

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from sparse_mpi.tools.bench import records
+from sparse_mpi.tools.chaos.drawing import Settings, draw
 from sparse_mpi.tools.chaos.faults import Chaos, Fault, has_mpi, ranks_below, shown
-from sparse_mpi.tools.chaos.settings import Settings, draw
 from sparse_mpi.tools.emulation.links import Links
 from sparse_mpi.tools.launch.start import adopt_orphans
 

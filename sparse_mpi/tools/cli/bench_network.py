@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from sparse_mpi.tools import values
+from sparse_mpi.tools.chaos.drawing import parse
 from sparse_mpi.tools.chaos.job import ChaosJob
-from sparse_mpi.tools.chaos.settings import parse
 from sparse_mpi.tools.cli.benchmark import Benchmark, Output
 from sparse_mpi.tools.cli.formats import TABLE
 from sparse_mpi.tools.cli.options import Option, option

@@ -12,8 +12,8 @@ from pathlib import Path
 from sparse_mpi.comm.elastic.ulfm import REMEDY
 from sparse_mpi.reduction.metrics import DIRECTORY
 from sparse_mpi.tools import values
+from sparse_mpi.tools.chaos.drawing import parse
 from sparse_mpi.tools.chaos.job import ChaosJob
-from sparse_mpi.tools.chaos.settings import parse
 from sparse_mpi.tools.launch.command import Line, build
 from sparse_mpi.tools.launch.environment import cores
 from sparse_mpi.tools.launch.find import Job, LaunchError, find_library

@@ -1,0 +1,271 @@
+"""Faults on purpose: what is asked for, what is drawn, whom it hits, and what is said of real jobs that suffer it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from sparse_mpi.comm.runtime import LAUNCHERS
+from sparse_mpi.tools.chaos import faults as faults_module
+from sparse_mpi.tools.chaos.drawing import Settings, draw, parse
+from sparse_mpi.tools.chaos.faults import Chaos, Fault, ranks_below
+from sparse_mpi.tools.chaos.job import outcome
+
+from ..launch import ALLOWED, ROOT, launch, needs_mpi
+
+
+def test_both_spellings_of_kinds_are_one():
+    wanted = Settings(mtti=60, seed=1, kinds=("kill", "freeze", "link"))
+    assert parse("mtti=60,seed=1,kinds=kill,freeze,link") == parse("kinds=kill+freeze+link,mtti=60,seed=1") == wanted
+    assert parse("after=2.5").after == 2.5 and parse("after=run/first.npz").after == Path("run/first.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("word", "got 'word'"),
+        ("mtti=0", "a number of seconds > 0 as mtti, got '0'"),
+        ("mtti=1,mtti=2", "got 'mtti=2'; it is there twice"),
+        ("kinds=kill,frieze", "some of kill, freeze, link as kinds, got 'kill+frieze'"),
+        ("kinds=kill,seed=1,freeze", "got 'freeze'"),
+        ("sed=1", "got 'sed=1'; did you mean seed?"),
+        ("faults=0", "an integer >= 1 as faults, got '0'"),
+        ("record=no/such/folder/file", "a folder that is there as record"),
+        ("after=", "as after, got ''"),
+    ],
+)
+def test_what_is_wrong_is_named(text, said):
+    with pytest.raises(ValueError, match="chaos must") as refused:
+        parse(text)
+    assert said in str(refused.value)
+
+
+def test_a_seed_draws_the_same_faults_and_kinds_leave_instants_and_ranks():
+    drawn = list(islice(draw(Settings(mtti=5, seed=3), 4), 2000))
+    assert drawn == list(islice(draw(Settings(mtti=5, seed=3), 4), 2000))
+    assert drawn != list(islice(draw(Settings(mtti=5, seed=4), 4), 2000))
+    others = list(islice(draw(Settings(mtti=5, seed=3, kinds=("freeze", "link")), 4), 2000))
+    assert [fault[:2] for fault in others] == [fault[:2] for fault in drawn]
+    assert {fault.kind for fault in others} == {"freeze", "link"} and {fault.rank for fault in drawn} == {0, 1, 2, 3}
+    gaps = [b.seconds - a.seconds for a, b in zip(drawn, drawn[1:], strict=False)]
+    # Exponential: its mean is its deviation; 2,000 of them are within 10 % (4.5 standard errors), and the seed is fixed
+    assert statistics.mean(gaps) == pytest.approx(5, rel=0.1) == statistics.stdev(gaps)
+    assert all(0 <= fault.lasts <= 4 for fault in others) and len(list(draw(Settings(faults=3), 4))) == 3
+
+
+@pytest.fixture
+def children():
+    """Start processes that are killed at the end, with these variables."""
+    started = []
+
+    def start(*command, **variables):
+        kept = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+        job = subprocess.Popen(command, env=kept | variables, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        started.append(job)
+        return job
+
+    yield start
+    for job in started:
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        job.stdout.close()
+
+
+def test_ranks_are_found_below_a_launcher_and_nowhere_else(children):
+    """What a rank has started has its variables, too, and is no rank."""
+    rank = "OMPI_COMM_WORLD_RANK={0} sh -c 'sleep 60 & echo {0} $$; wait'"
+    launcher = children("sh", "-c", f"{rank.format(0)} & {rank.format(1)} & wait")
+    other = children("sh", "-c", f"{rank.format(0)} & wait")
+    told = dict(tuple(map(int, launcher.stdout.readline().split())) for _ in range(2))
+    other.stdout.readline()
+    assert ranks_below(launcher.pid) == told and set(told) == {0, 1}
+    os.kill(told[1], signal.SIGKILL)
+    wait_for(lambda: set(ranks_below(launcher.pid)) == {0})
+
+
+def wait_for(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def state(process):
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0]
+
+
+def play(chaos):
+    start = time.monotonic()
+    for second in chaos.play():
+        time.sleep(max(0.0, start + second - time.monotonic()))
+
+
+def test_faults_hit_the_rank_that_is_meant_and_spare_the_last(children):
+    ranks = [children("sleep", "60") for _ in range(3)]
+    said = []
+
+    def tell(text):
+        said.append(text)
+        if text.startswith("killed"):
+            ranks[int(text.split()[2])].wait()
+
+    wanted = [Fault(0, 1, "kill"), Fault(0.2, 1, "freeze", 1), Fault(0.2, 2, "freeze", math.inf)]
+    wanted += [Fault(0.2, 2, "freeze", 9), Fault(0.2, 0, "kill"), Fault(0.4, 2, "kill")]
+
+    def find():
+        return {number: rank.pid for number, rank in enumerate(ranks) if rank.poll() is None}
+
+    chaos = Chaos(wanted, find, lambda: True, tell=tell)
+    play(chaos)
+    refused = [fault["refused"] for fault in chaos.done]
+    assert refused == [None, "it had ended", None, "it was so already", None, "it was the last one"]
+    assert [rank.poll() for rank in ranks] == [-signal.SIGKILL, -signal.SIGKILL, None] and chaos.lost == {0, 1}
+    wait_for(lambda: state(ranks[2]) == "T")
+    assert said[0] == "killed rank 1 after 0.0 s" and len(said) == 6
+    assert outcome(chaos, 3, True, 0, 9).endswith(
+        "the job went on with 1 of 3 ranks and ended with status 0 after 9.0 s"
+    )
+
+
+def test_a_frozen_rank_goes_on_or_is_counted_as_lost(children):
+    ranks = [children("sleep", "60") for _ in range(2)]
+    said = []
+
+    def tell(text):
+        said.append(text)
+        if text.startswith("froze rank 1"):  # as other ranks do when their patience is over
+            ranks[1].kill()
+            ranks[1].wait()
+        if text.startswith("froze rank 0"):
+            wait_for(lambda: state(ranks[0]) == "T")
+
+    def find():
+        return {number: rank.pid for number, rank in enumerate(ranks) if rank.poll() is None}
+
+    chaos = Chaos([Fault(0, 0, "freeze", 0.1), Fault(0, 1, "freeze", 0.2)], find, lambda: True, tell=tell)
+    play(chaos)
+    wait_for(lambda: state(ranks[0]) == "S")
+    assert said[2:] == ["rank 0 goes on", "rank 1 was ended while it was frozen"] and chaos.lost == {1}
+
+
+def test_nothing_happens_before_the_job_is_ready(monkeypatch):
+    looks = iter([False, False, True])
+    monkeypatch.setattr(faults_module, "POLL", 0.0)
+    chaos = Chaos([], dict, lambda: next(looks))
+    assert chaos.ready_after is None and len(list(chaos.play())) == 2 and chaos.ready_after is not None
+
+
+# A user's script: it stops with the step in which a rank is missing, or a fault is on record and some steps are over
+SCRIPT = """
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.fault_tolerance import ElasticAllreduce
+
+elastic, record = sys.argv[1] == "elastic", Path(sys.argv[2])
+reducer = ElasticAllreduce(1000, k=10) if elastic else SparseAllreduce(1000, k=10)
+gradient, until = np.ones(1000, np.float32), time.monotonic() + 60
+for step in range(100_000):
+    done = '"refused": null' in record.read_text()
+    gradient[0] = 1e6 if done and step % 20 == 0 or time.monotonic() > until else 0
+    total = reducer.step(gradient).to_dense()
+    if step == 3:
+        Path(sys.argv[3]).touch()
+    if total[0] > 1e5 or elastic and reducer.ranks < 4:
+        break
+    time.sleep(0.01)
+sys.stdout.write(f"rank done of {reducer.comm.size}\\n")  # in one piece
+"""
+
+
+def disturbed(folder, options, *how, elastic=True, **variables):
+    """Run the script on 4 ranks with these faults; return what came of it, and the record."""
+    (folder / "script.py").write_text(SCRIPT)
+    record, ready = folder / "record.json", folder / "ready"
+    chaos = f"{options},after={ready},record={record}"
+    script = [str(folder / "script.py"), "elastic" if elastic else "plain", str(record), str(ready)]
+    more = ["--elastic"] if elastic else []
+    done = launch(None, "-m", "sparse_mpi", *how, *more, "--chaos", chaos, *script, seconds=100, **variables)
+    return done, json.loads(record.read_text())
+
+
+RUN = ("run", "-n", "4")
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_script_survives_a_kill_and_the_record_says_so(tmp_path, survival):
+    options = Settings(mtti=0.2, seed=1, faults=1)
+    (planned,) = draw(options, 4)
+    done, record = disturbed(tmp_path, "mtti=0.2,seed=1,faults=1", *RUN)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["rank done of 3"] * 3), done.stderr
+    assert record["cases"] == [planned._asdict() | {"refused": None}] and record["lost"] == [planned.rank]
+    assert (record["status"], record["ranks"], record["elastic"], record["settings"]["seed"]) == (0, 4, True, 1)
+    assert "--chaos" in record["command"] and record["versions"]["mpi"] and record["versions"]["python"]
+    assert f"chaos: killed rank {planned.rank} after {planned.seconds:.1f} s" in done.stderr
+    assert "the job went on with 3 of 4 ranks and ended with status 0" in record["outcome"] in done.stderr
+    assert f"rank {planned.rank} lost before step" in done.stderr
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_script_that_is_not_elastic_dies_and_it_is_said_why(tmp_path):
+    done, record = disturbed(tmp_path, "mtti=0.2,seed=1,faults=1", *RUN, elastic=False)
+    assert done.returncode == record["status"] == 137 and done.stdout == "", done.stderr
+    assert "ended with status 137 after" in record["outcome"] in done.stderr
+    assert "as one without --elastic does that loses a rank" in record["outcome"] and len(record["lost"]) == 1
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_script_waits_for_a_frozen_rank_and_loses_nobody(tmp_path, survival):
+    done, record = disturbed(tmp_path, "mtti=0.2,seed=2,faults=2,kinds=freeze,lasts=0.5", *RUN)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["rank done of 4"] * 4), done.stderr
+    assert record["cases"][0]["refused"] is None and record["lost"] == []
+    assert "the job went on with all 4 ranks and ended with status 0" in record["outcome"]
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_script_waits_for_a_link_of_emulated_hosts(tmp_path, possible):
+    network = ("bench", "network", "--ranks", "4", "--timeout", "90")
+    options = "mtti=0.2,seed=2,faults=1,kinds=link,lasts=0.5"
+    done, record = disturbed(tmp_path, options, *network, elastic=False)
+    assert (done.returncode, done.stdout.count("rank done of 4")) == (0, 4), done.stderr
+    assert [case["kind"] for case in record["cases"]] == ["link"] and "took the link of rank" in done.stderr
+    assert "the job went on with all 4 ranks" in record["outcome"]
+
+
+def test_a_job_that_ends_before_a_fault_says_so(capsys):
+    chaos = Chaos([], dict, lambda: True)
+    assert outcome(chaos, 4, True, 0, 2) == "no fault came before the job ended with status 0 after 2.0 s"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run -n 2 --chaos kinds=link README.md", "--chaos with kinds=link needs emulated hosts"),
+        ("bench network --rate 1gbit,50mbit --every 1s --chaos kinds=link", "leave --every and --trace out"),
+    ],
+)
+def test_faults_that_cannot_be_are_refused(words, said):
+    done = subprocess.run(
+        [sys.executable, "-m", "sparse_mpi", *words.split()],
+        cwd=ROOT, env=ALLOWED | os.environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and said in done.stderr, done.stderr
