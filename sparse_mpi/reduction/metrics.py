@@ -44,12 +44,15 @@ class Series:
 
     def __init__(self) -> None:
         self.steps, self.elements = 0, 0
+        self.began, self.wall = math.nan, 0.0  # when the first step had ended, and seconds since, at the last one
         self.norm, self.measured = math.nan, -math.inf  # of the residual, and when
         self.sums: StepReport | None = None
         self.last: StepReport | None = None
 
-    def add(self, report: StepReport, elements: int) -> None:
-        """Add the report of a step of a gradient of so many ``elements``."""
+    def add(self, report: StepReport, elements: int, now: float) -> None:
+        """Add the report of a step, which ends ``now``, of a gradient of so many ``elements``."""
+        self.began = self.began if self.steps else now
+        self.wall = now - self.began
         self.steps, self.elements, self.last = self.steps + 1, elements, report
         self.sums = combined([self.sums, report])
 
@@ -82,6 +85,12 @@ METRICS = (
         lambda sums, last, of: sums.exchange_seconds,
     ),
     Metric("merge_seconds_total", "counter", "All other seconds.", lambda sums, last, of: sums.merge_seconds),
+    Metric(
+        "wall_seconds_total",
+        "counter",
+        "Seconds from the end of the first reduction to that of the last.",
+        lambda sums, last, of: of.wall,
+    ),
     Metric("selected_entries_total", "counter", "Entries selected.", lambda sums, last, of: sums.selected),
     Metric("result_entries_total", "counter", "Entries of the results.", lambda sums, last, of: sums.total),
     Metric("elements", "gauge", "Elements of the gradient.", lambda sums, last, of: of.elements),
@@ -131,7 +140,7 @@ class RankFiles:
         reducer = str(number) if number < MOST_REDUCERS else OTHER
         with self._lock:
             now, series = monotonic(), self._series.setdefault(reducer, Series())
-            series.add(report, engine.layout.size)
+            series.add(report, engine.layout.size, now)
             if now - series.measured >= SECONDS:
                 residual = engine.feedback.residual
                 series.measured, series.norm = now, float(namespace(residual).linalg.norm(residual))

@@ -88,10 +88,11 @@ OUTSIDE = {
     "scipy": {"tools.cli.bench_sparse": INSIDE, "tools.analysis.interval": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE},
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
+    "rich": {"tools.cli.top": INSIDE},
     "tqdm": {"tools.bench.progress": INSIDE, "tools.cli.*": INSIDE},
 }
 # None of them comes with `import sparse_mpi`
-HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm", "transformers", "lightning")
+HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm", "rich", "transformers", "lightning")
 
 
 class Import(NamedTuple):

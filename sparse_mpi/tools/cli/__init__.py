@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sparse_mpi.tools.bench.records import program, versions
-from sparse_mpi.tools.cli import doctor, draw, gpu_check, plan, run, tables
+from sparse_mpi.tools.cli import doctor, draw, gpu_check, plan, run, tables, top
 from sparse_mpi.tools.cli.bench_allreduce import AGREE, ALLREDUCE, ELASTIC
 from sparse_mpi.tools.cli.bench_energy import ENERGY
 from sparse_mpi.tools.cli.bench_interleaved import COMPARE, INTERLEAVED
@@ -80,6 +80,6 @@ def parser() -> Parser:
     questions = predict.add_subparsers(title="questions", metavar="WHAT")
     for prediction in (*PREDICTIONS, *QUESTIONS, PUBLISHED):
         prediction.add_parser(questions)
-    for command in (TRACE, plan, draw, doctor, gpu_check):
+    for command in (top, TRACE, plan, draw, doctor, gpu_check):
         command.add_parser(commands)
     return made

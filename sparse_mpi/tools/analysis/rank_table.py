@@ -1,0 +1,141 @@
+"""Ranks of a running job, beside each other, by the metrics that they write: how fast, and who waits for whom.
+
+The files are those of `sparse_mpi.reduction.metrics`. A rate is that between the last two times that a rank has
+written, or since its first step where it has written once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from sparse_mpi.reduction.metrics import OTHER, SECONDS
+
+LINE = re.compile(r'sparse_mpi_(\w+)\{job="((?:[^"\\]|\\.)*)",rank="(\d+)",reducer="(\w+)"\} (\S+)')
+WAITS = 0.1  # of a step: where other ranks wait longer, the one that they wait for is slow
+STALE, STEPS = 3 * SECONDS, 3  # without news for so many seconds, and steps
+
+
+class Written(NamedTuple):
+    """What a rank has written: the sums over its reducers, and steps and seconds of the one with most steps."""
+
+    job: str
+    rank: int
+    when: float  # seconds since 1970
+    steps: float
+    wall: float  # seconds from the end of the first step to that of the last
+    sums: dict[str, float]  # by metric
+    density: float  # of the last step, over all elements
+    residual: float  # L2 norm
+
+
+class Row(NamedTuple):
+    """What is shown of a rank; seconds and counts are those of a step."""
+
+    rank: int
+    state: str  # "", "slow" or "stale"
+    step: int
+    per_second: float | None  # steps; None after the first
+    sent_total: float  # bytes
+    waits: float | None  # seconds in exchange beyond those of the rank that is in it the shortest
+    density: float
+    residual: float
+    sent: float
+    received: float
+    messages: float
+    select: float
+    exchange: float
+    merge: float
+    age: float  # seconds since it has written
+
+
+def read(file: Path) -> Written | None:
+    """Return what a rank has written; None if it has not done a step, or its file went away."""
+    try:
+        text, when = file.read_text(encoding="utf-8", errors="replace"), file.stat().st_mtime
+    except OSError:
+        return None
+    series: dict[str, dict[str, float]] = {}
+    found = LINE.findall(text)
+    for name, _, _, reducer, value in found:
+        series.setdefault(reducer, {})[name] = float(value)
+    own = [metrics for reducer, metrics in series.items() if reducer != OTHER and "wall_seconds_total" in metrics]
+    if not own:
+        return None
+    most = max(own, key=lambda metrics: metrics["steps_total"])
+    sums = {name: sum(metrics[name] for metrics in series.values()) for name in most}
+    density = sum(metrics["density_ratio"] * metrics["elements"] for metrics in series.values()) / sums["elements"]
+    norm = math.sqrt(sum(metrics["residual_norm"] ** 2 for metrics in own))
+    job, rank = re.sub(r"\\(.)", r"\1", found[0][1]), int(found[0][2])
+    return Written(job, rank, when, most["steps_total"], most["wall_seconds_total"], sums, density, norm)
+
+
+class Ranks:
+    """The ranks of a job, as their files in a ``folder`` have them: those of ``job``, or of the one that wrote last.
+
+    Attributes:
+        job: its name; None before there is one.
+    """
+
+    def __init__(self, folder: Path, job: str | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._folder, self._wanted, self.job, self._clock = folder, job, job, clock
+        self._seen: dict[Path, float] = {}  # when each file was written
+        self._last: dict[Path, Written] = {}
+        self._before: dict[Path, Written] = {}
+
+    def rows(self) -> list[Row]:
+        """Look at the files, and return what is to be shown of each rank, by rank."""
+        for file in self._folder.glob("sparse_mpi-*.prom"):
+            self._look(file)
+        if self._wanted is None and self._last:
+            self.job = max(self._last.values(), key=lambda written: written.when).job
+        found = [file for file, written in self._last.items() if written.job == self.job]
+        found.sort(key=lambda file: self._last[file].rank)
+        return marked([self._row(self._last[file], self._before.get(file)) for file in found])
+
+    def _look(self, file: Path) -> None:
+        with suppress(OSError):
+            if (when := file.stat().st_mtime) == self._seen.get(file):
+                return
+            self._seen[file] = when
+            if (written := read(file)) is not None:
+                if file in self._last:
+                    self._before[file] = self._last[file]
+                self._last[file] = written
+
+    def _row(self, last: Written, before: Written | None) -> Row:
+        """Return what is shown of a rank, that neither waits nor is slow yet."""
+        if before is None or not before.steps < last.steps:  # the first of all, or of a job that has begun anew
+            steps, ended, seconds, former = last.steps, last.steps - 1, last.wall, dict.fromkeys(last.sums, 0.0)
+        else:
+            steps = ended = last.steps - before.steps
+            seconds, former = last.wall - before.wall, before.sums
+        step = {name: (last.sums[name] - former.get(name, 0.0)) / steps for name in last.sums}
+        age = max(0.0, self._clock() - last.when)
+        per_second = ended / seconds if seconds > 0 else None
+        patience = max(STALE, STEPS / per_second if per_second else 0.0)
+        return Row(
+            last.rank, "stale" if age > patience else "", int(last.steps), per_second,
+            last.sums["sent_bytes_total"] + last.sums["control_bytes_total"], None, last.density, last.residual,
+            step["sent_bytes_total"] + step["control_bytes_total"], step["received_bytes_total"],
+            step["messages_total"], step["select_seconds_total"], step["exchange_seconds_total"],
+            step["merge_seconds_total"], age,
+        )  # fmt: skip
+
+
+def marked(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with how long each rank waits, and the one for which the others do."""
+    lively = {row: rate for row in rows if (rate := row.per_second) and row.age < SECONDS + STEPS / rate}
+    if len(lively) < 2:
+        return list(rows)
+    first = min(lively, key=lambda row: row.exchange)
+    waits = {row.rank: row.exchange - first.exchange for row in lively}
+    shares = [waits[row.rank] * per_second for row, per_second in lively.items() if row is not first]
+    slow = first.rank if statistics.median(shares) > WAITS else None
+    return [row._replace(waits=waits.get(row.rank), state="slow" if row.rank == slow else row.state) for row in rows]

@@ -1,0 +1,267 @@
+"""The view of a running job: numbers that are the reducers' own, who is marked, and that it fits any terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import numpy as np
+import pytest
+
+from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.reduction import metrics
+from sparse_mpi.tools.analysis.rank_table import STALE, Ranks, Row, marked
+from sparse_mpi.tools.cli import main, top
+from sparse_mpi.tools.cli.top import COLUMNS, view
+
+from ..launch import ROOT, needs_mpi
+from ..launch import start as start_job
+from ..prefork import copied
+
+N, STEPS = 2000, 4
+ROW = Row(0, "", 7, 10.0, 1e6, None, 0.01, 2.0, 100.0, 100.0, 3.0, 0.001, 0.01, 0.001, 1.0)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where a job of 3 ranks has written its metrics after each step."""
+    for name in (*metrics.JOBS, *metrics.RANKS, "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(metrics.DIRECTORY, str(tmp_path))
+    monkeypatch.setenv(metrics.JOB, 'night "7"')
+    monkeypatch.setattr(metrics, "SECONDS", 0.0)
+    return tmp_path
+
+
+def steps_of(comm):
+    """Reduce by two reducers, the second one half as often; return what they report and owe."""
+    reducers = [SparseAllreduce(N, k=20, comm=comm), SparseAllreduce(3 * N, k=90, comm=comm, algorithm="elect")]
+    reports = []
+    for step in range(STEPS):
+        for number, reducer in enumerate(reducers[: 1 + step % 2]):
+            drawn = np.random.default_rng([step, comm.rank, number]).standard_normal(len(reducer.residual))
+            reducer.step(drawn.astype(np.float32))
+            reports.append(reducer.report)
+    norms = [float(np.linalg.norm(reducer.residual)) for reducer in reducers]
+    return reports, sum(reducer.report.selected for reducer in reducers), norms
+
+
+def test_a_row_has_what_the_reducers_of_its_rank_reported(folder):
+    done = World(3).run(steps_of)
+    ranks = Ranks(folder)
+    rows = ranks.rows()
+    assert ranks.job == 'night "7"' and [row.rank for row in rows] == [0, 1, 2]
+    for row, (reports, selected, norms) in zip(rows, done, strict=True):
+        sent = sum(report.traffic.sent + report.traffic.control for report in reports)
+        assert (row.step, row.sent_total, row.sent) == (STEPS, sent, sent / STEPS)
+        assert row.messages == sum(report.traffic.messages for report in reports) / STEPS
+        assert row.exchange == pytest.approx(sum(report.exchange_seconds for report in reports) / STEPS)
+        assert row.density == pytest.approx(selected / (4 * N))
+        assert row.residual == pytest.approx(np.linalg.norm(norms), rel=1e-5)
+        assert 0 < row.per_second and row.age < 60
+    fastest = min(row.exchange for row in rows)
+    assert [row.waits for row in rows] == pytest.approx([row.exchange - fastest for row in rows])
+
+
+def prometheus(steps, wall, exchange, sent):
+    """What a rank writes, as far as it matters here."""
+    given = {"steps_total": steps, "wall_seconds_total": wall, "exchange_seconds_total": exchange}
+    given |= {"sent_bytes_total": sent, "control_bytes_total": 0, "elements": 10, "density_ratio": 0.1}
+    others = ("received_bytes_total", "messages_total", "select_seconds_total", "merge_seconds_total", "residual_norm")
+    lines = [f'sparse_mpi_{name}{{job="j",rank="0",reducer="0"}} {value}' for name, value in given.items()]
+    return "\n".join([*lines, *(f'sparse_mpi_{name}{{job="j",rank="0",reducer="0"}} 0.0' for name in others), ""])
+
+
+def test_rates_are_those_between_the_last_two_times_that_a_rank_has_written(tmp_path):
+    file, ranks = tmp_path / "sparse_mpi-j-0.prom", Ranks(tmp_path, clock=lambda: 2000.0)
+
+    def row(when, *numbers):
+        file.write_text(prometheus(*numbers))
+        os.utime(file, (when, when))
+        return ranks.rows()[0]
+
+    first = row(1000, 1, 0.0, 5.0, 300)
+    assert (first.per_second, first.exchange, first.sent, first.age, first.state) == (None, 5, 300, 1000, "stale")
+    second = row(1990, 11, 20.0, 10.0, 1300)  # ten steps in twenty seconds
+    assert (second.per_second, second.exchange, second.sent, second.sent_total) == (0.5, 0.5, 100, 1300)
+    assert (second.state, ranks.rows()[0]) == ("", second)  # nothing new changes nothing
+    again = row(1995, 3, 4.0, 3.0, 600)  # the job has begun anew
+    assert (again.step, again.per_second, again.exchange) == (3, 0.5, 1)
+    slow = row(1995 - STALE, 4, 104.0, 4.0, 700)  # a step takes longer than that
+    assert slow.state == "" and slow.per_second == 0.01
+
+
+def test_the_rank_that_all_wait_for_is_marked():
+    rows = [ROW._replace(rank=rank, exchange=0.01 + 0.05 * (rank != 2)) for rank in range(4)]
+    assert [row.state for row in marked(rows)] == ["", "", "slow", ""]
+    assert [row.waits for row in marked(rows)] == pytest.approx([0.05, 0.05, 0, 0.05])
+    even = [ROW._replace(rank=rank, exchange=0.01 + 0.0001 * rank) for rank in range(4)]
+    assert {row.state for row in marked(even)} == {""}
+    gone = [row._replace(state="stale", age=99.0, exchange=0.0) if row.rank == 0 else row for row in rows]
+    assert [row.state for row in marked(gone)] == ["stale", "", "slow", ""]  # a rank without news is not waited for
+    late = [row._replace(age=9.0, exchange=0.0) if row.rank == 0 else row for row in rows]
+    assert [row.state for row in marked(late)] == ["", "", "slow", ""]  # nor is one whose numbers are of another time
+    assert marked(gone)[0].waits is marked(late)[0].waits is None and marked([ROW]) == [ROW]
+
+
+class Given:
+    job = "a job"
+
+    def __init__(self, rows):
+        self.rows = lambda: rows
+
+
+def test_lines_fit_any_terminal_and_marked_ranks_are_always_shown(tmp_path):
+    many = [ROW._replace(rank=rank, state={77: "slow", 90: "stale"}.get(rank, "")) for rank in range(100)]
+    for width in range(10, 240):
+        lines = view(Given(many), tmp_path, width, 24)
+        assert max(len(line.text) for line in lines) <= width and len(lines) <= 23
+        assert [line.style for line in lines].count(top.STYLES["slow"]) == 1
+    shown = [line.text for line in view(Given(many), tmp_path, 80, 24)]
+    assert shown[0] == "a job: 100 ranks, 1 without news, step 7, all wait for rank 77"
+    assert shown[-1] == "and 82 more ranks, none of them slow or stale"
+    narrow, wide = (view(Given(many), tmp_path, width)[2].text.split() for width in (80, 200))
+    assert {"rank", "step", "steps/s", "sent", "waits", "density", "residual"} <= set(narrow) < set(wide)
+    assert len(view(Given(many), tmp_path)) == 103 and all(column.title in " ".join(wide) for column in COLUMNS)
+
+
+def test_a_view_that_is_printed_once(folder, capsys, monkeypatch):
+    assert main(["top", str(folder), "--once"]) == 1 and "no metrics in" in capsys.readouterr().out
+    World(2).run(steps_of)
+    monkeypatch.setenv(metrics.JOB, "other")
+    World(2).run(steps_of)
+    for file in folder.glob("*other*.prom"):
+        os.utime(file, (time.time() + 5,) * 2)
+    for words, job in ((["--once"], "other"), ([], "other"), (["--job", 'night "7"'], 'night "7"')):
+        assert main(["top", *words]) == 0  # stdout is no terminal here, and the variable names the folder
+        said = capsys.readouterr().out.splitlines()
+        assert said[0].startswith(f"{job}: 2 ranks, step {STEPS}") and len(said) == 5
+    monkeypatch.delenv(metrics.DIRECTORY)
+    with pytest.raises(SystemExit) as ended:
+        main(["top"])
+    assert ended.value.code == 2 and "which job?" in capsys.readouterr().err
+
+
+def test_a_figure_loads_nothing_from_elsewhere(folder, tmp_path):
+    pytest.importorskip("rich")
+    World(2).run(steps_of)
+    assert main(["top", str(folder), "--plot", str(tmp_path / "top.svg"), "--every", "0.1"]) == 0
+    light, dark = ((tmp_path / name).read_text() for name in ("top.svg", "top-dark.svg"))
+    assert light != dark
+    for drawn in (light, dark):
+        assert "steps/s" in drawn and set(re.findall(r"https?://[^\"'\s)]+", drawn)) <= {"http://www.w3.org/2000/svg"}
+        assert len(drawn) < 30_000
+
+
+def test_without_rich_it_is_said_what_to_install(folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with pytest.raises(top.Refused, match=r"pip install 'sparse_mpi\[top\]', or take --once"):
+        top.watch(lambda width, height: [], 1.0)
+
+
+PROGRAM = """
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from sparse_mpi import SparseAllreduce
+
+reducer, gradient, until = SparseAllreduce(1000, k=10), np.ones(1000, np.float32), time.monotonic() + 120
+total = np.zeros(1000)
+while total[0] < 1e5:
+    gradient[0] = 1e6 if Path(sys.argv[1]).exists() or time.monotonic() > until else 0
+    time.sleep(0.05)
+    total = reducer.step(gradient).to_dense()
+"""
+
+
+class Terminal:
+    """`top` in a terminal of so many columns."""
+
+    def __init__(self, folder, columns):
+        self.screen, shown = pty.openpty()
+        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.settings, self.columns = termios.tcgetattr(shown), columns
+        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "sparse_mpi", "top", str(folder), "--every", "0.5"],
+            cwd=ROOT, env=kept | {"TERM": "xterm-256color"}, stdin=shown, stdout=shown, stderr=shown,
+            start_new_session=True,
+        )  # fmt: skip
+        self.shown, self.text = shown, ""
+
+    def read(self, seconds=0.2):
+        while select.select([self.screen], [], [], seconds)[0]:
+            self.text += os.read(self.screen, 1 << 16).decode()
+
+    def frames(self):
+        """What was on the screen, time after time, as lines."""
+        plain = (re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame) for frame in self.text.split("\x1b[H"))
+        return [[line.rstrip("\r") for line in frame.split("\n")] for frame in plain]
+
+    def steps(self):
+        """The step of each rank in each frame that has all of them."""
+        rows = [[re.match(r" {4}(\d) (?:slow|stale)? +(\d+) ", line) for line in frame] for frame in self.frames()]
+        found = [{int(row[1]): int(row[2]) for row in frame if row} for frame in rows]
+        return [steps for steps in found if set(steps) == {0, 1, 2, 3}]
+
+    def until(self, condition, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline and self.process.poll() is None, self.text[-3000:]
+            self.read()
+
+    def close(self, end):
+        """End it by a key or a signal, and return its status; the terminal is as it was before."""
+        if isinstance(end, str):
+            os.write(self.screen, end.encode())
+        else:
+            self.process.send_signal(end)
+        status = self.process.wait(30)
+        self.read()
+        assert termios.tcgetattr(self.shown) == self.settings and self.text.endswith("\x1b[?1049l"), self.text[-99:]
+        os.close(self.screen)
+        os.close(self.shown)
+        return status
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_running_job_is_shown_live_at_80_and_200_columns(tmp_path):
+    pytest.importorskip("rich")
+    folder, stop, program = tmp_path / "metrics", tmp_path / "stop", tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    folder.mkdir()
+    job = start_job(
+        None, "-m", "sparse_mpi", "run", "-n", "4", "--metrics", str(folder), *copied(str(program), str(stop))
+    )
+    try:
+        narrow = Terminal(folder, 80)
+        narrow.until(lambda: len({tuple(steps.values()) for steps in narrow.steps()}) >= 2)
+        seen = narrow.steps()
+        assert all(seen[-1][rank] > seen[0][rank] for rank in range(4))
+        assert narrow.close("q") == 0
+        wide = Terminal(folder, 200)
+        wide.until(lambda: any(steps[rank] > seen[-1][rank] for rank in range(4) for steps in wide.steps()))
+        assert wide.close(signal.SIGINT) == 0
+        for terminal in (narrow, wide):
+            assert all(len(line) <= terminal.columns for frame in terminal.frames() for line in frame)
+        heads = [next(line for line in shown.frames()[-1] if line.startswith(" rank")) for shown in (narrow, wide)]
+        assert "residual" in heads[0] and "exchange ms" not in heads[0] and "written" in heads[1]
+        stop.touch()
+        out, error = job.communicate(timeout=60)
+        assert job.returncode == 0, out + error
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
