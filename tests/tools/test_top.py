@@ -164,7 +164,7 @@ def test_a_figure_loads_nothing_from_elsewhere(folder, tmp_path):
 
 def test_without_rich_it_is_said_what_to_install(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    with pytest.raises(top.Refused, match=r"pip install 'sparse_mpi\[top\]', or take --once"):
+    with pytest.raises(top.Refused, match=r"pip install rich, or take --once"):
         top.watch(lambda width, height: [], 1.0)
 
 

@@ -139,7 +139,7 @@ def watch(lines: Callable[[int, int], Sequence[Line]], every: float) -> None:
         from rich.console import Console
         from rich.live import Live
     except ImportError:
-        raise Refused("a live view needs rich: pip install 'sparse_mpi[top]', or take --once") from None
+        raise Refused("a live view needs rich: pip install rich, or take --once") from None
     console = Console()
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -187,7 +187,7 @@ def draw(lines: Sequence[Line], file: Path) -> None:
         from rich.console import Console
         from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
     except ImportError:
-        raise Refused("--plot needs rich: pip install 'sparse_mpi[top]'") from None
+        raise Refused("--plot needs rich: pip install rich") from None
     for path, theme in ((file, DEFAULT_TERMINAL_THEME), (file.with_stem(f"{file.stem}-dark"), SVG_EXPORT_THEME)):
         console = Console(record=True, width=DRAWN, file=StringIO())
         console.print(_text(lines))
