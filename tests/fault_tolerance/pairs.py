@@ -52,7 +52,8 @@ def train(args: argparse.Namespace, seed: int, losses: list[tuple[int, int]]) ->
             until = time.monotonic() + LIMIT
             while run.poll() is None and time.monotonic() < until:
                 while waiting and steps_of(folder) >= waiting[0][0]:
-                    os.kill(ranks_below(run.pid)[waiting.pop(0)[1]], signal.SIGKILL)
+                    if (process := ranks_below(run.pid).get(waiting.pop(0)[1])) is not None:
+                        os.kill(process, signal.SIGKILL)
                 time.sleep(0.2)
             if run.poll() is None:
                 run.terminate()

@@ -158,6 +158,7 @@ def test_a_frozen_rank_goes_on_or_is_counted_as_lost(children):
     play(chaos)
     wait_for(lambda: state(ranks[0]) == "S")
     assert said[2:] == ["rank 0 goes on", "rank 1 was ended while it was frozen"] and chaos.lost == {1}
+    assert "; rank 1 ended while frozen; the job went on with 1 of 2 ranks" in outcome(chaos, 2, True, 0, 9)
 
 
 def test_nothing_happens_before_the_job_is_ready(monkeypatch):
@@ -233,6 +234,7 @@ def test_a_script_that_is_not_elastic_dies_and_it_is_said_why(tmp_path):
 
 @needs_mpi
 @pytest.mark.jobs
+@pytest.mark.full("tests of fault_tolerance freeze ranks of real jobs by the same code")
 def test_a_script_waits_for_a_frozen_rank_and_loses_nobody(tmp_path, survival):
     done, record = disturbed(tmp_path, "mtti=0.2,seed=2,faults=2,kinds=freeze,lasts=0.5", *RUN)
     assert (done.returncode, done.stdout.splitlines()) == (0, ["rank done of 4"] * 4), done.stderr
@@ -242,6 +244,7 @@ def test_a_script_waits_for_a_frozen_rank_and_loses_nobody(tmp_path, survival):
 
 @needs_mpi
 @pytest.mark.jobs
+@pytest.mark.full("others take links of a real job down")
 def test_a_script_waits_for_a_link_of_emulated_hosts(tmp_path, possible):
     network = ("bench", "network", "--ranks", "4", "--timeout", "90")
     options = "mtti=0.2,seed=2,faults=1,kinds=link,lasts=0.5"

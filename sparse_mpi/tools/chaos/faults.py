@@ -21,7 +21,7 @@ from sparse_mpi.tools.emulation.links import Links
 from sparse_mpi.tools.emulation.schedule import DOWN
 from sparse_mpi.tools.launch.start import PROC, family
 
-POLL = 0.02  # seconds from one look whether a job is ready to the next
+POLL, SHARE = 0.02, 0.1  # seconds from one look whether a job is ready to the next, and most of a core that it takes
 LIBRARIES = ("/libmpi.so", "/libmpich.so")
 KINDS = {"kill": "killed rank {}", "freeze": "froze rank {}", "link": "took the link of rank {} down"}
 
@@ -108,8 +108,11 @@ class Chaos:
         Raises RuntimeError: the system refuses to change a link.
         """
         start = time.monotonic()
+        looked = time.monotonic()
         while not self._ready():
-            yield time.monotonic() - start + POLL
+            now = time.monotonic()
+            yield now - start + max(POLL, (now - looked) / SHARE)
+            looked = time.monotonic()
         ready = time.monotonic()
         self.ready_after = ready - start
         self._plan_next(ready)

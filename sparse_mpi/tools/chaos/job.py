@@ -15,6 +15,7 @@ from sparse_mpi.tools.chaos.drawing import Settings, draw
 from sparse_mpi.tools.chaos.faults import Chaos, Fault, has_mpi, ranks_below, shown
 from sparse_mpi.tools.emulation.links import Links
 from sparse_mpi.tools.launch.start import adopt_orphans
+from sparse_mpi.tools.values import Refused
 
 MOST_SHOWN = 6  # faults, of each of which the last line tells
 
@@ -29,6 +30,9 @@ class ChaosJob:
         ranks, elastic: of the job.
         mpi: the version of its library.
         links: those between its ranks, if they are on emulated hosts.
+
+    Raises:
+        Refused: the record cannot be written.
     """
 
     def __init__(self, settings: Settings, ranks: int, elastic: bool, mpi: str, links: Links | None = None) -> None:
@@ -40,7 +44,10 @@ class ChaosJob:
         made = records.provenance()
         self._facts: dict[str, Any] = {"settings": vars(settings), "ranks": ranks, "elastic": elastic, **made}
         self._facts["versions"] |= {"mpi": mpi}
-        self._write()
+        try:
+            self._write()
+        except OSError as error:
+            raise Refused(f"--chaos: {settings.record} cannot be written: {error.strerror}; give record=FILE") from None
 
     def play(self) -> Iterator[float]:
         """Yield the seconds at which faults are due, see `Chaos.play`."""
@@ -80,6 +87,8 @@ def outcome(chaos: Chaos, ranks: int, elastic: bool, status: int, seconds: float
     faults = [shown(fault) for fault in done]
     if len(done) > MOST_SHOWN:
         faults = [f"{number} x {kind}" for kind, number in Counter(fault["kind"] for fault in done).items()]
+    if slept := sorted(chaos.lost - {fault["rank"] for fault in done if fault["kind"] == "kill"}):
+        faults.append(f"rank{'s' if slept[1:] else ''} {', '.join(map(str, slept))} ended while frozen")
     left = f"{ranks - len(chaos.lost)} of {ranks}" if chaos.lost else f"all {ranks}"
     ended = f"ended with status {status} after {seconds:.1f} s"
     if not faults:
