@@ -227,9 +227,10 @@ def test_a_script_survives_a_kill_and_the_record_says_so(tmp_path, survival):
 @pytest.mark.jobs
 def test_a_script_that_is_not_elastic_dies_and_it_is_said_why(tmp_path):
     done, record = disturbed(tmp_path, "mtti=0.2,seed=1,faults=1", *RUN, elastic=False)
-    assert done.returncode == record["status"] == 137 and done.stdout == "", done.stderr
-    assert "ended with status 137 after" in record["outcome"] in done.stderr
-    assert "as one without --elastic does that loses a rank" in record["outcome"] and len(record["lost"]) == 1
+    status = record["status"]
+    assert done.returncode == status and status in (9, 137) and done.stdout == "", done.stderr  # 9: MPICH
+    assert f"ended with status {status} after" in record["outcome"] in done.stderr
+    assert "as jobs without --elastic do" in record["outcome"] and len(record["lost"]) == 1
 
 
 @needs_mpi

@@ -96,7 +96,7 @@ def outcome(chaos: Chaos, ranks: int, elastic: bool, status: int, seconds: float
     if status == 0:
         became = f"went on with {left} ranks and {ended}"
     elif chaos.lost and not elastic:
-        became = f"{ended}, as one without --elastic does that loses a rank"
+        became = f"{ended}, as jobs without --elastic do"
     else:
         became = f"{ended}; the faults had left {left} ranks"
     return f"{'; '.join(faults)}; the job {became}"
