@@ -22,7 +22,7 @@ import numpy as np
 
 from sparse_mpi.algorithms.exchange import divided, partners
 from sparse_mpi.arrays import Array
-from sparse_mpi.collectives.entries import Entries, joined, merged
+from sparse_mpi.collectives.entries import Entries, joined, merged, merged_runs
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.ownership import counts_by_region, degrees, regions_of
 from sparse_mpi.comm import Comm
@@ -139,14 +139,14 @@ def _exchanged(
 
 def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
     """Have every rank get all entries, and combine them itself."""
-    return merged(gathered(entries, pool, form, comm), op)
+    return merged_runs(gathered(entries, pool, form, comm)[0], op)
 
 
-def gathered(entries: Entries, pool: Pool, form: Format, comm: Comm) -> list[Entries]:
-    """Return the entries of every rank."""
+def gathered(entries: Entries, pool: Pool, form: Format, comm: Comm) -> tuple[Entries, np.ndarray]:
+    """Return the entries of all ranks, one rank's after the other's, and how many each has ``(P,)``."""
     message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.range[None])
     all_of_them, lengths = comm.allgatherv(message)
-    return form.unpack(all_of_them, lengths, np.tile(pool.range, (comm.size, 1)))
+    return form.unpacked(all_of_them, lengths, np.tile(pool.range, (comm.size, 1)))
 
 
 ALGORITHMS = {"split": split, "butterfly": butterfly, "doubling": doubling, "gather": gather}

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS, gathered, owned
 from sparse_mpi.collectives.choice import INLINE, USUAL, Choice, choose, inlined
 from sparse_mpi.collectives.device import to_host_input
-from sparse_mpi.collectives.entries import Entries, merged, nonzero
+from sparse_mpi.collectives.entries import Entries, merged_runs, nonzero, parted
 from sparse_mpi.collectives.inputs import AUTO, ready
 from sparse_mpi.collectives.ownership import part_of, regions_of
 from sparse_mpi.comm import as_comm
@@ -86,9 +87,11 @@ def allreduce(
             if tell is not None:
                 tell(choice)
         if few is not None and chosen == INLINE:
-            result = merged(few, ufunc)
+            result = merged_runs(few[0], ufunc)
         else:
             result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
+        if algorithm == AUTO:
+            inline.expect(transport, call.words, apart=2 * len(result.keys) >= pool.counts.sum())
         return call.leave([_finished(result, entries, zeros)], call.everywhere)[0]
 
     return source.back(in_turn(transport, work))
@@ -112,7 +115,7 @@ def reduce_scatter(
         if few is None:
             own = owned(entries, ufunc, regions, form, transport)
         else:
-            own = part_of(merged(few, ufunc), regions, transport.rank)
+            own = part_of(merged_runs(few[0], ufunc), regions, transport.rank)
         return call.leave([_finished(own, entries, zeros)], regions)[0]
 
     return source.back(in_turn(transport, work))
@@ -143,8 +146,10 @@ def reduce(
             own = owned(entries, ufunc, regions, form, transport)
             message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
             received, lengths = transport.alltoallv(message, lengths * (np.arange(size) == root))
-            few = [form.unpacked(received, lengths, regions)[0]]  # all of them on the root
-        results = [_finished(merged(few, ufunc), entries, zeros)] if rank == root else []
+            found = form.unpacked(received, lengths, regions)[0]  # all of them on the root
+        else:
+            found = merged_runs(few[0], ufunc)
+        results = [_finished(found, entries, zeros)] if rank == root else []
         wanted = np.where(np.arange(size)[:, None] == root, call.everywhere, NO_KEYS)
         return next(iter(call.leave(results, wanted)), None)
 
@@ -163,7 +168,7 @@ def allgather(x: T, comm: object = None, *, wire: str | BitPacked | None = None)
     def work() -> list[object]:
         call = ready(source, "sum", transport, "keep", wire=wire)
         _, entries, pool, form, few, *_ = call
-        parts = gathered(entries, pool, form, transport) if few is None else few
+        parts = parted(*(gathered(entries, pool, form, transport) if few is None else few))
         return call.leave(parts, call.everywhere)
 
     return [source.back(part) for part in in_turn(transport, work)]

@@ -13,7 +13,7 @@ from sparse_mpi.network.model import Network
 
 USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
 INLINE = "inline"  # what is no algorithm: the entries came with the arguments
-FEW = 1 << 16  # entries of all ranks that never take too much memory
+FEW = 1 << 18  # entries of all ranks that never take too much memory
 MERGED = 15e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of 8 ranks)
 
 

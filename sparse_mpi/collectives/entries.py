@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,11 @@ class Entries(NamedTuple):
 def joined(parts: Sequence[Entries]) -> Entries:
     """Return the entries of all parts, one part after the other."""
     return Entries(np.concatenate([part.keys for part in parts]), np.concatenate([part.values for part in parts]))
+
+
+def parted(entries: Entries, counts: np.ndarray) -> list[Entries]:
+    """Return the entries of each part, of which so many ``counts`` ``(m,)`` stand one after the other."""
+    return [entries.part(slice(*ends)) for ends in pairwise([0, *counts.cumsum().tolist()])]
 
 
 def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
@@ -79,14 +85,25 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
     full = [part for part in parts if len(part.keys)]
     if len(full) < 2:
         return full[0] if full else parts[0]
-    values = full[0].values
-    if op is np.add and values.dtype in ADDED and values.ndim == 1:
-        low, high = min(int(part.keys[0]) for part in full), max(int(part.keys[-1]) for part in full)
-        keys, sums = kernels.of(values).merge_runs(full, high - low + 1, low)
-        return Entries(to_host(keys), to_host(sums))
-    keys, values = joined(full)
+    if not _is_added(full[0].values, op):
+        return merged_runs(joined(full), op)
+    low, high = min(int(part.keys[0]) for part in full), max(int(part.keys[-1]) for part in full)
+    return Entries(*map(to_host, kernels.of(full[0].values).merge_runs(full, high - low + 1, low)))
+
+
+def merged_runs(entries: Entries, op: np.ufunc) -> Entries:
+    """Return what `merged` does of parts that stand one after the other already: nothing is copied before."""
+    keys, values = entries
+    if _is_added(values, op) and len(keys):
+        low, high = int(keys.min()), int(keys.max())
+        return Entries(*map(to_host, kernels.of(values).merge(keys, values, high - low + 1, low)))
     runs = Runs(keys)
     return Entries(runs.keys, runs.combined(values, op))
+
+
+def _is_added(values: np.ndarray, op: np.ufunc) -> bool:
+    """Tell if a kernel adds such values up."""
+    return op is np.add and values.dtype in ADDED and values.ndim == 1
 
 
 def canonical(values: np.ndarray) -> np.ndarray:

@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from sparse_mpi.collectives.choice import FEW
-from sparse_mpi.collectives.entries import Entries
+from sparse_mpi.collectives.entries import Entries, joined, parted
 from sparse_mpi.collectives.messages import WIDE, Format
 from sparse_mpi.comm import Comm
 
-LEAST, MOST = 128, 32768  # words of 8 bytes: room of one rank without a call before, and of all ranks together
+# Words of 8 bytes: room of one rank without a call before; of all ranks together; and of all where hardly any keys meet
+LEAST, MOST, APART = 128, 1 << 15, 1 << 18
 _ROOM = object()  # the attribute of a communicator that has the room of its next call
 
 
@@ -25,11 +27,15 @@ def room(comm: Comm) -> int:
     return comm.attributes.get(_ROOM, min(LEAST, MOST // comm.size))
 
 
-def expect(comm: Comm, words: np.ndarray) -> None:
-    """Have the next call make room as this one, which needed so many ``words`` ``(P,)``, would have liked to have."""
-    most, least = MOST // comm.size, min(LEAST, MOST // comm.size)
+def expect(comm: Comm, words: np.ndarray, apart: bool = False) -> None:
+    """Have the next call make room as this one, which needed so many ``words`` ``(P,)``, would have liked to have.
+
+    There is more of it where keys lie ``apart``: then no other way would send much less.
+    """
+    most, least = (max(APART, MOST) if apart and MOST else MOST) // comm.size, min(LEAST, MOST // comm.size)
     wanted = int(words.max())
-    comm.attributes[_ROOM] = max(least, min(1 << max(wanted - 1, 0).bit_length(), most)) if wanted <= most else least
+    step = 1 << max(wanted.bit_length() - 4, 0)  # a little more may come next time
+    comm.attributes[_ROOM] = max(least, min(-(-wanted // step) * step, most)) if wanted <= most else least
 
 
 class Announced(NamedTuple):
@@ -46,7 +52,7 @@ class Announced(NamedTuple):
         """Return the formats in which ranks write, and which ranks these are."""
         wide = (self.regions[:, 1] - self.regions[:, 0]).view(np.uint64) >= WIDE - 1  # the last key counts, too
         kinds = 2 * self.types + wide
-        for kind in np.unique(kinds).tolist():
+        for kind in sorted(set(kinds.tolist())):
             form = Format(self.dtypes[kind // 2], self.shape, WIDE if kind % 2 else 1)
             yield form, np.flatnonzero(kinds == kind)
 
@@ -74,13 +80,17 @@ def write(entries: Entries, words: np.ndarray) -> int:
     return width
 
 
-def read(rows: np.ndarray, announced: Announced) -> list[Entries]:
-    """Return the entries of all ranks, whose words ``rows`` ``(P, w)`` int64 have held their messages."""
+def read(rows: np.ndarray, announced: Announced) -> tuple[Entries, np.ndarray]:
+    """Return what `gathered` does, of messages which the words ``rows`` ``(P, w)`` int64 of all ranks have held."""
     found: dict[int, Entries] = {}
+    # All memory from the first row to the last as bytes: what lies between rows is not read, and nothing is copied.
+    apart, width = rows.strides[0], rows.shape[1] * rows.itemsize
+    buffer = as_strided(rows[:1].view(np.uint8)[0], (apart * (len(rows) - 1) + width,), (1,), writeable=False)
     for form, ranks in announced.groups():
         counts, regions = announced.counts[ranks], announced.regions[ranks]
         lengths = form.lengths(counts, regions, announced.widths[ranks])
-        messages = zip(rows.view(np.uint8)[ranks], lengths.tolist(), strict=True)
-        buffer = np.concatenate([row[:length] for row, length in messages])
-        found |= zip(ranks.tolist(), form.unpack(buffer, lengths, regions), strict=True)
-    return [found[rank] for rank in range(len(rows))]
+        entries, counts = form.unpacked(buffer, lengths, regions, apart * ranks)
+        if len(ranks) == len(rows):
+            return entries, counts
+        found |= zip(ranks.tolist(), parted(entries, counts), strict=True)
+    return joined([found[rank] for rank in range(len(rows))]), announced.counts

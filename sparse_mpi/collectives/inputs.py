@@ -36,7 +36,8 @@ class Ready(NamedTuple):
     entries: Entries
     pool: Pool
     form: Format
-    few: list[Entries] | None  # the entries of all ranks, where they came with the arguments
+    few: tuple[Entries, np.ndarray] | None  # all ranks' entries, as `gathered`, where they came with the arguments
+    words: np.ndarray  # (P,) that those take; too many where it was not counted
     adapter: InputAdapter
     dictionary: Dictionary | None  # of keys that are strings
 
@@ -107,17 +108,19 @@ def ready(
     pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]
     dtypes = {own: plain_type(own) if own else dtype for own in set(types.tolist())}
     each, all_of_them = inline.Announced(pool.counts, rows[:, 1:3], types, widths, dtypes, shape), None
-    words = -(-each.lengths() // 8) if pool.counts.sum() <= FEW else np.array([inline.MOST + 1])
+    words = -(-each.lengths() // 8) if pool.counts.sum() <= FEW else np.array([inline.APART + 1])
     if words.max() <= few.shape[1]:
         all_of_them = inline.read(few, each)
     if mine.plain is not None:
         dtype = plain_type(types.max())
         entries = entries._replace(values=entries.values.astype(dtype))
-        all_of_them = all_of_them and [part._replace(values=part.values.astype(dtype)) for part in all_of_them]
+        if all_of_them is not None:
+            all_of_them = all_of_them[0]._replace(values=all_of_them[0].values.astype(dtype)), pool.counts
         ufunc = operation(op, dtype)  # which raises on all ranks or on none
     form = Format(dtype, shape, pool.span, codec_of(wire, ufunc, dtype))
-    inline.expect(transport, words * form.codec.lossless)  # rounded values go in messages
-    return Ready(ufunc, entries, pool, form, all_of_them if form.codec.lossless else None, mine, dictionary)
+    words *= form.codec.lossless  # rounded values go in messages
+    inline.expect(transport, words)
+    return Ready(ufunc, entries, pool, form, all_of_them if form.codec.lossless else None, words, mine, dictionary)
 
 
 def _tell(words: np.ndarray, mine: InputAdapter, entries: Entries, comm: Comm) -> None:

@@ -185,9 +185,21 @@ def _type_of_keys(x: dict[Any, Any]) -> int:
 
 
 def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
+    shape, flat = tuple(x.shape), isinstance(x, scipy.sparray)
+    facts = {"kind": f"scipy.sparse.{type(x).__name__}", "shape": shape}
+    if x.format == "csr":  # whose keys ascend as they are, as a rule
+        rows, length = prod(shape[:-1]), shape[-1]
+        make_rows = scipy.csr_array if flat else scipy.csr_matrix
+
+        def leave_rows(result: Entries) -> Any:
+            starts, columns = _rows(result.keys, rows, length)
+            found = make_rows((result.values, columns, starts), shape)
+            found.has_canonical_format = True
+            return found
+
+        return _checked(_row_keys(x.indptr, x.indices, shape), _numbers(x.data), facts, leave_rows)
     coo = x.tocoo()
     coords = getattr(coo, "coords", None) or (coo.row, coo.col)
-    shape, flat = tuple(x.shape), isinstance(x, scipy.sparray)
 
     def leave(result: Entries) -> Any:
         at = np.unravel_index(result.keys, shape)
@@ -195,48 +207,66 @@ def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
         found = make((result.values, at), shape=shape)
         found.has_canonical_format = True
         made = found.asformat(x.format)
-        if x.format in ("csr", "csc", "bsr", "dia"):  # which SciPy has copied, number by number
+        if x.format in ("csc", "bsr", "dia"):  # which SciPy has copied, number by number
             made.data = canonical(made.data)
         return made
 
-    facts = {"kind": f"scipy.sparse.{type(x).__name__}", "shape": shape}
     return _checked(_flattened(coords, shape), _numbers(coo.data), facts, leave)
 
 
 def _of_torch(x: Any, torch: Any) -> InputAdapter:
     check_place(x, "x")
-    shape, layout = tuple(x.shape), x.layout
-    if layout == torch.sparse_csr:
+    shape = tuple(x.shape)
+    if x.layout == torch.sparse_csr:
         if x.dim() != 2:
             raise ValueError(f"x must have two dimensions as a CSR tensor, got {x.dim()}; convert it with to_sparse()")
-        starts, columns, values = x.crow_indices().numpy(), x.col_indices().numpy(), x.values()
-        coords, sparse = (np.repeat(np.arange(shape[0]), np.diff(starts)), columns), shape
+        keys, values, sparse = _row_keys(x.crow_indices().numpy(), x.col_indices().numpy(), shape), x.values(), shape
     else:
-        coords, values = tuple(x._indices().numpy()), x._values()  # not coalesced: that would add duplicates
         sparse = shape[: x.sparse_dim()]
+        keys, values = _flattened(tuple(x._indices().numpy()), sparse), x._values()  # coalescing would add duplicates
     if values.dtype == torch.bfloat16:
         raise TypeError("values of x must be of a type that NumPy has, got bfloat16; convert them with x.float()")
 
     def leave(result: Entries) -> Any:
-        at = np.unravel_index(result.keys, sparse)
         numbers = torch.from_numpy(np.ascontiguousarray(result.values))
-        if layout == torch.sparse_csr:
-            starts = torch.from_numpy(np.searchsorted(at[0], np.arange(shape[0] + 1)))
-            return torch.sparse_csr_tensor(starts, torch.from_numpy(at[1].copy()), numbers, shape)
-        indices = torch.from_numpy(np.stack(at))
+        if x.layout == torch.sparse_csr:
+            parts = [torch.from_numpy(part.astype(np.int64)) for part in _rows(result.keys, *shape)]
+            return torch.sparse_csr_tensor(*parts, numbers, shape)
+        indices = torch.from_numpy(np.stack(np.unravel_index(result.keys, sparse)))
         return torch.sparse_coo_tensor(indices, numbers, shape, is_coalesced=True, check_invariants=False)
 
-    facts = {"kind": str(layout), "shape": shape, "sparse dimensions": len(sparse)}
-    return _checked(_flattened(coords, sparse), _numbers(values.detach().numpy()), facts, leave)
+    facts = {"kind": str(x.layout), "shape": shape, "sparse dimensions": len(sparse)}
+    return _checked(keys, _numbers(values.detach().numpy()), facts, leave)
+
+
+def _row_keys(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the places in an array of that shape of what stands in compressed rows."""
+    _check_size(shape)
+    return np.repeat(shape[-1] * np.arange(len(starts) - 1), np.diff(starts)) + columns[: starts[-1]]
+
+
+def _rows(keys: np.ndarray, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each of so many compressed rows starts and, at the end, stops; and the columns of ascending keys."""
+    before = length * np.arange(rows + 1)
+    starts = np.searchsorted(keys, before)
+    kind = index_dtype(max(length, len(keys)))
+    columns = keys.astype(kind)  # what is cut off here is cut off below, too
+    columns -= np.repeat(before[:-1].astype(kind), np.diff(starts))
+    return starts.astype(kind, copy=False), columns
 
 
 def _flattened(coords: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
     """Return the places of coordinates in an array of that shape, row by row."""
-    if prod(shape) >= 1 << 63:
-        raise ValueError(f"x must have fewer than 2^63 elements, zeros too, got shape {shape}; cut it in two")
+    _check_size(shape)
     if not len(coords[0]):
         return np.empty(0, np.int64)
     return np.ravel_multi_index(coords, shape).astype(np.int64, copy=False)
+
+
+def _check_size(shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless each element of an array of that shape has a place of 64 bits."""
+    if prod(shape) >= 1 << 63:
+        raise ValueError(f"x must have fewer than 2^63 elements, zeros too, got shape {shape}; cut it in two")
 
 
 def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:

@@ -9,14 +9,13 @@ The message of no entries is empty.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from math import log2, prod
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, to_host
-from sparse_mpi.collectives.entries import Entries
+from sparse_mpi.collectives.entries import Entries, parted
 from sparse_mpi.kernels.array import count_bytes
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.sparse import SparseVector
@@ -24,6 +23,7 @@ from sparse_mpi.wire import WIRES, BitPacked
 from sparse_mpi.wire.codecs import Codec, Unrounded
 from sparse_mpi.wire.packed import Complete, check_lengths, entries_of
 
+SECTIONS = ("head", "values", "scales", "lows", "highs", "end")  # of a message, whose places `MESSAGE` tells
 WIDE = 1 << 56  # keys of a range from which on they are not packed
 PACKED = {name: wire for name, wire in WIRES.items() if isinstance(wire, BitPacked)}
 ROUNDED = (np.dtype(np.float32), np.dtype(np.float64))
@@ -78,13 +78,18 @@ class Format:
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
         """Return the entries of each of the messages of these ``lengths`` that stand in ``buffer``."""
-        (keys, values), counts = self.unpacked(buffer, lengths, regions)
-        ends = [0, *counts.cumsum().tolist()]
-        return [Entries(keys[start:end], values[start:end]) for start, end in pairwise(ends)]
+        return parted(*self.unpacked(buffer, lengths, regions))
 
-    def unpacked(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> tuple[Entries, np.ndarray]:
-        """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64."""
-        ends, there = lengths.cumsum(), lengths > 0
+    def unpacked(
+        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None
+    ) -> tuple[Entries, np.ndarray]:
+        """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64.
+
+        Messages stand at ``starts`` ``(m,)``, ascending, or one after the other.
+        """
+        if starts is None:
+            starts = lengths.cumsum() - lengths
+        ends, there = starts + lengths, lengths > 0
         widths = np.full(len(lengths), self.dtype.itemsize)
         if self._whole:
             widths[there] = buffer[ends[there] - 1]
@@ -93,13 +98,16 @@ class Format:
                 number = int(known.argmin())
                 raise MalformedMessage(number, len(lengths), f"its numbers have {widths[number]} bytes each")
         if self.wide:
-            keys, values, counts, of_values = _read(buffer, lengths, self._whole)
+            keys, values, counts, of_values = _read(buffer, starts, lengths, self._whole)
             check_lengths(of_values, self._of_values(counts, widths))
         else:
-            counts = entries_of(buffer, lengths, _halfopen(regions))
+            counts = entries_of(buffer, lengths, _halfopen(regions), starts)
             of_values = self._of_values(counts, widths)
             messages = _laid_out(counts, regions, of_values, self._whole)
             check_lengths(lengths, messages["end"] - messages["head"])
+            away = starts - messages["head"]
+            for section in SECTIONS:
+                messages[section] += away
             keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, WIDE)
         kernels.check_indices(keys, counts, regions, beyond=0)
         numbers = self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)
@@ -197,12 +205,14 @@ def _written(
     return np.concatenate(parts), (of_values + (8 * counts + 8 + marked) * (counts > 0)).cumsum()
 
 
-def _read(buffer: Array, lengths: np.ndarray, marked: bool) -> tuple[Array, Array, np.ndarray, np.ndarray]:
+def _read(
+    buffer: Array, starts: np.ndarray, lengths: np.ndarray, marked: bool
+) -> tuple[Array, Array, np.ndarray, np.ndarray]:
     """Invert `_written`: return keys, values, how many keys each message has, and how many bytes of values."""
     keys, values, counts = [_NO_CODES], [_NO_CODES], np.zeros(len(lengths), np.int64)
-    for message, (end, length) in enumerate(zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True)):
+    for message, (head, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         if length:
-            start = end - length + 8
+            start, end = head + 8, head + length
             count = int(buffer[start - 8 : start].view(np.int64)[0]) if length >= 8 + marked else 0
             if not 0 < count <= (length - 8 - marked) // 8:
                 raise MalformedMessage(message, len(lengths), f"it tells of {count} entries in {length} bytes")

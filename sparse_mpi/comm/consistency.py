@@ -14,7 +14,6 @@ import numpy as np
 from sparse_mpi.comm.base import Comm
 
 TEXT_BYTES = 400  # of what each rank says, in the error message
-NOTHING = np.zeros(0, np.int64)
 
 
 class same_on_all_ranks:
@@ -39,13 +38,14 @@ class same_on_all_ranks:
             quotes the ranks.
     """
 
-    __slots__ = ("_comm", "_statement", "flag", "rows", "words")
+    __slots__ = ("_comm", "_message", "_statement", "flag", "rows", "words")
 
     def __init__(self, comm: Comm, words: int = 0) -> None:
         self._comm = comm
         self._statement = ""
         self.flag: bool = False
-        self.words: np.ndarray = np.zeros(words, np.int64)
+        self._message = np.zeros(1 + words, np.int64)
+        self.words: np.ndarray = self._message[1:]
         self.rows: np.ndarray = np.zeros((comm.size, words), np.int64)
 
     def __enter__(self) -> Callable[..., None]:
@@ -53,10 +53,10 @@ class same_on_all_ranks:
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
         if problem is None:
-            self.rows, self.flag = check_consistency(self._comm, self._statement, self.flag, words=self.words)
+            self.rows, self.flag = check_consistency(self._comm, self._statement, self.flag, message=self._message)
         # What is no Exception, such as KeyboardInterrupt, ends this rank, and sends nothing.
         elif isinstance(problem, Exception):  # the other ranks still have to learn of it
-            check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, words=self.words)
+            check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, message=self._message)
 
     def _say(self, **facts: object) -> None:
         """State what must be equal on all ranks."""
@@ -65,12 +65,13 @@ class same_on_all_ranks:
 
 
 def check_consistency(
-    comm: Comm, statement: str, flag: bool = False, failed: bool = False, words: np.ndarray = NOTHING
+    comm: Comm, statement: str, flag: bool = False, failed: bool = False, message: np.ndarray | None = None
 ) -> tuple[np.ndarray, bool]:
     """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
 
-    Costs one allreduce of 16 bytes (control) when all is well, or an allgather of ``words`` ``(m,)`` int64 of each rank
-    and 8 bytes. Returns the words of all ranks ``(P, m)``, and whether any rank has set the ``flag``.
+    Costs one allreduce of 16 bytes (control) when all is well, or an allgather of the ``message`` ``(1 + m,)`` int64 of
+    each rank: room for what is compared, and words. Returns the words of all ranks ``(P, m)``, and whether any rank has
+    set the ``flag``.
 
     Raises:
         ValueError: statements differ; the message quotes the ranks. Not on a rank that has ``failed``, which is about
@@ -79,8 +80,9 @@ def check_consistency(
     # Compare: 56 bits of a hash and the flag make one int64.
     digest = int.from_bytes(blake2b(statement.encode(), digest_size=7).digest(), "big")
     mine = 2 * digest + flag  # different digests differ by 2 or more, whatever the flags
-    if len(words):
-        said = comm.allgather(np.append(mine, words), control=True)
+    if message is not None and len(message) > 1:
+        message[0] = mine
+        said = comm.allgather(message, control=True)
         rows, spread = said[:, 1:], said[:, 0].max() - 2 * (said[:, 0] // 2).min()
     else:
         # The maximum of the negatives is minus the minimum: one allreduce finds both ends.

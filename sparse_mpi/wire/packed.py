@@ -198,8 +198,10 @@ class BitPacked:
         return messages, edges, lengths
 
 
-def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.ndarray:
+def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
     """Read from the buffer how many entries ``(m,)`` each message has; an empty message has none.
+
+    Messages stand at ``starts`` ``(m,)``, or one after the other.
 
     All counts are gathered first, so that a device is read only once.
 
@@ -211,7 +213,7 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> np.nd
     check_lengths(np.minimum(lengths, numbers_bytes), numbers_bytes)
     digits = np.arange(8) < numbers_bytes[:, None]
     numbers = np.zeros((len(lengths), 8), np.uint8)
-    heads = (lengths.cumsum() - lengths)[:, None] + np.arange(8)
+    heads = (lengths.cumsum() - lengths if starts is None else starts)[:, None] + np.arange(8)
     numbers[digits] = to_host(buffer[like(heads[digits], buffer)])
     entries: np.ndarray = numbers.view("<i8")[:, 0] + (lengths > 0)
     widths = regions[:, 1] - regions[:, 0]

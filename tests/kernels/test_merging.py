@@ -19,7 +19,7 @@ INTEGERS = [np.int32, np.int64, np.uint64]
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("size", [6000, 300_000, 5_000_000])
-@pytest.mark.parametrize("runs", [1, 2, 5, 1500])
+@pytest.mark.parametrize("runs", [1, 2, 5, 40, 1500])
 def test_merge_adds_in_the_order_of_standing(dtype, size, runs):
     """Short and long, dense and sparse, few runs and more than a window is good for."""
     rng = np.random.default_rng(runs)

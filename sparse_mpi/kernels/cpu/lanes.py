@@ -97,6 +97,16 @@ def lowest(typing_context, mask):
 
 
 @intrinsic
+def ones(typing_context, mask):
+    """Return how many bits of a uint64 are set."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.intp(types.uint64), generate
+
+
+@intrinsic
 def real_of(typing_context, bits):
     """Return the float32 whose bits a uint32 has."""
 

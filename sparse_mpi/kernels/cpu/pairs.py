@@ -11,7 +11,7 @@ import numpy as np
 from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.cpu.counts import count
-from sparse_mpi.kernels.cpu.lanes import LANES, lowest, prefetch, reached
+from sparse_mpi.kernels.cpu.lanes import LANES, lowest, ones, prefetch, reached
 from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of, compiled
 
 # Merge pairs of index and value that came from several ranks, one ascending run after the other.
@@ -19,7 +19,8 @@ from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits
 
 WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags it stays in the second-level cache
 FEW, RUNS = 1 << 10, 1 << 10  # pairs that are sorted; ascending runs beyond which pairs are sorted, too
-DENSE = 1 << 6  # entries of the vector for each pair and each time that all are merged two by two, for a window
+FLAGGED = 1 << 3  # entries of the vector for each pair from which on places are counted by flags
+DENSE = 1 << 7  # entries of the vector for each pair and each time more that all are merged two by two, for a window
 ONE = np.uint64(1)
 
 
@@ -27,8 +28,9 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
     """See `base.Kernels.merge`.
 
     The pairs are ascending runs, one of each rank, as a rule. Where they are dense, a window moves over the vector; at
-    each place all runs are added into it, in their order, and the sums are read out in index order. Where there are few
-    for the length of the vector, runs are merged two by two. Few pairs at all, or pairs in no order, are sorted.
+    each place all runs are added into it, in their order, and the sums are read out in index order. Where they are less
+    dense, indices are flagged there first, so that sums are made where they stay. Two runs, or few pairs for the length
+    of the vector, are merged two by two. Few pairs at all, or pairs in no order, are sorted.
     """
     starts = np.empty(RUNS + 1, np.int64)
     runs = _runs(indices, starts) if indices.size > FEW else 0
@@ -38,9 +40,13 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
         return _two_by_two([(indices[piece], values[piece]) for piece in each])
     merged, sums = np.empty_like(indices), np.empty_like(values)
     if runs:
-        window = np.full(WINDOW, -0.0, values.dtype)  # adding to -0.0 changes no value, not even 0 or -0
-        flags = np.zeros(WINDOW // 64, np.uint64)
-        count = _merge_dense(indices, values, starts[:runs], low, size, window, flags, merged, sums)
+        flags, before = np.zeros((2, WINDOW // 64), np.uint64)
+        if indices.size * FLAGGED < size:
+            before = before.view(np.int64)
+            count = _merge_flagged(indices, values, starts[:runs], low, size, flags, before, merged, sums)
+        else:
+            window = np.full(WINDOW, -0.0, values.dtype)  # adding to -0.0 changes no value, not even 0 or -0
+            count = _merge_dense(indices, values, starts[:runs], low, size, window, flags, merged, sums)
     else:
         count = _merge_ordered(indices, values, np.argsort(indices, kind="stable"), merged, sums)
     return merged[:count], sums[:count]
@@ -57,7 +63,7 @@ def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> 
 
 def _far(pairs: int, runs: int, size: int) -> bool:
     """Tell if there are so few pairs for the length of the vector that runs are merged two by two."""
-    return pairs * DENSE * (runs - 1).bit_length() < size
+    return pairs * DENSE * ((runs - 1).bit_length() - 1) < size
 
 
 def _two_by_two(runs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -197,6 +203,43 @@ def _merge_dense(indices, values, heads, low, size, window, flags, merged_indice
                 window[at] = -0.0
                 count += 1
                 mask &= mask - ONE
+    return count
+
+
+@compiled
+def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indices, merged_values):
+    """Merge runs that start at ``heads``; return the number of distinct indices.
+
+    ``heads`` moves on to the first pair of each run that is not merged yet. ``flags`` has one bit for each index of the
+    window, and ``before`` the place of the first sum of each word of it. Nothing branches on what bits are set.
+    """
+    count = 0
+    ends = np.append(heads[1:], indices.size)
+    stops = heads.copy()
+    for base in low + np.arange(0, size, WINDOW):
+        # Flag the indices of all runs that lie in the window, and count them.
+        flags[:] = 0
+        for run in range(heads.size):
+            i = heads[run]
+            while i < ends[run] and indices[i] - base < WINDOW:
+                at = indices[i] - base
+                flags[at >> 6] |= ONE << np.uint64(at & 63)
+                i += 1
+            stops[run] = i
+        first = count
+        for word in range(flags.size):
+            before[word] = count
+            count += ones(flags[word])
+        # Add the pairs at the places of their indices, run after run.
+        merged_values[first:count] = -0.0
+        for run in range(heads.size):
+            for i in range(heads[run], stops[run]):
+                at = indices[i] - base
+                lower = (ONE << np.uint64(at & 63)) - ONE
+                place = before[at >> 6] + ones(flags[at >> 6] & lower)
+                merged_indices[place] = indices[i]
+                merged_values[place] += values[i]
+            heads[run] = stops[run]
     return count
 
 
