@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from math import prod
 from typing import Any
 
@@ -18,8 +19,9 @@ from sparse_mpi.sparse import SparseVector
 
 KINDS = (
     "a SparseVector, a scipy.sparse array, a COO, CSR or CSC matrix of cupyx.scipy.sparse (needs SciPy), "
-    "a torch.sparse tensor, a pair of arrays (keys, values), or a dict"
+    "a torch.sparse tensor, a pair of arrays (keys, values), a dict, or a boost_histogram.Histogram"
 )
+STORAGES = ("Int64", "AtomicInt64", "Double", "Weight")  # of boost-histogram
 SIGN = np.uint64(1 << 63)
 NUMBERS = "bool, integers, floating-point or complex numbers"
 # The types of numbers in dicts, each of which holds all numbers of those before it
@@ -73,6 +75,9 @@ def adapt(x: object) -> InputAdapter:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and x.layout in (torch.sparse_coo, torch.sparse_csr):
         return _of_torch(x, torch)
+    histograms = sys.modules.get("boost_histogram")
+    if histograms is not None and isinstance(x, histograms.Histogram):
+        return _of_histogram(x)
     raise TypeError(f"x must be {KINDS}, got {describe(x)}; a dense array is for sparse_allreduce, or MPI's Allreduce")
 
 
@@ -237,6 +242,30 @@ def _of_torch(x: Any, torch: Any) -> InputAdapter:
 
     facts = {"kind": str(x.layout), "shape": shape, "sparse dimensions": len(sparse)}
     return _checked(keys, _numbers(values.detach().numpy()), facts, leave)
+
+
+def _of_histogram(x: Any) -> InputAdapter:
+    storage = x.storage_type.__name__
+    if storage not in STORAGES:
+        raise TypeError(f"x must be a histogram of storage {', '.join(STORAGES)}, whose numbers add up, got {storage}")
+    bins = _bins(x)
+    filled = np.flatnonzero(bins if bins.ndim == 1 else bins.any(axis=1))
+
+    def leave(result: Entries) -> Any:
+        made = x.copy().reset()
+        _bins(made)[result.keys] = result.values
+        return made
+
+    # An axis is written with few digits of its edges
+    edges = blake2b(b"".join(np.ascontiguousarray(axis.edges).tobytes() for axis in x.axes), digest_size=4).hexdigest()
+    facts = {"kind": f"{type(x).__name__} of {storage}", "axes": [*x.axes], "digest of edges": edges}
+    return _checked(filled, bins[filled], facts, leave)
+
+
+def _bins(x: Any) -> np.ndarray:
+    """Return the numbers of a histogram where they stand, with those of under- and overflow; of `Weight` (n, 2)."""
+    flat = x.view(flow=True).view(np.ndarray).T.reshape(-1)  # the first axis is the fastest
+    return flat if flat.dtype.names is None else flat.view(np.float64).reshape(-1, 2)
 
 
 def _row_keys(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
