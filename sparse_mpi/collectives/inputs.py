@@ -17,7 +17,8 @@ from sparse_mpi.collectives.kinds import InputAdapter, adapt, plain_type
 from sparse_mpi.collectives.messages import Format, codec_of
 from sparse_mpi.collectives.operations import named, operation
 from sparse_mpi.collectives.ownership import WORDS, told
-from sparse_mpi.collectives.strings import STRINGS, Dictionary, type_of_all
+from sparse_mpi.collectives.strings import STRINGS, WIDE, Dictionary, type_of_all
+from sparse_mpi.collectives.wide import WideDictionary
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.quantiles import Pool, pool_of
@@ -39,7 +40,7 @@ class Ready(NamedTuple):
     few: tuple[Entries, np.ndarray] | None  # all ranks' entries, as `gathered`, where they came with the arguments
     words: np.ndarray  # (P,) that those take; too many where it was not counted
     adapter: InputAdapter
-    dictionary: Dictionary | None  # of keys that are strings
+    dictionary: Dictionary | WideDictionary | None  # of keys that are strings or pairs
 
     def leave(self, results: list[Entries], ranges: np.ndarray) -> list[Any]:
         """Return results as the kind of data that was given. Collective where keys are strings.
@@ -96,10 +97,12 @@ def ready(
         say(memory=source.memory, **mine.facts, op=getattr(op, "__name__", op), zeros=zeros)
         say(algorithm=algorithm, root=root, network=network, wire=wire)
         _tell(agreement.words, mine, entries, transport)
-    table, dictionary = agreement.rows, None
+    table: np.ndarray = agreement.rows
+    dictionary: Dictionary | WideDictionary | None = None
     kind = type_of_all(table[:, 0], mine.type, transport)
-    if kind in STRINGS:
-        dictionary = Dictionary(mine.strings, kind, transport)
+    if kind in (*STRINGS, WIDE):
+        wide = kind == WIDE
+        dictionary = WideDictionary(mine.strings, transport) if wide else Dictionary(mine.strings, kind, transport)
         entries = entries._replace(keys=dictionary.numbers)
         _tell(agreement.words, mine, entries, transport)
         table = to_host(transport.allgather(agreement.words, control=True))

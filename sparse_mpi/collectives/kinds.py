@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import prod
@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import check_place, check_plain, describe, index_dtype, is_on_device
+from sparse_mpi.collectives import wide
 from sparse_mpi.collectives.entries import Entries, canonical
-from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, encoded, ordered
+from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, WIDE, encoded, ordered
 from sparse_mpi.sparse import SparseVector
 
 KINDS = (
@@ -47,7 +48,7 @@ class InputAdapter:
     leave: Callable[[Entries], Any]
     plain: int | None = None
     type: int = INTEGERS  # of keys
-    strings: Sequence[bytes] = ()  # the keys, distinct and in their order
+    strings: Any = ()  # the keys, distinct and in their order: bytes, or of pairs an array
 
 
 def plain_type(plain: int) -> np.dtype:
@@ -133,6 +134,8 @@ def _of_vector(x: SparseVector) -> InputAdapter:
 
 def _of_pairs(given: object, values: object) -> InputAdapter:
     found = _numbers(values)
+    if isinstance(given, np.ndarray) and given.ndim == 2 and given.shape[1] == 2 and given.dtype.kind in "iu":
+        return _of_wide(given, found)
     keys, kind = integers_or_strings(given, "keys of x")
     if kind in STRINGS:
         return _of_strings(keys, found, kind)
@@ -154,6 +157,15 @@ def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> InputAdapter
     strings, places = ordered(encoded(keys.tolist()))
     adapter = _checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
     return replace(adapter, type=kind, strings=strings)
+
+
+def _of_wide(keys: np.ndarray, values: np.ndarray) -> InputAdapter:
+    def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
+        return wide.unpacked(result.keys, keys.dtype), result.values
+
+    distinct, places = np.unique(wide.packed(keys), return_inverse=True)
+    facts = {"kind": "(keys, values)", "keys": f"two columns of {keys.dtype}"}
+    return replace(_checked(places, values, facts, leave), type=WIDE, strings=distinct)
 
 
 def _of_dict(x: dict[Any, Any]) -> InputAdapter:

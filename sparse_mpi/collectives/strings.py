@@ -22,9 +22,9 @@ from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.comm.quantiles import Pool, told
 from sparse_mpi.kernels.base import MalformedMessage
 
-UNKNOWN, INTEGERS, STR, BYTES = range(4)  # types of keys; a rank without keys may not know
+UNKNOWN, INTEGERS, STR, BYTES, WIDE = range(5)  # types of keys; a rank without keys may not know
 STRINGS = (STR, BYTES)
-NAMES = ("none", "integers", "str", "bytes")
+NAMES = ("none", "integers", "str", "bytes", "pairs of integers")
 SAMPLES, LONGEST = 32, 64  # strings that a rank shows to all, and the bytes of each
 _HEAD = 9  # bytes of a message that say how many strings there are, and how wide their lengths
 
