@@ -3,8 +3,8 @@
     python -m sparse_mpi run -n 4 examples/kmers.py --plot kmers.png
 
 Each rank counts the k-mers of its share of the reads, which are numbers below 4^21; an allreduce adds up the counts of
-equal ones. The reads are those of Debian's package bowtie2-examples (apt-get install bowtie2-examples). The answer is
-checked against one process.
+equal ones. From 32 bases on a k-mer is two numbers, a row of the keys. The reads are those of Debian's package
+bowtie2-examples (apt-get install bowtie2-examples). The answer is checked against one process.
 """
 
 import gzip
@@ -27,7 +27,7 @@ CODES = np.full(256, 4, np.uint8)
 CODES[np.frombuffer(b"ACGT", np.uint8)] = range(4)
 
 parser = Parser(description=__doc__.partition("\n")[0])
-parser.add_argument("-k", type=values.integer(1, 31), default=21, help="bases of a k-mer, at most 31 (default: 21)")
+parser.add_argument("-k", "--k", type=values.integer(1, 63), default=21, help="bases, at most 63 (default: 21)")
 parser.add_argument(
     "--reads", type=values.folder("reads"), default=READS, metavar="DIR", help=f"with {', '.join(FILES)}"
 )
@@ -35,7 +35,7 @@ parser.add_argument(
     "--save",
     type=values.new_folder("runs/kmers"),
     metavar="DIR",
-    help="write what each rank has, for bench sparse --data DIR",
+    help="write what each rank has, for bench sparse --data DIR, of 31 bases at most",
 )
 parser.add_argument("--plot", type=values.figure, metavar="FILE", help="draw how many k-mers occur how often")
 
@@ -49,16 +49,21 @@ def reads(folder: Path) -> list[np.ndarray]:
 
 
 def counted(chosen: list[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k-mers of some reads as ascending numbers, base by base two bits, and how often each occurs."""
+    """Return the k-mers of some reads, ascending, and how often each occurs.
+
+    They are numbers, base by base two bits; of more than 31 bases two each, the last 32 bases in the second column.
+    """
     bases = np.concatenate([np.append(read, 4) for read in chosen] or [np.empty(0, np.uint8)])  # 4 parts them
     windows = len(bases) - k + 1
-    if windows < 1:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    numbers, known = np.zeros(windows, np.int64), np.ones(windows, bool)
-    for place in range(k):
-        numbers = 4 * numbers + (bases[place : place + windows] & 3)
-        known &= bases[place : place + windows] < 4
-    return np.unique(numbers[known], return_counts=True)
+    known = np.ones(max(windows, 0), bool)
+    columns = [np.zeros(len(known), np.uint64) for _ in range(1 if k < 32 else 2)]
+    for place in range(k if windows > 0 else 0):
+        letters, column = bases[place : place + windows], 0 if place < k - 32 else -1
+        columns[column] = 4 * columns[column] + (letters & 3).astype(np.uint64)
+        known &= letters < 4
+    if k < 32:
+        return np.unique(columns[0][known].astype(np.int64), return_counts=True)
+    return np.unique(np.stack(columns, axis=1)[known], axis=0, return_counts=True)
 
 
 def main() -> None:
@@ -66,7 +71,7 @@ def main() -> None:
     args, world = parser.parse_args(), MPI.COMM_WORLD
     everything = reads(args.reads)
     mine = counted(everything[world.rank :: world.size], args.k)
-    if args.save:
+    if args.save and args.k < 32:
         args.save.mkdir(parents=True, exist_ok=True)
         np.savez(args.save / f"rank-{world.rank}.npz", keys=mine[0], values=mine[1])
     world.Barrier()

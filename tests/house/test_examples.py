@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -159,7 +160,7 @@ def data_of(name: str, folder: Path) -> list[str]:
     if name == "kmers.py":
         draw = random.Random(1)
         for each in ("reads_1", "reads_2", "longreads"):
-            reads = ["".join(draw.choices("ACGTN", (5, 5, 5, 5, 1), k=draw.randrange(10, 90))) for _ in range(20)]
+            reads = ["".join(draw.choices("ACGTN", (50, 50, 50, 50, 1), k=draw.randrange(10, 90))) for _ in range(20)]
             text = "".join(f"@r\n{read}\n+\n{'I' * len(read)}\n" for read in reads * 2)
             (folder / f"{each}.fq.gz").write_bytes(gzip.compress(text.encode()))
         return ["--reads", str(folder), "-k", "11"]
@@ -184,6 +185,19 @@ def test_sparse_data_has_the_answer_of_one_process(name, tmp_path):
     for rank in range(3 if name in SAVED else 0):  # as `bench sparse --data` takes it
         keys, values = stored(saved, rank, 3)
         assert len(keys) > 0 and values.min() > 0
+
+
+@needs_mpi
+@pytest.mark.jobs
+@pytest.mark.parametrize("k", [45, pytest.param(63, marks=OTHERS), pytest.param(32, marks=OTHERS)])
+def test_long_kmers_are_those_of_a_counter(k, tmp_path):
+    options = [*data_of("kmers.py", tmp_path)[:2], "-k", str(k)]
+    reads = [read for file in tmp_path.glob("*.gz") for read in gzip.open(file, "rt").read().splitlines()[1::4]]
+    found = Counter(read[at : at + k] for read in reads for at in range(len(read) - k + 1))
+    known = [count for kmer, count in found.items() if "N" not in kmer]
+    done = launch(3, *copied("examples/kmers.py", *options))
+    assert done.returncode == 0, done.stderr
+    assert len(known) > 50 and f"{len(known):,} distinct {k}-mers, {sum(known):,} in all" in done.stdout
 
 
 @needs_mpi
