@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-RESULTS, PAGES = "docs/results", "docs/explanation"
+RESULTS, PAGES, GUIDES = "docs/results", "docs/explanation", "docs/guides"
 DRAW = "sparse_mpi draw"
 STRIP = "sparse_mpi trace --ranks 4 --n 12 --density 0.25 --step 1"
 TRACE = "sparse_mpi trace --algorithms dense topka topkdsa gtopk oktopk spardl"
@@ -26,6 +26,8 @@ FIGURES = {
     f"{PAGES}/architecture.svg": "tests.house.architecture",
     f"{PAGES}/fsdp-lanes.svg": "runs.fsdp_gpt2",
     f"{PAGES}/step-elect.svg": f"runs.steps --draw {RESULTS}/steps.json",
+    f"{GUIDES}/histograms.svg": f"runs.keyed --draw {RESULTS}/keyed.json --kinds histograms",
+    f"{GUIDES}/kmers.svg": f"runs.keyed --draw {RESULTS}/keyed.json --kinds kmers",
 }
 for name in (
     *("compare-vgg16", "sparse-compare", "volume-vgg", "predict-held-out"),

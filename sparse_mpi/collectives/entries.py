@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, to_host
 
 ADDED = tuple(map(np.dtype, ("float32", "float64", "int32", "int64", "uint64")))  # types of values that a kernel adds
+COLUMNS = 4  # numbers of a value up to which each is added up by itself
 # Bytes of a longdouble that hold nothing: all but ten where it has 64 bits of precision
 PADDING = np.dtype(np.longdouble).itemsize - 10 if np.finfo(np.longdouble).nmant == 63 else 0
 
@@ -85,7 +87,7 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
     full = [part for part in parts if len(part.keys)]
     if len(full) < 2:
         return full[0] if full else parts[0]
-    if not _is_added(full[0].values, op):
+    if op is not np.add or full[0].values.dtype not in ADDED or full[0].values.ndim > 1:
         return merged_runs(joined(full), op)
     low, high = min(int(part.keys[0]) for part in full), max(int(part.keys[-1]) for part in full)
     return Entries(*map(to_host, kernels.of(full[0].values).merge_runs(full, high - low + 1, low)))
@@ -94,16 +96,14 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
 def merged_runs(entries: Entries, op: np.ufunc) -> Entries:
     """Return what `merged` does of parts that stand one after the other already: nothing is copied before."""
     keys, values = entries
-    if _is_added(values, op) and len(keys):
+    if len(keys) and op is np.add and values.dtype in ADDED and prod(values.shape[1:]) <= COLUMNS:
         low, high = int(keys.min()), int(keys.max())
-        return Entries(*map(to_host, kernels.of(values).merge(keys, values, high - low + 1, low)))
+        columns = map(np.ascontiguousarray, values.reshape(len(keys), -1).T)
+        found = [kernels.of(values).merge(keys, column, high - low + 1, low) for column in columns]
+        sums = to_host(found[0][1]) if len(found) == 1 else np.stack([to_host(each) for _, each in found], axis=1)
+        return Entries(to_host(found[0][0]), sums.reshape(-1, *values.shape[1:]))
     runs = Runs(keys)
     return Entries(runs.keys, runs.combined(values, op))
-
-
-def _is_added(values: np.ndarray, op: np.ufunc) -> bool:
-    """Tell if a kernel adds such values up."""
-    return op is np.add and values.dtype in ADDED and values.ndim == 1
 
 
 def canonical(values: np.ndarray) -> np.ndarray:
