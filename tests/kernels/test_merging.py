@@ -12,7 +12,7 @@ from sparse_mpi.kernels import array
 from .test_kernels import FLOATS, same, values
 
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
-merging = pytest.importorskip("sparse_mpi.kernels.cpu.pairs")
+merging = pytest.importorskip("sparse_mpi.kernels.cpu.merging")
 
 INTEGERS = [np.int32, np.int64, np.uint64]
 
