@@ -3,7 +3,7 @@
 `SparseReduceScatter` leaves each part of the sum with its owner, for optimizers that keep their state in parts.
 
 For data that is sparse already, whatever holds it: `allreduce`, `reduce`, `reduce_scatter`, `allgather`, and
-`allreduce_init` where keys stay the same.
+`allreduce_init` where keys stay the same. For frames of pandas, polars and Arrow: `groupby_sum`.
 
 Importing this package imports none of mpi4py, cupy and torch, and does not start MPI.
 """
@@ -17,7 +17,7 @@ from sparse_mpi.deprecated import register_former_modules
 
 if TYPE_CHECKING:
     from sparse_mpi.algorithms import ALGORITHMS, Reduction
-    from sparse_mpi.collectives import allgather, allreduce, allreduce_init, reduce, reduce_scatter
+    from sparse_mpi.collectives import allgather, allreduce, allreduce_init, groupby_sum, reduce, reduce_scatter
     from sparse_mpi.comm.conversion import watch
     from sparse_mpi.comm.world import World
     from sparse_mpi.feedback import (
@@ -64,6 +64,7 @@ __all__ = [
     "allreduce",
     "allreduce_init",
     "dimension_coverage",
+    "groupby_sum",
     "keep_freed_memory",
     "reduce",
     "reduce_scatter",
@@ -74,7 +75,7 @@ __all__ = [
 # Public names by the module that defines them, which is imported when one of them is asked for
 HOME = {
     "algorithms": ("ALGORITHMS", "Reduction"),
-    "collectives": ("allgather", "allreduce", "allreduce_init", "reduce", "reduce_scatter"),
+    "collectives": ("allgather", "allreduce", "allreduce_init", "groupby_sum", "reduce", "reduce_scatter"),
     "comm.conversion": ("watch",),
     "comm.world": ("World",),
     "feedback": (

@@ -2,6 +2,16 @@
 
 from sparse_mpi.collectives.calls import allgather, allreduce, reduce, reduce_scatter
 from sparse_mpi.collectives.choice import Choice
+from sparse_mpi.collectives.groupby import groupby_sum
 from sparse_mpi.collectives.persistent import PersistentAllreduce, allreduce_init
 
-__all__ = ["Choice", "PersistentAllreduce", "allgather", "allreduce", "allreduce_init", "reduce", "reduce_scatter"]
+__all__ = [
+    "Choice",
+    "PersistentAllreduce",
+    "allgather",
+    "allreduce",
+    "allreduce_init",
+    "groupby_sum",
+    "reduce",
+    "reduce_scatter",
+]

@@ -1,0 +1,325 @@
+"""Frames whose rows are spread over ranks are grouped as all rows by their own library in one process."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sparse_mpi
+from sparse_mpi import World
+from sparse_mpi.collectives import groupby
+
+from ..launch import launch, needs_mpi
+from ..prefork import copied
+
+WHY = "groupby_sum takes frames of pandas, polars and pyarrow, and is compared with them"
+pd = pytest.importorskip("pandas", reason=WHY)
+pl = pytest.importorskip("polars", reason=WHY)
+pa = pytest.importorskip("pyarrow", reason=WHY)
+
+DAYS = st.dates().map(np.datetime64)
+TEXT = st.text("ab\0z\x7f\u00e9\ud7ff\uffff\U0001f600", max_size=3)  # NUL at the end, too
+CITIES = pd.CategoricalDtype(["Rome", "Oslo", "Bonn"])
+# What columns of keys have, by pandas' type; None is null where the type has nulls
+KEYS = {
+    "str": st.none() | TEXT,
+    "object": st.none() | TEXT,
+    "string": st.none() | TEXT,
+    "int64": st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 2),
+    "uint64": st.integers(0, 2**64 - 1) | st.integers(0, 2),
+    "int8": st.integers(-128, 127),
+    "Int32": st.none() | st.integers(-(2**31), 2**31 - 1),
+    "bool": st.booleans(),
+    "boolean": st.none() | st.booleans(),
+    CITIES: st.none() | st.sampled_from(list(CITIES.categories)),
+    pd.CategoricalDtype([30, 20, 10], ordered=True): st.none() | st.sampled_from([10, 20, 30]),
+    "datetime64[s]": st.none() | DAYS,
+    "datetime64[ns, Europe/Berlin]": st.none() | st.integers(0, 2**61),
+    "timedelta64[us]": st.none() | st.integers(-(2**50), 2**50),
+    "int16[pyarrow]": st.none() | st.integers(-3, 3),
+    "string[pyarrow]": st.none() | TEXT,
+    "bool[pyarrow]": st.none() | st.booleans(),
+}
+EIGHTHS = st.integers(-999, 999).map(lambda number: number / 8)  # sums of these are exact in any order
+VALUES = {
+    "int64": st.integers(-(2**63), 2**63 - 1),  # sums overflow
+    "uint64": st.integers(0, 2**64 - 1),
+    "int8": st.integers(-128, 127),
+    "uint8": st.integers(0, 255),
+    "int32": st.integers(-(2**31), 2**31 - 1),
+    "Int16": st.none() | st.integers(-(2**15), 2**15 - 1),
+    "Int64": st.none() | st.integers(-9, 9),
+    "int8[pyarrow]": st.none() | st.integers(-128, 127),
+    "double[pyarrow]": st.none() | EIGHTHS,
+    "bool": st.booleans(),
+    "boolean": st.none() | st.booleans(),
+    "float64": st.none() | EIGHTHS,
+    "float32": st.none() | EIGHTHS,
+    "Float64": st.none() | EIGHTHS,
+    "complex128": EIGHTHS.map(lambda number: complex(number, -1)),
+}
+
+
+@st.composite
+def tables(draw, keys, values):
+    """Columns of keys, columns of values, and where the rows of 1 to 5 ranks end; some have none."""
+    kinds = draw(st.lists(st.sampled_from([*keys]), min_size=1, max_size=3))
+    sums = draw(st.lists(st.sampled_from([*values]), min_size=1, max_size=3))
+    rows = draw(st.integers(0, 12))
+    # Few of each, so that keys meet
+    few = [draw(st.lists(keys[kind], min_size=1, max_size=3)) for kind in kinds]
+    by = [draw(st.lists(st.sampled_from(each), min_size=rows, max_size=rows)) for each in few]
+    added = [draw(st.lists(values[kind], min_size=rows, max_size=rows)) for kind in sums]
+    ends = sorted(draw(st.lists(st.integers(0, rows), min_size=0, max_size=4)))
+    by, added = list(zip(kinds, by, strict=True)), list(zip(sums, added, strict=True))
+    return by, added, [slice(*pair) for pair in zip([0, *ends], [*ends, rows], strict=True)]
+
+
+def grouped(frames, by, values, **options):
+    def body(comm):
+        return sparse_mpi.groupby_sum(frames[comm.rank], by, values, comm, **options)
+
+    return World(len(frames)).run(body)
+
+
+def names(by, added):
+    return [f"key {place}" for place in range(len(by))], [f"sum {place}" for place in range(len(added))]
+
+
+@given(tables(KEYS, VALUES), st.booleans())
+def test_pandas_as_in_one_process(table, scatter):
+    by, added, parts = table
+    keys, sums = names(by, added)
+    columns = {name: pd.Series(x, dtype=kind) for name, (kind, x) in zip(keys + sums, by + added, strict=True)}
+    whole = pd.DataFrame({"other": np.arange(len(columns[keys[0]])), **columns})
+    # Column by column: pandas widens narrow integers together that lie side by side in memory
+    groups = whole.groupby(keys, as_index=False, observed=True)
+    expected = groups[sums[:1]].sum().assign(**{name: groups[[name]].sum()[name] for name in sums})
+    # Keys keep their types: of several, pandas makes new ones of what is object
+    expected = expected.astype({name: kind for name, (kind, _) in zip(keys, by, strict=True) if kind == "object"})
+    found = grouped([whole[part] for part in parts], keys, sums, scatter=scatter)
+    for one in [pd.concat(found, ignore_index=True)] if scatter else found:
+        pd.testing.assert_frame_equal(one, expected, check_exact=True)
+
+
+def of_polars(kinds):
+    """What polars has of these types, by its own type."""
+    types = {"str": pl.String, "bool": pl.Boolean, CITIES: pl.Enum(list(CITIES.categories)), "int64": pl.Int64}
+    types |= {"uint64": pl.UInt64, "int8": pl.Int8, "Int32": pl.Int32, "datetime64[s]": pl.Date, "int32": pl.Int32}
+    types |= {"uint8": pl.UInt8, "Int16": pl.Int16, "float64": pl.Float64, "float32": pl.Float32, "Int64": pl.Int64}
+    return {types[kind]: values for kind, values in kinds.items() if kind in types}
+
+
+POLARS_KEYS = of_polars(KEYS) | {pl.Categorical: KEYS[CITIES], pl.Date: st.none() | st.dates()}
+POLARS_KEYS |= {pl.Datetime("us", "UTC"): st.none() | st.datetimes(), pl.Duration("ms"): st.none() | st.timedeltas()}
+
+
+@given(tables(POLARS_KEYS, of_polars(VALUES)), st.booleans())
+def test_polars_as_in_one_process(table, scatter):
+    by, added, parts = table
+    keys, sums = names(by, added)
+    columns = [pl.Series(name, x, dtype=kind) for name, (kind, x) in zip(keys + sums, by + added, strict=True)]
+    whole = pl.DataFrame(columns)
+    expected = whole.drop_nulls(keys).group_by(keys).agg(pl.col(sums).sum()).sort(keys)
+    found = grouped([whole[part] for part in parts], keys, sums, scatter=scatter)
+    for one in [pl.concat(found)] if scatter else found:
+        assert one.schema == expected.schema and one.equals(expected)
+
+
+ARROW_KEYS = {
+    pa.string(): st.none() | TEXT,
+    pa.large_string(): st.none() | TEXT,
+    pa.dictionary(pa.int8(), pa.string()): st.none() | TEXT,
+    pa.int64(): st.none() | KEYS["int64"],
+    pa.uint64(): KEYS["uint64"],
+    pa.int8(): KEYS["int8"],
+    pa.bool_(): st.none() | st.booleans(),
+    pa.date32(): st.none() | st.dates(),
+    pa.timestamp("us", "UTC"): st.none() | st.datetimes(),
+    pa.time32("s"): st.none() | st.integers(0, 86399),
+    pa.duration("ms"): st.integers(-9, 9),
+}
+ARROW_VALUES = {
+    pa.int64(): st.none() | VALUES["int64"],
+    pa.uint8(): VALUES["uint8"],
+    pa.int16(): VALUES["Int16"],
+    pa.bool_(): VALUES["boolean"],
+    pa.float64(): st.none() | EIGHTHS,
+    pa.float32(): st.none() | EIGHTHS,
+}
+
+
+@given(tables(ARROW_KEYS, ARROW_VALUES), st.booleans())
+def test_arrow_as_in_one_process(table, scatter):
+    by, added, parts = table
+    keys, sums = names(by, added)
+    whole = pa.table({name: pa.array(x, kind) for name, (kind, x) in zip(keys + sums, by + added, strict=True)})
+    there = np.logical_and.reduce([whole[key].is_valid().to_numpy() for key in keys])
+    expected = whole.filter(pa.array(there)).group_by(keys).aggregate([(name, "sum") for name in sums])
+    expected = expected.rename_columns(keys + sums)
+    order = sorted(range(len(expected)), key=lambda row: [expected[key][row].as_py() for key in keys])
+    frames = [whole.slice(part.start, part.stop - part.start) for part in parts]
+    found = grouped(frames, keys, sums, scatter=scatter)
+    for one in [pa.concat_tables(found)] if scatter else found:
+        assert one.schema.equals(expected.schema)
+        assert one.to_pylist() == [expected.slice(row, 1).to_pylist()[0] for row in order]
+
+
+def test_more_combinations_than_integers_of_64_bits():
+    """Of four columns with 70,000 values each there are 2^64, of which 140,000 occur."""
+    draw = np.random.default_rng(1)
+    whole = pd.DataFrame({name: np.tile(draw.permutation(70_000), 2) for name in "abcd"} | {"n": 1})
+    whole["d"] = draw.permutation(whole["d"].to_numpy())
+    expected = whole.groupby([*"abcd"], as_index=False).sum()
+    for found in grouped([whole[::2], whole[1::2]], [*"abcd"], "n"):
+        pd.testing.assert_frame_equal(found, expected)
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_numbers_run_out_at_every_column(most, monkeypatch):
+    monkeypatch.setattr(groupby, "MOST", most)
+    whole = pd.DataFrame({"a": [*"xyxyz"], "b": [3, 2, 3, 1, 2], "c": [True, False, True, True, False], "n": 1})
+    expected = whole.groupby([*"abc"], as_index=False).sum()
+    for found in grouped([whole[:2], whole[2:]], [*"abc"], ["n"]):
+        pd.testing.assert_frame_equal(found, expected)
+
+
+def test_groups_that_collide_if_their_texts_are_joined():
+    whole = pd.DataFrame({"a": ["1", "11", "1\0"], "b": ["11", "1", "1"], "n": [1, 2, 4]})
+    found = grouped([whole[:1], whole[1:]], ["a", "b"], "n")[0]
+    assert found["n"].tolist() == [1, 4, 2]
+
+
+def test_floating_point_numbers_are_added_up_by_rank_and_then_in_the_order_of_ranks():
+    rows = [np.random.default_rng(rank).standard_normal(1000) for rank in range(5)]
+    found = grouped([pd.DataFrame({"key": "a", "x": each}) for each in rows], "key", "x")
+    own = [pd.DataFrame({"key": "a", "x": each}).groupby("key")["x"].sum().iloc[0] for each in rows]
+    assert [one["x"].tolist() for one in found] == [[(((own[0] + own[1]) + own[2]) + own[3]) + own[4]]] * 5
+    exact = float(np.sum(np.concatenate(rows), dtype=np.longdouble))
+    assert abs(found[0]["x"][0] - exact) < 1e-12 * abs(np.concatenate(rows)).sum()
+
+
+def test_a_frame_is_left_as_it_was_and_labels_may_be_any():
+    frame = pd.DataFrame({0: ["b", "a", "b"], "x": [1, 2, 3], "y": [0.5, None, 2]}, index=[7, 7, 9])
+    before = frame.copy(deep=True)
+    found = grouped([frame], 0, ("y", "x"))[0]
+    pd.testing.assert_frame_equal(frame, before)
+    pd.testing.assert_frame_equal(found, frame.groupby(0, as_index=False)[["y", "x"]].sum())
+
+
+FRAME = {"city": ["Rome"], "day": [1], "kWh": [0.5]}
+MISTAKES = {
+    "a column that is not there": (FRAME, "cty", "kWh", ValueError, "by must name .* got 'cty'.*did you mean city"),
+    "a sum that is not there": (FRAME, "city", ["kW"], ValueError, "values must name .* got 'kW'"),
+    "no key": (FRAME, [], "kWh", ValueError, "by must name at least one column"),
+    "twice": (FRAME, ["city", "day"], "day", ValueError, "each column once, got 'day' twice"),
+    "keys of floats": (FRAME, "kWh", "day", TypeError, "by must name columns of strings.*got 'kWh' of type"),
+    "sums of strings": (
+        FRAME,
+        "day",
+        "city",
+        TypeError,
+        "columns of bool or of numbers.*got 'city' of type",
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_on_one_rank_is_an_error_on_all_before_data_moves(make, mistake):
+    columns, by, values, kind, text = MISTAKES[mistake]
+
+    def body(comm):
+        wrong = comm.rank == 1
+        with pytest.raises(kind if wrong else ValueError, match=text):
+            sparse_mpi.groupby_sum(make(columns), by if wrong else "city", values if wrong else "kWh", comm)
+        return comm.traffic.sent
+
+    assert World(3).run(body) == [0] * 3
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (pl.DataFrame(FRAME), "frame=pandas.DataFrame.*rank 1: frame=polars.DataFrame"),
+        (pd.DataFrame(FRAME | {"day": [1.5]}), "column 'day'=int64.*rank 1: .*column 'day'=float64"),
+        (pd.DataFrame({"city": []}), "rank 1: ValueError: values must name"),
+        ({"city": ["Rome"]}, "rank 1: TypeError: frame must be a DataFrame of pandas or polars.*got dict"),
+        (pl.LazyFrame(FRAME), "got LazyFrame; collect"),
+        (pd.DataFrame(FRAME | {"city": pd.Categorical(["Rome"])}), "rank 1: .*CategoricalDtype.*of \\['Rome'\\]"),
+    ],
+    ids=["library", "type", "empty", "dict", "lazy", "category"],
+)
+def test_frames_that_differ_between_ranks(other, text):
+    def body(comm):
+        with pytest.raises((ValueError, TypeError)) as told:
+            sparse_mpi.groupby_sum(other if comm.rank == 1 else pd.DataFrame(FRAME), "city", ["day"], comm)
+        return str(told.value), comm.traffic.sent
+
+    found = World(3).run(body)
+    assert [sent for _, sent in found] == [0] * 3
+    assert all(re.search(text, told, re.DOTALL) for told, _ in (found[0], found[2])), found[0]
+
+
+def test_switches_are_true_or_false():
+    with pytest.raises(TypeError, match="scatter must be True or False"):
+        grouped([pd.DataFrame(FRAME)], "city", "kWh", scatter="no")
+
+
+def test_object_columns_that_hold_more_than_strings():
+    with pytest.raises(TypeError, match="got 'k' of type object"):
+        grouped([pd.DataFrame({"k": pd.Series(["a", 1], dtype=object), "n": 1})], "k", "n")
+
+
+MILLION = """
+import sys
+import numpy as np, pandas as pd, sparse_mpi
+from sparse_mpi.comm import as_comm
+
+ROWS, comm = 1_000_000, as_comm()
+
+
+def rows(rank):
+    draw = np.random.default_rng(rank)
+    each = ROWS // comm.size
+    return pd.DataFrame(
+        {
+            "city": pd.Series([f"city {number}" for number in range(500)])[draw.zipf(1.3, each) % 500].array,
+            "day": draw.integers(0, 365, each),
+            "n": draw.integers(-(2**62), 2**62, each),  # sums overflow
+            "kWh": draw.integers(0, 1 << 20, each) / 1024,  # sums are exact
+            "x": draw.standard_normal(each),
+        }
+    )
+
+
+sums = ["n", "kWh", "x"]
+whole = pd.concat([rows(rank) for rank in range(comm.size)])
+for by in ("day", "city", ["city", "day"]):
+    expected = whole.groupby(by, as_index=False)[sums].sum()
+    rounding = 1e-15 * 1e3 * whole["x"].abs().max()
+    frames = {"pandas": lambda frame: frame}
+    if isinstance(by, list):
+        import polars, pyarrow
+        frames |= {"polars": polars.from_pandas, "arrow": pyarrow.Table.from_pandas}
+    for make in frames.values():
+        found = sparse_mpi.groupby_sum(make(rows(comm.rank)), by, sums)
+        found = found if isinstance(found, pd.DataFrame) else found.to_pandas()
+        exact = [name for name in found if name != "x"]
+        pd.testing.assert_frame_equal(found[exact], expected[exact], check_exact=True)
+        assert (abs(found["x"] - expected["x"]) < rounding).all()
+    part = sparse_mpi.groupby_sum(rows(comm.rank), by, sums, scatter=True)
+    assert 0 < len(part) < len(expected)
+print("equal", len(expected))
+"""
+
+
+@needs_mpi
+@pytest.mark.jobs
+def test_a_million_rows_over_four_ranks_as_pandas():
+    done = launch(4, *copied("-c", MILLION), POLARS_MAX_THREADS="1")
+    assert done.returncode == 0 and done.stdout.count("equal") == 4, done.stderr
