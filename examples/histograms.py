@@ -44,7 +44,7 @@ parser.add_argument(
     help="write each rank's sketch, for bench sparse --data DIR",
 )
 parser.add_argument(
-    "--plot", type=values.figure, metavar="FILE", help="draw errors of quantiles, and the loss tree by tree"
+    "--plot", type=values.figure, metavar="FILE", help="draw what a sum sends, and the loss tree by tree"
 )
 
 
@@ -179,7 +179,7 @@ def main() -> None:
         print(", ".join(f"loss of {name} rows {curve[-1]:.4f}" for name, curve in curves.items()))
         print(f"{args.trees} trees, as grown by one process")
         if args.plot:
-            write(partial(figure, errors, curves), args.plot)
+            write(partial(figure, kilobytes(told, x.shape[1], world.size), curves), args.plot)
 
 
 def checked(x: np.ndarray, y: np.ndarray, cuts: np.ndarray, trees: list[Tree], depth: int) -> np.ndarray:
@@ -193,27 +193,36 @@ def checked(x: np.ndarray, y: np.ndarray, cuts: np.ndarray, trees: list[Tree], d
     return errors
 
 
+def kilobytes(told: dict[str, np.ndarray], columns: int, ranks: int) -> np.ndarray:
+    """Return what rank 0 sends in a sum ``(levels, 2)``: kilobytes of a histogram, and of a dense one in a ring."""
+    dense = 2 * (ranks - 1) / ranks * columns * BINS * 16 / 1e3
+    levels = [told[what] for what in told if what != "sketch"]
+    return np.array([(sent / times, dense * 2**level) for level, (times, _, sent) in enumerate(levels)])
+
+
 def report(told: dict[str, np.ndarray], columns: int, ranks: int) -> None:
     """Print what was added up, beside dense histograms in a ring."""
-    print(f"{'':<8} {'sums':>5} {'keys each':>10} {'of':>8} {'kB sent by rank 0':>18} {'dense':>8}")
-    for what, (times, keys, sent) in told.items():
-        there = f"{(1 << int(what.split()[1])) * columns * BINS}" if what != "sketch" else ""
-        dense = f"{2 * (ranks - 1) / ranks * times * 16 * int(there) / 1e3:.1f}" if there else ""
-        print(f"{what:<8} {times:5.0f} {keys / times:10.0f} {there:>8} {sent:18.1f} {dense:>8}")
+    print(f"{'':<8} {'sums':>5} {'keys each':>10} {'of':>8} {'kB sent by rank 0, each':>24} {'dense':>8}")
+    times, keys, sent = told["sketch"]
+    print(f"{'sketch':<8} {times:5.0f} {keys / times:10.0f} {'':>8} {sent / times:24.1f}")
+    for level, (sent, dense) in enumerate(kilobytes(told, columns, ranks)):
+        times, keys, _ = told[f"level {level}"]
+        print(
+            f"level {level:<2} {times:5.0f} {keys / times:10.0f} {columns * BINS << level:8} {sent:24.1f} {dense:8.1f}"
+        )
 
 
-def figure(errors: np.ndarray, curves: dict[str, np.ndarray], look: Look) -> Any:
-    """Draw errors of quantiles below what is allowed, and losses."""
+def figure(sent: np.ndarray, curves: dict[str, np.ndarray], look: Look) -> Any:
+    """Draw what sums send, level by level, and losses."""
     drawn, ((left, right),) = panels(1, 2, 3.0)
-    left.plot(np.arange(1, BINS) / BINS, errors, ".", color=look.colours[0], markersize=3)
-    left.axhline(ALLOWED, color=look.ink, linewidth=1)
-    left.set(
-        xlabel="quantile", ylabel="relative error", title=f"Quantiles of {errors.shape[1]} columns, and what is allowed"
-    )
+    for name, sums, colour in zip(("bins with rows", "all bins"), sent.T, look.lines[::-1][-2:], strict=True):
+        left.plot(np.arange(len(sums)), sums, "o-", color=colour, label=name)
+    left.set(xlabel="level of the tree", xticks=range(len(sent)), yscale="log", title="kB that a rank sends in a sum")
     for (name, curve), colour in zip(curves.items(), look.lines, strict=False):
         right.plot(np.arange(1, len(curve) + 1), curve, color=colour, label=f"{name} rows")
     right.set(xlabel="trees", yscale="log", title="log loss")
-    name_lines(right)
+    for axes in (left, right):
+        name_lines(axes)
     return drawn
 
 
