@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,18 +103,11 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
         codes, distinct = column.factorize()
         return _strings(name, dtype, codes, distinct.tolist())
 
-    def types_of_sums(name: Hashable) -> list[Any]:
-        """Return the type of sums that the type of the column holds, and that of others: pandas widens where needed."""
-        plain = _plain(dtypes[name])
-        most = np.iinfo(plain).max if plain.kind in "iu" else 1
-        tried = (pd.Series([most] * rows, dtype=dtypes[name]) for rows in (1, 2))
-        return [column.groupby(np.zeros(len(column), int)).sum().dtype for column in tried]
-
     def sums(name: Hashable) -> np.ndarray:
         found = part[name].to_numpy(_plain(part[name].dtype))
         return found.astype(f"{found.dtype.kind}8") if found.dtype.kind in "iu" else found
 
-    results = [types_of_sums(name) for name in values]
+    results = [_types_of_sums(dtypes[name]) for name in values]
 
     def leave(keys: list[Column], sums: list[np.ndarray]) -> Any:
         made = {}
@@ -136,6 +130,16 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
     facts: dict[Any, object] = {name: told(dtype) for name, dtype in dtypes.items()}
     narrow = [_plain(narrow) for narrow, _ in results]
     return Groups(facts, [key(name) for name in by], [sums(name) for name in values], narrow, leave)
+
+
+@lru_cache(maxsize=64)
+def _types_of_sums(dtype: Any) -> tuple[Any, Any]:
+    """Return the types that pandas gives to sums which the type of a column holds, and to others: it widens these."""
+    pd, plain = sys.modules["pandas"], _plain(dtype)
+    most = np.iinfo(plain).max if plain.kind in "iu" else 1
+    tried: Any = (pd.Series([most] * rows, dtype=dtype) for rows in (1, 2))
+    small, large = (column.groupby(np.zeros(len(column), int)).sum().dtype for column in tried)
+    return small, large
 
 
 def _plain(dtype: Any) -> np.dtype:

@@ -15,6 +15,7 @@ Comments of HTML, directly before a block or at the end of the paragraph before,
     -->
     <!-- nothing on this page is run: records -->       anywhere on the page
     <!-- run by make test-all: trains for a minute -->  anywhere on the page
+    <!-- needs: pandas, polars -->                      anywhere on the page: its Python is left out without them
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[2]
 LANGUAGES = {"": "", "python": "python", "py": "python", "sh": "shell", "bash": "shell", "text": "text", "diff": "diff"}
 MARKS = r"<!--\s*(not run|not compared|within|first)(?: (\d+) %)?:\s*(.*?)\s*-->"
-OF_PAGES = r"<!--\s*(nothing on this page is run|run by make test-all):\s*(.*?)\s*-->"
+OF_PAGES = r"<!--\s*(nothing on this page is run|run by make test-all|needs):\s*(.*?)\s*-->"
 BOXES = r"\{(?:note|tip|warning|important|caution|hint|admonition|dropdown)\}"
 SAVED = r"\b[Ss]ave (it|this) as `([\w./-]+)`"
 RANKS = r"\b(?:mpiexec|mpirun|torchrun)\b|sparse[_-]mpi (?:run|bench (?:network|compare|sparse-compare|elastic))\b"

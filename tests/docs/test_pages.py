@@ -49,6 +49,8 @@ def test_every_block_is_run_or_says_why_not(name):
 
 @pytest.mark.parametrize("name", having("python"))
 def test_python_of_a_page_runs(name, tmp_path):
+    for package in filter(None, PAGES[name].marks.get("needs", "").split(", ")):
+        pytest.importorskip(package, reason=f"{name} shows what {package} does")
     run_python(PAGES[name], folder_of(PAGES[name], tmp_path))
 
 
