@@ -136,10 +136,11 @@ SPARSE = {
     "words.py": "as counted by",
     "histograms.py": "as grown by",
     "word2vec.py": "largest difference from one process",
+    "graphs.py": "largest difference from one process",
 }
 
 OTHERS = pytest.mark.full("as of the first example: only what the ranks add up differs")
-SAVED = set(SPARSE) - {"word2vec.py"}  # what their ranks add up is written by --save
+SAVED = set(SPARSE) - {"word2vec.py", "graphs.py"}  # what their ranks add up is written by --save
 
 SONNET = """Shall I compare thee to a summer's day? Thou art more lovely and more temperate: rough winds do shake the
 darling buds of May, and summer's lease hath all too short a date; sometime too hot the eye of heaven shines, and often
@@ -166,6 +167,8 @@ def data_of(name: str, folder: Path) -> list[str]:
         return ["--reads", str(folder), "-k", "11"]
     if name == "histograms.py":
         return ["--trees", "3"]
+    if name == "graphs.py":
+        return ["--steps", "20", "--larger", "1"]
     if name == "word2vec.py":
         for number in range(2):
             (folder / f"play_{number}_gut.txt").write_text(SONNET * 8)
