@@ -247,16 +247,16 @@ def test_a_running_job_is_shown_live_at_80_and_200_columns(tmp_path):
     )
     try:
         narrow = Terminal(folder, 80)
-        narrow.until(lambda: len({tuple(steps.values()) for steps in narrow.steps()}) >= 2)
+        narrow.until(lambda: (seen := narrow.steps()) and all(seen[-1][rank] > seen[0][rank] for rank in range(4)))
         seen = narrow.steps()
-        assert all(seen[-1][rank] > seen[0][rank] for rank in range(4))
         assert narrow.close("q") == 0
         wide = Terminal(folder, 200)
-        wide.until(lambda: any(steps[rank] > seen[-1][rank] for rank in range(4) for steps in wide.steps()))
+        wide.until(lambda: any(all(steps[rank] > seen[-1][rank] for rank in range(4)) for steps in wide.steps()))
         assert wide.close(signal.SIGINT) == 0
         for terminal in (narrow, wide):
             assert all(len(line) <= terminal.columns for frame in terminal.frames() for line in frame)
-        heads = [next(line for line in shown.frames()[-1] if line.startswith(" rank")) for shown in (narrow, wide)]
+        frames = (sum(terminal.frames(), []) for terminal in (narrow, wide))
+        heads = [next(line for line in lines if line.startswith(" rank")) for lines in frames]
         assert "residual" in heads[0] and "exchange ms" not in heads[0] and "written" in heads[1]
         stop.touch()
         out, error = job.communicate(timeout=60)
