@@ -20,6 +20,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import ceil, floor, log10
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -34,7 +35,7 @@ from sparse_mpi.tools.figures.style import Look, finish, panels, write
 BINS, MOST_DENSE = 10**9, 1 << 24
 SIZES = {
     "matrices": (400, 4_000, 40_000, 400_000),
-    "histograms": (1_000, 10_000, 100_000),
+    "histograms": (1_000, 10_000, 100_000, 1_000_000),
     "kmers": (10**3, 10**4, 10**5),
 }
 TITLES = {
@@ -129,10 +130,19 @@ def figure(kind: str, rows: list[dict[str, Any]], look: Look) -> Any:
     """Draw milliseconds over entries."""
     drawn, ((axes,),) = panels(1, 1, 3.0, TITLES[kind], "entries of a rank", "ms")
     chosen = [row for row in rows if row["kind"] == kind]
+    networks, every = (
+        dict.fromkeys(row["network"] for row in chosen),
+        [ms for row in chosen for ms in row["ms"].values()],
+    )
+    lines = [(network, name) for network in networks for name in chosen[0]["ms"]]
+    for (network, name), colour in zip(lines, look.lines, strict=False):
+        points = [(row["entries"], row["ms"][name]) for row in chosen if row["network"] == network]
+        label = f"{name}, {network}" if len(networks) > 1 else name
+        axes.plot(*zip(*points, strict=True), "o-", label=label, color=colour)
+    low, high = floor(log10(min(every))), ceil(log10(max(every)))
     sizes = [row["entries"] for row in chosen]
-    for name, colour in zip(chosen[0]["ms"], look.lines, strict=False):
-        axes.plot(sizes, [row["ms"][name] for row in chosen], "o-", label=name, color=colour)
-    finish(axes, xscale="log", yscale="log", xlim=(sizes[0] * 0.8, sizes[-1] * 2.5))
+    axes.set_yscale("log")
+    finish(axes, xscale="log", xlim=(min(sizes) * 0.8, max(sizes) * 5), ylim=(10.0**low, 10.0**high))
     return drawn
 
 
