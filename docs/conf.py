@@ -1,4 +1,4 @@
-"""The site: `make docs` builds it into build/docs, with a search that needs neither a network nor a server."""
+"""The site: `make docs` builds it into build/docs, with a search without a network."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 nitpicky = True
-# No network, and so no inventories of other projects: names of NumPy, torch and Python lead nowhere
+# No network, and so no inventories: names of NumPy, torch and Python lead nowhere
 # Neither do type variables, and what the library keeps to itself
 OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block | algorithms\.hybrid\.Hybrid
-    | comm\.(job\.call_log\.Watched | streams\.Branch | streams\.Marks | background\.Span)
-    | reduction\.(engine\.Absence | second_moment\.SecondMoment | settings\.Settings | watch\.(Watch | Quality)) )"""
+    | comm\.(job\.call_log\.Watched | streams\.(Branch | Marks) | background\.Span)
+    | reduction\.(engine\.Absence | second_moment\.SecondMoment | settings\.Settings)
+    | reduction\.watch\.(Watch | Quality) )"""
 nitpick_ignore_regex = [("py:.*", r"(?!sparse_mpi\.).*"), ("py:.*", OURS)]
 
 myst_heading_anchors = 4  # as forges make them
@@ -39,7 +40,7 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 # Docstrings need none of these, and the environment of `make docs` has none
 autodoc_mock_imports = ["torch", "mpi4py", "numba", "cupy", "lightning", "transformers"]
-# Annotations that are evaluated at import, as in training/ddp_state.py, show what stands there
+# Annotations that are evaluated, as in training/ddp_state.py, show what stands there
 _MockObject.__or__ = lambda mock, other: Union[mock, other]  # noqa: UP007
 _MockObject.__getitem__ = lambda mock, key: GenericAlias(mock, key)
 python_maximum_signature_line_length = 100
@@ -91,11 +92,14 @@ ABOVE = {
 }
 
 
-PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>')
+PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*'
+    r'<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
+)
 
 
 def figures(picture: re.Match[str]) -> str:
-    """Return a figure for light and one for dark pages, of which Furo's switch shows one; forges ask the system."""
+    """Return a figure for light and one for dark pages; the switch shows one."""
     dark, words, light = picture.groups()
     images = [
         f"```{{image}} {file}\n:alt: {words}\n:class: only-{look}\n```"
@@ -105,13 +109,19 @@ def figures(picture: re.Match[str]) -> str:
 
 
 def adapt(app: Sphinx, name: str, source: list[str]) -> None:
-    """Lead links to pages above docs/ to those of the site, and make figures follow its switch."""
+    """Lead links to pages above docs/ to the site's; make figures follow its switch."""
     source[0] = PICTURE.sub(figures, source[0])
-    source[0] = re.sub(rf"\]\((?:\.\./)+({'|'.join(ABOVE)})\.md", lambda link: f"](/{ABOVE[link[1]]}.md", source[0])
+    source[0] = re.sub(
+        rf"\]\((?:\.\./)+({'|'.join(ABOVE)})\.md",
+        lambda link: f"](/{ABOVE[link[1]]}.md",
+        source[0],
+    )
 
 
-# Index pages name their first pages by patterns, so that one that is not there yet is no error
-logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: "glob pattern" not in str(record.msg))
+# Index pages name pages by patterns, so that one that is not there yet is no error
+logging.getLogger("sphinx.sphinx.directives.other").addFilter(
+    lambda record: "glob pattern" not in str(record.msg)
+)
 
 
 def setup(app: Sphinx) -> None:

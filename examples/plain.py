@@ -1,4 +1,4 @@
-"""A training script of one process; three lines of it differ in `distributed.py`, which any number of ranks runs."""
+"""A training script of one process; `distributed.py` has three lines more."""
 
 import numpy as np
 import torch
@@ -7,10 +7,12 @@ from torch import nn
 
 pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
 pixels = (pixels / 16).float()
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+model = nn.Sequential(
+    nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
 
-draw = np.random.default_rng()  # seeded by the operating system: every process draws batches of its own
+draw = np.random.default_rng()  # seeded by the system: every process draws its own
 for _ in range(150):
     batch = torch.from_numpy(draw.integers(0, 1500, 32))
     optimizer.zero_grad()
@@ -18,4 +20,5 @@ for _ in range(150):
     optimizer.step()
 
 accuracy = (model(pixels[1500:]).argmax(1) == labels[1500:]).float().mean()
-print(f"accuracy {accuracy:.3f}, weights add up to {sum(p.double().sum() for p in model.parameters()):.12f}")
+weights = sum(p.double().sum() for p in model.parameters())
+print(f"accuracy {accuracy:.3f}, weights add up to {weights:.12f}")

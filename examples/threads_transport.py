@@ -1,9 +1,10 @@
-"""A transport of one's own in sixty lines: ranks are threads of one process, and all is sent through one blackboard.
+"""A transport of one's own in sixty lines: threads that share one blackboard.
 
     python examples/threads_transport.py --ranks 4
 
-`CountingComm` checks arguments, counts traffic and measures time; what is left is to move arrays. Each operation here
-is built upon one: every rank puts something on a blackboard, and reads what the others have put there.
+`CountingComm` checks arguments, counts traffic and measures time; what is left is to
+move arrays. Each operation here is built upon one: every rank puts something on a
+blackboard, and reads what the others have put there.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from sparse_mpi.tools.values import Parser
 
 
 class Board:
-    """What some threads share: a place for each of them, a barrier, and a queue from each to each."""
+    """What threads share: places, a barrier, and a queue from each to each."""
 
     def __init__(self, ranks: int) -> None:
         self.places: list[Any] = [None] * ranks
         self.barrier = Barrier(ranks)
-        self.queues = {(a, b): SimpleQueue() for a in range(ranks) for b in range(ranks)}
+        self.queues = {
+            (a, b): SimpleQueue() for a in range(ranks) for b in range(ranks)
+        }
 
 
 class ThreadComm(CountingComm):
@@ -58,12 +61,19 @@ class ThreadComm(CountingComm):
         return np.concatenate(parts), np.array([len(part) for part in parts])
 
     def _alltoallv(self, send, counts, expected):
-        parts = [row[self.rank] for row in self._swap(np.split(send.copy(), np.cumsum(counts)[:-1]))]
+        parts = [
+            row[self.rank]
+            for row in self._swap(np.split(send.copy(), np.cumsum(counts)[:-1]))
+        ]
         return np.concatenate(parts), np.array([len(part) for part in parts])
 
     def _allreduce(self, send, op):
         gathered = self._allgather(send)
-        return gathered.sum(axis=0, dtype=send.dtype) if op == "sum" else gathered.max(axis=0)
+        return (
+            gathered.sum(axis=0, dtype=send.dtype)
+            if op == "sum"
+            else gathered.max(axis=0)
+        )
 
     def _bcast(self, send, root):
         return self._swap(send.copy())[root].copy()
@@ -99,7 +109,12 @@ def run(ranks: int, program: Callable[[ThreadComm], Any]) -> list[Any]:
 def main() -> None:
     """Train on as many threads as the command line says."""
     parser = Parser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--ranks", type=values.integer(1), default=4, help="how many threads (default: 4)")
+    parser.add_argument(
+        "--ranks",
+        type=values.integer(1),
+        default=4,
+        help="how many threads (default: 4)",
+    )
     args = parser.parse_args()
 
     def train(comm: ThreadComm) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""Accelerate with the hook: accelerate launch --cpu --num_processes 2 examples/with_accelerate.py, or torchrun."""
+"""Accelerate with the hook: torchrun --nproc-per-node 2 examples/with_accelerate.py."""
 
 import torch
 from accelerate import Accelerator
@@ -12,7 +12,8 @@ pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=Tr
 net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
 accelerator = Accelerator(cpu=True)
-loader = DataLoader(TensorDataset(pixels.float() / 16, labels), batch_size=32, shuffle=True)
+digits = TensorDataset(pixels.float() / 16, labels)
+loader = DataLoader(digits, batch_size=32, shuffle=True)
 model, optimizer, loader = accelerator.prepare(net, sgd, loader)
 state = SparseState(net.named_parameters(), density=0.05, optimizer=sgd)
 model.register_comm_hook(state, sparse_hook)
@@ -26,6 +27,7 @@ for _ in range(4):
         optimizer.step()
         losses.append(loss.item())
 
-print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}, {state.report.traffic.sent} bytes in the last step")
+sent = state.report.traffic.sent
+print(f"loss {losses[0]:.3f} to {losses[-1]:.3f}, {sent} bytes in the last step")
 print(f"weights add up to {sum(p.double().sum() for p in net.parameters()):.12f}")
 accelerator.end_training()

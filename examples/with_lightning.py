@@ -1,4 +1,4 @@
-"""Lightning with the strategy "sparse_mpi": python examples/with_lightning.py, or torchrun --nproc-per-node 2."""
+"""Lightning with a strategy: torchrun --nproc-per-node 2 examples/with_lightning.py."""
 
 import torch
 from lightning import LightningModule, Trainer
@@ -14,7 +14,8 @@ class Digits(LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net, self.losses = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), []
+        self.net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+        self.losses = []
 
     def training_step(self, batch, _):
         loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
@@ -26,12 +27,20 @@ class Digits(LightningModule):
 
 
 pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
-loader = DataLoader(TensorDataset(pixels.float() / 16, labels), batch_size=32, shuffle=True)
+digits = TensorDataset(pixels.float() / 16, labels)
+loader = DataLoader(digits, batch_size=32, shuffle=True)
 model = Digits()
-quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-trainer = Trainer(strategy="sparse_mpi", accelerator="cpu", devices=2, max_epochs=4, **quiet)
+parts = (
+    "logger",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "enable_checkpointing",
+)
+options = dict.fromkeys(parts, False) | {"accelerator": "cpu", "devices": 2}
+trainer = Trainer(strategy="sparse_mpi", max_epochs=4, **options)
 trainer.fit(model, loader)
 
 sent = trainer.strategy.sparse_state.report.traffic.sent
-print(f"loss {model.losses[0]:.3f} to {model.losses[-1]:.3f}, {sent} bytes in the last step")
+first, last = model.losses[0], model.losses[-1]
+print(f"loss {first:.3f} to {last:.3f}, {sent} bytes in the last step")
 print(f"weights add up to {sum(p.double().sum() for p in model.parameters()):.12f}")

@@ -2,8 +2,9 @@
 
     python -m sparse_mpi run -n 4 examples/words.py --plot words.png
 
-Each rank counts the pairs of its share of a text, and all ranks get the counts of the whole. The text is Python's own
-manual, as it comes with Python. The answer is checked against one process.
+Each rank counts the pairs of its share of a text, and all ranks get the counts of the
+whole. The text is Python's own manual, as it comes with Python. The answer is checked
+against one process.
 """
 
 import re
@@ -22,7 +23,9 @@ from sparse_mpi.tools.figures.style import Look, panels, write
 from sparse_mpi.tools.values import Parser
 
 parser = Parser(description=__doc__.partition("\n")[0])
-parser.add_argument("--best", type=values.integer(1), default=15, help="pairs shown (default: 15)")
+parser.add_argument(
+    "--best", type=values.integer(1), default=15, help="pairs shown (default: 15)"
+)
 parser.add_argument(
     "--save",
     type=values.new_folder("runs/words"),
@@ -49,13 +52,20 @@ def main() -> None:
     total = sparse_mpi.allreduce(mine)
     if args.save:
         args.save.mkdir(parents=True, exist_ok=True)
-        number = {pair: place for place, pair in enumerate(total)}  # in the order of the pairs, the same on all ranks
+        number = {
+            pair: place for place, pair in enumerate(total)
+        }  # in the order of the pairs, the same on all ranks
         keys = [number[pair] for pair in mine]
-        np.savez(args.save / f"rank-{world.rank}.npz", keys=keys, values=list(mine.values()))
+        np.savez(
+            args.save / f"rank-{world.rank}.npz", keys=keys, values=list(mine.values())
+        )
 
     if world.rank == 0:
         best = total.most_common(args.best)
-        print(f"{len(texts)} texts, {total.total():,} pairs, {len(total):,} distinct, {world.size} ranks")
+        print(
+            f"{len(texts)} texts, {total.total():,} pairs, {len(total):,} distinct, "
+            f"{world.size} ranks"
+        )
         for pair, count in best:
             print(f"{count:6,}  {pair}")
         if total != pairs(texts):

@@ -26,6 +26,7 @@ from .pages import ROOT, pages
 from .running import SECONDS, environment, folder_of, run_commands, run_python
 
 PAGES = pages()
+COLUMNS = 88
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
 
@@ -45,6 +46,14 @@ def having(kind: str) -> list[object]:
 def test_every_block_is_run_or_says_why_not(name):
     told = [f"{PAGES[name].at(line)}: {problem}" for line, problem in PAGES[name].problems]
     assert not told, "\n".join(told)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_is_as_wide_as_a_page_of_the_site(name):
+    """What a program prints may be wider, and is scrolled; in examples/ ruff looks for it."""
+    lines = [(block, line) for block in PAGES[name].blocks if block.kind != "text" for line in block.code.splitlines()]
+    wide = [f"{PAGES[name].at(block.line)}: {line}" for block, line in lines if len(line) > COLUMNS]
+    assert not wide, "\n".join(wide)
 
 
 @pytest.mark.parametrize("name", having("python"))

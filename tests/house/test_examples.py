@@ -33,7 +33,7 @@ def changes() -> list[str]:
 
 
 def test_three_lines_differ_and_the_readme_shows_them():
-    assert [line[0] for line in changes()] == ["+", "-", "+", "+"]
+    assert [line[0] for line in changes()] == ["+", "+", "+"]
     shown = re.search(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
     assert [line for line in shown.splitlines() if line[:1] in "+-"] == changes()
 
@@ -101,7 +101,7 @@ def test_examples_of_frameworks_are_short():
     """At most about twenty lines, without what they import and print."""
     for framework in FRAMEWORKS:
         lines = re.sub(r"(?m)^(import|from|print)\b.*\n", "", "\n".join(code(f"with_{framework}.py"))).splitlines()
-        assert len(lines) <= 22, framework
+        assert len(lines) <= 23, framework
 
 
 @pytest.mark.full("tests/training/test_fsdp.py has its laws")
