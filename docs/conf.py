@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 from collections.abc import Iterator
@@ -50,6 +49,22 @@ napoleon_use_rtype = False
 default_role = "literal"  # docstrings have Python's names in single backticks
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "light_css_variables": {
+        "removed": "#b31d28",
+        "removed-behind": "#ffeef0",
+        "added": "#176f2c",
+        "added-behind": "#e6ffec",
+    },
+    "dark_css_variables": {
+        "removed": "#ff8182",
+        "removed-behind": "#3c1618",
+        "added": "#6fdd8b",
+        "added-behind": "#12301b",
+    },
+}
 html_title = f"sparse_mpi {release}"
 html_show_sphinx = False
 html_copy_source = False
@@ -62,7 +77,7 @@ class Commands(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the sections."""
-        os.environ["COLUMNS"] = "100"  # the width of what argparse prints
+        os.environ["COLUMNS"] = "88"  # the width of what argparse prints
         return [self.section(command) for command in commands(parser())]
 
     def section(self, command: argparse.ArgumentParser) -> nodes.section:
@@ -105,7 +120,7 @@ def figures(picture: re.Match[str]) -> str:
         f"```{{image}} {file}\n:alt: {words}\n:class: only-{look}\n```"
         for file, look in ((light, "light"), (dark, "dark"))
     ]
-    return "\n\n".join(images)
+    return "\n\n".join(["````{container} picture", *images, "````"])
 
 
 def adapt(app: Sphinx, name: str, source: list[str]) -> None:
@@ -116,12 +131,6 @@ def adapt(app: Sphinx, name: str, source: list[str]) -> None:
         lambda link: f"](/{ABOVE[link[1]]}.md",
         source[0],
     )
-
-
-# Index pages name pages by patterns, so that one that is not there yet is no error
-logging.getLogger("sphinx.sphinx.directives.other").addFilter(
-    lambda record: "glob pattern" not in str(record.msg)
-)
 
 
 def setup(app: Sphinx) -> None:

@@ -4,7 +4,8 @@ A checkpoint is a folder ``step-00000042`` on a file system that all ranks share
 writes, ``rank-00003-of-00004.npz`` with the state of each rank, and ``checkpoint.json``: what it is of, and size and
 SHA-256 of every file. Until it is complete and on the disk, the folder has another name, one that begins with a dot::
 
-    save("run/checkpoints", step, {"model": "vgg16"}, model_bytes, reducer.state_dict(), comm, keep=2)
+    facts, state = {"model": "vgg16"}, reducer.state_dict()
+    save("run/checkpoints", step, facts, model_bytes, state, comm, keep=2)
     found = load("run/checkpoints", comm)
     reducer.take_over(found.states, found.ranks)
 """

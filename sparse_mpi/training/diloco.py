@@ -48,8 +48,8 @@ class DiLoCo:
     A loop of training::
 
         inner = torch.optim.AdamW(model.parameters(), lr=3e-4)
-        outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-        with DiLoCo(model, inner, outer, sync_every=30, density=0.016, feedback="leaky") as local:
+        outer = torch.optim.SGD(model.parameters(), 0.7, momentum=0.9, nesterov=True)
+        with DiLoCo(model, inner, outer, sync_every=30, density=0.016) as local:
             for batch in batches:
                 ...  # forward and backward passes, and inner.step(), as on one rank
             local.synchronize()

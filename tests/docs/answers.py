@@ -1,4 +1,4 @@
-"""What `predict advise` answers to the questions of README and of *Which one?*, as the tables that these pages have.
+"""What `predict advise` answers to the questions of README and *Which algorithm?*, as the tables of these pages.
 
 python -m tests.docs.answers    # prints both, for the pages
 """
@@ -74,7 +74,7 @@ def readme() -> list[str]:
 
 
 def which_one() -> list[str]:
-    """Return the table of *Which one?*: a line a question."""
+    """Return the table of *Which algorithm?*: a line a question."""
     lines = [
         "| model, batch | ranks | on | link | dense, ms | sparse, ms | by | pays |",
         "| --- | ---: | --- | --- | ---: | ---: | --- | --- |",

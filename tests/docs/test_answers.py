@@ -1,4 +1,4 @@
-"""README, *Which one?* and `predict` give the same answers to 31 questions."""
+"""README, *Which algorithm?* and `predict` give the same answers to 31 questions."""
 
 from __future__ import annotations
 

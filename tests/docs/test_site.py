@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_the_site_has_all_pages_and_public_names_and_a_search_without_network(tm
 
 @pytest.mark.full("builds a small site, 2 s")
 def test_figures_follow_the_switch_of_the_site(tmp_path):
-    (tmp_path / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    shutil.copy(ROOT / "docs" / "conf.py", tmp_path)
+    shutil.copytree(ROOT / "docs" / "_static", tmp_path / "_static")
     for name in ("a", "a-dark"):
         (tmp_path / f"{name}.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
     dark = '<source media="(prefers-color-scheme: dark)" srcset="a-dark.svg">'

@@ -1,0 +1,71 @@
+"""Every page of the site fits on a wide screen and on a phone, dark and light; pictures are in build/screenshots."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from ..launch import ROOT
+from .browser import Browser, find
+from .test_site import build
+
+MODES, WIDTHS = ("dark", "light"), (390, 1280)
+PAGES = sorted(page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md"))
+MADE = ("genindex", "search")  # by Sphinx
+PICTURES = ROOT / "build" / "screenshots"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = find()
+    if program is None:
+        give_up = pytest.fail if os.environ.get("CHROMIUM_REQUIRED") else pytest.skip
+        give_up("needs Chromium: apt-get install chromium")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, browser):
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT / "docs", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.full("builds the site, and takes two minutes; .ci/run has it")
+@pytest.mark.parametrize("page", [*map(str, PAGES), *MADE])
+def test_a_page_fits(page, site, browser):
+    browser.open(site / f"{page}.html")
+    found = {}
+    for width in WIDTHS:
+        for mode in MODES:
+            found[width, mode] = browser.show(width, mode)
+            browser.picture(PICTURES / f"{mode}-{width}" / f"{page.replace('/', '-')}.jpg")
+    assert not any(found.values()), "\n".join(f"{where}: {what}" for where, told in found.items() for what in told)
+
+
+PLANTED = {
+    "code": ("    " + "x" * 100, {1280: "too wide: pre.: xxx"}),
+    "code of 88 columns": ("    " + "x" * 88, {}),
+    "output": ("```text\n" + "x" * 100 + "\n```", {}),
+    "wide": ('<div style="width: 1500px">a</div>', dict.fromkeys(WIDTHS, "the page scrolls sideways by")),
+    "cut": (f'<p style="overflow: hidden; white-space: nowrap">{"x" * 200}</p>', dict.fromkeys(WIDTHS, "cut: p.: xxx")),
+}
+
+
+@pytest.mark.full("builds a small site for each, 2 s")
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_does_not_fit_is_found(what, tmp_path, browser):
+    text, told = PLANTED[what]
+    shutil.copy(ROOT / "docs" / "conf.py", tmp_path)
+    shutil.copytree(ROOT / "docs" / "_static", tmp_path / "_static")
+    (tmp_path / "index.md").write_text(f"# Title\n\n{text}\n")
+    assert build(tmp_path, tmp_path / "out").returncode == 0
+    browser.open(tmp_path / "out" / "index.html")
+    for width in WIDTHS:
+        for mode in MODES:
+            found = browser.show(width, mode)
+            assert [each for each in found if width in told and told[width] in each] if width in told else not found
