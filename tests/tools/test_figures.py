@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 RECORDS = {
     "compare-vgg16": ["compare", "best"],
     "select-cpu": ["select"],
-    "sparse-compare": ["sparse-compare"],
+    "sparse-compare": ["sparse-compare", "sparse-times"],
     "sparse-volume": ["sparse-volume"],
     "volume-vgg": ["volume"],
     "predict-held-out": ["check"],
@@ -123,6 +123,24 @@ def test_names_lie_apart_and_as_near_as_can_be(wanted, found):
 def test_batches_are_few_and_about_equally_large():
     assert batches("abcdefg", 3) == [["a", "b"], ["c", "d"], ["e", "f", "g"]]
     assert batches("abc", 3) == [["a", "b", "c"]] and batches("", 3) == [[]]
+
+
+def test_a_title_says_the_point_and_some_parts_are_drawn_alone(tmp_path):
+    record, file = str(RESULTS / "sparse-compare.json"), tmp_path / "times.svg"
+    words = ["--kind", "sparse-times", "--only", "kmers", "uniform", "--title", "auto is the fastest"]
+    assert main(["draw", record, "--plot", str(file), *words]) == 0
+    found = [
+        text
+        for text in ("auto is the fastest", "band: ", "kmers, 1gbit: ms", "uniform", "zipf")
+        if text in file.read_text()
+    ]
+    assert found == ["auto is the fastest", "band: ", "kmers, 1gbit: ms", "uniform"]
+
+
+def test_parts_that_are_not_there_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["draw", str(RESULTS / "slow-networks.json"), "--plot", str(tmp_path / "f.svg"), "--only", "9gbit"])
+    assert "--only must name none, 10mbit, 100mbit, 1gbit" in capsys.readouterr().err
 
 
 @pytest.mark.thin(0, extension=("svg",))

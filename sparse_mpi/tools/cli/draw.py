@@ -19,6 +19,7 @@ from sparse_mpi.tools.figures.style import Look
 from sparse_mpi.tools.values import Parser, refusing
 
 Record = dict[str, Any]
+LINE = 0.2  # inches of a line of a title
 Figure = Callable[[Sequence[Record], Look], Any]
 
 
@@ -40,6 +41,9 @@ KINDS = {
     "compare": Kind(_within("jobs", "results"), compare.all_of, "bench compare"),
     "best": Kind(_within("jobs", "results"), compare.best_of, "bench compare"),
     "sparse-compare": Kind(_within("jobs", "cases"), compare.sparse, "bench sparse-compare"),
+    "sparse-times": Kind(
+        _within("jobs", "cases"), partial(compare.sparse, quantities=("seconds",)), "bench sparse-compare"
+    ),
     "select": Kind(_within("cases", "methods"), draw_volume.select, "bench select"),
     "sparse-volume": Kind(_within("volumes", "case"), draw_volume.keyed, "bench sparse-volume"),
     "volume": Kind(_within("volumes", "lowest"), draw_volume.figure, "bench volume"),
@@ -93,6 +97,40 @@ def kind_of(records: Sequence[Record], wanted: str | None = None) -> Kind:
     return kind
 
 
+PARTS = ("rates", "cases", "seconds")  # of a record or its jobs, by name: rates of a check, cases, rates of a race
+
+
+def only(record: Record, names: Sequence[str]) -> Record:
+    """Return ``record`` with those of its parts that are in ``names``, in their order; without names as it is.
+
+    Raises ValueError: it has none of them.
+    """
+    if not names:
+        return record
+    if isinstance(record.get("jobs"), list):
+        return record | {"jobs": [only(job, names) for job in record["jobs"]]}
+    parts = {part: record[part] for part in PARTS if isinstance(record.get(part), dict)}
+    kept = {part: {name: of[name] for name in names if name in of} for part, of in parts.items()}
+    if not any(kept.values()):
+        there = ", ".join(name for of in parts.values() for name in of)
+        raise ValueError(f"--only must name {there or 'nothing, as there is but one part'}, got {' '.join(names)}")
+    return record | kept
+
+
+def titled(figure: Figure, title: str) -> Figure:
+    """Return a figure with its point above what it shows."""
+
+    def draw(records: Sequence[Record], look: Look) -> Any:
+        shown = figure(records, look)
+        width, height = shown.get_size_inches()
+        beneath = shown.get_suptitle()
+        shown.set_size_inches(width, height + (LINE if beneath else 2 * LINE))
+        shown.suptitle(f"{title}\n{beneath}".rstrip(), x=0.01, ha="left")
+        return shown
+
+    return draw
+
+
 DESCRIPTION = """\
 Draw the figure of records that commands wrote with --json: the one that their --plot draws. Each figure is written
 twice, for light pages and, as NAME-dark, for dark ones; as SVG, PNG or PDF, by the extension.
@@ -111,13 +149,16 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--plot", type=values.figure, required=True, metavar="FILE", help="where to (needs matplotlib)")
     text = "where records have several figures (default: the first that fits): %(choices)s"
     parser.add_argument("--kind", choices=list(KINDS), metavar="NAME", help=text)
+    parser.add_argument("--title", type=values.text, metavar="TEXT", help="the point of the figure, written above it")
+    text = "cases of bench sparse-compare, or rates, to draw alone (default: all)"
+    parser.add_argument("--only", type=values.text, nargs="+", default=[], metavar="NAME", help=text)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Draw, or say in a line why not."""
     with refusing("argument RECORD: "):
-        records = read(args.records)
+        records = [only(record, args.only) for record in read(args.records)]
         kind = kind_of(records, args.kind)
-    save(partial(kind.figure, records), args.plot)
+    save(partial(titled(kind.figure, args.title) if args.title else kind.figure, records), args.plot)
     return 0

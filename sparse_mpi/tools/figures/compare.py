@@ -143,26 +143,32 @@ def rows(jobs: Sequence[dict[str, Any]]) -> list[Row]:
     return found
 
 
-def sparse(records: Sequence[dict[str, Any]], look: Look) -> Any:
-    """Draw ``auto`` beside what others offer, and a band from the best to the worst of what it chooses from."""
+def sparse(records: Sequence[dict[str, Any]], look: Look, quantities: Sequence[str] = tuple(QUANTITIES)) -> Any:
+    """Draw ``auto`` beside what others offer, and a band from the best to the worst of what it chooses from.
+
+    A row for each case and a column for each of ``quantities``; of one quantity two cases in a row.
+    """
     jobs = [job for record in records for job in record["jobs"]]
     shown = rows(jobs)
     note = f"; *: the link measured below {SLOW:.0%} of its rate" if any(map(below, jobs)) else ""
-    drawn, axes = panels(
-        len(shown), len(QUANTITIES), 1.75, f"band: {', '.join(ALGORITHMS)}, of which {AUTO} chooses{note}", sharey="col"
-    )
+    cells = [(row, quantity) for row in shown for quantity in quantities]
+    columns = max(2, len(quantities))
+    heading = f"band: {', '.join(ALGORITHMS)}, of which {AUTO} chooses{note}"
+    drawn, axes = panels(-(-len(cells) // columns), columns, 1.75 if columns > 2 else 2.4, heading, sharey="col")
+    for panel in axes.flat[len(cells) :]:
+        panel.set_visible(False)
     names = list(dict.fromkeys(name for row in shown for _, case in row.points for name in case["candidates"]))
     named = [AUTO, *(name for name in names if name not in (AUTO, *ALGORITHMS))][:MOST]
-    beneath = [row.label for row in shown[1:]] + [""]
-    for panels_of, row, next_label in zip(axes, shown, beneath, strict=True):
-        for panel, (quantity, (unit, scale)) in zip(panels_of, QUANTITIES.items(), strict=True):
-            _band(panel, row, quantity, scale, look)
-            for name, colour in zip(named, look.lines, strict=False):
-                line = _line(row, name, quantity, scale)
-                if line:
-                    panel.plot(*zip(*line, strict=True), "o-", label=name, color=colour)
-            settings = {"title": f"{row.title}: {unit}", "xlabel": row.label if row.label != next_label else ""}
-            finish(panel, [round(x, 3) for x, _ in row.points], xscale="log", yscale="log", **settings)
+    beneath = [row.label for row, _ in cells[columns:]] + [""] * columns
+    for panel, (row, quantity), next_label in zip(axes.flat, cells, beneath, strict=False):
+        unit, scale = QUANTITIES[quantity]
+        _band(panel, row, quantity, scale, look)
+        for name, colour in zip(named, look.lines, strict=False):
+            line = _line(row, name, quantity, scale)
+            if line:
+                panel.plot(*zip(*line, strict=True), "o-", label=name, color=colour)
+        settings = {"title": f"{row.title}: {unit}", "xlabel": row.label if row.label != next_label else ""}
+        finish(panel, [round(x, 3) for x, _ in row.points], xscale="log", yscale="log", **settings)
     return drawn
 
 
