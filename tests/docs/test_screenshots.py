@@ -69,3 +69,14 @@ def test_what_does_not_fit_is_found(what, tmp_path, browser):
         for mode in MODES:
             found = browser.show(width, mode)
             assert [each for each in found if width in told and told[width] in each] if width in told else not found
+
+
+@pytest.mark.full("looks at a page of the site, which another test builds")
+def test_removed_lines_are_red_and_added_ones_green(site, browser):
+    browser.open(site / "guides" / "coming-from" / "horovod.html")
+    for mode in MODES:
+        browser.show(1280, mode)
+        for name, strongest in (("gd", 0), ("gi", 1)):
+            for part in ("color", "backgroundColor"):
+                channels = browser.colour(f".highlight .{name}", part)
+                assert channels.index(max(channels)) == strongest and channels.count(max(channels)) == 1, (mode, part)

@@ -50,6 +50,12 @@ def test_the_site_has_all_pages_and_public_names_and_a_search_without_network(tm
     words = "".join(re.sub("<[^>]*>", "", hook).split())
     assert "bucket:torch.distributed.GradBucket" in words and "Future[torch.Tensor]" in words
 
+    tree = (tmp_path / "index.html").read_text().partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
+    listed = re.findall(r'<a class="reference internal" href="([^"#]+)">(.*?)</a>', tree)
+    pages, titles = zip(*listed, strict=True)
+    assert len(pages) == len(set(pages)) == len(list((ROOT / "docs").rglob("*.md"))) - 1
+    assert len(set(titles)) == len(titles) and max(map(len, titles)) < 50, titles
+
     loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]+)"', (tmp_path / "search.html").read_text())
     assert "searchindex.js" in loaded and not [source for source in loaded if "//" in source]
     assert "oktopk" in (tmp_path / "searchindex.js").read_text()
