@@ -14,8 +14,8 @@ class Digits(LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
-        self.losses = []
+        hidden = nn.Linear(64, 256), nn.ReLU()
+        self.net, self.losses = nn.Sequential(*hidden, nn.Linear(256, 10)), []
 
     def training_step(self, batch, _):
         loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
@@ -30,17 +30,11 @@ pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=Tr
 digits = TensorDataset(pixels.float() / 16, labels)
 loader = DataLoader(digits, batch_size=32, shuffle=True)
 model = Digits()
-parts = (
-    "logger",
-    "enable_progress_bar",
-    "enable_model_summary",
-    "enable_checkpointing",
-)
-options = dict.fromkeys(parts, False) | {"accelerator": "cpu", "devices": 2}
-trainer = Trainer(strategy="sparse_mpi", max_epochs=4, **options)
+quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+cpus = {"accelerator": "cpu", "devices": 2}
+trainer = Trainer(strategy="sparse_mpi", max_epochs=4, **cpus, **quiet)
 trainer.fit(model, loader)
 
 sent = trainer.strategy.sparse_state.report.traffic.sent
-first, last = model.losses[0], model.losses[-1]
-print(f"loss {first:.3f} to {last:.3f}, {sent} bytes in the last step")
+print(f"loss {model.losses[0]:.3f} to {model.losses[-1]:.3f}, {sent} bytes in a step")
 print(f"weights add up to {sum(p.double().sum() for p in model.parameters()):.12f}")

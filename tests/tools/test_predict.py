@@ -57,7 +57,7 @@ def test_the_answer_comes_first_and_says_what_it_assumes(capsys):
     answer, offers = told.split("\n\n")
     words = " ".join(answer.split())
     assert words.startswith("Sparse pays. A step of bert-base (109,482,240 elements) on 16 ranks at 25gbit takes ")
-    assert "times as fast, between" in words and "what it may take at most" in offers
+    assert "times as fast, between" in words and "what it may take at most" in " ".join(offers.split())
     assert 'DistributedOptimizer(..., algorithm="' in words and "elect at 2.75 %, the default" in words
     assert "Assumed: one H100 a rank, tcp, dense sums as NCCL's" in words and len(told.splitlines()) < 24
     told = ask(capsys, *"--model resnet50 --ranks 16 --rate 100gbit --batch-seconds 0.2".split())
@@ -68,8 +68,8 @@ def test_the_answer_comes_first_and_says_what_it_assumes(capsys):
 
 def test_a_dense_sum_that_was_measured_takes_the_place_of_the_model(capsys):
     slow, fast = (ask(capsys, *f"--model vgg16 --ranks 8 --rate 25gbit --dense-ms {ms}".split()) for ms in (500, 0.1))
-    assert slow.startswith("Sparse pays.") and "500 ms dense" in slow
-    assert fast.startswith("Leave it dense.") and "0.1 ms dense" in fast
+    assert slow.startswith("Sparse pays.") and "500 ms dense" in " ".join(slow.split())
+    assert fast.startswith("Leave it dense.") and "0.1 ms dense" in " ".join(fast.split())
 
 
 def test_advice_is_recorded(tmp_path, capsys):

@@ -43,7 +43,7 @@ COMPARED = (
 )
 TRAINING, DENSITY = "elect", 0.0275  # the defaults of training, with which it was as accurate as dense
 SHOWN = 5  # offers
-WIDTH = 100  # of the answer's lines
+WIDTH = 88  # of the answer's lines
 GIGABITS = (0.1, 0.3, 1, 2, 5, 10, 25, 50, 100, 200, 400)
 FARTHEST = 1e12  # bits a second, beyond which there are no links to speak of
 RDMA = 40e9  # bits a second from which links are taken to have RDMA
@@ -223,8 +223,8 @@ def _offers(found: Advice, alternative: Offer, job: Job) -> str:
         Column("batch", 6, lambda of: job.batch / of.step if of.step else 1, ".0%"),
     )
     note = (
-        "step: of training, batch and sum; sum: what the batch does not hide, to: what it may take at most; batch: "
-        "its share of a step"
+        "step: of training, batch and sum; sum: what the batch does not hide, to: what it may\n"
+        "take at most; batch: its share of a step"
     )
     return "\n".join([*table.lines(rows), note])
 
