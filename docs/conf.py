@@ -85,7 +85,7 @@ class Commands(SphinxDirective):
         name = re.sub(r"^python -m sparse_mpi *", "", command.prog) or "sparse_mpi"
         section = nodes.section("", nodes.title("", name), ids=[nodes.make_id(name)])
         text = command.format_help()
-        section += nodes.literal_block(text, text, language="text")
+        section += nodes.literal_block(text, text, language="text", classes=["help"])
         return section
 
 
