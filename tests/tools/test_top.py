@@ -235,6 +235,17 @@ class Terminal:
         return status
 
 
+def test_the_view_ends_with_its_terminal(monkeypatch):
+    screen, shown = pty.openpty()
+    with os.fdopen(shown) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        with top._keys() as pressed:
+            os.write(screen, b"x")
+            assert pressed(10) == "x" and pressed(0) == ""
+            os.close(screen)
+            assert pressed(10) == "q"
+
+
 @needs_mpi
 @pytest.mark.jobs
 def test_a_running_job_is_shown_live_at_80_and_200_columns(tmp_path):
@@ -245,12 +256,13 @@ def test_a_running_job_is_shown_live_at_80_and_200_columns(tmp_path):
     job = start_job(
         None, "-m", "sparse_mpi", "run", "-n", "4", "--metrics", str(folder), *copied(str(program), str(stop))
     )
+    terminals = []
     try:
-        narrow = Terminal(folder, 80)
+        terminals.append(narrow := Terminal(folder, 80))
         narrow.until(lambda: (seen := narrow.steps()) and all(seen[-1][rank] > seen[0][rank] for rank in range(4)))
         seen = narrow.steps()
         assert narrow.close("q") == 0
-        wide = Terminal(folder, 200)
+        terminals.append(wide := Terminal(folder, 200))
         wide.until(lambda: any(all(steps[rank] > seen[-1][rank] for rank in range(4)) for steps in wide.steps()))
         assert wide.close(signal.SIGINT) == 0
         for terminal in (narrow, wide):
@@ -262,6 +274,8 @@ def test_a_running_job_is_shown_live_at_80_and_200_columns(tmp_path):
         out, error = job.communicate(timeout=60)
         assert job.returncode == 0, out + error
     finally:
+        for terminal in terminals:
+            terminal.process.kill()
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
             job.communicate()

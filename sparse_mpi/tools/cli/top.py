@@ -156,7 +156,7 @@ def _text(lines: Sequence[Line]) -> Any:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield what returns the key that is pressed within so many seconds, "" if none is."""
+    """Yield what returns the key that is pressed within so many seconds, "" if none is; q once nobody can press one."""
     if not sys.stdin.isatty():
 
         def wait(seconds: float) -> str:
@@ -172,13 +172,19 @@ def _keys() -> Iterator[Callable[[float], str]]:
     before = termios.tcgetattr(file)
 
     def pressed(seconds: float) -> str:
-        return os.read(file, 1).decode(errors="replace") if select.select([file], [], [], seconds)[0] else ""
+        if not select.select([file], [], [], seconds)[0]:
+            return ""
+        with suppress(OSError):
+            if key := os.read(file, 1):
+                return key.decode(errors="replace")
+        return "q"  # the terminal is gone
 
     try:
         tty.setcbreak(file)
         yield pressed
     finally:
-        termios.tcsetattr(file, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # that is gone
+            termios.tcsetattr(file, termios.TCSADRAIN, before)
 
 
 def draw(lines: Sequence[Line], file: Path) -> None:
