@@ -119,7 +119,7 @@ def take(vector: SparseVector, chosen: Array | slice, count: int | None = None) 
 
 
 def subtract(a: SparseVector, b: SparseVector) -> SparseVector:
-    """Return ``a - b`` over the union of their indices."""
+    """Return ``a - b`` over the union of their indices, which ascend in each of them."""
     runs = [(a.indices, a.values), (b.indices, -b.values)]
     return SparseVector(*kernels.of(a.values).merge_runs(runs, a.size), a.size)
 

@@ -110,7 +110,7 @@ class GTopk(Algorithm):
             dropped.append(subtract(carried, packed.vector))
         if comm.rank:
             comm.sendrecv(packed.buffer, dest=comm.rank - gap, source=None)
-        return packed.buffer, concatenate(dropped)
+        return packed.buffer, merge(concatenate(dropped))
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return k pairs in every round: the root sends them down, and nobody sends more."""

@@ -159,7 +159,8 @@ class SparDL(Algorithm):
         # Owed by ours: what this rank has cut, on the way or as owner.
         summed = partition.restore(summed)
         kept = take(total, contains(summed, total.indices))
-        sent = subtract(selected, concatenate([partition.restore(cut), self._lacking(kept, summed)]))
+        dropped = concatenate([partition.restore(cut), self._lacking(kept, summed)])
+        sent = subtract(selected, merge(dropped))
         return Reduction(total, sent), self._next(total, k, comm, selection, state)
 
     def _next(self, total: SparseVector, k: int, comm: Comm, selection: object, state: SparDLState) -> SparDLState:

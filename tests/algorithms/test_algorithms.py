@@ -87,6 +87,17 @@ def test_economy_and_count_hold_over_50_steps(ranks, name, case):
     assert_economy_and_count(seen, algorithm, case, np.float32)
 
 
+@pytest.mark.parametrize("name", SPARSE)
+def test_what_was_sent_ascends_at_a_low_density(name):
+    """Pairs that lie far apart are merged two by two, which relies on ascending ones."""
+
+    def sent(comm):
+        x = np.random.default_rng(comm.rank).standard_normal(1_000_000, np.float32)
+        return sparse_allreduce(x, k=600, comm=comm, algorithm=name).sent.indices
+
+    assert all((np.diff(indices) > 0).all() for indices in World(5).run(sent))
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_dense_limit(ranks, name):
     """With k = n every algorithm is the dense allreduce."""
