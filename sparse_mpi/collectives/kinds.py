@@ -142,7 +142,7 @@ def _of_pairs(given: object, values: object) -> InputAdapter:
     unsigned = keys.dtype.newbyteorder("=") == np.uint64
 
     def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
-        back = result.keys.view(np.uint64) ^ SIGN if unsigned else result.keys
+        back = result.keys.astype(np.int64, copy=False).view(np.uint64) ^ SIGN if unsigned else result.keys
         return back.astype(keys.dtype, copy=False), result.values
 
     # In the order of the keys
@@ -287,11 +287,14 @@ def _row_keys(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -
 
 
 def _rows(keys: np.ndarray, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each of so many compressed rows starts and, at the end, stops; and the columns of ascending keys."""
+    """Return where each of so many compressed rows starts and, at the end, stops; and the columns of ascending keys.
+
+    The memory of the keys may become that of the columns.
+    """
     before = length * np.arange(rows + 1)
-    starts = np.searchsorted(keys, before)
+    starts = np.searchsorted(keys, np.minimum(before, np.iinfo(keys.dtype).max).astype(keys.dtype, copy=False))
     kind = index_dtype(max(length, len(keys)))
-    columns = keys.astype(kind)  # what is cut off here is cut off below, too
+    columns = keys.astype(kind, copy=False)  # what is cut off here is cut off below, too
     columns -= np.repeat(before[:-1].astype(kind), np.diff(starts))
     return starts.astype(kind, copy=False), columns
 

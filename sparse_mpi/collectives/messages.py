@@ -25,6 +25,7 @@ from sparse_mpi.wire.packed import Complete, check_lengths, entries_of
 
 SECTIONS = ("head", "values", "scales", "lows", "highs", "end")  # of a message, whose places `MESSAGE` tells
 WIDE = 1 << 56  # keys of a range from which on they are not packed
+NARROW = (1 << 31) - 1  # keys up to which int32 holds them
 PACKED = {name: wire for name, wire in WIRES.items() if isinstance(wire, BitPacked)}
 ROUNDED = (np.dtype(np.float32), np.dtype(np.float64))
 _NO_CODES, _NO_SCALES, _MARK = np.empty(0, np.uint8), np.empty(0, np.float32), np.zeros(1, np.uint8)
@@ -81,11 +82,17 @@ class Format:
         return parted(*self.unpacked(buffer, lengths, regions))
 
     def unpacked(
-        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None
+        self,
+        buffer: Array,
+        lengths: np.ndarray,
+        regions: np.ndarray,
+        starts: np.ndarray | None = None,
+        narrow: bool = False,
     ) -> tuple[Entries, np.ndarray]:
         """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64.
 
-        Messages stand at ``starts`` ``(m,)``, ascending, or one after the other.
+        Messages stand at ``starts`` ``(m,)``, ascending, or one after the other. With ``narrow`` keys are int32 where
+        they fit, which takes half of the memory.
         """
         if starts is None:
             starts = lengths.cumsum() - lengths
@@ -108,7 +115,8 @@ class Format:
             away = starts - messages["head"]
             for section in SECTIONS:
                 messages[section] += away
-            keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, WIDE)
+            fit = narrow and regions.min() >= -NARROW and regions.max() < NARROW
+            keys, values, _ = kernels.of(buffer).read_messages(messages, buffer, NARROW if fit else WIDE)
         kernels.check_indices(keys, counts, regions, beyond=0)
         numbers = self._values(values, of_values, widths[there], counts).reshape(-1, *self.shape)
         return Entries(to_host(keys), to_host(numbers)), counts

@@ -46,7 +46,7 @@ class same_on_all_ranks:
         self.flag: bool = False
         self._message = np.zeros(1 + words, np.int64)
         self.words: np.ndarray = self._message[1:]
-        self.rows: np.ndarray = np.zeros((comm.size, words), np.int64)
+        self.rows: np.ndarray = np.zeros((comm.size, 0), np.int64)
 
     def __enter__(self) -> Callable[..., None]:
         return self._say
