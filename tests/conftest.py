@@ -163,6 +163,19 @@ def files_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Value, "__call__", read)
 
 
+@pytest.fixture
+def metrics_folder(tmp_path, monkeypatch):
+    """Have reducers write metrics of every step to a folder, as a job called "test", whatever launcher there is."""
+    from sparse_mpi.reduction import metrics
+
+    for name in (*metrics.JOBS, *metrics.RANKS, "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(metrics.DIRECTORY, str(tmp_path))
+    monkeypatch.setenv(metrics.JOB, "test")
+    monkeypatch.setattr(metrics, "SECONDS", 0.0)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def survival():
     """Skip where ranks of real jobs do not survive each other, because MPI has no such thing."""

@@ -88,14 +88,9 @@ def normal(step, rank):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(metrics_folder):
     """Files of every step, and of this test alone."""
-    for name in (*metrics.JOBS, *metrics.RANKS, "RANK"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(metrics.DIRECTORY, str(tmp_path))
-    monkeypatch.setenv(metrics.JOB, "test")
-    monkeypatch.setattr(metrics, "SECONDS", 0.0)
-    return tmp_path
+    return metrics_folder
 
 
 @pytest.mark.parametrize("algorithm", ["elect", "oktopk", "dense"])

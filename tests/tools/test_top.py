@@ -32,14 +32,10 @@ ROW = Row(0, "", 7, 10.0, 1e6, None, 0.01, 2.0, 100.0, 100.0, 3.0, 0.001, 0.01, 
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(metrics_folder, monkeypatch):
     """Where a job of 3 ranks has written its metrics after each step."""
-    for name in (*metrics.JOBS, *metrics.RANKS, "RANK"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(metrics.DIRECTORY, str(tmp_path))
     monkeypatch.setenv(metrics.JOB, 'night "7"')
-    monkeypatch.setattr(metrics, "SECONDS", 0.0)
-    return tmp_path
+    return metrics_folder
 
 
 def steps_of(comm):
