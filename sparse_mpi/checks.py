@@ -10,6 +10,8 @@ import numpy as np
 
 T = TypeVar("T")
 ALIKE = 0.65  # of 1, how much of two spellings is the same
+# Arguments, options and entries of registries that were removed: the release, and the remedy
+GONE: dict[str, tuple[str, str]] = {}
 
 
 def present(value: T | None, why: str) -> T:
@@ -81,6 +83,14 @@ def check_instance(name: str, value: object, kind: type) -> None:
 
 
 def meant(given: object, names: Iterable[str]) -> str:
-    """Return ``"; did you mean oktopk?"`` with the one of ``names`` that is spelled most like ``given``, or ``""``."""
+    """Return ``"; did you mean oktopk?"`` with the most similar of ``names``, or ``""``.
+
+    A name in `GONE` gets the release in which it was removed, and the remedy. An option is found by its name, without
+    dashes.
+    """
+    removed = str(given).lstrip("-").replace("-", "_")
+    if removed in GONE:
+        release, remedy = GONE[removed]
+        return f"; {removed} was removed in {release}: {remedy}"
     like = get_close_matches(str(given), list(names), 1, ALIKE)
     return f"; did you mean {like[0]}?" if like else ""
