@@ -13,8 +13,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sparse_mpi.deprecated import register_former_modules
-
 if TYPE_CHECKING:
     from sparse_mpi.algorithms import ALGORITHMS, Reduction
     from sparse_mpi.collectives import allgather, allreduce, allreduce_init, groupby_sum, reduce, reduce_scatter
@@ -111,10 +109,6 @@ MODULES = (  # public, likewise
     "optim",
     "select",
     "wire",
-)
-register_former_modules(
-    __name__,
-    {"elastic": "fault_tolerance", "keyed": "collectives", "local": "training.diloco"},
 )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from typing import TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 ALIKE = 0.65  # of 1, how much of two spellings is the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
-GONE: dict[str, tuple[str, str]] = {}
+GONE: dict[str, tuple[str, str]] = {
+    "memory": ("0.4.0", "write --feedback"),
+}
 
 
 def present(value: T | None, why: str) -> T:
@@ -94,3 +99,26 @@ def meant(given: object, names: Iterable[str]) -> str:
         return f"; {removed} was removed in {release}: {remedy}"
     like = get_close_matches(str(given), list(names), 1, ALIKE)
     return f"; did you mean {like[0]}?" if like else ""
+
+
+def takes_alias(alias: str, argument: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that lets a function take its keyword ``argument`` by a second name too, ``alias``.
+
+    The decorated function raises TypeError where both are given.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def translated(*args: Any, **kwargs: Any) -> R:
+            if alias in kwargs:
+                if argument in kwargs:
+                    raise TypeError(
+                        f"{function.__qualname__}() takes {argument} or {alias}, not both, "
+                        f"got {argument}={kwargs[argument]!r} and {alias}={kwargs[alias]!r}"
+                    )
+                kwargs[argument] = kwargs.pop(alias)
+            return function(*args, **kwargs)
+
+        return translated
+
+    return decorate

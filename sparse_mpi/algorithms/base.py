@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from math import floor
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -14,7 +13,6 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_instance
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds as rounds  # part of the bounds of algorithms
-from sparse_mpi.deprecated import accept_former_members, former_traits
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.sparse import Layout, SparseVector
@@ -23,13 +21,6 @@ from sparse_mpi.wire import SizeBound, Wire
 A = TypeVar("A", bound="Algorithm")
 T = TypeVar("T")
 DENSITY = 0.01  # k over n in most papers
-# Members by which an algorithm of release 0.2 declared what is a trait today, deprecated
-FORMER = former_traits(
-    {name: name for name in ("conserves", "lossless", "accumulates", "prepares", "usual_density")}
-    | {"gives_away": "delegates_residual", "normwise": "rounds_relative_to_norm"}
-    | {"automatic": "auto_candidate", "planned": "in_default_plans"}
-)
-
 
 if TYPE_CHECKING:
 
@@ -138,11 +129,6 @@ class Algorithm(ABC):
     wire: Wire | None = None  # the message format
     parts: tuple[Part, ...] = ()  # reduce some tensors each
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Warn the author of an algorithm that declares its traits one by one, as up to release 0.2."""
-        super().__init_subclass__(**options)
-        accept_former_members(cls, FORMER, {})
-
     def __post_init__(self) -> None:
         """Raise TypeError if the class has a selector or a wire, and was given something else for it."""
         if type(self).selector is not None:
@@ -235,12 +221,6 @@ class Algorithm(ABC):
             raise ValueError(f"{which}, got {workload!r}")
         return cls(**known[workload])
 
-    def __repr__(self) -> str:
-        """Return the call that makes it, for classes with an `added_field`; dataclasses make one of their own."""
-        declared = [(f, getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]
-        shown = [f"{f.name}={value!r}" for f, value in declared if f.repr or value != f.default]
-        return f"{type(self).__qualname__}({', '.join(shown)})"
-
 
 def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:
     """Return an algorithm, or a part of one, with every selector in it replaced by ``wrap(selector)``."""
@@ -253,21 +233,3 @@ def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:
         values = {f.name: getattr(part, f.name) for f in fields(part)}
         made = replace(made, **{name: with_selectors(value, wrap) for name, value in values.items()})
     return made
-
-
-def added_field(default: Any) -> Any:
-    """Declare a field that an earlier release lacks.
-
-    The repr, which checkpoints identify an algorithm by, has it only where it is not the default. The class must be a
-    ``dataclass(repr=False)``, so that it has `Algorithm.__repr__`.
-    """
-    return field(default=default, repr=False)
-
-
-def accept_former(algorithm: Algorithm, name: str, renamed: Mapping[str, str]) -> None:
-    """Replace a deprecated value of the field ``name`` by today's, with a warning; for use in ``__post_init__``."""
-    value = getattr(algorithm, name)
-    if isinstance(value, str) and value in renamed:
-        text = f"{name}={value!r} is deprecated: write {name}={renamed[value]!r}"
-        warnings.warn(text, DeprecationWarning, stacklevel=4)
-        object.__setattr__(algorithm, name, renamed[value])

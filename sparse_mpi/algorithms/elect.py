@@ -285,8 +285,8 @@ class ElectState:
     turn: int = 0  # the place of rank 0 where ranks divide entries up; it changes from step to step
     elected: Array = field(default_factory=lambda: _NOBODY)  # entries elected ahead of the next step, if any
     # (n,) the sum of this rank's votes for each entry; (width,) the sum of all ranks' votes for each entry it owns
-    my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES, metadata={"former": "told"})
-    all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES, metadata={"former": "heard"})
+    my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
+    all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
 
 
 @dataclass(frozen=True)

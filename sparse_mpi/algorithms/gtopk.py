@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, accept_former
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.exchange import swap
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice
@@ -43,12 +43,7 @@ class GTopk(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        accept_former(self, "residual", {"keeper": "merger"})
         check_choice("residual", self.residual, ("merger", "published"))
-
-    def __repr__(self) -> str:
-        """Return the call that makes it as release 0.2 spells it: checkpoints hold it, and must keep loading."""
-        return super().__repr__().replace("residual='merger'", "residual='keeper'")
 
     @classmethod
     def presets(cls) -> dict[str, dict[str, Any]]:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, accept_former, added_field
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, magnitude_bits, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
@@ -68,7 +68,7 @@ class SparDLState:
     turn: int = 0  # the rank that owns the first block
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class SparDL(Algorithm):
     """Sparse allreduce of k entries in the fewest messages.
 
@@ -90,12 +90,11 @@ class SparDL(Algorithm):
     slack: float = 1.25
     block: int = 64
     wire: Wire = Coo()
-    selection: str = added_field("global")
-    residual: str = added_field("merger")
+    selection: str = "global"
+    residual: str = "merger"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        accept_former(self, "residual", {"keeper": "merger"})
         check_choice("prune", self.prune, PRUNES)
         check_choice("selection", self.selection, SELECTIONS)
         check_choice("residual", self.residual, RESIDUALS)

@@ -28,13 +28,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, namespace, synchronize
 from sparse_mpi.comm.base import Counts, Job, Ledger, RankFailure, Take, Traffic
-from sparse_mpi.comm.forwarding import former_member
 from sparse_mpi.comm.job.call_log import CALLS, Watched
 from sparse_mpi.comm.staging import Staging
 
@@ -105,12 +104,6 @@ class CountingComm(ABC):
         self._staging = Staging()
         self._ledger = Ledger()  # shared with what is split off
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
-
-    if not TYPE_CHECKING:  # which is to find members that there are not
-
-        def __getattr__(self, name: str) -> Any:
-            """Return what a member of former releases is now."""
-            return former_member(self, name)
 
     @property
     def traffic(self) -> Traffic:

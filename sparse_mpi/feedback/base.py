@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, address, describe, is_device, namespace, widened
-from sparse_mpi.deprecated import Former, accept_former_members, former_traits, read_former
 from sparse_mpi.sparse import Layout, SparseVector
 
 
@@ -36,10 +34,6 @@ class Feedback(Protocol):
     returns the one that holds arrays. Gradients are flat NumPy or CuPy arrays ``(n,)``, as `sparse_mpi.arrays.enter`
     returns them.
     """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        accept_former_members(cls, FORMER, CHANGED)
 
     @property
     def traits(self) -> FeedbackTraits:
@@ -150,48 +144,6 @@ class Feedback(Protocol):
 def whole_state(rule: Feedback) -> dict[str, Array]:
     """Return all arrays that ``rule`` remembers, additive and replicated."""
     return rule.state() | rule.state(replicated=True)
-
-
-# Rules of release 0.2, which go on working for one more.
-
-
-def _state(before: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda rule, replicated=False: read_former(rule, "common")() if replicated else before(rule)
-
-
-def _load(before: Callable[..., Any]) -> Callable[..., Any]:
-    def load(rule: Any, state: Any, ranks: int = 0) -> None:
-        if ranks:
-            read_former(rule, "share_among")(ranks)
-        before(rule, state)
-
-    return load
-
-
-def _consume(before: Callable[..., Any]) -> Callable[..., Any]:
-    def consume(rule: Any, sent: Any, total: Any, ranks: int = 0) -> Any:
-        if ranks:
-            read_former(rule, "share_among")(ranks)
-        before(rule, sent, total)
-        return read_former(rule, "outcome")(total)
-
-    return consume
-
-
-CHANGED = {"state": ("replicated", _state), "consume": ("ranks", _consume), "load": ("ranks", _load)}
-FORMER = former_traits(
-    {name: name for name in ("momentum", "leak", "works_in_place", "needs_conservation", "previews")}
-    | {"owes": "defers", "divisible": "shardable"}
-) | {
-    "owed": Former("pending", "pending()"),
-    "given": Former("contribution", "contribution(acc, sent)"),
-    "adopt": Former("bind_buffer", "bind_buffer(buffer)"),
-    "common": Former("state", "state(replicated=True)", lambda state: partial(state, replicated=True)),
-    "outcome": Former("consume", "what consume returns", lambda call: getattr(call.__self__, "_result", lambda x: x)),
-    "share_among": Former(
-        "consume", "consume(sent, total, ranks)", lambda call: partial(setattr, call.__self__, "_sharers")
-    ),
-}
 
 
 # Reduce without error feedback: what a step did not send is lost. A baseline that shows what the residual is for.

@@ -234,13 +234,12 @@ class GlobalMomentum(LeakyFeedback):
 
     def check_state(self, state: dict[str, Array]) -> None:
         super().check_state(state)
-        check_sizes(state, [LAST] if LAST in state else [], len(self._inner.residual))
+        check_sizes(state, [LAST], len(self._inner.residual))
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
-        """Restore the residual, and the last result, which earlier versions did not save."""
         super().load(state)
         self._sharers = ranks or self._sharers
-        self._last, self._share = state[LAST].copy() if LAST in state else None, self.momentum / self._sharers
+        self._last, self._share = state[LAST].copy(), self.momentum / self._sharers
 
 
 def _finite(total: SparseVector | Array, dtype: object) -> SparseVector | Array:

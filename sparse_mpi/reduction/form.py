@@ -20,10 +20,15 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 def check_form(state: Any, argument: str = "state") -> None:
     """Raise TypeError or ValueError unless ``state`` is a dict whose content has the form that it was saved with.
 
-    Releases up to 0.2 saved no form; of such a state nothing is known. Keys that the form does not have are ignored.
+    Keys that the form does not have are ignored.
     """
     check_mapping(state, argument)
-    expected = state.get(FORM, {})
+    if FORM not in state:
+        raise ValueError(
+            f"{argument} must have {FORM!r}, got {sorted(map(str, state))}; one that was written by sparse_mpi 0.2 or "
+            "earlier: load and save it once with sparse_mpi 0.3"
+        )
+    expected = state[FORM]
     if not isinstance(expected, Mapping) or not all(isinstance(form, str) for form in expected.values()):
         raise TypeError(f"{argument}[{FORM!r}] must be a dict of texts, got {expected!r}; {WHOLE}")
     found = dict(_nodes(state, ""))

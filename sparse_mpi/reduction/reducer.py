@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, overload
@@ -17,7 +16,6 @@ from sparse_mpi.budget.goal import check_alone
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, ProgressThread, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.deprecated import warn_renamed
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import check_together, make_algorithm, resolve_k
 from sparse_mpi.reduction.autotune import fastest, fastest_now
@@ -368,14 +366,6 @@ class SparseAllreduce:
             check_together(self.engine.settings.feedback, chosen)
             say(call="use", algorithm=chosen)
         self.engine.use(chosen)
-
-    def sibling(self, algorithm: str | Algorithm) -> SparseAllreduce:
-        """Return a reducer with another algorithm that shares this one's residual. Deprecated: take `use`."""
-        warn_renamed("SparseAllreduce.sibling", "SparseAllreduce.use")
-        chosen = make_algorithm(algorithm, {})
-        made = SparseAllreduce(settings=replace(self.engine.settings, algorithm=chosen, goal=None), comm=self.comm)
-        made.engine.feedback = self.feedback
-        return made
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays.

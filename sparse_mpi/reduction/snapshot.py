@@ -25,7 +25,7 @@ from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mappi
 from sparse_mpi.reduction.policy import Budget, Policy
 from sparse_mpi.sparse import Layout
 
-VERSION = 3  # of the schema; states of releases 0.1 and 0.2 have none
+VERSION = 3  # of the schema, since release 0.3
 BUDGET = "budget"  # the key of what its controller needs to go on
 DTYPE = "dtype"  # of the acc that the algorithm's state is of
 LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of what a state holds
@@ -68,8 +68,7 @@ class Snapshot:
             # Check everything before anything is loaded, for afterwards no rank may fail alone
             self._check(state)
             restored = restore(engine.exchange.state, state.get("state"), "state['state']")
-            names = whole_state(engine.feedback)
-            remembered = {name: state[name] for name in names if name in state}  # earlier versions lack some
+            remembered = {name: state[name] for name in whole_state(engine.feedback)}
             agreement.words[0] = _widest(remembered)
             say(call="load_state_dict", dtype=state.get(DTYPE))
         # All ranks take the widest type that any has, because acc must be of one type
@@ -133,12 +132,9 @@ class Snapshot:
     def _check(self, state: Any, **where: Any) -> None:
         """Raise TypeError or ValueError unless ``state`` is whole, and of this engine; ``where`` it was saved."""
         check_form(state)
-        version = state.get("version")
-        if version is not None and not equal(version, VERSION):
+        if not equal(version := state.get("version"), VERSION):
             raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
-        written_by_0_2 = isinstance(state.get("algorithm"), str)
-        identity = self._identity(repr if written_by_0_2 else described) | where
-        for key, expected in identity.items():
+        for key, expected in (self._identity() | where).items():
             if not equal(state.get(key), expected):
                 raise ValueError(
                     f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
@@ -159,15 +155,12 @@ class Snapshot:
         feedback.load(owed, self._engine.ranks)
         synchronize(feedback.residual)
 
-    def _identity(self, shown: Any = None) -> dict[str, Any]:
-        """Return what a state must share with this engine to be loaded into it.
-
-        The key "memory" keeps the former name of feedback. Releases up to 0.2 wrote the ``repr`` of both.
-        """
-        engine, shown = self._engine, shown or described
+    def _identity(self) -> dict[str, Any]:
+        """Return what a state must share with this engine to be loaded into it: "memory" is the feedback rule."""
+        engine = self._engine
         return {
-            "algorithm": shown(engine.exchange.algorithm),
-            "memory": shown(engine.settings.feedback),
+            "algorithm": described(engine.exchange.algorithm),
+            "memory": described(engine.settings.feedback),
             "shapes": engine.layout.shapes,
             "k": engine.settings.k,
             "rank": engine.comm.rank,
@@ -212,7 +205,7 @@ def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
 def restore(template: Any, saved: Any, where: str) -> Any:
     """Invert ``asdict``: return a state of ``template``'s type, nested states included, that shares no array.
 
-    A field that an earlier release did not save has its default. ``where`` names ``saved`` in errors.
+    ``where`` names ``saved`` in errors.
 
     Raises:
         TypeError, ValueError: ``saved`` is not of such a state.
@@ -233,11 +226,9 @@ def restore(template: Any, saved: Any, where: str) -> Any:
     check_mapping(saved, where)
     made = {field.name: getattr(template, field.name) for field in fields(template)}
     for field in fields(template):
-        name = field.name if field.name in saved else field.metadata.get("former")  # what an earlier release called it
-        if name in saved:
-            made[field.name] = restore(made[field.name], saved[name], f"{where}[{name!r}]")
-        elif field.default is MISSING and field.default_factory is MISSING:
+        if field.name not in saved:
             raise ValueError(f"{where} must have {field.name!r}, got {sorted(saved)}; {WHOLE}")
+        made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]")
     if isinstance(template, Layout) and Layout.of(made["shapes"]) != template:  # kernels would write by it
         raise ValueError(f"{where} must be {template}, got {made['shapes']}; {WHOLE}")
     return type(template)(**made)
@@ -253,8 +244,7 @@ def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
 
 def from_first(states: Sequence[Mapping[str, object]], name: str, size: int, comm: Comm) -> Array:
     """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""
-    missing = np.zeros(size, np.float32)  # earlier versions did not save all
-    array = states[0].get(name, missing) if comm.rank == 0 else missing[:0]
+    array = states[0][name] if comm.rank == 0 else np.zeros(0, np.uint8)
     # As bytes, because only rank 0 may know the type; their number tells it
     received = comm.bcast(np.ascontiguousarray(array).view(np.uint8), control=True)
     return received.view(f"f{len(received) // size}")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.checks import takes_alias
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.deprecated import takes_alias
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import can_carry, resolve_k, usual_density

@@ -139,7 +139,7 @@ class NamedReducers:
         for name, arrays in state["owed"].items():
             check_mapping(arrays, f"state['owed'][{name!r}]")
             check_sizes(arrays, arrays, Layout.of([self.shapes[name]]).size)
-        moments, beta = state.get("moments", {}), self.settings.second_moment
+        moments, beta = state.get("moments"), self.settings.second_moment
         check_mapping(moments, "state['moments']")
         for name, moment in moments.items():
             check_mapping(moment, f"state['moments'][{name!r}]")
@@ -148,7 +148,7 @@ class NamedReducers:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, in place of all buckets there are. Collective."""
         self.known.clear()
-        self._owed, self._moments = dict(state["owed"]), dict(state.get("moments", {}))  # earlier versions had none
+        self._owed, self._moments = dict(state["owed"]), dict(state["moments"])
         for saved in state["buckets"]:
             self.adopt(tuple(saved["names"])).load_state_dict(saved["reducer"])
 

@@ -92,7 +92,7 @@ class ReductionSnapshot:
             check_list(states, "states")
             for state in states:
                 self._check(state)
-                kinds = state.get("kinds", known.tolist())  # earlier versions did not save them
+                kinds = state["kinds"]
                 if len(kinds) != len(known):
                     raise ValueError(
                         f"state['kinds'] must be of {len(known)} parameters, got {len(kinds)}; load it into a "
@@ -109,8 +109,8 @@ class ReductionSnapshot:
         """Raise TypeError or ValueError unless ``state`` is whole; buckets and what their reducers saved come later."""
         check_form(state)
         check_list(state.get("buckets"), "state['buckets']")
-        check_list(state.get("kinds", []), "state['kinds']")
-        for number, kind in enumerate(state.get("kinds", [])):
+        check_list(state.get("kinds"), "state['kinds']")
+        for number, kind in enumerate(state["kinds"]):
             check_whole(f"state['kinds'][{number}]", kind, 0, remedy=WHOLE, most=255)
         if self._budget is not None:
             self._budget.check_state(state)

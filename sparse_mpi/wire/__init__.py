@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
-
 from sparse_mpi.sparse import regions_of
 from sparse_mpi.wire.base import Packed, SizeBound, Wire, pack_whole, unpack_whole
 from sparse_mpi.wire.codecs import BFloat16, Float16, Int2, Int4, Int8
@@ -21,16 +18,6 @@ WIRES: dict[str, Wire] = {
     "packed+int4": BitPacked(Int4()),
     "packed+int2": BitPacked(Int2()),
 }
-FORMER = {"Most": "SizeBound"}  # names of release 0.2, deprecated
-
-
-def __getattr__(name: str) -> Any:
-    """Return what a deprecated name of this module stands for today, with a warning."""
-    if name not in FORMER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"{name} is deprecated: write {FORMER[name]}", DeprecationWarning, stacklevel=2)
-    return globals()[FORMER[name]]
-
 
 __all__ = [
     "WIRES",

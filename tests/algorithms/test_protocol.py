@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
-from sparse_mpi.algorithms import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
@@ -52,28 +52,6 @@ def test_a_newcomer_needs_three_methods(ranks):
         for step in steps:
             assert_count(step, Newcomer(), LAYERED, ranks.size)
             assert step.report.select_seconds > 0
-
-
-def test_traits_declared_one_by_one_are_read_with_a_warning():
-    """As up to release 0.2."""
-    with pytest.warns(DeprecationWarning, match=r"Old\.gives_away is deprecated: write traits\.delegates_residual"):
-
-        class Old(Newcomer):
-            gives_away = True
-
-    assert Old().traits == Traits(delegates_residual=True)
-    with pytest.warns(DeprecationWarning, match=r"normwise is deprecated: write traits\.rounds_relative_to_norm"):
-        assert ALGORITHMS["powersgd"]().normwise
-    with pytest.raises(AttributeError, match="'Newcomer' object has no attribute 'normal'"):
-        _ = Newcomer().normal
-
-
-@pytest.mark.parametrize("name", ["gtopk", "spardl"])
-def test_the_former_name_of_a_residual_rule_works_with_a_warning(name):
-    """And checkpoints, which hold the repr, keep loading."""
-    with pytest.warns(DeprecationWarning, match="residual='keeper' is deprecated: write residual='merger'"):
-        former = ALGORITHMS[name](residual="keeper")
-    assert former == ALGORITHMS[name]() and "merger" not in repr(former)
 
 
 @pytest.mark.parametrize("missing", sorted(Algorithm.__abstractmethods__))

@@ -31,19 +31,6 @@ def test_a_class_that_moves_nothing_is_told_what_it_lacks():
         type("Half", (CountingComm,), {})(0, 1)
 
 
-def test_former_members_go_on_working_with_a_warning():
-    def body(comm):
-        found = []
-        for name, arguments in (("node", ()), ("renumbered", (1,)), ("broken", ()), ("elastic", None), ("calls", None)):
-            with pytest.warns(DeprecationWarning, match=f"comm.{name} is deprecated: write "):
-                member = getattr(comm, name)
-            found.append(member if arguments is None else member(*arguments))
-        assert not hasattr(comm, "unheard_of")
-        return found[0], found[1].rank, *found[2:]
-
-    assert World(2).run(body) == [(0, 1, False, True, None), (0, 0, False, True, None)]
-
-
 @pytest.mark.parametrize("algorithm", ["oktopk", "topka", "gtopk", "spardl", "dense"])
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_a_transport_of_threads_gives_the_bytes_of_a_world(algorithm, ranks):

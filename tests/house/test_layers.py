@@ -24,7 +24,7 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 # From the ground up, a line a folder (or a file in the package's root): a file imports from the lines above its own,
 # and from its own folder as long as nothing there goes in circles.
 LAYERS = """
-    arrays  checks  deprecated
+    arrays  checks
     kernels
     sparse
     rows

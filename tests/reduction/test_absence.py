@@ -105,33 +105,6 @@ def test_a_run_that_is_resumed_before_such_a_step_ends_in_the_same_bits(ranks, k
     ranks.run(body)
 
 
-@pytest.mark.ranks(1, 2, 3)
-def test_a_state_of_an_earlier_version_has_no_last_result(ranks):
-    def made(comm):
-        return SparseAllreduce(LAYOUT, k=12, comm=comm, algorithm="topka", feedback="gmc")
-
-    def saved(comm):
-        reducer = made(comm)
-        reducer.step(vector(comm.rank, 0, False))
-        return {name: value for name, value in reducer.state_dict().items() if name not in ("last", "form")}
-
-    states = World(2).run(saved)
-
-    def body(comm):
-        reducer = made(comm)
-        if comm.size == 2:
-            with pytest.raises(ValueError, match=r"state\['last'\] must be an array of 109 numbers"):
-                reducer.load_state_dict(states[comm.rank] | {"last": np.zeros(3)})
-            reducer.load_state_dict(states[comm.rank])
-        else:
-            reducer.take_over(states[comm.rank :: comm.size], 2)
-        reducer.absence.here = [1]
-        return reducer.step(vector(comm.rank, 1, True), check=True)
-
-    totals = ranks.run(body)
-    assert all(same_bytes(total, totals[0]) for total in totals)
-
-
 def test_a_momentum_of_numpy_leaves_the_precision_as_it_is():
     """A step of the rule, then a load: 0.9 of NumPy would make float64 of what is remembered."""
     rule = GlobalMomentum(np.float64(0.9), late=np.float64(0.8))

@@ -114,7 +114,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--plan", "setup.cfg", "--algo", "topka"], ["--plan", "leave out --algo topka"]),
         (["--plan", "auto", "--algo", "auto"], ["--plan auto chooses the algorithms", "leave out --algo auto or"]),
         (["--plan", "auto", "--overlap"], ["--overlap", "a plan needs the whole gradient"]),
-        (["--memory", "dgc", "--feedback", "none"], ["leave out --memory dgc beside --feedback none"]),
+        (["--memory", "dgc"], ["memory was removed in 0.4.0: write --feedback"]),
         (["--plan", "setup.cfg", "--density", "0.1"], ["--plan", "leave out --k and --density"]),
         (["--plan", "setup.cfg", "--rank", "4"], ["--rank", "a plan cannot take 4"]),
         (["--speed", "9"], ["--speed"]),
@@ -271,14 +271,6 @@ def test_a_leak_is_an_option_of_rules_that_keep():
     leaking = feedback_options(options("--leak", "0.02"))
     assert leaking["feedback"].keep == 0.98 and leaking["momentum"] == "matched" and leaking["in_place"]
     assert feedback_options(options("--leak", "0.1", "--optimizer", "adamw"))["momentum"] == "second-moment"
-
-
-def test_the_former_name_of_feedback_works_and_names_the_new_one(capsys):
-    args = options("--memory", "dgc")
-    assert args.feedback == "dgc" and not hasattr(args, "memory")
-    error = capsys.readouterr().err
-    assert "--memory is deprecated, use --feedback dgc" in error and error.count("\n") == 1
-    assert options("--feedback", "dgc").feedback == "dgc" and not capsys.readouterr().err
 
 
 def test_momentum_is_the_optimizers_or_that_of_feedback():

@@ -15,7 +15,6 @@ from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
 from sparse_train.ranks.job import JobError, Preempted
 from sparse_train.records.metrics import Metrics
-from sparse_train.trainer.checkpoints import check_identity
 
 from .small_program import LOG, PROGRAM, Struck, records, train
 
@@ -88,20 +87,6 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Struck, "fingerprint", "other")
     with pytest.raises(JobError, match="is of a run with data fingerprint one, but this one has other"):
         train(1, tmp_path, "--resume")
-
-
-def test_runs_that_planned_with_algo_auto_resume_with_plan_auto():
-    """Their checkpoints have --feedback under its former name, --memory, and no --second-moment, --arrival,
-    --leak or --beta1."""
-    old = {"algo": "auto", "memory": "residual", "plan": None, "seed": 1}
-    today = {"feedback": "residual", "second_moment": False, "arrival": False, "leak": 0.0, "beta1": 0.9, "seed": 1}
-    check_identity(Path("old"), old, {"plan": "auto", "algo": "plan", **today})
-    with pytest.raises(ValueError, match="old is of a run with plan auto, but this one has None"):
-        check_identity(Path("old"), old, {"plan": None, "algo": "auto", **today})
-    with pytest.raises(ValueError, match="old is of a run with arrival False, but this one has True"):
-        check_identity(Path("old"), old, {"plan": "auto", "algo": "plan", **today, "arrival": True})
-    named = old | {"algo": "topka", "memory": "dgc"}
-    check_identity(Path("old"), named, {"plan": None, "algo": "topka", **today, "feedback": "dgc"})
 
 
 def test_other_options_than_before_are_told(tmp_path, capsys):

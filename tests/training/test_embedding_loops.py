@@ -138,38 +138,6 @@ def test_what_is_owed_stays_when_a_table_leaves_its_bucket(ranks):
     np.testing.assert_allclose(found[0][1] + owed, given, rtol=1e-4, atol=1e-4)
 
 
-def test_what_an_earlier_version_owed_of_a_table_is_given_back(ranks):
-    """Which reduced it as a dense gradient, and did not save what kinds of gradients there are."""
-
-    def run(comm):
-        def made(sparse):
-            torch.manual_seed(0)
-            table, head = nn.Embedding(30, 2, sparse=sparse), nn.Linear(2, 5)
-            both = torch.optim.SGD([*table.parameters(), *head.parameters()], lr=0.0)
-            options = {"op": "sum", "density": 0.03, "algorithm": "topka"}
-            return table, head, DistributedOptimizer(both, comm=comm, **options)
-
-        table, head, optimizer = made(False)
-        head(table(torch.tensor([3, 4, comm.rank]))).pow(2).sum().backward()
-        own = table.weight.grad.clone()
-        optimizer.step()
-        saved, arrived = optimizer.reduction.state_dict(), table.weight.grad.clone()
-        del saved["kinds"], saved["form"]
-        table, head, optimizer = made(True)
-        optimizer.reduction.load_state_dict(saved)
-        if comm.rank == 0:
-            table(torch.tensor([9])).sum().backward()
-        optimizer.step()
-        assert table.weight.grad.is_sparse
-        return own.numpy(), (arrived.index_add(0, table.weight.grad._indices()[0], table.weight.grad._values())).numpy()
-
-    found = ranks.run(run)
-    expected = sum(own for own, _ in found)
-    expected[9] += 1
-    for _, arrived in found:
-        np.testing.assert_allclose(arrived, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_a_flush_leaves_the_tables_alone(ranks):
     def run(comm):
         model = Net()

@@ -53,8 +53,3 @@ def test_nan_payload_and_negative_zero_survive():
 def test_what_is_decoded_is_its_own_memory():
     rows = wire.encode(vector(np.float32, 1))
     assert not np.shares_memory(wire.decode(rows, 1000, np.float32).values, rows)
-
-
-def test_the_former_name_of_a_bound_works_with_a_warning():
-    with pytest.warns(DeprecationWarning, match="Most is deprecated: write SizeBound"):
-        assert wire.Most is wire.SizeBound

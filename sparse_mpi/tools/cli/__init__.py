@@ -41,19 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         known.refuse(refused, argv)
 
 
-# Options of `predict` in 0.2, and the questions that they are now
-FORMER = {
-    **{"--advise": "advise", "--run": "run", "--fit": "fit", "--from": "check", "--check": "check"},
-    **{"--network": "networks", "--check-ranks": "check"},
-}
-
-
-class _Former(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        [former] = self.option_strings
-        parser.error(f"{former} must be asked as `predict {self.const}`, see `predict {self.const} --help`")
-
-
 def _shown(parser: Parser, _: argparse.Namespace) -> int:
     parser.print_help()
     return 0
@@ -75,8 +62,6 @@ def parser() -> Parser:
         benchmark.add_parser(kinds)
     predict = commands.add_parser("predict", help="does it pay on a cluster, and what to use", description=DESCRIPTION)
     predict.set_defaults(run=partial(_shown, predict))
-    for former, today in FORMER.items():
-        predict.add_argument(former, action=_Former, nargs=argparse.REMAINDER, const=today, help=argparse.SUPPRESS)
     questions = predict.add_subparsers(title="questions", metavar="WHAT")
     for prediction in (*PREDICTIONS, *QUESTIONS, PUBLISHED):
         prediction.add_parser(questions)

@@ -186,7 +186,6 @@ def parse(
     extend_checkpoints(parser)
     extend_elastic(parser)
     args = parser.parse_args(argv)
-    reduction.resolve_names(parser, args)
     local.resolve(parser, args)
     reduction.resolve_budget(parser, args)
     reduction.resolve_algorithm(parser, args)

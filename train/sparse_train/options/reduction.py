@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from sparse_train.options.optimization import densities, given, norm
 
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
-RESIDUALS = ("sender", "owner", "merger", "keeper", "published")  # of the option ``residual`` of all algorithms
+RESIDUALS = ("sender", "owner", "merger", "published")  # of the option ``residual`` of all algorithms
 # Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over. OWN: it does
 # not, because the rule has a momentum of another kind, and the optimizer is made without
 OWN = "local"
@@ -72,7 +71,6 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05; "
     text += "with the default feedback of sgd what lacks to 1 %% where --density is less)"
     add("--leak", type=share, metavar="S", help=text)
-    add("--memory", choices=tuple(sparse_mpi.FEEDBACKS), help=SUPPRESS)  # the former name of --feedback
     text = "let second moments of the ranks' own gradients travel with the entries, a byte each (default: with adamw, "
     text += "and with adam where no weights decay, if --algo can carry them, as elect does, and --feedback is residual)"
     add("--second-moment", action=BooleanOptionalAction, default=None, help=text)
@@ -105,19 +103,6 @@ def _algorithm(text: str) -> str:
 
 def _plan(text: str) -> str | Path:
     return AUTO if text == AUTO else values.file("plan.json")(text)
-
-
-def resolve_names(parser: ArgumentParser, args: Namespace) -> None:
-    """Take options by their former names, with a line on stderr that says the new one."""
-    if args.memory is not None:
-        if args.feedback is not None:
-            parser.error(
-                f"argument --memory: is the former name of --feedback; leave out --memory {args.memory} beside "
-                f"--feedback {args.feedback}"
-            )
-        print(f"{parser.prog}: warning: --memory is deprecated, use --feedback {args.memory}", file=sys.stderr)
-        args.feedback = args.memory
-    del args.memory
 
 
 def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:

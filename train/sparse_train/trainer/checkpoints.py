@@ -21,7 +21,6 @@ from sparse_mpi.comm.consistency import tell
 from sparse_mpi.comm.runtime import leave_word
 from sparse_mpi.fault_tolerance import together
 from sparse_train.options.arguments import NEWEST
-from sparse_train.options.reduction import AUTO, PLAN
 from sparse_train.ranks.job import Interruption, JobError, agreed
 from sparse_train.records.metrics import FILE, Metrics, Resumed
 from sparse_train.tasks.task import Task
@@ -61,29 +60,12 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
 
 def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ValueError unless the checkpoint ``path``, whose identity was ``saved``, is of a run like this."""
-    saved = _renamed(saved)
     for name in dict.fromkeys((*wanted, *saved)):
         if saved.get(name) != wanted.get(name):
             raise ValueError(
                 f"{path} is of a run with {name} {saved.get(name)}, but this one has {wanted.get(name)}; resume with "
                 "what it was saved with, or leave out --resume to start a new run"
             )
-
-
-def _renamed(saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``saved`` with today's names and options.
-
-    It may be from when there was no --second-moment and Elect sent values whole, from when there was no --arrival,
-    --leak or --beta1, or even from when --feedback was --memory and --algo auto made a plan.
-    """
-    if "second_moment" not in saved and saved["algo"] == "elect" and saved["wire"] is None:
-        saved = {**saved, "wire": "packed"}
-    saved = {"second_moment": False, "arrival": False, "leak": 0.0, "beta1": 0.9, **saved}
-    if "memory" not in saved:
-        return saved
-    planned = {"algo": PLAN, "plan": AUTO} if saved["algo"] == AUTO else {}
-    others = {name: value for name, value in saved.items() if name != "memory"}
-    return others | {"feedback": saved["memory"]} | planned
 
 
 def options_of(args: Namespace) -> dict[str, str]:
