@@ -7,7 +7,6 @@ what it expects, and an example.
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 import time
 from argparse import (
@@ -18,9 +17,8 @@ from argparse import (
     ArgumentTypeError,
     Namespace,
     RawDescriptionHelpFormatter,
-    _SubParsersAction,
 )
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +34,11 @@ from sparse_mpi.tools.analysis.gradients import KINDS
 from sparse_mpi.tools.chaos import drawing
 from sparse_mpi.tools.emulation import schedule
 
+T = TypeVar("T")
 STATUS = 2  # of a process whose command line is wrong
 SHOWN = 2  # values of an example
+SPELLINGS = f"{', '.join(ALGORITHMS)}, with options if need be, as in oktopk:wire=packed:radix=32"
+FIGURES = (".png", ".svg", ".pdf")
 
 
 class Refused(SystemExit):
@@ -53,30 +54,63 @@ class Refused(SystemExit):
 
 @contextmanager
 def refusing(before: str, after: str = "") -> Iterator[None]:
-    """Raise Refused for a ValueError within the ``with`` block: what it says, between ``before`` and ``after``."""
+    """Raise Refused for a ValueError within the ``with`` block: its text, between ``before`` and ``after``."""
     try:
         yield
     except ValueError as error:
         raise Refused(f"{before}{error}{after}") from None
 
 
-class Formatter(RawDescriptionHelpFormatter):
-    """Descriptions as they are written, and the default of every option whose help does not tell it."""
+class Group:
+    """A group of options, which are declared as a `Parser` declares its own."""
 
-    def _get_help_string(self, action: Action) -> str:
-        text = action.help or ""
-        if action.nargs == 0 or not action.option_strings or action.required or "default" in text:
-            return text
-        return f"{text} (default: {_shown(action.default).replace('%', '%%') or 'none'})".strip()
+    def __init__(self, group: Any, declared: dict[str, Action]) -> None:
+        self._group, self._declared = group, declared
+
+    def __getattr__(self, name: str) -> Any:  # all that argparse asks of its own groups
+        return getattr(self._group, name)
+
+    def add_argument(self, *names: str, **options: Any) -> Action:
+        """Declare an option: an unknown choice gets the nearest one, and the help has the default."""
+        return _declare(self._group.add_argument, self._declared, names, options)
+
+    def add_mutually_exclusive_group(self, required: bool = False) -> Group:
+        """Return a group of which one option at most can be given."""
+        return Group(self._group.add_mutually_exclusive_group(required=required), self._declared)
 
 
 class Parser(ArgumentParser):
-    """An `ArgumentParser` whose errors are one line: the option, what it must be, what came, and an example."""
+    """An `ArgumentParser` whose errors are one line: the option, the expected value, the given one, and an example.
+
+    Attributes:
+        declared: options and arguments by their spellings.
+        commands: the parsers of commands by name.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        options.setdefault("formatter_class", Formatter)
-        super().__init__(*args, **options)
-        self.exit_on_error = False  # but raise ArgumentError, to which an example can be added
+        self.declared: dict[str, Action] = {}
+        self.commands: dict[str, Parser] = {}
+        self._named: str | None = None  # what stands for the command
+        options.setdefault("formatter_class", RawDescriptionHelpFormatter)
+        super().__init__(*args, exit_on_error=False, **options)  # but raise ArgumentError, which gets an example
+
+    def add_argument(self, *names: str, **options: Any) -> Action:  # type: ignore[override]
+        """Declare an option, as `Group.add_argument` does."""
+        return _declare(super().add_argument, self.declared, names, options)
+
+    def add_argument_group(self, *args: Any, **options: Any) -> Any:
+        """Return a group of options with a heading of its own."""
+        return Group(super().add_argument_group(*args, **options), self.declared)
+
+    def add_mutually_exclusive_group(self, required: bool = False) -> Any:  # type: ignore[override]
+        """Return a group of which one option at most can be given."""
+        return Group(super().add_mutually_exclusive_group(required=required), self.declared)
+
+    def add_subparsers(self, **options: Any) -> Any:  # type: ignore[override]
+        """Return what adds the parsers of commands."""
+        made = super().add_subparsers(**options)
+        self.commands, self._named = made.choices, made.metavar  # type: ignore[assignment]
+        return made
 
     def error(self, message: str) -> NoReturn:
         """Print one line, and end with status 2.
@@ -92,7 +126,7 @@ class Parser(ArgumentParser):
         raise Refused(message)
 
     def refuse(self, refused: Refused, argv: Sequence[str] | None) -> NoReturn:
-        """Print the line of what was found wrong after parsing, as the parser of the command in ``argv`` would."""
+        """Print the line of an error found after parsing, as the parser of the command in ``argv`` would."""
         self._of_command(argv).error(str(refused))
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -100,66 +134,61 @@ class Parser(ArgumentParser):
         found, unknown = self.parse_known_args(args, namespace)
         if unknown:
             parser = self._of_command(args)
-            parser.error(f"unknown argument {unknown[0]!r}; {parser._advice(unknown[0])}")
+            parser.error(f"unknown argument {unknown[0]!r}{parser._advice(unknown[0])}")
         return found
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Return the options as attributes, and what is unknown, or end with a line about the first that is wrong."""
+        """Return the options as attributes, and unknown words, or end with a line about the first that is wrong."""
         try:
             return super().parse_known_args(args, namespace)
         except ArgumentError as error:
+            words = sys.argv[1:] if args is None else args
+            command = next((word for word in words if not word.startswith("-")), "")
+            if command not in self.commands and error.argument_name == self._named is not None:
+                self.error(f"argument {error.argument_name}: {_unknown(command, self.commands)}")
             self.error(f"{error}{self._remedy(error)}")
 
-    def _check_value(self, action: Action, value: Any) -> None:
-        """Raise ArgumentError, with the nearest choice as an example, unless the value is one of the choices."""
-        if action.choices is not None and value not in action.choices:
-            names = list(map(str, action.choices))
-            advice = meant(value, names) or f"; for example {_given(action, names[0])}"
-            raise ArgumentError(action, f"must be one of {', '.join(names)}, got {quote(str(value))}{advice}")
-
     def _remedy(self, error: ArgumentError) -> str:
-        """Return an example for the option that the error is about, or what else to do."""
+        """Return an example for the option of the error, or another remedy."""
         if "not allowed with" in error.message:
             return "; leave out one of them"
-        name = error.argument_name or ""
-        action = self._option_string_actions.get(name.rpartition("/")[2])
-        action = action or next((one for one in self._actions if name and name in (one.metavar, one.dest)), None)
+        action = self.declared.get((error.argument_name or "").rpartition("/")[2])
         if action is None or any(remedy in error.message for remedy in ("for example", "did you mean")):
             return ""
-        return f"; for example {_given(action, example(action))}"
+        value = example(action)
+        return f"; for example {f'{action.option_strings[-1]} {value}'.rstrip() if action.option_strings else value}"
 
     def _advice(self, unknown: str) -> str:
-        known = [option for option in self._option_string_actions if option.startswith("--")]
-        return meant(unknown.partition("=")[0], known).removeprefix("; ") or f"{self.prog} --help shows all options"
+        options = [name for name in self.declared if name.startswith("--")]
+        return meant(unknown.partition("=")[0], options) or f"; {self.prog} --help shows all options"
 
     def _of_command(self, argv: Sequence[str] | None) -> Parser:
         """Return the parser of the command that the words name."""
         parser = self
         for word in sys.argv[1:] if argv is None else argv:
-            kinds = next((one for one in parser._actions if isinstance(one, _SubParsersAction)), None)
-            if kinds is None:
-                break
-            parser = kinds.choices.get(word, parser)
+            parser = parser.commands.get(word, parser)
         return parser
 
 
+def _declare(
+    add: Callable[..., Action], declared: dict[str, Action], names: Sequence[str], options: dict[str, Any]
+) -> Action:
+    action = add(*names, **_with_default(names, _with_choices(options)))
+    declared |= dict.fromkeys([*action.option_strings, str(action.metavar or action.dest)], action)
+    return action
+
+
 def example(action: Action) -> str:
-    """Return a good value of an option: its default, one of its choices, or what its converter tells."""
+    """Return a good value of an option: its default, or the example of its converter."""
     if action.default is not SUPPRESS and (shown := _shown(action.default, SHOWN)):
         return shown
-    if action.choices is not None:
-        return str(next(iter(action.choices)))
-    return getattr(action.type, "example", "") or action.metavar or ""  # type: ignore[return-value]
-
-
-def _given(action: Action, value: str) -> str:
-    return f"{action.option_strings[-1]} {value}".rstrip() if action.option_strings else value
+    return getattr(action.type, "example", "") or str(action.metavar or "")
 
 
 def _shown(value: object, most: int | None = None) -> str:
-    """Return a default as a command line spells it, "" if there is none; of several values at most so many."""
+    """Return a default as a command line spells it, "" if there is none; of several values ``most`` at most."""
     if isinstance(value, (list, tuple)):
         return " ".join(_shown(each) for each in value[:most])
     if isinstance(value, float):
@@ -167,9 +196,23 @@ def _shown(value: object, most: int | None = None) -> str:
     return "" if value is None or isinstance(value, Namespace) else str(value)
 
 
-T = TypeVar("T")
-SPELLINGS = f"{', '.join(ALGORITHMS)}, with options if need be, as in oktopk:wire=packed:radix=32"
-FIGURES = (".png", ".svg", ".pdf")
+def _with_default(names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Return what declares an option, its default in the help unless the help has one."""
+    text = options.get("help") or ""
+    takes_no_value = "action" in options or options.get("nargs") == 0 or not names[0].startswith("-")
+    if takes_no_value or options.get("required") or text == SUPPRESS or "default" in text:
+        return options
+    default = _shown(options.get("default")).replace("%", "%%") or "none"
+    return options | {"help": f"{text} (default: {default})".strip()}
+
+
+def _with_choices(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what declares an option, the names it is chosen from as a converter."""
+    options = dict(options)
+    choices = options.pop("choices", None)
+    if choices is None:
+        return options
+    return {"metavar": f"{{{','.join(map(str, choices))}}}"} | options | {"type": one_of(choices, options.get("type"))}
 
 
 @dataclass(frozen=True)
@@ -177,9 +220,8 @@ class Value(Generic[T]):
     """A converter.
 
     Attributes:
-        read: makes the value of its text. Raises ValueError for a wrong one, or ArgumentTypeError that says what is
-            wrong with it.
-        expected: what it must be, to follow "must be".
+        read: makes the value of its text. Raises ValueError for a wrong one, or ArgumentTypeError with the reason.
+        expected: follows "must be".
         example: the text of a good one.
     """
 
@@ -192,7 +234,24 @@ class Value(Generic[T]):
         try:
             return self.read(text)
         except ValueError:
-            raise ArgumentTypeError(f"must be {self.expected}, got {shlex.quote(text)}") from None
+            raise ArgumentTypeError(f"must be {self.expected}, got {quote(text)}") from None
+
+
+def one_of(choices: Collection[T], kind: Callable[[str], T] | None = None) -> Value[T]:
+    """Return a converter to one of ``choices``, which ``kind`` makes of their texts."""
+    by_text = {str(choice): choice for choice in choices}
+
+    def read(text: str) -> T:
+        value = by_text.get(text) if kind is None else kind(text)
+        if value not in choices:
+            raise ArgumentTypeError(_unknown(text, by_text))
+        return value
+
+    return Value(read, f"one of {', '.join(by_text)}", next(iter(by_text)))
+
+
+def _unknown(text: str, names: Collection[str]) -> str:
+    return f"must be one of {', '.join(names)}, got {quote(text)}{meant(text, names) or f'; for example {[*names][0]}'}"
 
 
 def where(kind: Callable[[str], T], allowed: Callable[[T], object], expected: str, example: str) -> Value[T]:

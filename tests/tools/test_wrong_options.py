@@ -55,10 +55,10 @@ def test_every_wrong_value_is_one_line_with_an_example(parser_list, capsys):
                     assert text != NEVER, f"{parser.prog} {name} takes {text!r}"
                     continue
                 assert said.count("\n") == 1 and said.startswith(f"{parser.prog}: error: argument "), said
-                assert re.search(rf"{name}\b.*: .*\bmust |expected", said) and all(
+                assert re.search(rf"{re.escape(name)}(?!\w).*: .*\bmust |expected", said) and all(
                     word in said for word in text.split()
                 ), said
-                assert re.search(rf"for example ({name} )?\S|did you mean \S", said), said
+                assert re.search(r"for example \S|did you mean \S", said), said
                 assert "Traceback" not in said and "usage" not in said
 
 
