@@ -61,10 +61,13 @@ setup: $(READY)  ## create the virtual environment with an MPI in it; the other 
 train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 2.75 %
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
-test: lint $(TESTS)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
+test: $(READY)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
+	@failed=; for target in lint $(TESTS); do \
+	    $(MAKE) --no-print-directory "TIER=$(TIER)" $$target || failed="$$failed $$target"; done; \
+	    test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 
 test-all: TIER = all
-test-all: lint $(TESTS)  ## lint, and all tests with all their parameters (an hour)
+test-all: test  ## lint, and all tests with all their parameters (an hour)
 
 lint: $(READY)
 	$(RUN) -m ruff check

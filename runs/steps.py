@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,11 +26,13 @@ from typing import Any
 
 import numpy as np
 
+import sparse_mpi
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.figures.style import Look, panels, write
 
 WARM_UP = 6
+HOME = f"{Path(sparse_mpi.__file__).parent}{os.sep}"  # of the library, whatever the folder of the checkout is called
 SHOWN, NAMED = 0.003, 0.02  # the least shares of a step that have a bar in a figure, and a name
 Stack = tuple[str, ...]
 Draw = Callable[[int], np.ndarray]  # of as many float32
@@ -76,7 +79,7 @@ def stacks(comm: Any, draw: Draw, size: int, density: float, steps: int, algorit
         now = perf_counter()
         spent[paths[-1]] += now - last
         if event == "call":
-            ours = "/sparse_mpi/" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("<")
+            ours = frame.f_code.co_filename.startswith(HOME) and not frame.f_code.co_name.startswith("<")
             paths.append((*paths[-1], frame.f_code.co_name) if ours else paths[-1])
         elif event == "return" and len(paths) > 1:
             paths.pop()

@@ -20,14 +20,13 @@ def main() -> int:
     """Run the tests on as many ranks as each argument before ``--`` says; the others are options of pytest."""
     end = sys.argv.index("--")
     sizes, options = sys.argv[1:end], ["-W", "ignore:Module already imported", *sys.argv[end + 1 :]]
+    statuses = []
     for size in sizes:
         print(f"pytest on {size} MPI ranks", flush=True)
         rank = copied("-m", "pytest", "--with-mpi", *options)
         command = [*LIMIT, sys.executable, "-m", "sparse_mpi", "run", "-n", size, *rank]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            return done.returncode
-    return 0
+        statuses.append(subprocess.run(command, stdin=subprocess.DEVNULL).returncode)
+    return next(filter(None, statuses), 0)
 
 
 if __name__ == "__main__":

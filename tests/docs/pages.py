@@ -177,5 +177,6 @@ def pages() -> dict[str, Page]:
         ROOT / "REPRODUCE.md",
         *sorted((ROOT / "docs").rglob("*.md")),
     ]
-    found = [Page(file.relative_to(ROOT).as_posix(), file.read_text()) for file in files if "_build" not in file.parts]
+    texts = {file.relative_to(ROOT): file.read_text() for file in files}
+    found = [Page(file.as_posix(), text) for file, text in texts.items() if "_build" not in file.parts]
     return {page.name: page for page in found if page.blocks}

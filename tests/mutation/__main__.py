@@ -186,8 +186,7 @@ def tests_by_line(database: Path) -> dict[str, dict[int, set[str]]]:
     data.read()
     found: dict[str, dict[int, set[str]]] = {}
     for file in data.measured_files():
-        contexts = data.contexts_by_lineno(file)
-        name = file[file.rindex("sparse_mpi/") :] if "sparse_mpi/" in file else file
+        contexts, name = data.contexts_by_lineno(file), os.path.relpath(file, ROOT)
         found[name] = {line: {test.rpartition("|")[0] for test in tests} for line, tests in contexts.items()}
     return found
 
