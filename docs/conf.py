@@ -107,25 +107,8 @@ ABOVE = {
 }
 
 
-PICTURE = re.compile(
-    r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*'
-    r'<img alt="([^"]*)" src="([^"]+)">\s*</picture>'
-)
-
-
-def figures(picture: re.Match[str]) -> str:
-    """Return a figure for light and one for dark pages; the switch shows one."""
-    dark, words, light = picture.groups()
-    images = [
-        f"```{{image}} {file}\n:alt: {words}\n:class: only-{look}\n```"
-        for file, look in ((light, "light"), (dark, "dark"))
-    ]
-    return "\n\n".join(["````{container} picture", *images, "````"])
-
-
 def adapt(app: Sphinx, name: str, source: list[str]) -> None:
-    """Lead links to pages above docs/ to the site's; make figures follow its switch."""
-    source[0] = PICTURE.sub(figures, source[0])
+    """Lead links to pages above docs/ to the site's."""
     source[0] = re.sub(
         rf"\]\((?:\.\./)+({'|'.join(ABOVE)})\.md",
         lambda link: f"](/{ABOVE[link[1]]}.md",

@@ -22,7 +22,7 @@ from mpi4py import MPI
 import sparse_mpi
 from sparse_mpi.comm import as_comm
 from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import Look, name_lines, panels, write
+from sparse_mpi.tools.figures.style import COLOURS, INK, name_lines, panels, write
 from sparse_mpi.tools.values import Parser
 
 WIDTH, NEIGHBOURS, BATCH = 64, 8, 32
@@ -221,12 +221,12 @@ def sent_otherwise(told: np.ndarray, ranks: int) -> tuple[np.ndarray, np.ndarray
     return ring, (ranks - 1) * (rows + union) * (4 * WIDTH + 8) / 1e3
 
 
-def figure(told: np.ndarray, dense: np.ndarray, losses: np.ndarray, look: Look) -> Any:
+def figure(told: np.ndarray, dense: np.ndarray, losses: np.ndarray) -> Any:
     """Draw what a step sends by the size of the graph, and the loss."""
     drawn, ((left, right),) = panels(1, 2, 3.0)
     for name, sent, colour in (
-        ("whole tables", dense, look.ink),
-        ("rows", told[:, 3], look.colours[0]),
+        ("whole tables", dense, INK),
+        ("rows", told[:, 3], COLOURS[0]),
     ):
         left.plot(told[:, 0], sent, "o-", color=colour, label=name)
     left.set(
@@ -235,7 +235,7 @@ def figure(told: np.ndarray, dense: np.ndarray, losses: np.ndarray, look: Look) 
         yscale="log",
         title="kB that a rank sends in a step for the table",
     )
-    right.plot(np.convolve(losses, np.ones(10) / 10, "valid"), color=look.colours[0])
+    right.plot(np.convolve(losses, np.ones(10) / 10, "valid"), color=COLOURS[0])
     right.set(xlabel="step", title="loss of neighbouring words")
     name_lines(left)
     return drawn

@@ -22,7 +22,7 @@ from sklearn.datasets import load_breast_cancer
 import sparse_mpi
 from sparse_mpi.comm import as_comm
 from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import Look, name_lines, panels, write
+from sparse_mpi.tools.figures.style import LINES, name_lines, panels, write
 from sparse_mpi.tools.values import Parser
 
 KEPT = 5  # bits of the mantissa
@@ -283,11 +283,11 @@ def report(told: dict[str, np.ndarray], columns: int, ranks: int) -> None:
         )
 
 
-def figure(sent: np.ndarray, curves: dict[str, np.ndarray], look: Look) -> Any:
+def figure(sent: np.ndarray, curves: dict[str, np.ndarray]) -> Any:
     """Draw what sums send, level by level, and losses."""
     drawn, ((left, right),) = panels(1, 2, 3.0)
     for name, sums, colour in zip(
-        ("bins with rows", "all bins"), sent.T, look.lines[::-1][-2:], strict=True
+        ("bins with rows", "all bins"), sent.T, LINES[::-1][-2:], strict=True
     ):
         left.plot(np.arange(len(sums)), sums, "o-", color=colour, label=name)
     left.set(
@@ -296,7 +296,7 @@ def figure(sent: np.ndarray, curves: dict[str, np.ndarray], look: Look) -> Any:
         yscale="log",
         title="kB that a rank sends in a sum",
     )
-    for (name, curve), colour in zip(curves.items(), look.lines, strict=False):
+    for (name, curve), colour in zip(curves.items(), LINES, strict=False):
         right.plot(
             np.arange(1, len(curve) + 1), curve, color=colour, label=f"{name} rows"
         )

@@ -19,7 +19,7 @@ from mpi4py import MPI
 import sparse_mpi
 from sparse_mpi.comm import as_comm
 from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.figures.style import COLOURS, panels, write
 from sparse_mpi.tools.values import Parser
 
 READS = Path("/usr/share/doc/bowtie2/examples/reads")
@@ -124,10 +124,10 @@ def main() -> None:
             write(partial(figure, counts, args.k), args.plot)
 
 
-def figure(counts: np.ndarray, k: int, look: Look) -> Any:
+def figure(counts: np.ndarray, k: int) -> Any:
     """Draw the spectrum: errors of the sequencer occur once, true k-mers more often."""
     drawn, ((axes,),) = panels(1, 1, 3.0)
-    axes.plot(np.bincount(counts)[:120], color=look.colours[0])
+    axes.plot(np.bincount(counts)[:120], color=COLOURS[0])
     axes.set(
         yscale="log",
         xlabel="occurrences",

@@ -23,7 +23,7 @@ from mpi4py import MPI
 import sparse_mpi
 from sparse_mpi.comm import as_comm
 from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.figures.style import COLOURS, panels, write
 from sparse_mpi.tools.values import Parser
 
 parser = Parser(description=__doc__.partition("\n")[0])
@@ -180,10 +180,10 @@ def main() -> None:
             raise SystemExit("the answer is not that of one process")
 
 
-def figure(names: list[str], ranks: np.ndarray, look: Look) -> Any:
+def figure(names: list[str], ranks: np.ndarray) -> Any:
     """Draw the ranks of some packages as bars."""
     drawn, ((axes,),) = panels(1, 1, 4.0)
-    axes.barh(names[::-1], ranks[::-1], color=look.colours[0])
+    axes.barh(names[::-1], ranks[::-1], color=COLOURS[0])
     axes.set(xlabel="PageRank", title="What Debian's packages depend on")
     return drawn
 

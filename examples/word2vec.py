@@ -26,7 +26,7 @@ from torch.nn.functional import logsigmoid
 
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
 from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.figures.style import COLOURS, GREY, panels, write
 from sparse_mpi.tools.values import Parser
 
 LETTER, LINE = 0.011, 0.025  # width and height of letters, over those of the map
@@ -303,7 +303,7 @@ def readable(words: list[str], plane: np.ndarray) -> list[int]:
     return found
 
 
-def figure(losses: np.ndarray, corpus: Corpus, model: SkipGram, look: Look) -> Any:
+def figure(losses: np.ndarray, corpus: Corpus, model: SkipGram) -> Any:
     """Draw the loss, and frequent words of four letters and more by their vectors."""
     frequent = [
         number
@@ -316,11 +316,9 @@ def figure(losses: np.ndarray, corpus: Corpus, model: SkipGram, look: Look) -> A
     plane = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
     drawn, ((left, right),) = panels(1, 2, 4.8, width_ratios=[1, 2.4])
     smooth = max(1, len(losses) // 50)
-    left.plot(
-        np.convolve(losses, np.ones(smooth) / smooth, "valid"), color=look.colours[0]
-    )
+    left.plot(np.convolve(losses, np.ones(smooth) / smooth, "valid"), color=COLOURS[0])
     left.set(xlabel="step", title="loss of skip-gram with negative sampling")
-    right.scatter(*plane.T, s=2, color=look.grey)
+    right.scatter(*plane.T, s=2, color=GREY)
     words = [corpus.words[number] for number in frequent]
     for index in readable(words, plane):
         right.annotate(words[index], plane[index], fontsize=6.5)

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import sparse_mpi
 from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.figures.style import COLOURS, panels, write
 from sparse_mpi.tools.values import Parser
 
 parser = Parser(description=__doc__.partition("\n")[0])
@@ -75,10 +75,10 @@ def main() -> None:
             write(partial(figure, *zip(*best, strict=True)), args.plot)
 
 
-def figure(names: tuple[str, ...], counts: tuple[int, ...], look: Look) -> Any:
+def figure(names: tuple[str, ...], counts: tuple[int, ...]) -> Any:
     """Draw counts as bars."""
     drawn, ((axes,),) = panels(1, 1, 3.2)
-    axes.barh(names[::-1], counts[::-1], color=look.colours[0])
+    axes.barh(names[::-1], counts[::-1], color=COLOURS[0])
     axes.set(xlabel="occurrences", title="Neighbouring words of Python's manual")
     return drawn
 

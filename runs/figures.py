@@ -1,8 +1,8 @@
-"""Draw the figures of the pages anew, for light and dark pages.
+"""Draw the figures of the pages anew.
 
 python runs/figures.py [NAME ...]             from the checkout
 
- `word2vec.svg` has no record: docs/results/README.md has its command.
+`word2vec.svg` has no record: docs/results/README.md has its command.
 """
 
 from __future__ import annotations

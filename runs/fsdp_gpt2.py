@@ -27,7 +27,7 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fsdp import attach
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.figures.style import WIDTH, Look, matplotlib, paper, write
+from sparse_mpi.tools.figures.style import COLOURS, GREY, INK, PAPER, WIDTH, matplotlib, paper, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 BLOCKS = 34  # in the batch of a replica
@@ -68,7 +68,7 @@ def trained(shards: int, whole: bool, density: float | None, seed: int, epochs: 
     return {"losses": losses, "steps": epochs * task.steps, "sent": reduction.comm.traffic.sent}
 
 
-def draw(look: Look) -> Any:
+def draw() -> Any:
     """Draw nodes as rows of shards, and between them the lanes of those that hold the same shard."""
     replicas, shards = 2, 4
     figure = paper(WIDTH, 2.6)
@@ -77,20 +77,20 @@ def draw(look: Look) -> Any:
     axes.set(xlim=(-1.6, shards + 2.2), ylim=(1.42, -0.42))
     boxed = matplotlib("patches").FancyBboxPatch
     for node in range(replicas):
-        box = {"boxstyle": "round,pad=0.12", "facecolor": "none", "edgecolor": look.grey, "linewidth": 0.8}
+        box = {"boxstyle": "round,pad=0.12", "facecolor": "none", "edgecolor": GREY, "linewidth": 0.8}
         axes.add_patch(boxed((-0.25, node - 0.2), shards - 0.5, 0.4, **box))
-        axes.plot([0, shards - 1], [node, node], color=look.ink, linewidth=1)
+        axes.plot([0, shards - 1], [node, node], color=INK, linewidth=1)
         axes.text(-0.5, node, f"node {node}\na replica", ha="right", va="center")
         inside = "inside a node: dense,\nn numbers reduced and scattered"
-        axes.text(shards - 0.4, node, inside, va="center", fontsize=7.5, color=look.ink)
+        axes.text(shards - 0.4, node, inside, va="center", fontsize=7.5, color=INK)
         for shard in range(shards):
-            style = {"marker": "s", "markersize": 26, "markeredgecolor": look.colours[shard], "color": look.paper}
+            style = {"marker": "s", "markersize": 26, "markeredgecolor": COLOURS[shard], "color": PAPER}
             axes.plot(shard, node, markeredgewidth=1.6, zorder=3, **style)
             axes.text(shard, node, f"shard\n{shard}", ha="center", va="center", fontsize=7, zorder=4)
     for shard in range(shards):
-        axes.plot([shard, shard], [0.16, 0.84], color=look.colours[shard], linewidth=1.8)
+        axes.plot([shard, shard], [0.16, 0.84], color=COLOURS[shard], linewidth=1.8)
     words = "between nodes: sparse,\nk / 4 entries of n / 4 in each lane"
-    axes.text(shards - 0.4, 0.5, words, va="center", fontsize=7.5, color=look.colours[0])
+    axes.text(shards - 0.4, 0.5, words, va="center", fontsize=7.5, color=COLOURS[0])
     return figure
 
 

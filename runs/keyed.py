@@ -30,7 +30,7 @@ import numpy as np
 
 import sparse_mpi
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.figures.style import Look, finish, panels, write
+from sparse_mpi.tools.figures.style import LINES, finish, panels, write
 
 BINS, MOST_DENSE = 10**9, 1 << 24
 SIZES = {
@@ -126,7 +126,7 @@ def results(world: Any, kinds: list[str], steps: int) -> Iterator[dict[str, Any]
             yield {"kind": kind, "entries": entries, "ms": ms, "load": round(os.getloadavg()[0], 1)}
 
 
-def figure(kind: str, rows: list[dict[str, Any]], look: Look) -> Any:
+def figure(kind: str, rows: list[dict[str, Any]]) -> Any:
     """Draw milliseconds over entries."""
     drawn, ((axes,),) = panels(1, 1, 3.0, TITLES[kind], "entries of a rank", "ms")
     chosen = [row for row in rows if row["kind"] == kind]
@@ -135,7 +135,7 @@ def figure(kind: str, rows: list[dict[str, Any]], look: Look) -> Any:
         [ms for row in chosen for ms in row["ms"].values()],
     )
     lines = [(network, name) for network in networks for name in chosen[0]["ms"]]
-    for (network, name), colour in zip(lines, look.lines, strict=False):
+    for (network, name), colour in zip(lines, LINES, strict=False):
         points = [(row["entries"], row["ms"][name]) for row in chosen if row["network"] == network]
         label = f"{name}, {network}" if len(networks) > 1 else name
         axes.plot(*zip(*points, strict=True), "o-", label=label, color=colour)

@@ -29,7 +29,7 @@ import numpy as np
 import sparse_mpi
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.figures.style import Look, panels, write
+from sparse_mpi.tools.figures.style import SHADES, panels, write
 
 WARM_UP = 6
 HOME = f"{Path(sparse_mpi.__file__).parent}{os.sep}"  # of the library, whatever the folder of the checkout is called
@@ -95,7 +95,7 @@ def stacks(comm: Any, draw: Draw, size: int, density: float, steps: int, algorit
     return {"/".join(path): 1e3 * seconds / steps for path, seconds in spent.items() if path}
 
 
-def flame(records: list[dict[str, Any]], look: Look) -> Any:
+def flame(records: list[dict[str, Any]]) -> Any:
     """Draw a panel for each record: a bar for each function, below it those that it calls, as wide as their time."""
     figure, axes = panels(len(records), 1, 2.6)
     widest = max(sum(record["stacks"].values()) for record in records)
@@ -112,7 +112,7 @@ def flame(records: list[dict[str, Any]], look: Look) -> Any:
             starts[path] = left
             if wide < SHOWN * widest:
                 continue
-            colour = look.shades[1 + len(path) % 2]
+            colour = SHADES[1 + len(path) % 2]
             axis.barh(-len(path), wide, 0.92, left, color=colour, edgecolor=axis.get_facecolor(), linewidth=0.5)
             if wide > NAMED * widest:
                 room = int(150 * wide / widest)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels, write
+from sparse_mpi.tools.figures.style import LINES, MOST, batches, finish, panels, write
 from sparse_mpi.tools.values import Parser
 
 
@@ -51,7 +51,7 @@ def read(file: Path) -> list[Point]:
         ) from None
 
 
-def figure(points: Iterable[Point], look: Look) -> Any:
+def figure(points: Iterable[Point]) -> Any:
     """Draw step time on the left and MB on the right; a row for everything that was measured and few algorithms."""
     points = sorted(points, key=lambda point: point.ranks)
     panels_of = sorted({p.panel for p in points})
@@ -63,7 +63,7 @@ def figure(points: Iterable[Point], look: Look) -> Any:
     shown, axes = panels(len(rows), 2, 2.2, "", "ranks")
     for row, (panel, names) in zip(axes, rows, strict=True):
         for axis, field, label in zip(row, ("seconds", "megabytes"), ("s a step", "MB a step and rank"), strict=True):
-            for name, colour in zip(names, look.lines, strict=False):
+            for name, colour in zip(names, LINES, strict=False):
                 line = [p for p in points if (p.panel, p.algorithm) == (panel, name)]
                 values = [getattr(p, field) for p in line]
                 axis.loglog([p.ranks for p in line], values, "o-", color=colour, label=name)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,23 +58,6 @@ def test_the_site_has_all_pages_and_public_names_and_a_search_without_network(tm
     loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]+)"', (tmp_path / "search.html").read_text())
     assert "searchindex.js" in loaded and not [source for source in loaded if "//" in source]
     assert "oktopk" in (tmp_path / "searchindex.js").read_text()
-
-
-@pytest.mark.full("builds a small site, 2 s")
-def test_figures_follow_the_switch_of_the_site(tmp_path):
-    shutil.copy(ROOT / "docs" / "conf.py", tmp_path)
-    shutil.copytree(ROOT / "docs" / "_static", tmp_path / "_static")
-    for name in ("a", "a-dark"):
-        (tmp_path / f"{name}.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
-    dark = '<source media="(prefers-color-scheme: dark)" srcset="a-dark.svg">'
-    light = '<img alt="A line" src="a.svg">'
-    (tmp_path / "index.md").write_text(f"# Title\n\n<picture>\n  {dark}\n  {light}\n</picture>\n")
-    done = build(tmp_path, tmp_path / "out")
-    page = (tmp_path / "out" / "index.html").read_text()
-    assert done.returncode == 0, done.stderr
-    for look, name in (("light", "a"), ("dark", "a-dark")):
-        assert f'<img alt="A line" class="only-{look}" src="_images/{name}.svg" />' in page
-    assert "<picture>" not in page
 
 
 @pytest.mark.full("builds a small site, 2 s")

@@ -14,7 +14,7 @@ from typing import Any
 
 from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import save
-from sparse_mpi.tools.figures.style import Look, panels
+from sparse_mpi.tools.figures.style import COLOURS, panels
 from sparse_mpi.tools.values import Parser
 
 ENDS = ("kill", "exit", "raise")  # faults after which a process ends by itself
@@ -60,14 +60,14 @@ def table(jobs: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def figure(jobs: list[dict[str, Any]], look: Look) -> Any:
+def figure(jobs: list[dict[str, Any]]) -> Any:
     """Draw the share of jobs whose longest step took at most so long, a panel a group."""
     groups = {group: sorted(steps) for group, steps in longest_steps(jobs).items() if steps}
     heading = "share of jobs whose longest step took at most so long; ranks were"
     shown, axes = panels(1, max(1, len(groups)), 2.4, heading, sharex=True, sharey=True)
     for panel, (group, steps) in zip(axes[0], groups.items(), strict=False):
         share = [(place + 1) / len(steps) for place in range(len(steps))]
-        panel.step(steps, share, where="post", color=look.colours[0])
+        panel.step(steps, share, where="post", color=COLOURS[0])
         panel.set(xscale="log", xlabel="longest step, seconds", ylim=(0, 1.02), title=f"{group}: {len(steps)} jobs")
         panel.xaxis.set_major_formatter("{x:g}")
         panel.minorticks_off()

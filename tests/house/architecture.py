@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import save
-from sparse_mpi.tools.figures.style import WIDTH, Look, matplotlib, paper
+from sparse_mpi.tools.figures.style import COLOURS, GREY, INK, SHADES, WIDTH, matplotlib, paper
 from sparse_mpi.tools.values import Parser
 
 from .test_layers import LIBRARY, PACKAGE, imports, room
@@ -82,25 +82,25 @@ def _below(graph: Mapping[str, set[str]], name: str) -> set[str]:
     return found
 
 
-def figure(look: Look) -> Any:
+def figure() -> Any:
     """Draw a box for each folder, and arrows to those that it calls."""
     rows = 1 + max(box.row for box in BOXES.values())
     drawn = paper(WIDTH, 0.2 + 0.62 * rows)
     axes = drawn.subplots()
     patches = matplotlib("patches")
     for name, box in BOXES.items():
-        edge = look.colours[0] if name == PROGRAM else look.ink
+        edge = COLOURS[0] if name == PROGRAM else INK
         shape = patches.FancyBboxPatch(
             (box.x - 0.4, box.row - 0.22), 0.8, 0.44, boxstyle="round,pad=0,rounding_size=0.06", mutation_aspect=1
         )
-        shape.set(facecolor=look.shades[0], edgecolor=edge, linewidth=0.8)
+        shape.set(facecolor=SHADES[0], edgecolor=edge, linewidth=0.8)
         axes.add_patch(shape)
         axes.text(box.x, box.row - 0.07, name, ha="center", va="center", fontsize=7.5, fontweight="bold")
         axes.text(box.x, box.row + 0.12, box.words, ha="center", va="center", fontsize=6.5)
     for caller, of in calls().items():
         for callee in of:
             begin, end = BOXES[caller], BOXES[callee]
-            arrow = {"arrowstyle": "-|>,head_width=0.15,head_length=0.3", "color": look.grey, "linewidth": 0.9}
+            arrow = {"arrowstyle": "-|>,head_width=0.15,head_length=0.3", "color": GREY, "linewidth": 0.9}
             ends = (end.x, end.row - 0.22), (begin.x, begin.row + 0.22)
             axes.annotate("", *ends, arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0}, zorder=0)
     axes.set(xlim=(-0.5, 5.7), ylim=(rows - 0.7, -0.35))

@@ -1,4 +1,4 @@
-"""All figures: at most six lines a panel, each named where it ends, no colour twice, on light and dark paper."""
+"""All figures: at most six lines a panel, each named where it ends, no colour twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from sparse_mpi.tools.cli import main
 from sparse_mpi.tools.cli.draw import KINDS, kind_of, read
-from sparse_mpi.tools.figures.style import DARK, DPI, LIGHT, MOST, NAME, apart, batches, drawn, variants
+from sparse_mpi.tools.figures.style import DPI, GREY, LINES, MOST, NAME, PAPER, apart, batches, drawn
 
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb
@@ -33,7 +33,6 @@ RECORDS = {
     "residual-vgg": ["curves"],
 }
 DRAWN = ("compare-vgg16", "sparse-volume", "predict-held-out", "budget-alternating", "changing-link", "accuracy-lstm")
-LOOKS = {"light": LIGHT, "dark": DARK}
 # What colour-blind eyes see of linear red, green and blue (Machado, Oliveira, Fernandes 2009)
 SEEN = {
     "all": np.eye(3),
@@ -49,12 +48,11 @@ def records_of(pattern: str) -> list[dict]:
     return read(files)
 
 
-@pytest.mark.thin(0, look=("light",), record=DRAWN)  # seconds each
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.thin(0, record=DRAWN)  # seconds each
 @pytest.mark.parametrize(("record", "kind"), [(record, kind) for record, kinds in RECORDS.items() for kind in kinds])
-def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind, look):
+def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind):
     records = records_of(record)
-    figure = drawn(partial(kind_of(records, kind).figure, records), LOOKS[look])
+    figure = drawn(partial(kind_of(records, kind).figure, records))
     for axes in figure.axes:
         lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
         texts = [text for text in axes.texts if text.get_gid() == NAME]
@@ -64,7 +62,7 @@ def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind,
             text.get_text(): to_hex(text.get_color()) for text in texts
         }.items()
         unnamed = {to_hex(line.get_color()) for line in axes.get_lines()} - set(colours)
-        assert len(colours) + len(unnamed - {LOOKS[look].grey}) <= MOST, axes.get_title()
+        assert len(colours) + len(unnamed - {GREY}) <= MOST, axes.get_title()
         heights = sorted(axes.transData.transform(text.xy)[1] + text.xyann[1] * DPI / 72 for text in texts)
         assert all(high - low > 13 for low, high in zip(heights, heights[1:], strict=False)), axes.get_title()
 
@@ -90,15 +88,13 @@ def lab(light: np.ndarray) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-@pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("eyes", SEEN)
-def test_colours_differ_for_all_eyes_and_stand_out(look, eyes):
-    lines = LOOKS[look].lines
-    assert len(lines) == MOST
-    seen = [lab(np.array(SEEN[eyes]) @ linear(colour)) for colour in lines]
+def test_colours_differ_for_all_eyes_and_stand_out(eyes):
+    assert len(LINES) == MOST
+    seen = [lab(np.array(SEEN[eyes]) @ linear(colour)) for colour in LINES]
     assert min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]) > 20
-    paper = brightness(LOOKS[look].paper)
-    for colour in lines:
+    paper = brightness(PAPER)
+    for colour in LINES:
         low, high = sorted((brightness(colour), paper))
         assert (high + 0.05) / (low + 0.05) >= 3  # of the Web Content Accessibility Guidelines, for graphics
 
@@ -145,15 +141,13 @@ def test_parts_that_are_not_there_are_refused(tmp_path, capsys):
 
 @pytest.mark.thin(0, extension=("svg",))
 @pytest.mark.parametrize("extension", ["svg", "png", "pdf"])
-def test_both_variants_are_written_the_same_each_time(tmp_path, extension):
+def test_a_figure_is_the_same_each_time(tmp_path, extension):
     record, file = str(RESULTS / "overlap-timeline.json"), tmp_path / f"timeline.{extension}"
     assert main(["draw", record, "--plot", str(file)]) == 0
-    assert list(variants(file)) == [file, tmp_path / f"timeline-dark.{extension}"]
-    first = [name.read_bytes() for name in variants(file)]
-    assert all(5000 < len(written) < 200_000 for written in first) and first[0] != first[1]
-    assert extension != "svg" or b">backward</text>" in first[0]
+    first = file.read_bytes()
+    assert 5000 < len(first) < 200_000 and (extension != "svg" or b">backward</text>" in first)
     main(["draw", record, "--plot", str(file)])
-    assert [name.read_bytes() for name in variants(file)] == first
+    assert file.read_bytes() == first
 
 
 @pytest.mark.parametrize(
@@ -174,7 +168,7 @@ def test_a_trace_is_drawn_from_its_record_and_names_its_phases(tmp_path):
     file = tmp_path / "trace.json"
     main(["trace", "--ranks", "4", "--n", "1000", "--algorithms", "gtopk", "elect", "--json", str(file)])
     records = [json.loads(file.read_text())]
-    figure = drawn(partial(kind_of(records).figure, records), LIGHT)
+    figure = drawn(partial(kind_of(records).figure, records))
     phases = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
     assert phases == ["consistency.check_consistency", "gtopk.climb", "gtopk.reduce"]
     handles = [to_hex(patch.get_facecolor()) for patch in figure.axes[3].get_legend().get_patches()]

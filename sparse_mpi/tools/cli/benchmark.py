@@ -18,7 +18,7 @@ from sparse_mpi.tools.bench import records
 from sparse_mpi.tools.bench.records import provenance
 from sparse_mpi.tools.cli.formats import TABLE, show
 from sparse_mpi.tools.cli.options import Option, declare
-from sparse_mpi.tools.figures.style import Look, write
+from sparse_mpi.tools.figures.style import write
 from sparse_mpi.tools.values import Parser, Refused
 
 Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
@@ -49,7 +49,7 @@ class Benchmark:
     options: Sequence[Option]
     measure: Callable[..., Iterator[Output]]
     check: Callable[[argparse.Namespace], object] | None = None
-    figure: Callable[[Sequence[dict[str, Any]], Look], Any] | None = None
+    figure: Callable[[Sequence[dict[str, Any]]], Any] | None = None
     collective: bool = False
 
     def add_parser(self, kinds: argparse._SubParsersAction[Parser]) -> None:
@@ -101,7 +101,7 @@ def earlier(file: Path | None, facts: Mapping[str, Any]) -> dict[str, Any] | Non
     return record
 
 
-def save(make: Callable[[Look], Any], file: Path) -> None:
+def save(make: Callable[[], Any], file: Path) -> None:
     """Write the figure that ``make`` draws, as `sparse_mpi.tools.figures.style.write` does.
 
     Raises Refused: matplotlib is not installed or does not know the format, or the file cannot be written.

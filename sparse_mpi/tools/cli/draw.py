@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 from sparse_mpi.tools import values
 from sparse_mpi.tools.cli.benchmark import save
 from sparse_mpi.tools.figures import compare, draw_predict, draw_timeline, draw_volume, training
-from sparse_mpi.tools.figures.style import Look
 from sparse_mpi.tools.values import Parser, refusing
 
 Record = dict[str, Any]
 LINE = 0.2  # inches of a line of a title
-Figure = Callable[[Sequence[Record], Look], Any]
+Figure = Callable[[Sequence[Record]], Any]
 
 
 class Kind(NamedTuple):
@@ -120,8 +119,8 @@ def only(record: Record, names: Sequence[str]) -> Record:
 def titled(figure: Figure, title: str) -> Figure:
     """Return a figure with its point above what it shows."""
 
-    def draw(records: Sequence[Record], look: Look) -> Any:
-        shown = figure(records, look)
+    def draw(records: Sequence[Record]) -> Any:
+        shown = figure(records)
         width, height = shown.get_size_inches()
         beneath = shown.get_suptitle()
         shown.set_size_inches(width, height + (LINE if beneath else 2 * LINE))
@@ -132,8 +131,8 @@ def titled(figure: Figure, title: str) -> Figure:
 
 
 DESCRIPTION = """\
-Draw the figure of records that commands wrote with --json: the one that their --plot draws. Each figure is written
-twice, for light pages and, as NAME-dark, for dark ones; as SVG, PNG or PDF, by the extension.
+Draw the figure of records that commands wrote with --json: the one that their --plot draws, as SVG, PNG or PDF,
+by the extension.
 
   python -m sparse_mpi draw docs/results/compare-vgg16.json --plot compare.svg
   python -m sparse_mpi draw docs/results/compare-vgg16.json --kind best --plot best.svg
@@ -143,7 +142,7 @@ twice, for light pages and, as NAME-dark, for dark ones; as SVG, PNG or PDF, by 
 
 def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     """Declare ``draw``."""
-    parser = commands.add_parser("draw", help="the figure of records, on light and dark paper", description=DESCRIPTION)
+    parser = commands.add_parser("draw", help="the figure of records", description=DESCRIPTION)
     text = "files that were written with --json"
     parser.add_argument("records", type=values.file("record.json"), nargs="+", metavar="RECORD", help=text)
     parser.add_argument("--plot", type=values.figure, required=True, metavar="FILE", help="where to (needs matplotlib)")

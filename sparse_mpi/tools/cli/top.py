@@ -82,7 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--every", type=values.positive, default=1.0, help="seconds from one look to the next")
     text = "print it once, as where stdout is no terminal; the exit status is 1 if there is nothing yet"
     parser.add_argument("--once", action="store_true", help=text)
-    text = "draw it, of some seconds, for light pages, and for dark ones in FILE-dark.svg (default: none)"
+    text = "draw it, of some seconds, as SVG (default: none)"
     parser.add_argument("--plot", metavar="FILE", type=values.new_file("top.svg", (".svg",)), help=text)
     parser.set_defaults(run=run)
 
@@ -188,14 +188,13 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 
 def draw(lines: Sequence[Line], file: Path) -> None:
-    """Write the lines as figures for light and dark pages, which load nothing from elsewhere."""
+    """Write the lines as a figure that loads nothing from elsewhere."""
     try:
         from rich.console import Console
-        from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
+        from rich.terminal_theme import DEFAULT_TERMINAL_THEME
     except ImportError:
         raise Refused("--plot needs rich: pip install rich") from None
-    for path, theme in ((file, DEFAULT_TERMINAL_THEME), (file.with_stem(f"{file.stem}-dark"), SVG_EXPORT_THEME)):
-        console = Console(record=True, width=DRAWN, file=StringIO())
-        console.print(_text(lines))
-        drawn = console.export_svg(title="python -m sparse_mpi top", theme=theme, unique_id="top")
-        path.write_text(re.sub(r"<!--.*?-->\s*|@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
+    console = Console(record=True, width=DRAWN, file=StringIO())
+    console.print(_text(lines))
+    drawn = console.export_svg(title="python -m sparse_mpi top", theme=DEFAULT_TERMINAL_THEME, unique_id="top")
+    file.write_text(re.sub(r"<!--.*?-->\s*|@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))

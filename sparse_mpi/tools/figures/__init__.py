@@ -1,1 +1,1 @@
-"""All figures: one look (`style`), names where lines end (`labels`), and a file for each kind of record."""
+"""All figures: their `style`, and a file for each kind of record."""

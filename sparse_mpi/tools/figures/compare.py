@@ -9,7 +9,7 @@ from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.tools.bench.comparison import BASELINE
 from sparse_mpi.tools.emulation.probe import SLOW, below
-from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels
+from sparse_mpi.tools.figures.style import LINES, MOST, SHADES, batches, finish, panels
 
 COLUMNS = 4
 HEADING = "step over the bandwidth of a link, measured"
@@ -69,19 +69,19 @@ def best(jobs: Sequence[dict[str, Any]]) -> list[str]:
     return [name for algorithm, name in fastest.items() if algorithm != BASELINE][: MOST - 1]
 
 
-def all_of(records: Sequence[dict[str, Any]], look: Look) -> Any:
+def all_of(records: Sequence[dict[str, Any]]) -> Any:
     """Draw all candidates: a panel for each number of ranks and group."""
     jobs = [job for record in records for job in record["jobs"]]
-    return _figure(jobs, groups([name for name in dict.fromkeys(n for job in jobs for n in job["results"])]), look)
+    return _figure(jobs, groups([name for name in dict.fromkeys(n for job in jobs for n in job["results"])]))
 
 
-def best_of(records: Sequence[dict[str, Any]], look: Look) -> Any:
+def best_of(records: Sequence[dict[str, Any]]) -> Any:
     """Draw the best candidates beside dense: a panel for each number of ranks."""
     jobs = [job for record in records for job in record["jobs"]]
-    return _figure(jobs, [Group("", {name: name for name in best(jobs)})], look)
+    return _figure(jobs, [Group("", {name: name for name in best(jobs)})])
 
 
-def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) -> Any:
+def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group]) -> Any:
     cells = [(ranks, group) for ranks in sorted({job["ranks"] for job in jobs}) for group in shown]
     columns = min(COLUMNS if len(shown) > 1 else 2, len(cells))
     rows = -(-len(cells) // columns)
@@ -94,7 +94,7 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
     for panel, (ranks, group) in zip(axes.flat, cells, strict=False):
         every = {line.name: line for line in lines(jobs, ranks)}
         named = [every[name] for name in (BASELINE, *group.names) if name in every]
-        _panel(panel, named, group, look)
+        _panel(panel, named, group)
         panel.set_title(f"{group.title}, P = {ranks}".lstrip(", "))
     for panel in axes.flat[max(0, len(cells) - columns) : len(cells)]:
         panel.set_xlabel("Gbit/s of a rank")
@@ -102,8 +102,8 @@ def _figure(jobs: Sequence[dict[str, Any]], shown: Sequence[Group], look: Look) 
     return figure
 
 
-def _panel(axes: Any, shown: Sequence[Line], group: Group, look: Look) -> None:
-    for line, colour in zip(shown, look.lines, strict=False):
+def _panel(axes: Any, shown: Sequence[Line], group: Group) -> None:
+    for line, colour in zip(shown, LINES, strict=False):
         points = [b / 1e9 for b in line.bandwidths], [1e3 * s for s in line.seconds]
         axes.loglog(*points, label=group.names.get(line.name, line.name), color=colour)
         for x, y, hollow in zip(*points, line.below, strict=True):
@@ -143,7 +143,7 @@ def rows(jobs: Sequence[dict[str, Any]]) -> list[Row]:
     return found
 
 
-def sparse(records: Sequence[dict[str, Any]], look: Look, quantities: Sequence[str] = tuple(QUANTITIES)) -> Any:
+def sparse(records: Sequence[dict[str, Any]], quantities: Sequence[str] = tuple(QUANTITIES)) -> Any:
     """Draw ``auto`` beside what others offer, and a band from the best to the worst of what it chooses from.
 
     A row for each case and a column for each of ``quantities``; of one quantity two cases in a row.
@@ -162,8 +162,8 @@ def sparse(records: Sequence[dict[str, Any]], look: Look, quantities: Sequence[s
     beneath = [row.label for row, _ in cells[columns:]] + [""] * columns
     for panel, (row, quantity), next_label in zip(axes.flat, cells, beneath, strict=False):
         unit, scale = QUANTITIES[quantity]
-        _band(panel, row, quantity, scale, look)
-        for name, colour in zip(named, look.lines, strict=False):
+        _band(panel, row, quantity, scale)
+        for name, colour in zip(named, LINES, strict=False):
             line = _line(row, name, quantity, scale)
             if line:
                 panel.plot(*zip(*line, strict=True), "o-", label=name, color=colour)
@@ -177,7 +177,7 @@ def _line(row: Row, name: str, quantity: str, scale: float) -> list[tuple[float,
     return [(x, scale * y) for x, y in there if y is not None]
 
 
-def _band(axes: Any, row: Row, quantity: str, scale: float, look: Look) -> None:
+def _band(axes: Any, row: Row, quantity: str, scale: float) -> None:
     """Fill what lies between the best and the worst algorithm."""
     found: dict[float, list[float]] = {}
     for name in ALGORITHMS:
@@ -185,4 +185,4 @@ def _band(axes: Any, row: Row, quantity: str, scale: float, look: Look) -> None:
             found.setdefault(x, []).append(y)
     at = sorted(found)
     low, high = [min(found[x]) for x in at], [max(found[x]) for x in at]
-    axes.fill_between(at, low, high, color=look.shades[1], linewidth=0, alpha=0.6)
+    axes.fill_between(at, low, high, color=SHADES[1], linewidth=0, alpha=0.6)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.tools.analysis.message_diagram import Exchange, Message, MessageDiagram
-from sparse_mpi.tools.figures.style import WIDTH, Look, matplotlib, paper
+from sparse_mpi.tools.figures.style import COLOURS, GREY, INK, WIDTH, matplotlib, paper
 
 GAP = 4.0  # cells between ranks
 LEFT = 17.0  # cells for names
@@ -18,9 +18,9 @@ FALL = 2.6  # from what is sent down to what is received, in cells
 SPACE = 1.6  # between rows
 
 
-def figure(diagram: MessageDiagram, heading: str, look: Look) -> Any:
+def figure(diagram: MessageDiagram, heading: str) -> Any:
     """Draw gradients, exchanges and result."""
-    drawing = _Drawing(diagram, look)
+    drawing = _Drawing(diagram)
     drawing.heads()
     for _, alike in groupby(diagram.exchanges, lambda exchange: (exchange.where, exchange.name, exchange.messages)):
         first, *more = alike
@@ -35,8 +35,8 @@ def figure(diagram: MessageDiagram, heading: str, look: Look) -> Any:
 class _Drawing:
     """A diagram from the top down; ``y`` is where the next row begins."""
 
-    def __init__(self, diagram: MessageDiagram, look: Look) -> None:
-        self.diagram, self.look, self.y = diagram, look, 0.0
+    def __init__(self, diagram: MessageDiagram) -> None:
+        self.diagram, self.y = diagram, 0.0
         self.ranks, self.n = diagram.gradients.shape
         self.figure = paper(WIDTH, 1)
         self.axes = self.figure.subplots()
@@ -45,17 +45,17 @@ class _Drawing:
     def heads(self) -> None:
         """Draw the ranks and their gradients."""
         for rank in range(self.ranks):
-            self.text(self.middle(rank), self.y - 0.7, f"rank {rank}", ha="center", color=self.look.colours[rank])
+            self.text(self.middle(rank), self.y - 0.7, f"rank {rank}", ha="center", color=COLOURS[rank])
         self.name("gradient", "stronger: larger")
         for rank, gradient in enumerate(self.diagram.gradients):
-            self.shades(rank, gradient, self.look.colours[rank])
+            self.shades(rank, gradient, COLOURS[rank])
         self.y += CELL + SPACE
 
     def result(self) -> None:
         """Draw what all ranks return."""
         self.name("result", "the same on all ranks")
         for rank in range(self.ranks):
-            self.shades(rank, self.diagram.result, self.look.ink)
+            self.shades(rank, self.diagram.result, INK)
         self.y += CELL
 
     def numbers(self, exchanges: Sequence[Exchange]) -> None:
@@ -64,9 +64,9 @@ class _Drawing:
         times = f"{len(exchanges)} times, " if len(exchanges) > 1 else ""
         self.name(_function(exchanges[0]), f"{exchanges[0].name}, {times}{told} B of numbers")
         end = self.left(self.ranks - 1) + self.n
-        self.axes.plot([0, end], [self.y + CELL / 2] * 2, color=self.look.grey, linewidth=0.8)
+        self.axes.plot([0, end], [self.y + CELL / 2] * 2, color=GREY, linewidth=0.8)
         for rank in range(self.ranks):
-            self.axes.plot(self.middle(rank), self.y + CELL / 2, "o", color=self.look.grey, markersize=3)
+            self.axes.plot(self.middle(rank), self.y + CELL / 2, "o", color=GREY, markersize=3)
         self.y += CELL + SPACE
 
     def exchange(self, exchange: Exchange) -> None:
@@ -90,7 +90,7 @@ class _Drawing:
         """Draw an arrow from a sender to a receiver, that of every pair of ranks a little apart."""
         aside = self.n * ((message.source + 0.5) / self.ranks - 0.5) * 0.7
         at, to = self.middle(message.source), self.middle(message.dest) + aside
-        colour = self.look.colours[message.source]
+        colour = COLOURS[message.source]
         arrow = {"arrowstyle": "-|>,head_width=0.15,head_length=0.3", "color": colour, "linewidth": 0.9}
         arrow |= {"shrinkA": 1, "shrinkB": 1, "connectionstyle": "arc3,rad=0"}
         self.axes.annotate("", (to, bottom), (at, top), arrowprops=arrow)
@@ -99,7 +99,7 @@ class _Drawing:
         """Draw cells: those in messages in the colours of their senders, beside each other where there are several."""
         if any(message.entries is None for message in messages):
             for place, message in enumerate(message for message in messages if message.bytes):
-                colour = self.look.colours[message.source]
+                colour = COLOURS[message.source]
                 words = f"{message.bytes} B"
                 self.text(self.left(rank) + place * self.n / self.ranks, y + CELL / 2, words, color=colour, fontsize=6)
             return
@@ -112,7 +112,7 @@ class _Drawing:
             self.cell(rank, y, index, "none")
             for place, source in enumerate(sorted(senders.get(index, []))):
                 width = 1 / len(senders[index])
-                self.cell(rank, y, index + place * width, self.look.colours[source], width)
+                self.cell(rank, y, index + place * width, COLOURS[source], width)
 
     def shades(self, rank: int, values: np.ndarray, colour: str) -> None:
         """Draw a cell for each value, the darker the larger it is."""
@@ -122,14 +122,14 @@ class _Drawing:
             self.cell(rank, self.y, index, "none")
 
     def cell(self, rank: int, y: float, index: float, colour: str, width: float = 1, alpha: float = 1) -> None:
-        edge = {"edgecolor": self.look.grey, "linewidth": 0.4, "zorder": 2} if colour == "none" else {"linewidth": 0}
+        edge = {"edgecolor": GREY, "linewidth": 0.4, "zorder": 2} if colour == "none" else {"linewidth": 0}
         place = (self.left(rank) + index, y)
         self.axes.add_patch(self.rectangle(place, width, CELL, facecolor=colour, alpha=alpha, **edge))
 
     def name(self, first: str, second: str) -> None:
         """Write what a row is."""
         self.text(-LEFT, self.y + 0.35, first)
-        self.text(-LEFT, self.y + 1.55, second, color=self.look.grey, fontsize=7)
+        self.text(-LEFT, self.y + 1.55, second, color=GREY, fontsize=7)
 
     def text(self, x: float, y: float, words: str, **options: Any) -> None:
         self.axes.text(x, y, words, va="center", **options)

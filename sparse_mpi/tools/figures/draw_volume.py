@@ -10,13 +10,13 @@ from typing import Any
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.tools.analysis.keyed_volume import KeyedVolume
 from sparse_mpi.tools.analysis.volume import WORD
-from sparse_mpi.tools.figures.style import MOST, Look, batches, finish, panels
+from sparse_mpi.tools.figures.style import COLOURS, INK, LINES, MOST, batches, finish, panels
 
 LEAST = "8(P-1)/P"
 HEADING = "of the busiest rank in a step; thin: what the formulas of the papers allow"
 
 
-def figure(records: Sequence[dict[str, Any]], look: Look) -> Any:
+def figure(records: Sequence[dict[str, Any]]) -> Any:
     """Draw bytes over k on the left and messages on the right, some algorithms a row."""
     volumes = [volume for record in records for volume in record["volumes"]]
     names = list(dict.fromkeys(volume["algorithm"] for volume in volumes))
@@ -25,8 +25,8 @@ def figure(records: Sequence[dict[str, Any]], look: Look) -> Any:
     lowest = {volume["ranks"]: volume["lowest"] / volume["k"] for volume in volumes}
     ticks = sorted(lowest)
     for (size, number), row in zip(axes, rows, strict=True):
-        size.plot(ticks, [lowest[ranks] for ranks in ticks], color=look.ink, label=LEAST)
-        for name, colour in zip(row, look.colours, strict=False):
+        size.plot(ticks, [lowest[ranks] for ranks in ticks], color=INK, label=LEAST)
+        for name, colour in zip(row, COLOURS, strict=False):
             mine = sorted((v for v in volumes if v["algorithm"] == name), key=lambda v: v["ranks"])
             ranks = [v["ranks"] for v in mine]
             for axis, counted, allowed in (
@@ -44,7 +44,7 @@ def _bytes(volume: dict[str, Any], of: str) -> float:
     return (volume[f"{of}words"] * WORD + volume[f"{of}control"]) / volume["k"]
 
 
-def keyed(records: Sequence[dict[str, Any]], look: Look) -> Any:
+def keyed(records: Sequence[dict[str, Any]]) -> Any:
     """Draw a row for each case: auto beside what others send, all algorithms, and their messages."""
     volumes = [KeyedVolume(**volume) for record in records for volume in record["volumes"]]
     cases = list(dict.fromkeys(volume.case for volume in volumes))
@@ -54,8 +54,8 @@ def keyed(records: Sequence[dict[str, Any]], look: Look) -> Any:
     for row, case in zip(axes, cases, strict=True):
         mine = [volume for volume in volumes if volume.case == case and volume.ranks > 1]
         ticks = sorted({volume.ranks for volume in mine})
-        _beside(row[0], [volume for volume in mine if volume.algorithm == names[0]], look)
-        for name, colour in zip(names, look.lines, strict=False):
+        _beside(row[0], [volume for volume in mine if volume.algorithm == names[0]])
+        for name, colour in zip(names, LINES, strict=False):
             there = [volume for volume in mine if volume.algorithm == name]
             ranks = [volume.ranks for volume in there]
             row[1].plot(ranks, [_kilobytes(volume) for volume in there], "o-", color=colour, label=name)
@@ -69,7 +69,7 @@ def _kilobytes(volume: KeyedVolume) -> float:
     return (volume.most + volume.control) / 1e3
 
 
-def _beside(axes: Any, volumes: Sequence[KeyedVolume], look: Look) -> None:
+def _beside(axes: Any, volumes: Sequence[KeyedVolume]) -> None:
     """Draw one algorithm, its payload without what is told before, and what others send at least."""
     lines = {
         volumes[0].algorithm: [_kilobytes(volume) for volume in volumes],
@@ -77,7 +77,7 @@ def _beside(axes: Any, volumes: Sequence[KeyedVolume], look: Look) -> None:
         "dense ring": [volume.dense / 1e3 for volume in volumes],
         "pairs to all": [volume.pairs / 1e3 for volume in volumes],
     }
-    for (label, values), colour in zip(lines.items(), look.lines, strict=False):
+    for (label, values), colour in zip(lines.items(), LINES, strict=False):
         positive = [value or math.nan for value in values]  # disjoint keys that all ranks know need no payload
         axes.plot([volume.ranks for volume in volumes], positive, "o-", color=colour, label=label)
 
@@ -90,7 +90,7 @@ ROWS = {
 }
 
 
-def select(records: Sequence[dict[str, Any]], look: Look) -> Any:
+def select(records: Sequence[dict[str, Any]]) -> Any:
     """Draw a row for each purpose and a column for each density, on the most threads that were measured."""
     every = [case for record in records for case in record["cases"]]
     most = max(case["threads"] for case in every)
@@ -101,7 +101,7 @@ def select(records: Sequence[dict[str, Any]], look: Look) -> Any:
     shown, axes = panels(len(rows), len(densities), 2.1, heading, "n", "ns an element", sharex=True, sharey=True)
     for row, (purpose, names) in zip(axes, rows.items(), strict=True):
         for panel, density in zip(row, densities, strict=True):
-            _times(panel, [case for case in cases if case["density"] == density], names, look)
+            _times(panel, [case for case in cases if case["density"] == density], names)
             finish(panel, title=f"{purpose}, density {density:g}")
     return shown
 
@@ -114,8 +114,8 @@ def _rows(methods: Sequence[str]) -> dict[str, list[str]]:
     return {purpose: names for purpose, names in rows.items() if names}
 
 
-def _times(axes: Any, cases: Sequence[dict[str, Any]], names: Sequence[str], look: Look) -> None:
-    for name, colour in zip([FLOOR, *names], look.lines, strict=False):
+def _times(axes: Any, cases: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
+    for name, colour in zip([FLOOR, *names], LINES, strict=False):
         there = [(case["n"], case["methods"][name]) for case in cases if name in case["methods"]]
         if there:
             per_element = [1e9 * statistics.median(seconds) / n for n, seconds in there]

@@ -1,22 +1,93 @@
-"""The look of all figures, on light and dark pages: colours, panels, names where lines end, bars over time, files.
-
-A figure is made by a function of a `Look`, which `write` calls twice.
-"""
+"""The style of all figures: colours, panels, names where lines end, bars over time, files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from sparse_mpi.tools.figures.svg import shorten
-
+WIDTH = 9.0  # inches, of every figure
+MOST = 6  # lines of a panel
+DPI = 150
+BAR = 0.6  # height of a bar, of the distance between rows
 NAME = "the name of a line"  # by which annotations are known
 DISTANCE = 9.0  # points from the end of a line to its name
 LEADING = 1.12  # distance of two names, over their height
+
+# Colours of lines differ for colour-blind eyes too, and stand out from the paper
+PAPER, INK = "#ffffff", "#1b1f24"
+GREY, GRID = "#8b95a1", "#e4e7ea"  # of axes, and of what has no name
+COLOURS = ("#0e52cb", "#cc7800", "#25a372", "#891900", "#86548f")
+LINES = (INK, *COLOURS)  # of the lines of a panel: the first is what others are compared with
+SHADES = ("#e4e7ea", "#b9c0c8", "#8b95a1", "#4b535c")  # of bars that are not in the foreground
+
+SETTINGS: dict[str, Any] = {
+    "font.size": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "figure.titlesize": 9,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.6,
+    "grid.linewidth": 0.5,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "axes.formatter.min_exponent": 4,
+    "svg.hashsalt": "sparse_mpi",  # the same figure has the same bytes
+    "svg.fonttype": "none",  # words are text
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor", "legend.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), GREY),
+    **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), INK),
+    "grid.color": GRID,
+}
+
+Drawn = TypeVar("Drawn")
+
+
+def matplotlib(part: str = "") -> Any:
+    """Return matplotlib, or a ``part`` of it. Raises ImportError: it is not installed."""
+    try:
+        return import_module(f"matplotlib.{part}".rstrip("."))
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install matplotlib") from None
+
+
+def write(make: Callable[[], Any], file: str | Path) -> None:
+    """Write the figure that ``make`` draws, in the format that the name of ``file`` says.
+
+    Raises ImportError: matplotlib is not installed; ValueError: it does not know the format; OSError: the file cannot
+    be written.
+    """
+    figure = drawn(make)
+    with _settings():
+        dates = {".svg": ("Creator", "Date", "Format", "Type"), ".pdf": ("CreationDate",)}
+        figure.savefig(file, dpi=DPI, metadata=dict.fromkeys(dates.get(Path(file).suffix.lower(), ())))
+
+
+def drawn(make: Callable[[], Any]) -> Any:
+    """Return the figure that ``make`` draws, with the names of its lines apart."""
+    with _settings():
+        figure = make()
+        spread(figure)
+    return figure
+
+
+def _settings() -> Any:
+    cycle = matplotlib().cycler(color=COLOURS)
+    return matplotlib().rc_context(SETTINGS | {"axes.prop_cycle": cycle})
 
 
 def name_lines(axes: Any) -> None:
@@ -75,117 +146,6 @@ def apart(wanted: Sequence[float], distance: float, low: float, high: float) -> 
     return found
 
 
-WIDTH = 9.0  # inches, of every figure
-MOST = 6  # lines of a panel
-DPI = 150
-Drawn = TypeVar("Drawn")
-
-
-class Look(NamedTuple):
-    """Colours on a page. Those of lines differ for colour-blind eyes too, and stand out from the paper."""
-
-    paper: str
-    ink: str  # of text, and of the line that others are compared with
-    grey: str  # of axes, and of what has no name
-    grid: str
-    colours: tuple[str, ...]  # of lines besides that of ink: `MOST` with it
-    shades: tuple[str, ...]  # of bars that are not in the foreground, from the paper on
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Return the colours of the lines of a panel."""
-        return (self.ink, *self.colours)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return what matplotlib is told."""
-        return {
-            "font.size": 8.5,
-            "axes.titlesize": 8.5,
-            "axes.titlelocation": "left",
-            "axes.labelsize": 8,
-            "xtick.labelsize": 7.5,
-            "ytick.labelsize": 7.5,
-            "legend.fontsize": 7.5,
-            "legend.frameon": False,
-            "figure.titlesize": 9,
-            "lines.linewidth": 1.4,
-            "lines.markersize": 3.5,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "axes.linewidth": 0.6,
-            "grid.linewidth": 0.5,
-            "xtick.minor.size": 0,
-            "ytick.minor.size": 0,
-            "axes.formatter.min_exponent": 4,
-            "axes.prop_cycle": import_module("cycler").cycler(color=self.colours),
-            "svg.hashsalt": "sparse_mpi",  # the same figure has the same bytes
-            "svg.fonttype": "none",  # words are text
-            **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), self.paper),
-            **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor", "legend.labelcolor"), self.ink),
-            **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), self.grey),
-            **dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), self.ink),
-            "grid.color": self.grid,
-        }
-
-
-LIGHT = Look(
-    paper="#ffffff",
-    ink="#1b1f24",
-    grey="#8b95a1",
-    grid="#e4e7ea",
-    colours=("#0e52cb", "#cc7800", "#25a372", "#891900", "#86548f"),
-    shades=("#e4e7ea", "#b9c0c8", "#8b95a1", "#4b535c"),
-)
-DARK = Look(
-    paper="#131416",
-    ink="#f0f2f4",
-    grey="#77818c",
-    grid="#2b3036",
-    colours=("#538bfa", "#ffd60e", "#38de84", "#da6616", "#bb75a1"),
-    shades=("#2f353c", "#545d67", "#7f8994", "#c8d0d8"),
-)
-
-
-def matplotlib(part: str = "") -> Any:
-    """Return matplotlib, or a ``part`` of it. Raises ImportError: it is not installed."""
-    try:
-        return import_module(f"matplotlib.{part}".rstrip("."))
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install matplotlib") from None
-
-
-def variants(file: str | Path) -> dict[Path, Look]:
-    """Return the files that a figure is written to: ``file`` itself, and for dark pages ``NAME-dark``."""
-    light = Path(file)
-    return {light: LIGHT, light.with_name(f"{light.stem}-dark{light.suffix}"): DARK}
-
-
-def write(make: Callable[[Look], Any], file: str | Path) -> None:
-    """Write the figure that ``make`` draws for light and dark pages, in the format that the name of ``file`` says.
-
-    Raises ImportError: matplotlib is not installed; ValueError: it does not know the format; OSError: a file cannot be
-    written.
-    """
-    for name, look in variants(file).items():
-        figure = drawn(make, look)
-        with matplotlib().rc_context(look.settings):
-            untold = {".svg": ("Creator", "Date", "Format", "Type"), ".pdf": ("CreationDate",)}
-            figure.savefig(name, dpi=DPI, metadata=dict.fromkeys(untold.get(name.suffix.lower(), ())))
-        if name.suffix.lower() == ".svg":
-            shorten(name)
-
-
-def drawn(make: Callable[[Look], Any], look: Look) -> Any:
-    """Return the figure that ``make`` draws, with the names of its lines apart."""
-    with matplotlib().rc_context(look.settings):
-        figure = make(look)
-        spread(figure)
-    return figure
-
-
 def paper(width: float, height: float) -> Any:
     """Return an empty figure, in inches."""
     figure = matplotlib("figure").Figure(figsize=(width, height), layout="constrained", dpi=DPI)
@@ -223,9 +183,6 @@ def batches(names: Sequence[Drawn], most: int) -> list[list[Drawn]]:
     count = max(1, -(-len(names) // most))
     ends = [len(names) * part // count for part in range(count + 1)]
     return [list(names[begin:end]) for begin, end in zip(ends, ends[1:], strict=False)]
-
-
-BAR = 0.6  # height, of the distance between rows
 
 
 def bars(axes: Any, row: int, spans: Sequence[tuple[float, float]], colour: Any, **options: Any) -> None:
