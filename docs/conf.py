@@ -15,7 +15,7 @@ from sphinx.ext.autodoc.mock import _MockObject
 from sphinx.util.docutils import SphinxDirective
 
 from sparse_mpi import __version__
-from sparse_mpi.tools.cli import parser
+from sparse_mpi.__main__ import parser
 
 project = "sparse_mpi"
 author = "the sparse_mpi developers"

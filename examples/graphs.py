@@ -20,10 +20,10 @@ import torch
 from mpi4py import MPI
 
 import sparse_mpi
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import as_comm
-from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import COLOURS, INK, name_lines, panels, write
-from sparse_mpi.tools.values import Parser
+from sparse_mpi_bench.figures.style import COLOURS, INK, name_lines, panels, write
 
 WIDTH, NEIGHBOURS, BATCH = 64, 8, 32
 RATES = (10, 0.5, 0.5)  # of the table, of which a step has few rows, and of the layer

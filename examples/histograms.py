@@ -20,10 +20,10 @@ from mpi4py import MPI
 from sklearn.datasets import load_breast_cancer
 
 import sparse_mpi
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import as_comm
-from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import LINES, name_lines, panels, write
-from sparse_mpi.tools.values import Parser
+from sparse_mpi_bench.figures.style import LINES, name_lines, panels, write
 
 KEPT = 5  # bits of the mantissa
 DROPPED = 52 - KEPT

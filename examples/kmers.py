@@ -17,10 +17,10 @@ import numpy as np
 from mpi4py import MPI
 
 import sparse_mpi
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import as_comm
-from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import COLOURS, panels, write
-from sparse_mpi.tools.values import Parser
+from sparse_mpi_bench.figures.style import COLOURS, panels, write
 
 READS = Path("/usr/share/doc/bowtie2/examples/reads")
 FILES = ("reads_1.fq.gz", "reads_2.fq.gz", "longreads.fq.gz")

@@ -21,10 +21,10 @@ import scipy.sparse
 from mpi4py import MPI
 
 import sparse_mpi
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import as_comm
-from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import COLOURS, panels, write
-from sparse_mpi.tools.values import Parser
+from sparse_mpi_bench.figures.style import COLOURS, panels, write
 
 parser = Parser(description=__doc__.partition("\n")[0])
 parser.add_argument(

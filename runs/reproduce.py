@@ -30,7 +30,7 @@ from xml.etree import ElementTree
 
 from claims import CLAIMS, JOBS, NEEDS, RESULTS, Claim, Job, Record
 
-from sparse_mpi.tools.bench import records
+from sparse_mpi.cli import records
 
 ROOT = Path(__file__).resolve().parents[1]
 TELL = 30.0  # seconds from one line about a job to the next

@@ -28,8 +28,8 @@ import numpy as np
 
 import sparse_mpi
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.figures.style import SHADES, panels, write
+from sparse_mpi.cli.records import provenance
+from sparse_mpi_bench.figures.style import SHADES, panels, write
 
 WARM_UP = 6
 HOME = f"{Path(sparse_mpi.__file__).parent}{os.sep}"  # of the library, whatever the folder of the checkout is called

@@ -1,4 +1,4 @@
-"""Measure ``sparse_mpi/network/ways.json``: what a step of each algorithm sends and computes, a minute on idle cores.
+"""Measure ``sparse_mpi/predict/ways.json``: what a step of each algorithm sends and computes, a minute on idle cores.
 
     python -m runs.ways [WAY ...]
     python -m runs.ways --fit compare.json ...
@@ -14,13 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import sparse_mpi.network.ways as ways
+import sparse_mpi.predict.ways as ways
+from sparse_mpi.cli.progress import progress
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.predict import calibration
+from sparse_mpi.predict.advice import everything
 from sparse_mpi.reduction.arguments import algorithm_spelled
-from sparse_mpi.tools.analysis import calibration
-from sparse_mpi.tools.analysis.advice import everything
-from sparse_mpi.tools.analysis.measured_ways import measure
-from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi_bench.analysis.measured_ways import measure
 
 FILE = Path(ways.__file__).with_name("ways.json")
 DIGITS = 4

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.tools import values
-from sparse_mpi.tools.figures.style import LINES, MOST, batches, finish, panels, write
-from sparse_mpi.tools.values import Parser
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
+from sparse_mpi_bench.figures.style import LINES, MOST, batches, finish, panels, write
 
 
 class Point(NamedTuple):

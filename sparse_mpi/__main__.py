@@ -1,17 +1,72 @@
-"""``python -m sparse_mpi`` and ``sparse-mpi``: the command line."""
+"""``python -m sparse_mpi`` and ``sparse-mpi``: the command line.
 
+A command is a module with ``add_parser``, which declares its options and the function that runs it. It is imported when
+it is asked for. Commands of the package sparse_mpi_bench join by entry points.
+"""
+
+from __future__ import annotations
+
+import argparse
 import os
 import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from signal import SIGPIPE
+from typing import Any
 
-from sparse_mpi.comm.host_comm import MissingMPI
-from sparse_mpi.kernels.heap import keep_freed_memory
-from sparse_mpi.tools.bench.records import program
-from sparse_mpi.tools.cli import main
+from sparse_mpi.cli.extensions import REMEDY, commands
+from sparse_mpi.cli.records import program, versions
+from sparse_mpi.cli.values import Parser, Refused
+
+COMMANDS = {
+    "run": "sparse_mpi.cli.run",
+    "predict": "sparse_mpi.predict.command",
+    "plan": "sparse_mpi.planning.command",
+    "doctor": "sparse_mpi.cli.doctor.command",
+}
+WORKBENCH = ("bench", "draw", "trace", "top", "algorithms", "selectors", "wires")  # of sparse_mpi_bench
+
+
+def parser(word: str | None = None) -> Parser:
+    """Return the parser of the command ``word``, or of all commands."""
+    known: dict[str, Callable[[], Any]] = {
+        **{name: lambda module=module: import_module(module).add_parser for name, module in COMMANDS.items()},
+        **{name: entry.load for name, entry in commands().items()},
+    }
+    note = None if "bench" in known else f"{', '.join(WORKBENCH)}: of the package sparse_mpi_bench, {REMEDY}"
+    made = Parser(prog=program(), description="Sparse allreduce over MPI.", epilog=note)
+    version = f"sparse_mpi {versions().get('sparse_mpi', 'that is not installed')}"
+    made.add_argument("--version", action="version", version=version)
+    made.set_defaults(run=None)
+    below = made.add_subparsers(title="commands", metavar="COMMAND")
+    for name in [word] if word in known else known:
+        known[name]()(below)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that ``argv`` (default: the process's arguments) names; return the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    word = words[0] if words else None
+    known = parser(word)
+    if word in WORKBENCH and "bench" not in commands():
+        known.error(f"{word} is of the package sparse_mpi_bench, {REMEDY}")
+    args: argparse.Namespace = known.parse_args(argv)
+    if args.run is None:
+        known.print_help()
+        return 0
+    try:
+        status: int = args.run(args)
+    except Refused as refused:
+        known.refuse(refused, argv)
+    return status
 
 
 def start() -> int:
     """Run the command that the process's arguments name, and return its exit code."""
+    from sparse_mpi.comm.host_comm import MissingMPI
+    from sparse_mpi.kernels.heap import keep_freed_memory
+
     keep_freed_memory()
     try:
         return main()

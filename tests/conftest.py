@@ -30,8 +30,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sparse_mpi import kernels
+from sparse_mpi.cli.values import Value
 from sparse_mpi.comm.world import World
-from sparse_mpi.tools.values import Value
 
 from .launch import ROOT
 from .prefork import copied

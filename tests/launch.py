@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sparse_mpi.cli.launch.find import OPEN_MPI, Job
 from sparse_mpi.comm.runtime import LAUNCHERS
-from sparse_mpi.tools.launch.find import OPEN_MPI, Job
 
 ROOT = Path(__file__).parents[1]
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))

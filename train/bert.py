@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from sparse_mpi.cli.values import file, integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.tools.values import file, integer
 from sparse_train.data import corpus, questions
 from sparse_train.data.corpus import Document
 from sparse_train.data.vocabulary import WordPiece, read_pieces, train_pieces

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparse_mpi.cli.progress import progress
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Parser, integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
-from sparse_mpi.tools.analysis.gradients import write
-from sparse_mpi.tools.bench.progress import progress
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.values import Parser, integer
+from sparse_mpi_bench.analysis.gradients import write
 from sparse_train.options.arguments import new_file
 from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options

@@ -19,9 +19,9 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Parser, checked, integer, new_folder
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.values import Parser, checked, integer, new_folder
 from sparse_train.ranks import job
 from sparse_train.records.comparison import arguments, check_program, check_way, step_seconds
 

@@ -34,14 +34,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from sparse_mpi.cli.progress import Bar
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Parser, checked, finite, integer, new_folder, number
 from sparse_mpi.comm.world import World
-from sparse_mpi.network import networks
-from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.emulation import hosts, schedule
-from sparse_mpi.tools.figures.style import write
-from sparse_mpi.tools.figures.training import curves, gaps, losses
-from sparse_mpi.tools.values import Parser, checked, every, finite, integer, network, new_folder, number, rate, turns
+from sparse_mpi.predict import networks
+from sparse_mpi.predict.options import network, rate
+from sparse_mpi_bench.emulation import hosts, schedule
+from sparse_mpi_bench.figures.style import write
+from sparse_mpi_bench.figures.training import curves, gaps, losses
+from sparse_mpi_bench.options import every, turns
 from sparse_train.options.arguments import file_name
 from sparse_train.records import comparison
 from sparse_train.records.comparison import (

@@ -23,17 +23,17 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.cli import values
+from sparse_mpi.cli.progress import Bar
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Parser, integer, positive, record, share
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.planning.base import Part, Profile
+from sparse_mpi.planning.planners import ORACLES, PLANNERS, best
+from sparse_mpi.planning.store import algorithm_of
+from sparse_mpi.planning.timeline import simulate
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
-from sparse_mpi.tools import values
-from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.plan.base import Part, Profile
-from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
-from sparse_mpi.tools.plan.store import algorithm_of
-from sparse_mpi.tools.plan.timeline import simulate
-from sparse_mpi.tools.values import Parser, integer, positive, record, share
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.models.vision import VGG16
 from sparse_train.options.arguments import DEVICES

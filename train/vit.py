@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from torch import nn
 
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.values import integer
 from sparse_train.data import ImageBatches
 from sparse_train.models.vision import SIZES, ViT
 from sparse_train.tasks import images

@@ -16,7 +16,7 @@ from sparse_mpi.collectives.inputs import AUTO, ready
 from sparse_mpi.collectives.ownership import part_of, regions_of
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.background import in_turn
-from sparse_mpi.network.model import Network, fit_network
+from sparse_mpi.comm.network import Network, fit_network
 from sparse_mpi.wire import BitPacked
 
 T = TypeVar("T")

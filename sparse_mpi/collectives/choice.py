@@ -8,8 +8,8 @@ from sparse_mpi.collectives.algorithms import DIRECT
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.ownership import degrees, distinct
 from sparse_mpi.comm.base import rounds
+from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.quantiles import Pool
-from sparse_mpi.network.model import Network
 
 USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
 INLINE = "inline"  # what is no algorithm: the entries came with the arguments

@@ -21,8 +21,8 @@ from sparse_mpi.collectives.strings import STRINGS, WIDE, Dictionary, type_of_al
 from sparse_mpi.collectives.wide import WideDictionary
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.quantiles import Pool, pool_of
-from sparse_mpi.network.model import Network
 from sparse_mpi.wire import BitPacked
 
 AUTO, FITTED = "auto", "fitted"

@@ -21,7 +21,7 @@ import numpy as np
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm, Traffic
-from sparse_mpi.network.model import Network, fit_network, measure, nearest
+from sparse_mpi.comm.network import Network, fit_network, measure, nearest
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.sparse import Layout
 

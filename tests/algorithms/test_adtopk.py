@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, World, arrays, dimension_coverage, sparse_allreduce
+from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.comm import NullComm
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.cli import main
 
 from .conformance import CASES, LAYERS, assert_laws, gradient, same_bytes, train
 

@@ -12,9 +12,9 @@ from sparse_mpi.algorithms.elect import CANDIDATES_PER_VOTE, Elect, ElectState, 
 from sparse_mpi.algorithms.global_threshold import ThresholdPredictor
 from sparse_mpi.reduction.snapshot import restore
 from sparse_mpi.sparse import NoState, SparseVector
-from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.cli.bench_energy import energy_of
 from sparse_mpi.wire import WIRES, BitPacked
+from sparse_mpi_bench.analysis import gradients
+from sparse_mpi_bench.commands.bench_energy import energy_of
 
 N, K = 2000, 100
 # Times 8k(P-1)/P, control included

@@ -10,8 +10,8 @@ import pytest
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.algorithms.low_rank import parts_of
 from sparse_mpi.comm import NullComm
+from sparse_mpi.predict.models import vgg16
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.bench.models import vgg16
 
 from .conformance import CASES, LAYERS, gradient, train
 

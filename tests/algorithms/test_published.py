@@ -11,8 +11,8 @@ from sparse_mpi.algorithms.oktopk import DENSE_STEPS, OkTopk
 from sparse_mpi.algorithms.spardl import SparDL
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.reduction.arguments import make_algorithm, spelled
-from sparse_mpi.tools.analysis import gradients, volume
 from sparse_mpi.wire import WIRES
+from sparse_mpi_bench.analysis import gradients, volume
 
 RANKS, N, K = 8, 20_000, 200
 LOWEST = K * (RANKS - 1) / RANKS  # k(P-1)/P

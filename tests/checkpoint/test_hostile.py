@@ -12,9 +12,9 @@ import pytest
 
 from sparse_mpi import World, checkpoint
 from sparse_mpi.checkpoint import manifest
-from sparse_mpi.tools.analysis.gradients import Recorded
-from sparse_mpi.tools.analysis.keyed_volume import stored
-from sparse_mpi.tools.plan import store
+from sparse_mpi.planning import store
+from sparse_mpi_bench.analysis.gradients import Recorded
+from sparse_mpi_bench.analysis.keyed_volume import stored
 
 
 class Payload:

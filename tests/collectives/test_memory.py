@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import collectives
-from sparse_mpi.tools.analysis.keyed_volume import CASES
+from sparse_mpi_bench.analysis.keyed_volume import CASES
 
 
 @pytest.mark.thin(1)

@@ -12,9 +12,9 @@ from sparse_mpi.collectives.choice import choose
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.collectives.messages import WIDE, Format
 from sparse_mpi.collectives.ownership import counts_by_region, degrees, pooled, regions_of
+from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.quantiles import Pool
-from sparse_mpi.network.model import Network
-from sparse_mpi.tools.analysis.keyed_volume import CASES
+from sparse_mpi_bench.analysis.keyed_volume import CASES
 
 EDGES = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
 ANY_KEY = st.one_of(st.integers(-40, 40), st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1))

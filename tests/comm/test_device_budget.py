@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, FEEDBACKS, Layout, SparseAllreduce, World
-from sparse_mpi.network.cluster import STEADY
+from sparse_mpi.predict.cluster import STEADY
 
 from ..fakes import fake_cuda
 

@@ -11,7 +11,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import host_leader, hosts_of
 from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.comm.world import World
-from sparse_mpi.tools.analysis.recording import RecordingComm
+from sparse_mpi_bench.analysis.recording import RecordingComm
 
 
 def every_call(comm, number):

@@ -17,8 +17,8 @@ from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import equal_boundaries
-from sparse_mpi.tools.analysis.recording import RecordingComm
 from sparse_mpi.wire import WIRES, BitPacked, Coo
+from sparse_mpi_bench.analysis.recording import RecordingComm
 
 
 def sends(source: int, size: int) -> np.ndarray:

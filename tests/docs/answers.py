@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.tools.cli import main
+from sparse_mpi.__main__ import main
 
 
 class Question(NamedTuple):

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sparse_mpi.tools.emulation import hosts
+from sparse_mpi_bench.emulation import hosts
 
 from .pages import ROOT, Block, Page
 

@@ -61,7 +61,7 @@ def of_job(name: str, words: list[str]) -> list[list[str]]:
     if name == "bench":
         return [filled(["sparse_mpi", "bench", "allreduce", *words])]
     if name == "gpu_check":
-        return [filled(["sparse_mpi", "gpu-check", *words])]
+        return [filled(["runs.gpu_check", *words])]
     program = f"train/{name}.py"
     return [filled([program, *words])] if (ROOT / program).exists() else []
 

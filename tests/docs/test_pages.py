@@ -17,8 +17,8 @@ import textwrap
 
 import pytest
 
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.emulation import hosts
+from sparse_mpi.__main__ import main
+from sparse_mpi_bench.emulation import hosts
 
 from ..launch import needs_mpi
 from .options import calls

@@ -13,7 +13,7 @@ from time import monotonic
 
 import pytest
 
-from sparse_mpi.tools.cli import main
+from sparse_mpi.__main__ import main
 
 from .pages import ROOT
 

@@ -5,7 +5,7 @@
 
 In each job one rank or many are killed, leave by ``os._exit``, have an exception in a gradient, freeze for good or for
 half a second, lose their link for so long, or find their disk full, at instants that the seed draws; up to two spares
-wait. What comes from outside a rank is done by `sparse_mpi.tools.chaos`, as in `run --chaos`, and the rest by the rank
+wait. What comes from outside a rank is done by `sparse_mpi_bench.chaos`, as in `run --chaos`, and the rest by the rank
 itself. Survivors must end, all with the same results; for algorithms that sum in an exact order these must be, byte
 for byte, the ones of a `World` in which the ranks leave before the transaction that the survivors name. With
 ``--hosts`` each rank is on an emulated host of its own. The record has a line for each job.
@@ -32,18 +32,19 @@ from unittest.mock import patch
 import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.cli import records, values
+from sparse_mpi.cli.launch.find import find_library
+from sparse_mpi.cli.progress import Bar
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm.job import process_liveness
 from sparse_mpi.comm.world import World
+from sparse_mpi.predict import options as predict_options
+from sparse_mpi.predict import rates
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools import values
-from sparse_mpi.tools.bench import records
-from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.chaos.faults import Chaos, Fault
-from sparse_mpi.tools.emulation import hosts, launch, schedule
-from sparse_mpi.tools.emulation.links import Links
-from sparse_mpi.tools.launch.find import find_library
-from sparse_mpi.tools.values import Parser
+from sparse_mpi_bench.chaos.faults import Chaos, Fault
+from sparse_mpi_bench.emulation import hosts, launch
+from sparse_mpi_bench.emulation.links import Links
 
 from .. import prefork
 from .victim import KINDS, PROCESS, READY, SIZE, Options
@@ -218,7 +219,7 @@ def main() -> int:
     add("--most", type=values.integer(1), default=2, help="victims of a job at most (default: 2)")
     add("--least", type=values.integer(1), default=1, help="victims of a job at least, if ranks are left (default: 1)")
     add("--hosts", type=values.integer(2, 16), help="emulated ones, with a rank each (default: none; needs root)")
-    add("--rate", type=values.rate, default="1gbit", help="of their links (default: 1gbit)")
+    add("--rate", type=predict_options.rate, default="1gbit", help="of their links (default: 1gbit)")
     add("--json", type=values.record, metavar="FILE", help="write what was found after each job")
     args = parser.parse_args()
     random_, results = random.Random(args.seed), []
@@ -226,7 +227,7 @@ def main() -> int:
         start, links = here, None
         per_node = 1 if args.hosts else None
         if args.hosts:
-            links = Links(stack.enter_context(hosts.emulate(args.hosts, schedule.parse(args.rate))))
+            links = Links(stack.enter_context(hosts.emulate(args.hosts, rates.parse(args.rate))))
             start = emulated(links)
         made = provenance()
         made["versions"]["mpi"] = find_library(os.environ).version

@@ -22,12 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.tools import values
-from sparse_mpi.tools.bench import records
-from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.chaos.faults import ranks_below
-from sparse_mpi.tools.values import Parser
+from sparse_mpi.cli import records, values
+from sparse_mpi.cli.progress import Bar
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Parser
+from sparse_mpi_bench.chaos.faults import ranks_below
 
 from .chaos import LAUNCH
 

@@ -12,10 +12,10 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
-from sparse_mpi.tools import values
-from sparse_mpi.tools.cli.benchmark import save
-from sparse_mpi.tools.figures.style import COLOURS, panels
-from sparse_mpi.tools.values import Parser
+from sparse_mpi.cli import values
+from sparse_mpi.cli.benchmark import save
+from sparse_mpi.cli.values import Parser
+from sparse_mpi_bench.figures.style import COLOURS, panels
 
 ENDS = ("kill", "exit", "raise")  # faults after which a process ends by itself
 GROUPS = ("ended", "frozen for good", "frozen or cut off for half a second")

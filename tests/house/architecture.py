@@ -11,10 +11,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sparse_mpi.tools import values
-from sparse_mpi.tools.cli.benchmark import save
-from sparse_mpi.tools.figures.style import COLOURS, GREY, INK, SHADES, WIDTH, matplotlib, paper
-from sparse_mpi.tools.values import Parser
+from sparse_mpi.cli import values
+from sparse_mpi.cli.benchmark import save
+from sparse_mpi.cli.values import Parser
+from sparse_mpi_bench.figures.style import COLOURS, GREY, INK, SHADES, WIDTH, matplotlib, paper
 
 from .test_layers import LIBRARY, PACKAGE, imports, room
 
@@ -33,7 +33,9 @@ class Box(NamedTuple):
 
 BOXES = {
     PROGRAM: Box(2.2, 0, "or one of train/"),
-    "tools": Box(5.2, 0, "commands, figures"),
+    "planning": Box(5.2, 0, "plans of a step"),
+    "predict": Box(5.2, 1, "does it pay?"),
+    "cli": Box(5.2, 2, "run, doctor"),
     "integrations": Box(0.0, 0, "of frameworks"),
     "ddp": Box(0.0, 1, "torch's DDP hook"),
     "fsdp": Box(0.95, 1, "sharded models"),
@@ -44,7 +46,6 @@ BOXES = {
     "collectives": Box(3.6, 4, "sparse data"),
     "feedback": Box(0.0, 5, "what is not sent"),
     "budget": Box(1.0, 5, "bytes for k"),
-    "network": Box(2.0, 5, "alpha and beta"),
     "algorithms": Box(3.3, 5, "how to add up"),
     "checkpoint": Box(4.8, 5, "files of a job"),
     "comm": Box(2.0, 6, "MPI, NCCL, World"),

@@ -12,8 +12,8 @@ import sparse_mpi
 import vgg
 from sparse_mpi.ddp import SparseState
 from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.predict import questions as predict
 from sparse_mpi.reduction.arguments import usual_density
-from sparse_mpi.tools.cli import predict
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.options.arguments import parse

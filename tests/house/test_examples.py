@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.tools.analysis.keyed_volume import stored
+from sparse_mpi_bench.analysis.keyed_volume import stored
 
 from ..launch import launch, needs_mpi
 from ..prefork import copied, torchrun

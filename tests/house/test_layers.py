@@ -30,13 +30,15 @@ LAYERS = """
     rows
     wire  select  feedback
     comm
-    network  algorithms  checkpoint  budget
+    algorithms  checkpoint  budget
     reduction  collectives
     fault_tolerance
     training
     optim  ddp  fsdp
     integrations
-    tools
+    cli
+    predict
+    planning
     __main__
 """
 # The folders of what the training programs share; the programs themselves import from all of them.
@@ -57,13 +59,12 @@ OUTSIDE = {
     "mpi4py": {
         "comm.mpi": INSIDE,
         "comm.host_comm": INSIDE,
-        "tools.doctor": INSIDE,
-        "tools.doctor.*": INSIDE,
-        "tools.cli.*": INSIDE,
+        "cli.doctor": INSIDE,
+        "cli.doctor.*": INSIDE,
     },
     "torch": {
         "arrays": INSIDE,
-        "tools.cli.*": INSIDE,
+        "cli.doctor.*": INSIDE,
         "comm.streams": INSIDE,
         "comm.process_group": ANYWHERE,
         "reduction.observe": INSIDE,
@@ -79,17 +80,14 @@ OUTSIDE = {
         "arrays": INSIDE,
         "comm.nccl": INSIDE,
         "comm.streams": INSIDE,
-        "tools.doctor.*": INSIDE,
-        "tools.cli.*": INSIDE,
+        "cli.doctor.*": INSIDE,
         "kernels.cuda": ANYWHERE,
         "kernels.cuda.*": ANYWHERE,
     },
     "cupyx": {"arrays": INSIDE},
-    "scipy": {"tools.cli.bench_sparse": INSIDE, "tools.analysis.interval": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE},
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
-    "rich": {"tools.cli.top": INSIDE},
-    "tqdm": {"tools.bench.progress": INSIDE, "tools.cli.*": INSIDE},
+    "tqdm": {"cli.progress": INSIDE},
 }
 # None of them comes with `import sparse_mpi`
 HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm", "rich", "transformers", "lightning")
@@ -209,11 +207,11 @@ def test_a_file_of_the_programs_imports_only_from_lower_layers_and_its_own_folde
 
 
 def test_the_programs_import_nothing_private_of_the_library():
-    """What they share with the command line is in `sparse_mpi.tools.values`."""
+    """What they share with the command line is in `sparse_mpi.cli.values`."""
     for name, file in PROGRAMS.items():
         for imported in imports(name, file, LIBRARY):
             where = f"{shown(file)}:{imported.line} imports {imported.target}"
-            assert not imported.target.startswith(f"{PACKAGE}.tools.cli"), where
+            assert not imported.target.startswith(f"{PACKAGE}.cli.doctor"), where
             assert "._" not in imported.target, where
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.tools.cli import tables
+from sparse_mpi_bench.commands import tables
 
 from ..launch import ROOT
 

@@ -13,10 +13,10 @@ import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse_allreduce
 from sparse_mpi.algorithms.adtopk import ADTopk
+from sparse_mpi.cli.doctor import probes
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.kernels import array, of
 from sparse_mpi.select.interleaved import Interleaved
-from sparse_mpi.tools.doctor import probes
 
 N, K = 200_000, 2000
 MANY = 3_000_000  # pairs: a share for every block of `truncate`

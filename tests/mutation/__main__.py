@@ -28,8 +28,8 @@ from queue import Queue
 
 from tqdm import tqdm
 
-from sparse_mpi.tools import values
-from sparse_mpi.tools.values import Parser
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import Parser
 
 from .mutants import ROOT, Mutant, draw
 

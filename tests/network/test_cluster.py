@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.network.cluster import GPUS, INSIDE, OF_GPUS, RING, STEADY, TYPICAL, Cluster, Step, step
-from sparse_mpi.network.fabrics import dense_seconds
-from sparse_mpi.network.ways import RANKS, SHARES, Sent, Way, table
+from sparse_mpi.predict.advice import everything
+from sparse_mpi.predict.cluster import GPUS, INSIDE, OF_GPUS, RING, STEADY, TYPICAL, Cluster, Step, step
+from sparse_mpi.predict.fabrics import dense_seconds
+from sparse_mpi.predict.ways import RANKS, SHARES, Sent, Way, table, way_of
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.analysis.advice import everything
-from sparse_mpi.tools.analysis.measured_ways import fitted, measure, recorded, way_of
+from sparse_mpi_bench.analysis.measured_ways import fitted, measure, recorded
 
 NAMES = sorted(table())
 PLAIN = Cluster(alpha=1.0, beta=0.5)  # seconds of a message, and of a byte

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, sparse_allreduce
-from sparse_mpi.network.model import Network, fit_network
+from sparse_mpi.comm.network import Network, fit_network
 from sparse_mpi.reduction.autotune import candidates, try_all
 from sparse_mpi.sparse import Layout
 

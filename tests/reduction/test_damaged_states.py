@@ -54,7 +54,9 @@ def test_a_state_of_release_0_2_names_the_release_that_converts_it():
 
     def run(comm):
         for load, given in (("load_state_dict", [states[comm.rank]]), ("take_over", [[states[comm.rank]], 2])):
-            with pytest.raises(ValueError, match="written by sparse_mpi 0.2 or earlier: load and save it once with spa"):
+            with pytest.raises(
+                ValueError, match="written by sparse_mpi 0.2 or earlier: load and save it once with spa"
+            ):
                 getattr(reducer_of(comm), load)(*given)
 
     World(2).run(run)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.cli.records import provenance
 
 from .distribution import Built, build, check
 from .environments import Environment, Failed, find_python

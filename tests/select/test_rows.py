@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import SparseVector, dimension_coverage, wire
+from sparse_mpi.predict.models import MODELS
 from sparse_mpi.rows import RULES, fewest, quotas
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.bench.models import MODELS
 
 from ..algorithms.conformance import LAYERS
 

@@ -135,9 +135,7 @@ def test_pbs_is_told_what_to_train(tmp_path):
 
 def test_pbs_checks_a_gpu(tmp_path):
     done = queued("gpu_check.pbs", tmp_path)
-    assert done.stdout == "python -m sparse_mpi gpu-check --out runs/gpu_check-17 --budget 1080, 8 threads\n", (
-        done.stderr
-    )
+    assert done.stdout == "python -m runs.gpu_check --out runs/gpu_check-17 --budget 1080, 8 threads\n", done.stderr
 
 
 @pytest.mark.parametrize("job", PBS, ids=lambda job: job.stem)

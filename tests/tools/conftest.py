@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sparse_mpi.tools.emulation import hosts as emulation
+from sparse_mpi_bench.emulation import hosts as emulation
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.tools import cli
+from sparse_mpi import __main__ as cli
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = "sparse_mpi"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from sparse_mpi.network.model import Network
-from sparse_mpi.tools.plan.base import Cost, Option, Profile, Tensor
+from sparse_mpi.comm.network import Network
+from sparse_mpi.planning.base import Cost, Option, Profile, Tensor
 
 SIZES = (1, 7, 64, 500, 4096, 30_000)
 FREE = Cost()

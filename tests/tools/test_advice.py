@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.network.cluster import TYPICAL, Step, step
-from sparse_mpi.network.ways import table
-from sparse_mpi.tools.analysis import advice, calibration, trained
-from sparse_mpi.tools.analysis.advice import Job, Off, Offer
-from sparse_mpi.tools.analysis.calibration import Exchange, Fit, Prediction
-from sparse_mpi.tools.cli import main
+from sparse_mpi.predict import advice, calibration, trained
+from sparse_mpi.predict.advice import Job, Off, Offer
+from sparse_mpi.predict.calibration import Exchange, Fit, Prediction
+from sparse_mpi.predict.cluster import TYPICAL, Step, step
+from sparse_mpi.predict.ways import table
 
 HALF = Off(1.5, 1.5)
 NAMES = ["oktopk:wire=packed", "topka"]

@@ -12,27 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparse_mpi.__main__ import main, parser
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.cli import benchmark
+from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import NullComm
-from sparse_mpi.network.break_even import Cost, break_even, ring_bound
+from sparse_mpi.predict.break_even import Cost, break_even, ring_bound
+from sparse_mpi.predict.candidates import Candidate, candidates
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.bench import comparison
-from sparse_mpi.tools.bench import comparison as processor
-from sparse_mpi.tools.bench.comparison import (
-    FIELDS,
-    MIN_STEPS,
-    Candidate,
-    batches,
-    candidates,
-    summarise,
-    take_turns,
-)
-from sparse_mpi.tools.bench.progress import Bar
-from sparse_mpi.tools.cli import bench_interleaved, benchmark, main, parser
-from sparse_mpi.tools.cli.bench_interleaved import render, results
-from sparse_mpi.tools.figures import compare
-from sparse_mpi.tools.figures.style import write
 from sparse_mpi.wire import Coo, Wire
+from sparse_mpi_bench import comparison
+from sparse_mpi_bench import comparison as processor
+from sparse_mpi_bench.commands import bench_interleaved
+from sparse_mpi_bench.commands.bench_interleaved import render, results
+from sparse_mpi_bench.comparison import FIELDS, MIN_STEPS, batches, summarise, take_turns
+from sparse_mpi_bench.figures import compare
+from sparse_mpi_bench.figures.style import write
 
 DENSE = Cost(compute=0.0, messages=10, bytes=1e6)
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparse_mpi.__main__ import main, parser
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import INLINE
-from sparse_mpi.tools.analysis import keyed_volume
-from sparse_mpi.tools.analysis.keyed_volume import CASES, filled, stored
-from sparse_mpi.tools.cli import bench_network, bench_sparse_compare, main, parser
-from sparse_mpi.tools.figures.compare import rows
+from sparse_mpi_bench.analysis import keyed_volume
+from sparse_mpi_bench.analysis.keyed_volume import CASES, filled, stored
+from sparse_mpi_bench.commands import bench_network, bench_sparse_compare
+from sparse_mpi_bench.figures.compare import rows
 
 from ..launch import launch, needs_mpi
 from ..prefork import copied
@@ -92,7 +93,7 @@ from mpi4py import MPI
 
 if MPI.COMM_WORLD.rank == 1:
     sys.modules["torch"] = None
-from sparse_mpi.tools.cli import main
+from sparse_mpi.__main__ import main
 
 sys.exit(main(sys.argv[1:]))
 """

@@ -9,11 +9,11 @@ from fractions import Fraction
 
 import pytest
 
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.emulation.hosts import emulate
-from sparse_mpi.tools.emulation.links import Links, RatePlayer
-from sparse_mpi.tools.emulation.probe import probe
-from sparse_mpi.tools.emulation.schedule import DOWN, Schedule
+from sparse_mpi.__main__ import main
+from sparse_mpi_bench.emulation.hosts import emulate
+from sparse_mpi_bench.emulation.links import Links, RatePlayer
+from sparse_mpi_bench.emulation.probe import probe
+from sparse_mpi_bench.emulation.schedule import DOWN, Schedule
 
 from ..launch import needs_mpi
 
@@ -124,7 +124,7 @@ def test_nothing_passes_a_link_that_is_down(possible):
 def test_a_reason_of_the_system_is_passed_on(possible, monkeypatch):
     with emulate(2, GBIT) as hosts:
         links = Links(hosts)
-        monkeypatch.setattr("sparse_mpi.tools.emulation.links.port", lambda number: f"none{number}")
+        monkeypatch.setattr("sparse_mpi_bench.emulation.links.port", lambda number: f"none{number}")
         with pytest.raises(RuntimeError, match="(?s)qdisc replace dev none1 .*Cannot find device"):
             links.change((SLOW, SLOW))
         assert links.rates == (GBIT, GBIT)

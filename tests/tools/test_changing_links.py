@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.tools.emulation.schedule import DOWN, LEAST, MOST, describe, parse, show, trace, turns
+from sparse_mpi.predict.rates import LEAST, MOST, parse, show
+from sparse_mpi_bench.emulation.schedule import DOWN, describe, trace, turns
 
 GBIT, SLOW = 10**9, 50_000_000
 BITS = st.one_of(st.none(), st.integers(LEAST, MOST))

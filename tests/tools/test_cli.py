@@ -13,14 +13,14 @@ import pytest
 
 import sparse_mpi
 from sparse_mpi import ALGORITHMS, SELECTORS
+from sparse_mpi.__main__ import main
+from sparse_mpi.cli import benchmark, records
 from sparse_mpi.comm import NullComm
+from sparse_mpi.predict.models import MODELS
 from sparse_mpi.reduction.arguments import spelled
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.bench import records
-from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.cli import benchmark, main
-from sparse_mpi.tools.cli.bench_select import interval
 from sparse_mpi.wire import WIRES
+from sparse_mpi_bench.commands.bench_select import interval
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import os
 
 import pytest
 
-from sparse_mpi.tools import doctor
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.cli.doctor import render
-from sparse_mpi.tools.doctor import findings, first_step, probes
-from sparse_mpi.tools.doctor.facts import facts
-from sparse_mpi.tools.doctor.findings import Finding
-from sparse_mpi.tools.doctor.probes import Outcome
+from sparse_mpi.__main__ import main
+from sparse_mpi.cli import doctor
+from sparse_mpi.cli.doctor import findings, first_step, probes
+from sparse_mpi.cli.doctor.command import render
+from sparse_mpi.cli.doctor.facts import facts
+from sparse_mpi.cli.doctor.findings import Finding
+from sparse_mpi.cli.doctor.probes import Outcome
 
 from ..launch import launch, needs_mpi
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparse_mpi.__main__ import main
+from sparse_mpi.cli import progress
+from sparse_mpi.cli.doctor import findings
 from sparse_mpi.comm.job.call_log import CallSite
-from sparse_mpi.tools.bench import progress
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.doctor import findings
 
 from ..launch import launch
 
@@ -126,7 +126,7 @@ def test_without_numba_nothing_is_compiled(monkeypatch):
 @pytest.mark.full("compiles all kernels")
 def test_doctor_compiles_into_an_empty_cache(tmp_path):
     pytest.importorskip("numba")
-    ask = ("-c", "from sparse_mpi.tools.bench.progress import cold; print(cold())")
+    ask = ("-c", "from sparse_mpi.cli.progress import cold; print(cold())")
     folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
     assert launch(None, *ask, **folder).stdout.strip() == "True"
     done = launch(None, "-m", "sparse_mpi", "doctor", "--compile", seconds=250, **folder)
@@ -135,9 +135,9 @@ def test_doctor_compiles_into_an_empty_cache(tmp_path):
 
 
 def test_kernels_that_do_not_compile_are_status_1(monkeypatch, capsys):
-    from sparse_mpi.tools.doctor import probes
+    from sparse_mpi.cli.doctor import probes
 
     monkeypatch.setattr(probes, "run", lambda *_: probes.Outcome("failed", "cannot cache: no locator", {}))
-    monkeypatch.setattr("sparse_mpi.tools.cli.doctor.versions", lambda: {"numba": "1"})
+    monkeypatch.setattr("sparse_mpi.cli.doctor.command.versions", lambda: {"numba": "1"})
     assert main(["doctor", "--compile"]) == 1
     assert "NUMBA_CACHE_DIR" in capsys.readouterr().out

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.emulation import hosts as emulation
-from sparse_mpi.tools.emulation import launch
-from sparse_mpi.tools.emulation.hosts import NAMESPACES, SWITCH, emulate
-from sparse_mpi.tools.emulation.links import Links
-from sparse_mpi.tools.emulation.probe import probe
+from sparse_mpi.__main__ import main
+from sparse_mpi_bench.emulation import hosts as emulation
+from sparse_mpi_bench.emulation import launch
+from sparse_mpi_bench.emulation.hosts import NAMESPACES, SWITCH, emulate
+from sparse_mpi_bench.emulation.links import Links
+from sparse_mpi_bench.emulation.probe import probe
 
 from ..launch import ROOT, needs_mpi
 
@@ -99,7 +99,7 @@ def test_a_fast_link_has_packets_that_pass_when_it_gets_slow(possible):
         assert packets(hosts) == hosts.packet == 65520
         found = subprocess.check_output(hosts.inside(2, sys.executable, "-c", LARGEST_SEGMENT), text=True)
         assert int(found) in (emulation.segment(5 * 10**9), 0)  # 0: a Linux before 6.3
-        wrong = hosts.inside(2, sys.executable, "-m", "sparse_mpi.tools.emulation.offload", "300000", "eth7")
+        wrong = hosts.inside(2, sys.executable, "-m", "sparse_mpi_bench.emulation.offload", "300000", "eth7")
         assert "no interface" in subprocess.run(wrong, capture_output=True, text=True).stderr
     with emulate(2, 5 * 10**9, slowest=20_000_000) as hosts:
         assert packets(hosts) == 1500
@@ -170,7 +170,7 @@ def test_a_reason_of_the_system_is_passed_on(possible):
 
 def test_leftovers_of_a_killed_process_are_removed(possible):
     code = (
-        "import subprocess, time; from sparse_mpi.tools.emulation.hosts import emulate\n"
+        "import subprocess, time; from sparse_mpi_bench.emulation.hosts import emulate\n"
         "with emulate(2, None) as hosts:\n"
         "    staying = subprocess.Popen(hosts.inside(1, 'sleep', '600'), stdout=subprocess.DEVNULL)\n"
         "    print(hosts.prefix, staying.pid, flush=True); time.sleep(600)"

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.tools.cli import bench_network, main
-from sparse_mpi.tools.emulation import hosts as emulation
-from sparse_mpi.tools.emulation import launch, schedule
-from sparse_mpi.tools.emulation.hosts import Hosts
-from sparse_mpi.tools.emulation.probe import Link, below, measured, shortfalls
-from sparse_mpi.tools.launch.find import INTEL_MPI
+from sparse_mpi.__main__ import main
+from sparse_mpi.cli.launch.find import INTEL_MPI
+from sparse_mpi.predict import rates
+from sparse_mpi_bench.commands import bench_network
+from sparse_mpi_bench.emulation import hosts as emulation
+from sparse_mpi_bench.emulation import launch, schedule
+from sparse_mpi_bench.emulation.hosts import Hosts
+from sparse_mpi_bench.emulation.probe import Link, below, measured, shortfalls
 
 from ..launch import ROOT
 
@@ -29,17 +31,17 @@ PAIR = Hosts("sparse_mpi-7-0", 2, None, Path("folder"))
     ],
 )
 def test_rates_are_read_as_tc_and_people_write_them(text, bits):
-    assert schedule.parse(text) == bits
+    assert rates.parse(text) == bits
 
 
 def test_no_rate_is_no_limit():
-    assert schedule.parse("none") is None
+    assert rates.parse("none") is None
 
 
 @pytest.mark.parametrize("text", ["1", "gbit", "fast", "-1gbit", "1ibit", "10Gbps", "10gb", "999kbit", "1000gbit"])
 def test_a_wrong_rate_is_named(text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        schedule.parse(text)
+        rates.parse(text)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from sparse_mpi.__main__ import main
 from sparse_mpi.reduction.arguments import make_algorithm
-from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.cli.bench_energy import energy_of
+from sparse_mpi_bench.analysis import gradients
+from sparse_mpi_bench.commands.bench_energy import energy_of
 
 FEW = ["bench", "energy", "--n", "500", "--steps", "3", "--gradients", "independent", "disjoint"]
 

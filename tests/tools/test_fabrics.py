@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sparse_mpi.network.fabrics import FABRICS, MIB, dense_seconds
+from sparse_mpi.predict.fabrics import FABRICS, MIB, dense_seconds
 
 SIZES = (1, 10**3, 10**5, 10**6, 3e7, 10**8, 3e9)  # bytes
 RATES = (1.25e7, 1.25e9, 3.125e9, 1.25e10, 5e10)  # bytes a second: 100 Mbit/s to 400 Gbit/s

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.cli.draw import KINDS, kind_of, read
-from sparse_mpi.tools.figures.style import DPI, GREY, LINES, MOST, NAME, PAPER, apart, batches, drawn
+from sparse_mpi.__main__ import main
+from sparse_mpi_bench.commands.draw import KINDS, kind_of, read
+from sparse_mpi_bench.figures.style import DPI, GREY, LINES, MOST, NAME, PAPER, apart, batches, drawn
 
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb

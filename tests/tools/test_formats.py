@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
+from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms.dense import Dense
+from sparse_mpi.cli import benchmark
 from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.tools.bench import comparison
-from sparse_mpi.tools.cli import benchmark, formats, main
-from sparse_mpi.tools.cli.bench_sparse import wrong_entries
-from sparse_mpi.tools.cli.formats import NCCL, OSU, TABLE, show
+from sparse_mpi_bench import comparison
+from sparse_mpi_bench.commands import formats
+from sparse_mpi_bench.commands.bench_sparse import wrong_entries
+from sparse_mpi_bench.commands.formats import NCCL, OSU, TABLE, show
 
 FOUND = {"rank seconds": [0.002, 0.003, 0.004, 0.003], "iterations": 5, "wrong": 7}
 RECORD = {"ranks": 4, "n": 1_000_000, "options": {"model": None, "density": 0.01}, "results": {"oktopk packed": FOUND}}

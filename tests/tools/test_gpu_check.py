@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runs.gpu_check import __main__ as gpu_check
+from runs.gpu_check import stages as gpu_stages
+from runs.gpu_check.__main__ import MARGIN, Outcome, Stage, main, merged, page, remaining, stages, tried
+from runs.gpu_check.verdicts import verdicts
 from sparse_mpi import Layout, World, kernels
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.tools.cli import bench_allreduce, gpu_check, gpu_stages, main
-from sparse_mpi.tools.cli.bench_allreduce import _compared
-from sparse_mpi.tools.cli.gpu_check import MARGIN, Outcome, Stage, merged, page, remaining, stages, tried
-from sparse_mpi.tools.cli.gpu_verdicts import verdicts
-from sparse_mpi.tools.launch.find import LaunchError
+from sparse_mpi.cli.launch.find import LaunchError
+from sparse_mpi_bench.commands import bench_allreduce
+from sparse_mpi_bench.commands.bench_allreduce import _compared
 
 from .. import gpu
 from ..fakes.fake_array import WholeArrays
@@ -60,7 +62,7 @@ def three(monkeypatch):
 
 
 def check(out, *options):
-    status = main(["gpu-check", "--out", str(out), *options])
+    status = main(["--out", str(out), *options])
     return status, json.loads((out / "gpu-check.json").read_text())
 
 
@@ -215,7 +217,7 @@ def test_programs_find_a_library_that_is_not_installed(tmp_path, three, monkeypa
 
 
 def test_a_plan_is_printed_and_nothing_is_run(tmp_path, three, capsys):
-    assert main(["gpu-check", "--plan", "--budget", "2", "--out", str(tmp_path / "out")]) == 0
+    assert main(["--plan", "--budget", "2", "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     assert not (tmp_path / "out").exists() and "nothing was run" in text
     assert [line.split()[:3] for line in text.splitlines() if line[:2] in ("a ", "b ", "c ")] == [
@@ -410,7 +412,7 @@ def test_without_mpi4py_and_plugins_of_pytest_what_needs_neither_is_run(tmp_path
     (tmp_path / "bare" / "mpi4py.py").write_text("raise ModuleNotFoundError(\"No module named 'mpi4py'\")")
     bare = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "bare"), str(ROOT)]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     only = ("--only", "warm", "allreduce-2", "--out", str(tmp_path / "out"))
-    done = launch(None, "-m", "sparse_mpi", "gpu-check", "--pretend", *only, seconds=200, **bare)
+    done = launch(None, "-m", "runs.gpu_check", "--pretend", *only, seconds=200, **bare)
     found = {stage["name"]: stage for stage in json.loads((tmp_path / "out" / "gpu-check.json").read_text())["stages"]}
     assert done.returncode == 0 and found["warm"]["why"].endswith("to the bit, with both laws"), found
     assert found["allreduce-2"]["why"].startswith("needs an MPI: mpi4py is not installed")
@@ -427,7 +429,7 @@ def test_without_mpi4py_and_plugins_of_pytest_what_needs_neither_is_run(tmp_path
 )
 @pytest.mark.timeout(600)
 def test_without_a_gpu_the_stages_are_taken_on_a_pretended_one(tmp_path, only, capsys):
-    status = main(["gpu-check", "--pretend", "--out", str(tmp_path), *(["--only", *only] if only else [])])
+    status = main(["--pretend", "--out", str(tmp_path), *(["--only", *only] if only else [])])
     found = json.loads((tmp_path / "gpu-check.json").read_text())
     assert status == 0 and {stage["state"] for stage in found["stages"]} <= {"passed", "skipped"}, found["stages"]
     assert set(only or {stage.name for stage in stages(tmp_path, True)}) == states(found).keys()

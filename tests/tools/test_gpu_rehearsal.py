@@ -18,8 +18,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from sparse_mpi.tools.cli.gpu_check import VARIABLE
-from sparse_mpi.tools.cli.gpu_stages import stages
+from runs.gpu_check.__main__ import VARIABLE
+from runs.gpu_check.stages import stages
 
 from ..launch import ROOT
 
@@ -103,7 +103,7 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, wheels
     assert int(collected[1]) > 450 and "error" not in collected[0], text[-3000:]
 
     out = tmp_path / "out"
-    check = ("-m", "sparse_mpi", "gpu-check", "--pretend", "--out", str(out))
+    check = ("-m", "runs.gpu_check", "--pretend", "--out", str(out))
     planned = bare.run(*check, "--plan", **{VARIABLE: str(wheels)})
     expected = {stage.name: stage for stage in stages(out, True)}
     rows = {line.split()[0]: line.split() for line in planned.splitlines() if line.split()[0] in expected}

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from sparse_mpi.tools.cli import parser
-from sparse_mpi.tools.emulation import schedule
+from sparse_mpi.__main__ import parser
+from sparse_mpi.predict import rates
 
 from ..launch import ROOT
 
@@ -32,7 +32,7 @@ def test_set_ups_are_those_of_the_seed_and_lie_within_bounds(held_out):
     assert {each.ranks for each in drawn} == set(range(2, 9))
     assert all(0.001 <= each.density <= 0.03 and each.dense <= held_out.DENSE for each in drawn)
     assert all((each.model in held_out.SHAPES) != (each.n is not None and 1e5 <= each.n <= 1.5e7) for each in drawn)
-    assert max(schedule.parse(each.rate) for each in drawn) <= 5 * 10**9
+    assert max(rates.parse(each.rate) for each in drawn) <= 5 * 10**9
     assert len({each.rate for each in drawn}) == 6 and {each.model for each in drawn} == {*held_out.SHAPES, None}
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.cli import run as cli_run
-from sparse_mpi.tools.launch import command, environment, find, start
-from sparse_mpi.tools.launch.command import Allocation, Line, build
-from sparse_mpi.tools.launch.environment import cores
-from sparse_mpi.tools.launch.find import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Folders, Job, LaunchError, Library
+from sparse_mpi.__main__ import main
+from sparse_mpi.cli import run as cli_run
+from sparse_mpi.cli.launch import command, environment, find, start
+from sparse_mpi.cli.launch.command import Allocation, Line, build
+from sparse_mpi.cli.launch.environment import cores
+from sparse_mpi.cli.launch.find import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Folders, Job, LaunchError, Library
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8", "SLURM_NTASKS": "4"}
 
@@ -104,7 +104,7 @@ def test_without_an_mpi_the_remedy_is_told(monkeypatch, program, says):
 
 
 def test_modules_are_found_without_importing_them():
-    assert cli_run.exists("sparse_mpi.tools.cli.run") and cli_run.exists("json")
+    assert cli_run.exists("sparse_mpi.cli.run") and cli_run.exists("json")
     assert cli_run.exists("tests.fault_tolerance.chaos") and not cli_run.exists("tests.fault_tolerance.nothing")
     assert not cli_run.exists("json.nothing") and not cli_run.exists("json.decoder.nothing")
 

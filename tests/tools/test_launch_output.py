@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.tools.launch.find import OPEN_MPI
-from sparse_mpi.tools.launch.start import HELD, LONGEST, Filter, relay
+from sparse_mpi.cli.launch.find import OPEN_MPI
+from sparse_mpi.cli.launch.start import HELD, LONGEST, Filter, relay
 
 RULE = "-" * 74 + "\n"
 ABORT = f"""{RULE}MPI_ABORT was invoked on rank 1 in communicator MPI COMM 3 DUP FROM 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi.tools.analysis import gradients
-from sparse_mpi.tools.analysis.message_diagram import BARE, watch
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.figures.draw_message_diagram import figure
-from sparse_mpi.tools.figures.style import drawn
+from sparse_mpi.__main__ import main
+from sparse_mpi_bench.analysis import gradients
+from sparse_mpi_bench.analysis.message_diagram import BARE, watch
+from sparse_mpi_bench.figures.draw_message_diagram import figure
+from sparse_mpi_bench.figures.style import drawn
 
 RANKS, N, DENSITY = 4, 12, 0.25
 

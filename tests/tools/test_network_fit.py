@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sparse_mpi.comm import NullComm, Traffic
-from sparse_mpi.network import model as network_fit
-from sparse_mpi.network.model import Network
+from sparse_mpi.comm import network as network_fit
+from sparse_mpi.comm.network import Network
 
 TRUTH = Network(3e-5, 2e-9)
 SIZES = (1, 1000, 100_000, 4_000_000)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.hybrid import Hybrid
-from sparse_mpi.tools.plan.base import Part, Plan, Profile, Tensor
-from sparse_mpi.tools.plan.measure import OPTIONS, fit, measure
-from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best
-from sparse_mpi.tools.plan.store import algorithm_of, digest, dumps, loads
+from sparse_mpi.planning.base import Part, Plan, Profile, Tensor
+from sparse_mpi.planning.measure import OPTIONS, fit, measure
+from sparse_mpi.planning.planners import ORACLES, PLANNERS, best
+from sparse_mpi.planning.store import algorithm_of, digest, dumps, loads
 
 TENSORS = (Tensor("a.weight", (30, 50), 0.03), Tensor("a.bias", (30,), 0.03), Tensor("b.weight", (4, 30), 0.01))
 SIZE = sum(tensor.size for tensor in TENSORS)

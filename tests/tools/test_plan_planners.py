@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from sparse_mpi.tools.plan.base import Cost, Option, Part, Tensor
-from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS, best, brute, explain
-from sparse_mpi.tools.plan.timeline import simulate
+from sparse_mpi.planning.base import Cost, Option, Part, Tensor
+from sparse_mpi.planning.planners import ORACLES, PLANNERS, best, brute, explain
+from sparse_mpi.planning.timeline import simulate
 
 from .plan_profiles import FREE, MODES, profiles, worked
 

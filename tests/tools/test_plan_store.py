@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from sparse_mpi.tools.bench.models import MODELS
-from sparse_mpi.tools.plan import store
-from sparse_mpi.tools.plan.base import Part, Tensor
-from sparse_mpi.tools.plan.planners import best
+from sparse_mpi.planning import store
+from sparse_mpi.planning.base import Part, Tensor
+from sparse_mpi.planning.planners import best
+from sparse_mpi.predict.models import MODELS
 
 from .plan_profiles import profiles, worked
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.tools.plan.base import Cost, Option, Part, Tensor
-from sparse_mpi.tools.plan.planners import Forecast
-from sparse_mpi.tools.plan.timeline import COMMUNICATION, COMPUTE, CPU, STREAMS, Event, simulate
+from sparse_mpi.planning.base import Cost, Option, Part, Tensor
+from sparse_mpi.planning.planners import Forecast
+from sparse_mpi.planning.timeline import COMMUNICATION, COMPUTE, CPU, STREAMS, Event, simulate
 
 from .plan_profiles import MODES, profiles, worked
 

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from sparse_mpi.__main__ import main
+from sparse_mpi.comm import network as network_fit
+from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.world import World
-from sparse_mpi.network import model as network_fit
-from sparse_mpi.network import networks
-from sparse_mpi.network.cluster import TYPICAL
-from sparse_mpi.network.model import Network
-from sparse_mpi.tools.analysis import calibration
-from sparse_mpi.tools.analysis.calibration import Exchange
-from sparse_mpi.tools.cli import main, predict, predict_records
+from sparse_mpi.predict import calibration, networks
+from sparse_mpi.predict import questions as predict
+from sparse_mpi.predict import questions_of_records as predict_records
+from sparse_mpi.predict.calibration import Exchange
+from sparse_mpi.predict.cluster import TYPICAL
 
 TRUTH = replace(TYPICAL, message=9e-5, speed=1.5, crowding=0.3)
 RATES = {"100mbit": 0.1, "1gbit": 1.0}

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from sparse_mpi.cli import progress as module
+from sparse_mpi.cli.progress import BETWEEN, EVERY, FIRST, Bar, progress
 from sparse_mpi.comm import runtime
-from sparse_mpi.tools.bench import progress as module
-from sparse_mpi.tools.bench.progress import BETWEEN, EVERY, FIRST, Bar, progress
 
 
 @pytest.fixture

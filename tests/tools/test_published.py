@@ -7,10 +7,10 @@ from math import prod
 
 import pytest
 
+from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.network.published import HEADLINES, Headline
-from sparse_mpi.tools.bench import models
-from sparse_mpi.tools.cli import main
+from sparse_mpi.predict import models
+from sparse_mpi.predict.published import HEADLINES, Headline
 
 
 def size(tensors):

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from sparse_mpi.comm.runtime import LAUNCHERS
-from sparse_mpi.tools.chaos import faults as faults_module
-from sparse_mpi.tools.chaos.drawing import Settings, draw, parse
-from sparse_mpi.tools.chaos.faults import Chaos, Fault, ranks_below
-from sparse_mpi.tools.chaos.job import outcome
+from sparse_mpi_bench.chaos import faults as faults_module
+from sparse_mpi_bench.chaos.drawing import Settings, draw, parse
+from sparse_mpi_bench.chaos.faults import Chaos, Fault, ranks_below
+from sparse_mpi_bench.chaos.job import outcome
 
 from ..launch import ALLOWED, ROOT, launch, needs_mpi
 

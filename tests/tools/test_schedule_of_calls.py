@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from sparse_mpi.comm.base import host_leader
+from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.world import World
-from sparse_mpi.network.model import Network
-from sparse_mpi.tools.analysis.recording import RecordingComm
-from sparse_mpi.tools.analysis.replay import Trace, replay
+from sparse_mpi_bench.analysis.recording import RecordingComm
+from sparse_mpi_bench.analysis.replay import Trace, replay
 
 NETWORK = Network(alpha=1.0, beta=0.5)
 

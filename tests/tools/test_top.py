@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.__main__ import main
 from sparse_mpi.reduction import metrics
-from sparse_mpi.tools.analysis.rank_table import STALE, Ranks, Row, marked
-from sparse_mpi.tools.cli import main, top
-from sparse_mpi.tools.cli.top import COLUMNS, view
+from sparse_mpi_bench.analysis.rank_table import STALE, Ranks, Row, marked
+from sparse_mpi_bench.commands import top
+from sparse_mpi_bench.commands.top import COLUMNS, view
 
 from ..launch import ROOT, needs_mpi
 from ..launch import start as start_job

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sparse_mpi.tools.cli import main
+from sparse_mpi.__main__ import main
 
 OPTIONS = ["trace", "--ranks", "4", "--n", "2000", "--density", "0.05", "--step", "2", "--network", "8/2"]
 

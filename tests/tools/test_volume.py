@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 
+from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.comm import Traffic
 from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.tools.analysis import gradients, volume
-from sparse_mpi.tools.analysis.recording import Call
-from sparse_mpi.tools.cli import main
+from sparse_mpi_bench.analysis import gradients, volume
+from sparse_mpi_bench.analysis.recording import Call
 
 
 def counted(name, ranks=4, kind="independent", n=4000, k=200, steps=2, warmup=1):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.tools.cli import gpu_check, main
-from sparse_mpi.tools.cli.gpu_check import VARIABLE, Stage
-from sparse_mpi.tools.cli.gpu_wheels import _fits
-from sparse_mpi.tools.launch import environment
+from runs.gpu_check import __main__ as gpu_check
+from runs.gpu_check.__main__ import VARIABLE, Stage, main
+from runs.gpu_check.wheels import _fits
+from sparse_mpi.cli.launch import environment
 
 LIBRARY = """
 import mmap, os
@@ -70,7 +70,7 @@ def stage(tmp_path, monkeypatch):
 
 def check(out: Path) -> tuple[int, dict]:
     """Return the exit status of gpu-check, and its record."""
-    status = main(["gpu-check", "--pretend", "--out", str(out)])
+    status = main(["--pretend", "--out", str(out)])
     return status, json.loads((out / "gpu-check.json").read_text())
 
 
@@ -167,5 +167,5 @@ def test_wheels_without_a_library_did_not_help(tmp_path, monkeypatch, stage):
 
 def test_help_tells_of_the_folder(capsys):
     with pytest.raises(SystemExit):
-        main(["gpu-check", "--help"])
+        main(["--help"])
     assert f"{VARIABLE}=DIR" in capsys.readouterr().out

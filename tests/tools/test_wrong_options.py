@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from sparse_mpi.tools import values
-from sparse_mpi.tools.cli import main
-from sparse_mpi.tools.values import PATIENCE, Value
+from sparse_mpi.__main__ import main
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import PATIENCE, Value
 
 from ..launch import launch, needs_mpi
 from .parsers import ROOT, parsers, programs
@@ -185,7 +185,6 @@ COMBINATIONS = {
     "draw docs/results/budget-alternating.json --plot f.svg --kind gaps": "there is budget, got gaps",
     "draw docs/results/volume-vgg.json docs/results/select-cpu.json --plot f.svg": "of one kind",
     "draw docs/results/predict-held-out.json docs/results/predict-held-out.json --plot f.svg": "one record, got 2",
-    "gpu-check --only nonsense": "--only: must be one of warm, doctor, tests, ",
     "bench alreduce": "; did you mean allreduce?",
     "bench": "required: WHAT",
 }

@@ -18,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
+from sparse_mpi.cli.records import provenance
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.bench.records import provenance
 from sparse_train.ranks import job
 
 HALF, STEPS = 2, 4

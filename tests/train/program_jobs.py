@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import sparse_mpi
 from sparse_mpi.checkpoint import latest
-from sparse_mpi.tools.bench.records import provenance
+from sparse_mpi.cli.records import provenance
 
 from ..launch import launch, start
 from ..prefork import copied

@@ -15,7 +15,7 @@ import gpt2
 from gpt2 import GPT2
 from lstm import PROGRAM as LSTM
 from sparse_mpi.comm import NullComm
-from sparse_mpi.tools.bench.models import vgg16
+from sparse_mpi.predict.models import vgg16
 from sparse_train.models.language import SpeechLSTM, Transformer, WordLSTM, for_answering, for_pretraining
 from sparse_train.models.vision import VGG16, ResNet, ViT
 from sparse_train.tasks.language import LSTM_SETTINGS, Shape

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import study
-from sparse_mpi.network.model import Network
-from sparse_mpi.tools.analysis.interval import Interval
+from sparse_mpi.comm.network import Network
+from sparse_mpi_bench.analysis.interval import Interval
 from sparse_train.records import comparison
 from sparse_train.records.comparison import arguments, dealing, modelled_seconds
 from study import Run

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import study
-from sparse_mpi.tools.emulation import hosts
-from sparse_mpi.tools.figures.training import short
+from sparse_mpi_bench.emulation import hosts
+from sparse_mpi_bench.figures.training import short
 from sparse_train.records import comparison
 from study import Run
 

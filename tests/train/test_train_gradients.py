@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import gradients as recording
+from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms.powersgd import PowerSGD
 from sparse_mpi.comm.world import World
 from sparse_mpi.optim import broadcast_parameters
+from sparse_mpi.predict.models import vgg16
 from sparse_mpi.sparse import Layout
-from sparse_mpi.tools.analysis.gradients import make
-from sparse_mpi.tools.bench.models import vgg16
-from sparse_mpi.tools.cli import main
+from sparse_mpi_bench.analysis.gradients import make
 
 from ..launch import launch, needs_mpi
 

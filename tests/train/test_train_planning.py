@@ -13,8 +13,8 @@ from torch import nn
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
-from sparse_mpi.tools.plan import store
-from sparse_mpi.tools.plan.base import Part, Plan
+from sparse_mpi.planning import store
+from sparse_mpi.planning.base import Part, Plan
 from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import coverage
 from sparse_train.records.metrics import Stamps

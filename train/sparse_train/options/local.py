@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparse_mpi.cli.values import Value, integer, number
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.values import Value, integer, number
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.diloco_arguments import check_schedule
 from sparse_train.options.optimization import given, spelled_option

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from sparse_mpi.tools.values import Value, share
+from sparse_mpi.cli.values import Value, share
 
 Parameters = Iterable[nn.Parameter]
 

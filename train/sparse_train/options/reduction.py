@@ -11,11 +11,11 @@ from typing import Any
 import sparse_mpi
 from sparse_mpi.budget import make_goal
 from sparse_mpi.budget.goal import EXAMPLES
+from sparse_mpi.cli import values
+from sparse_mpi.cli.values import checked, integer, number, positive, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
+from sparse_mpi.planning.planners import ORACLES, PLANNERS
 from sparse_mpi.reduction.arguments import algorithm_spelled, can_carry, spelled, takes
-from sparse_mpi.tools import values
-from sparse_mpi.tools.plan.planners import ORACLES, PLANNERS
-from sparse_mpi.tools.values import checked, integer, number, positive, share
 from sparse_mpi.training.optimizer_momentum import fading
 from sparse_mpi.training.staleness_adam import TRAVELLING
 from sparse_mpi.wire import WIRES

@@ -17,9 +17,9 @@ from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm import Traffic
-from sparse_mpi.network.model import Network
+from sparse_mpi.comm.network import Network
 from sparse_mpi.reduction.arguments import spelled
-from sparse_mpi.tools.analysis.interval import Interval
+from sparse_mpi_bench.analysis.interval import Interval
 from sparse_train.options.reduction import AUTO
 from sparse_train.records.metrics import BUDGET
 

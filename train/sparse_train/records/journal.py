@@ -16,9 +16,9 @@ from torch import Tensor
 
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.budget import Decision
+from sparse_mpi.cli.progress import COMPILING, Bar, cold
 from sparse_mpi.comm import Comm
 from sparse_mpi.reduction.watch import Quality
-from sparse_mpi.tools.bench.progress import COMPILING, Bar, cold
 from sparse_train.ranks.job import JobError
 from sparse_train.records.metrics import BUDGET, PARTS, WORK, Meter, Metrics, plot
 from sparse_train.tasks.task import Task

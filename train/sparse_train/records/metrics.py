@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from sparse_mpi import StepReport
+from sparse_mpi.cli.records import provenance
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.figures import training
-from sparse_mpi.tools.figures.style import matplotlib, write
+from sparse_mpi_bench.figures import training
+from sparse_mpi_bench.figures.style import matplotlib, write
 from sparse_train.tasks.task import Sums
 
 PARTS = ("compute", "exposed", "update")  # of a step, in seconds

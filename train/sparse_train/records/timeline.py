@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparse_mpi.cli.records import provenance
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.base import hosts_of
 from sparse_mpi.comm.streams import seconds_between
-from sparse_mpi.tools.bench.records import provenance
-from sparse_mpi.tools.figures.draw_timeline import figure
-from sparse_mpi.tools.figures.style import write
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.tracer import BucketTrace, Interval
+from sparse_mpi_bench.figures.draw_timeline import figure
+from sparse_mpi_bench.figures.style import write
 from sparse_train.records.metrics import Stamps
 
 RECENT = 21  # steps, of which the one of median length is drawn

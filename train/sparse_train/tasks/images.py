@@ -9,8 +9,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.values import integer
 from sparse_train.data import DATASETS, Batch, ImageBatches
 from sparse_train.options.arguments import Settings
 from sparse_train.tasks.task import Sums, sums

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.tools.values import integer
 from sparse_train.data.corpus import TEXTS, Text
 from sparse_train.data.share import fingerprint, share_of, shuffled
 from sparse_train.data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Words, train_byte_pairs

@@ -20,13 +20,13 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.planning import store
+from sparse_mpi.planning.base import Plan, Profile
+from sparse_mpi.planning.base import Tensor as Planned
+from sparse_mpi.planning.measure import measure
+from sparse_mpi.planning.planners import PLANNERS, best, explain
+from sparse_mpi.planning.store import algorithm_of
 from sparse_mpi.reduction.arguments import algorithm_spelled, takes
-from sparse_mpi.tools.plan import store
-from sparse_mpi.tools.plan.base import Plan, Profile
-from sparse_mpi.tools.plan.base import Tensor as Planned
-from sparse_mpi.tools.plan.measure import measure
-from sparse_mpi.tools.plan.planners import PLANNERS, best, explain
-from sparse_mpi.tools.plan.store import algorithm_of
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.wire import WIRES
 from sparse_train.options.reduction import AUTO, algorithm_and_options, budgeted, feedback_options, momentum_line

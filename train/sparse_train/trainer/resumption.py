@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.tools.plan import store
+from sparse_mpi.planning import store
 from sparse_train.records.journal import Journal
 from sparse_train.records.metrics import Meter
 from sparse_train.tasks.task import Task

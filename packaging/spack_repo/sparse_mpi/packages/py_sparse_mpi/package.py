@@ -39,4 +39,4 @@ class PySparseMpi(PythonPackage, CudaPackage):
     @property
     def import_modules(self):
         """What is imported to test an installation: modules that need no package of a variant."""
-        return ["sparse_mpi", "sparse_mpi.collectives", "sparse_mpi.tools.cli"]
+        return ["sparse_mpi", "sparse_mpi.collectives", "sparse_mpi.cli"]

@@ -1,0 +1,1 @@
+"""The workbench of sparse_mpi: benchmarks, emulated networks, chaos, traces, figures."""

@@ -1,0 +1,223 @@
+"""A communicator that records the calls on it: which method, called from where, and how many bytes for whom.
+
+Steps of an algorithm that are watched by it, among ranks in this one process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import process_time
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import Array
+from sparse_mpi.comm import Comm, Counts, Traffic, forwarding
+from sparse_mpi.comm.base import Take
+from sparse_mpi.comm.buffers import row_bytes
+from sparse_mpi.comm.world import World
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi_bench.analysis.gradients import Gradients
+
+T = TypeVar("T")
+
+VIEWS = (forwarding.__name__,)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one rank. Ranks are numbered as in the whole communicator, also for calls of a part of it."""
+
+    name: str  # of the method of `Comm`
+    where: str  # file and function of the caller, such as "oktopk.balance"
+    members: Sequence[int]  # the ranks of the communicator that was called
+    counted: Traffic  # what it added to this rank's traffic
+    bytes: int = 0  # of what this rank sends; in a broadcast, of what it receives
+    control: bool = False  # whether these bytes are control
+    to: dict[int, int] = field(default_factory=dict)  # bytes for each other rank that is sent a message
+    source: int | None = None  # the sender, in sendrecv
+    root: int = 0  # the root, in bcast
+    announced: bool = False  # whether the ranks exchanged counts first
+    sent: Array | None = None  # the message itself, where it is kept; rows for all ranks, in their order
+    computed: float = 0.0  # seconds of processor time since this rank's call before, or since `RecordingComm.restart`
+
+    @property
+    def phase(self) -> str:
+        """Return the name that calls of the same purpose have in common."""
+        return f"{self.where}: {self.name}"
+
+
+class RecordingComm(forwarding.ForwardingComm):
+    """A wrapper that behaves like ``comm`` and appends every call to ``record``.
+
+    Communicators split off it append to the same record. ``members`` are the ranks of ``comm`` within the communicator
+    that the record belongs to; None if that is ``comm`` itself. To ``keep`` also records what is sent.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        record: list[Call] | None = None,
+        members: Sequence[int] | None = None,
+        since: list[float] | None = None,
+        keep: bool = False,
+    ) -> None:
+        super().__init__(comm)
+        self.record: list[Call] = [] if record is None else record
+        self._members = range(comm.size) if members is None else members
+        self._since = [process_time()] if since is None else since
+        self._keep = keep
+
+    def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
+        before = self._begin()
+        received = self._comm.sendrecv(send, dest, source)
+        to = {} if dest is None or dest == self.rank else {self._members[dest]: send.nbytes}
+        sender = None if source is None or source == self.rank else self._members[source]
+        self._note("sendrecv", before, send, bytes=send.nbytes, to=to, source=sender)
+        return received
+
+    def allgather(self, send: Array, control: bool = False) -> Array:
+        before = self._begin()
+        received = self._comm.allgather(send, control)
+        self._note("allgather", before, send, bytes=send.nbytes, control=control)
+        return received
+
+    def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
+        before = self._begin()
+        received = self._comm.allgatherv(send, counts)
+        self._note("allgatherv", before, send, bytes=send.nbytes, announced=counts is None)
+        return received
+
+    def alltoallv(
+        self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
+    ) -> tuple[Array, Counts]:
+        before = self._begin()
+        received = self._comm.alltoallv(send, counts, expected)
+        to = self._leaving(send, counts, expected is not None)
+        self._note("alltoallv", before, send, bytes=sum(to.values()), to=to)
+        return received
+
+    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
+        before = self._begin()
+        received = self._comm.alltoallv(send, counts)  # all at once: what ``take`` computes is not of this call
+        to = self._leaving(send, counts)
+        self._note("alltoallv", before, send, bytes=sum(to.values()), to=to)
+        take(0, *received)
+
+    def _leaving(self, send: Array, counts: Sequence[int] | Counts, known: bool = False) -> dict[int, int]:
+        """Return the bytes for each other rank, of empty messages too unless their lengths are known."""
+        sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
+        return {
+            member: size
+            for rank, (member, size) in enumerate(zip(self._members, sizes, strict=True))
+            if rank != self.rank and (size or not known)
+        }
+
+    def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
+        before = self._begin()
+        received = self._comm.allreduce(send, op, control)
+        self._note("allreduce", before, send, bytes=send.nbytes, control=control)
+        return received
+
+    def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
+        before = self._begin()
+        received = self._comm.bcast(send, root, control)
+        first = self._members[root]
+        self._note("bcast", before, received, bytes=received.nbytes, control=control, root=first, announced=True)
+        return received
+
+    def barrier(self) -> None:
+        before = self._begin()
+        self._comm.barrier()
+        self._note("barrier", before, None)
+
+    def duplicate(self, yield_cpu: bool = False) -> RecordingComm:
+        return RecordingComm(self._comm.duplicate(yield_cpu))
+
+    def split(self, color: int) -> RecordingComm:
+        part = self._comm.split(color)
+        # A duplicate counts traffic of its own, so that this exchange is in no record.
+        members = part.duplicate().allgather(np.array(self._members[self.rank]))
+        return RecordingComm(part, self.record, tuple(members.tolist()), self._since, self._keep)
+
+    def restart(self) -> None:
+        """Forget all calls, and count processor time from now on."""
+        self.record.clear()
+        self._since[0] = process_time()
+
+    def computed(self) -> float:
+        """Return the seconds of processor time since the last call.
+
+        Ranks of a `World` take turns at calls, so that all that the process computes between two calls is one rank's.
+        """
+        return process_time() - self._since[0]
+
+    def _begin(self) -> tuple[Traffic, float]:
+        return self.traffic.copy(), self.computed()
+
+    def _note(self, name: str, before: tuple[Traffic, float], message: Array | None, **details: Any) -> None:
+        """Append a call of the method that calls this."""
+        if self._keep and message is not None:
+            details["sent"] = message.copy()
+        traffic, computed = before
+        counted = self.traffic - traffic
+        self.record.append(Call(name, _place(sys._getframe(2)), self._members, counted, computed=computed, **details))
+        self._since[0] = process_time()
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return file and function of a frame.
+
+    For a lambda or comprehension, or a call through a view of this communicator, it is the named function further up
+    that led to it.
+    """
+    while frame is not None and frame.f_back is not None:
+        if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") not in VIEWS:
+            break
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{frame.f_globals.get('__name__', '').rpartition('.')[2]}.{frame.f_code.co_name.lstrip('_')}"
+
+
+class Step(NamedTuple):
+    """What there is to see of a step on one rank, after it."""
+
+    number: int  # from 0
+    gradient: np.ndarray
+    total: SparseVector | Array
+    reducer: SparseAllreduce
+    comm: RecordingComm  # with the calls of this step alone
+
+
+def watched(
+    algorithm: Algorithm,
+    gradients: Gradients,
+    ranks: int,
+    steps: int,
+    see: Callable[[Step], T],
+    keep: bool = False,
+    **options: Any,
+) -> list[list[T]]:
+    """Take steps on the ranks of a `World`; return what ``see`` finds in each step of each rank.
+
+    It looks at every rank after each of its steps, while others wait. ``options`` are those of `SparseAllreduce`.
+    """
+
+    def run(comm: Comm) -> list[T]:
+        recording = RecordingComm(comm, keep=keep)
+        reducer = SparseAllreduce(gradients.size, comm=recording, algorithm=algorithm, **options)
+        seen = []
+        for number in range(steps):
+            gradient = gradients.at(number, comm.rank)
+            recording.restart()
+            total = reducer.step(gradient)
+            seen.append(see(Step(number, gradient, total, reducer, recording)))
+        return seen
+
+    return World(ranks).run(run)

@@ -1,0 +1,245 @@
+"""The number of different entries that the ranks of a `World` select together.
+
+Count what an algorithm sends on the P ranks of a `World`, and compare it with what its formula allows.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms.base import with_selectors
+from sparse_mpi.arrays import Array
+from sparse_mpi.checks import present
+from sparse_mpi.comm import Traffic
+from sparse_mpi.reduction.report import StepReport
+from sparse_mpi.select import Selector
+from sparse_mpi.select.base import Wrapper
+from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.wire import Coo
+from sparse_mpi_bench.analysis.gradients import Gradients
+from sparse_mpi_bench.analysis.recording import Call, Step, watched
+
+
+class Union(Wrapper):
+    """Wraps the selector that all ranks of a `World` share, and counts in ``counts`` what each step's selections cover.
+
+    Steps are told apart by the number of selections: in a step every rank makes one, and none is a step ahead of
+    another that has yet to make its own, because every step begins with an agreement.
+    """
+
+    def __init__(self, selector: Selector, size: int, ranks: int) -> None:
+        super().__init__(selector)
+        self.counts: list[int] = []
+        self._covered = np.zeros(size, bool)
+        self._ranks, self._made = ranks, 0
+
+    def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
+        """Return the wrapped selector's selection."""
+        selected, state = self.selector.select(x, k, state, add)
+        self._covered[selected.indices] = True
+        self._made += 1
+        if self._made % self._ranks == 0:
+            self.counts.append(int(np.count_nonzero(self._covered)))
+            self._covered[:] = False
+        return selected, state
+
+
+def instrumented(algorithm: Algorithm, size: int, ranks: int) -> tuple[Union | None, Algorithm]:
+    """Return the algorithm with its selector wrapped, and the `Union` that wraps it; None where it has no selector."""
+    if algorithm.selector is None:
+        return None, algorithm
+    union = Union(algorithm.selector, size, ranks)
+    return union, with_selectors(algorithm, lambda _: union)
+
+
+WORD = 4  # bytes: the papers' unit
+PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
+CHECKED = 16  # bytes of the consistency check with which every step begins
+TOLERANCE = 1 + 1e-9  # for rounding in formulas
+
+
+class Phase(NamedTuple):
+    """The traffic that the calls of one purpose cause in a step."""
+
+    words: float  # payload, mean over ranks and steps
+    most_words: float  # payload, maximum over ranks and steps
+    control: float  # bytes, mean
+    messages: float  # maximum over ranks and steps
+
+
+@dataclass(frozen=True)
+class Volume:
+    """The counted traffic of one rank and step. Words are 4 bytes of payload; formulas include consistency checks."""
+
+    algorithm: str
+    ranks: int
+    n: int
+    k: int
+    steps: int
+    words: float  # mean over ranks and steps
+    between: float  # of these, words for ranks on other nodes
+    most_words: float
+    control: float  # bytes, mean
+    most_control: float
+    messages: float  # maximum over ranks and steps, those of control included
+    imbalance: float  # payload of the busiest rank over the mean, mean over the steps
+    selected: float  # entries a rank selects, over k
+    total: float  # entries of the result, over k
+    fill_in: float | None  # entries that the ranks select together, each counted once, over k
+    formula_words: float
+    formula_control: float
+    formula_messages: float
+    lowest: float  # bytes, 8k(P-1)/P
+    slowest: Traffic  # of the rank that sends most, mean over the steps
+    phases: dict[str, Phase]
+
+    @property
+    def within(self) -> bool:
+        """Return whether no rank sent more than the formula allows in any step."""
+        return (
+            self.most_words <= self.formula_words * TOLERANCE
+            and self.messages <= self.formula_messages * TOLERANCE
+            and self.most_control <= self.formula_control * TOLERANCE
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return all numbers as a dict for JSON."""
+        return asdict(self) | {
+            "within": self.within,
+            "phases": {name: phase._asdict() for name, phase in self.phases.items()},
+        }
+
+
+class _Seen(NamedTuple):
+    """The numbers of one step of one rank."""
+
+    report: StepReport
+    phases: dict[str, Traffic]
+    between: float  # bytes
+
+
+def count(
+    algorithm: Algorithm,
+    name: str,
+    gradients: Gradients,
+    ranks: int,
+    k: int,
+    steps: int,
+    warmup: int,
+    progress: Callable[[], None] = lambda: None,
+    ranks_per_node: int = 1,
+) -> Volume:
+    """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up."""
+    union, observed = instrumented(algorithm, gradients.size, ranks)
+
+    def see(step: Step) -> _Seen:
+        if step.comm.rank == 0:
+            progress()
+        phases: dict[str, Traffic] = {}
+        for call in step.comm.record:
+            phases[call.phase] = phases.get(call.phase, Traffic()) + call.counted
+        between = sum(leaving(call, step.comm.rank, ranks_per_node) for call in step.comm.record)
+        return _Seen(present(step.reducer.report, "a step was made"), phases, between)
+
+    seen = [rank[warmup:] for rank in watched(observed, gradients, ranks, warmup + steps, see, k=k)]
+    return _summary(algorithm, name, gradients.size, k, seen, [] if union is None else union.counts[warmup:])
+
+
+def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, float, float]:
+    """Return words of payload, bytes of control and messages that a rank may send in a step, checks included."""
+    bound = algorithm.bound(Layout.of(n), k, ranks)
+    checks = 2 * CHECKED * (ranks - 1) // ranks
+    words = bound.payload(PAIR, VALUE) / WORD
+    return words, bound.control + checks, bound.messages + 2 * (ranks - 1).bit_length()
+
+
+def leaving(call: Call, rank: int, ranks_per_node: int) -> float:
+    """Return the bytes of payload that ``rank`` sends to other nodes in ``call``.
+
+    If the call does not tell who gets how much, because all get the same, they are spread evenly over the others.
+    """
+    receivers = np.array(list(call.to) or [member for member in call.members if member != rank], np.int64)
+    weights = np.array(list(call.to.values()) or [1] * len(receivers), np.float64)
+    away = receivers // ranks_per_node != rank // ranks_per_node
+    return call.counted.sent * float(weights[away].sum() / weights.sum()) if call.counted.sent else 0.0
+
+
+def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
+    """Estimate the memory that `count` needs, in GB.
+
+    Each rank has its residual before and after the gradient is added; its gradient, unless gradients are views of one
+    buffer; and two more vectors where a vector is sent in pieces or in another type.
+    """
+    n = gradients.size
+    bound = algorithm.bound(Layout.of(n), 1, ranks)
+    copied = (bound.pairs > 0 and bound.values >= n) or bound.extra >= n
+    return 4e-9 * n * ranks * (2 + (not gradients.shared) + 2 * copied)
+
+
+def merged(algorithm: Algorithm, n: int, k: int, ranks: int) -> float:
+    """Return the pairs that all ranks together receive, and have to merge, in a step, by the formula."""
+    plain: Any = algorithm
+    if algorithm.wire is not None:
+        plain = replace(plain, wire=Coo())
+    return ranks * plain.bound(Layout.of(n), k, ranks).pairs
+
+
+def _summary(algorithm: Algorithm, name: str, n: int, k: int, seen: list[list[_Seen]], covered: list[int]) -> Volume:
+    """Put the steps of all ranks into one record; ``covered``: distinct entries selected in each step."""
+    ranks, every = len(seen), [step for rank in seen for step in rank]
+    traffic = [step.report.traffic for step in every]
+    sent = [[each.report.traffic.sent for each in step] for step in zip(*seen, strict=True)]
+    words, control, messages = formula(algorithm, n, k, ranks)
+    busiest = max(seen, key=lambda rank: sum(s.report.traffic.sent + s.report.traffic.control for s in rank))
+    return Volume(
+        name,
+        ranks,
+        n,
+        k,
+        len(sent),
+        words=statistics.mean(t.sent for t in traffic) / WORD,
+        between=statistics.mean(step.between for step in every) / WORD,
+        most_words=max(t.sent for t in traffic) / WORD,
+        control=statistics.mean(t.control for t in traffic),
+        most_control=max(t.control for t in traffic),
+        messages=max(t.messages for t in traffic),
+        imbalance=statistics.mean(max(step) * ranks / sum(step) if sum(step) else 1.0 for step in sent),
+        selected=statistics.mean(step.report.selected for step in every) / k,
+        total=statistics.mean(step.report.total for step in every) / k,
+        fill_in=statistics.mean(covered) / k if covered else None,
+        formula_words=words,
+        formula_control=control,
+        formula_messages=messages,
+        lowest=8 * k * (ranks - 1) / ranks,
+        slowest=_mean([step.report.traffic for step in busiest]),
+        phases=_phases([step.phases for step in every]),
+    )
+
+
+def _mean(traffic: list[Traffic]) -> Traffic:
+    """Return the mean, whole bytes and messages, rounded up."""
+    summed = sum(traffic[1:], traffic[0])
+    sent, received, messages, control = (
+        -(-part // len(traffic)) for part in (summed.sent, summed.received, summed.messages, summed.control)
+    )
+    return Traffic(sent, received, messages, control, summed.seconds / len(traffic))
+
+
+def _phases(steps: list[dict[str, Traffic]]) -> dict[str, Phase]:
+    """Return the traffic of each phase, in the order in which phases first occur."""
+    found = {}
+    for name in dict.fromkeys(name for step in steps for name in step):
+        sent = [step.get(name, Traffic()) for step in steps]
+        found[name] = Phase(
+            statistics.mean(t.sent for t in sent) / WORD,
+            max(t.sent for t in sent) / WORD,
+            statistics.mean(t.control for t in sent),
+            max(t.messages for t in sent),
+        )
+    return found

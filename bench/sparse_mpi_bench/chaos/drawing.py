@@ -1,0 +1,99 @@
+"""What a command line asks of chaos, and the faults that a seed makes of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sparse_mpi.checks import meant
+from sparse_mpi_bench.chaos.faults import KINDS, Fault
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for.
+
+    Args:
+        mtti: mean seconds from one fault to the next, of an exponential distribution.
+        seed: of all that is drawn.
+        kinds: of `KINDS`, equally likely.
+        lasts: mean seconds of a freeze, and that a link is down; uniform from 0 to twice that.
+        faults: how many at most; None is no limit.
+        after: when time begins to run: so many seconds after all ranks have loaded MPI, or as soon as the job has
+            written this file.
+        record: the file that says what was done, and what became of the job.
+    """
+
+    mtti: float = 60.0
+    seed: int = 0
+    kinds: tuple[str, ...] = ("kill",)
+    lasts: float = 2.0
+    faults: int | None = None
+    after: float | Path = 0.0
+    record: Path = Path("chaos.json")
+
+
+def _after(text: str) -> float | Path:
+    return float(text) if text.replace(".", "", 1).isdigit() else Path(text)
+
+
+# How each is read, which values are allowed, and what is expected
+OPTIONS: dict[str, tuple[Callable[[str], Any], Callable[[Any], object], str]] = {
+    "mtti": (float, lambda value: 0 < value < math.inf, "a number of seconds > 0"),
+    "seed": (int, lambda value: value >= 0, "an integer >= 0"),
+    "kinds": (lambda text: tuple(text.split("+")), lambda value: set(value) <= {*KINDS}, f"some of {', '.join(KINDS)}"),
+    "lasts": (float, lambda value: 0 < value < math.inf, "a number of seconds > 0"),
+    "faults": (int, lambda value: value >= 1, "an integer >= 1"),
+    "after": (_after, lambda value: value != Path(), "a number of seconds >= 0, or a file that the job writes"),
+    "record": (Path, lambda value: value.parent.is_dir() and not value.is_dir(), "a file, in a folder that is there"),
+}
+
+
+def parse(text: str) -> Settings:
+    """Return the settings of a text such as ``mtti=60,seed=1,kinds=kill,freeze``; ``kill+freeze`` is the same.
+
+    Raises ValueError: a name or a value is wrong.
+    """
+    given: dict[str, str] = {}
+    name = ""
+    for word in text.split(","):
+        before, equals, value = word.partition("=")
+        if not equals and name == "kinds":  # the list goes on
+            given[name] += f"+{word}"
+            continue
+        name = before
+        if not equals or name not in OPTIONS or name in given:
+            known = ", ".join(f"{each}=" for each in OPTIONS)
+            why = "; it is there twice" if name in given else meant(name, OPTIONS) if equals else ""
+            raise ValueError(f"chaos must be some of {known} with commas, got {word!r}{why}")
+        given[name] = value
+    return Settings(**{each: _read(each, value) for each, value in given.items()})
+
+
+def _read(name: str, text: str) -> Any:
+    kind, allowed, expected = OPTIONS[name]
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not text or not allowed(value):
+        raise ValueError(f"chaos must have {expected} as {name}, got {text!r}")
+    return value
+
+
+def draw(settings: Settings, ranks: int) -> Iterator[Fault]:
+    """Yield the faults of a job with so many ranks: the same ones for the same settings.
+
+    All of a fault is drawn whatever its kind is, so that other kinds leave the instants and the ranks as they are.
+    """
+    random_, second = random.Random(settings.seed), 0.0
+    for _ in count() if settings.faults is None else range(settings.faults):
+        second += random_.expovariate(1 / settings.mtti)
+        rank, lasts = random_.randrange(ranks), random_.uniform(0, 2 * settings.lasts)
+        kind = random_.choice(settings.kinds)
+        yield Fault(round(second, 3), rank, kind, 0.0 if kind == "kill" else round(lasts, 3))

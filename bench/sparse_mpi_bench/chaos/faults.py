@@ -1,0 +1,197 @@
+"""Faults of a running job, played while it runs: `Chaos`. The processes of its ranks, found without its help.
+
+They are found by what MPI's launcher has told them, and only among those that descend from this process: on this
+machine, and none that it did not start.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple
+
+from sparse_mpi.cli.launch.start import PROC, family
+from sparse_mpi.comm.runtime import MPI_RANKS
+from sparse_mpi_bench.emulation.links import Links
+from sparse_mpi_bench.emulation.schedule import DOWN
+
+POLL, SHARE = 0.02, 0.1  # seconds from one look whether a job is ready to the next, and most of a core that it takes
+LIBRARIES = ("/libmpi.so", "/libmpich.so")
+KINDS = {"kill": "killed rank {}", "freeze": "froze rank {}", "link": "took the link of rank {} down"}
+
+
+class Fault(NamedTuple):
+    """What is to happen to a rank."""
+
+    seconds: float  # after the job is ready
+    rank: int
+    kind: str  # of `KINDS`
+    lasts: float = 0.0  # seconds, infinite for good; a kill needs none
+
+
+def rank_of(process: int) -> int | None:
+    """Return the rank that MPI's launcher has told a process; None if it has told none, or the process has ended."""
+    try:
+        words = (PROC / str(process) / "environ").read_text(errors="replace").split("\0")
+    except OSError:
+        return None
+    told = dict(word.split("=", 1) for word in words if "=" in word)
+    return next((int(told[name]) for name in MPI_RANKS if told.get(name, "").isdigit()), None)
+
+
+def ranks_below(parent: int) -> dict[int, int]:
+    """Return the process of each rank that runs among the descendants of ``parent``.
+
+    Processes that a rank itself has started are not, though they have its variables.
+    """
+    children, found, queue = family(), {}, [parent]
+    while queue:
+        for process in children.get(queue.pop(), []):
+            rank = rank_of(process)
+            if rank is None:
+                queue.append(process)
+            else:
+                found[rank] = process
+    return found
+
+
+def has_mpi(process: int) -> bool:
+    """Return whether a process has loaded an MPI library."""
+    try:
+        loaded = (PROC / str(process) / "maps").read_text()
+    except OSError:
+        return False
+    return any(name in loaded for name in LIBRARIES)
+
+
+class Chaos:
+    """Faults while a job runs: what waits for the job is to iterate over `play` meanwhile.
+
+    Args:
+        faults: in the order of their times.
+        find: returns the processes of the ranks that run.
+        ready: returns whether the job is ready for faults.
+        links: of emulated hosts, of which host i has rank i - 1.
+        tell: takes a line that says what was done.
+
+    Attributes:
+        done: a record of each fault so far; ``refused`` says why one was not possible.
+        lost: the ranks that were killed, or that had ended when they were to thaw.
+        ready_after: seconds from the start until the job was ready; None before.
+    """
+
+    def __init__(
+        self,
+        faults: Iterable[Fault],
+        find: Callable[[], dict[int, int]],
+        ready: Callable[[], bool],
+        links: Links | None = None,
+        tell: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        self._faults, self._find, self._ready, self._links, self._tell = iter(faults), find, ready, links, tell
+        self.done: list[dict[str, Any]] = []
+        self.lost: set[int] = set()
+        self.ready_after: float | None = None
+        self._due: list[tuple[float, int, Callable[[], object]]] = []  # when, in which order, and what to do
+        self._numbers = count()
+        self._lasting: set[tuple[str, int]] = set()  # kinds and ranks of faults that are not over
+
+    def play(self) -> Iterator[float]:
+        """Yield the seconds, since this began, at which it is to be asked for what comes next.
+
+        Raises RuntimeError: the system refuses to change a link.
+        """
+        start = time.monotonic()
+        looked = time.monotonic()
+        while not self._ready():
+            now = time.monotonic()
+            yield now - start + max(POLL, (now - looked) / SHARE)
+            looked = time.monotonic()
+        ready = time.monotonic()
+        self.ready_after = ready - start
+        self._plan_next(ready)
+        while self._due:
+            yield self._due[0][0] - start
+            heappop(self._due)[2]()
+
+    def _plan(self, when: float, todo: Callable[[], object]) -> None:
+        heappush(self._due, (when, next(self._numbers), todo))
+
+    def _plan_next(self, ready: float) -> None:
+        fault = next(self._faults, None)
+        if fault is not None:
+            self._plan(ready + fault.seconds, partial(self._begin, fault, ready))
+
+    def _begin(self, fault: Fault, ready: float) -> None:
+        """Have a rank suffer a fault, plan its end, and the next one."""
+        running, what = self._find(), (fault.kind, fault.rank)
+        refused = None
+        if fault.rank not in running:
+            refused = "it had ended"
+        elif what in self._lasting:
+            refused = "it was so already"
+        elif fault.kind == "kill" and len(running) == 1:
+            refused = "it was the last one"
+        else:
+            end = self._suffer(fault, running[fault.rank])
+            if end is not None:
+                self._lasting.add(what)
+                if fault.lasts < math.inf:
+                    self._plan(time.monotonic() + fault.lasts, partial(self._end, what, end))
+        self.done.append(fault._asdict() | {"refused": refused})
+        self._tell(shown(self.done[-1]))
+        self._plan_next(ready)
+
+    def _suffer(self, fault: Fault, process: int) -> Callable[[], object] | None:
+        """Do it, and return what ends it, if anything does."""
+        if fault.kind == "link":
+            return self._unplug(fault.rank)
+        if fault.kind == "freeze":
+            os.kill(process, signal.SIGSTOP)
+            return partial(self._thaw, fault.rank, process)
+        self.lost.add(fault.rank)
+        os.kill(process, signal.SIGKILL)
+        return None
+
+    def _end(self, what: tuple[str, int], end: Callable[[], object]) -> None:
+        self._lasting.discard(what)
+        end()
+
+    def _thaw(self, rank: int, process: int) -> None:
+        if self._find().get(rank) == process:
+            os.kill(process, signal.SIGCONT)
+            self._tell(f"rank {rank} goes on")
+        elif rank not in self.lost:
+            self.lost.add(rank)
+            self._tell(f"rank {rank} was ended while it was frozen")
+
+    def _unplug(self, rank: int) -> Callable[[], object]:
+        """Take the link of a rank's host down, and return what brings it up again."""
+        if self._links is None:
+            raise ValueError("links must be those of emulated hosts for a fault of one, got none")
+        links, before = self._links, self._links.rates[rank]
+
+        def change(new: int | None) -> None:
+            links.change(tuple(new if host == rank else rate for host, rate in enumerate(links.rates)))
+
+        def plug_in() -> None:
+            change(before)
+            self._tell(f"the link of rank {rank} is up again")
+
+        change(DOWN)
+        return plug_in
+
+
+def shown(fault: dict[str, Any]) -> str:
+    """Return a fault that was done, or was not possible, as words."""
+    when, rank = f"after {fault['seconds']:.1f} s", fault["rank"]
+    if fault["refused"]:
+        return f"no {fault['kind']} of rank {rank} {when}: {fault['refused']}"
+    lasts = f", for {fault['lasts']:.1f} s" if 0 < fault["lasts"] < math.inf else ""
+    return f"{KINDS[fault['kind']].format(rank)} {when}{lasts}"

@@ -1,0 +1,371 @@
+"""What ``bench sparse`` compares: the algorithms of `sparse_mpi.allreduce`, and what users have without it.
+
+``python -m sparse_mpi bench sparse``: collectives of data that is sparse already, beside what others offer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import math
+import os
+import socket
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial, reduce
+from importlib import import_module
+from operator import add
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi import collectives
+from sparse_mpi.cli import options, records, values
+from sparse_mpi.cli.benchmark import Benchmark, Output
+from sparse_mpi.cli.options import count, option
+from sparse_mpi.cli.progress import Bar
+from sparse_mpi.cli.table import Column, Table
+from sparse_mpi.cli.values import Refused, refusing
+from sparse_mpi.collectives.algorithms import ALGORITHMS
+from sparse_mpi.collectives.choice import Choice
+from sparse_mpi.collectives.inputs import AUTO
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.runtime import TORCHRUN
+from sparse_mpi_bench.analysis.keyed_volume import CASES, filled, stored
+from sparse_mpi_bench.commands import formats
+from sparse_mpi_bench.comparison import rank_seconds
+
+GLOO = "gloo"
+OURS = (AUTO, *ALGORITHMS)  # which may refuse their input by a ValueError, on all ranks alike
+RIVALS = ("pickled allreduce", "pickled allgather", "dense", GLOO)
+MOST_DENSE = 1 << 27  # keys of which a dense buffer is tried
+PATIENCE = timedelta(seconds=60)  # until a rank that gloo waits for counts as lost
+SUMMED = ("int32", "int64", "float32", "float64")  # tried; of complex numbers gloo returns no entries and no error
+ADDRESS_OF = 0x8915  # SIOCGIFADDR
+
+
+Work = Callable[[], Any]  # one way to add up; returns keys and values, a csr_array, or a dense buffer
+
+
+def candidates(
+    keys: np.ndarray, values: np.ndarray, n: int, comm: Comm, no_gloo: str
+) -> tuple[dict[str, Work], dict[str, str]]:
+    """Return what is compared of keys ``(m,)`` in [0, n), by name, and why others are not, the same on all ranks."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+
+    ours = partial(collectives.allreduce, (keys, values), comm=comm)
+    found: dict[str, Work] = {name: partial(ours, algorithm=name) for name in OURS}
+    skipped: dict[str, str] = {}
+    try:
+        from scipy.sparse import csr_array
+    except ImportError:
+        skipped |= dict.fromkeys(RIVALS[:2], "scipy is not installed; pip install scipy")
+    else:
+        row = csr_array((values, keys, np.array([0, len(keys)])), shape=(1, n))
+        found["pickled allreduce"] = lambda: world.allreduce(row)
+        found["pickled allgather"] = lambda: reduce(add, world.allgather(row))
+
+    def dense() -> np.ndarray:
+        buffer, total = np.zeros(n, values.dtype), np.empty(n, values.dtype)
+        buffer[keys] = values
+        world.Allreduce(buffer, total)
+        return total
+
+    if n <= MOST_DENSE:
+        found["dense"] = dense
+    else:
+        skipped["dense"] = f"{n:,} keys are too many for a buffer of all"
+    if no_gloo:
+        skipped[GLOO] = no_gloo
+    elif values.dtype.name not in SUMMED:
+        skipped[GLOO] = f"gloo does not add up sparse tensors of {values.dtype}"
+    else:
+        found[GLOO] = _by_gloo(keys, values, n)
+    return found, skipped
+
+
+def best_of_others(rows: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the seconds of the fastest rival among the measured ``rows``, infinite if there is none."""
+    return min((rows[rival]["seconds"] for rival in RIVALS if rival in rows), default=math.inf)
+
+
+def _by_gloo(keys: np.ndarray, values: np.ndarray, n: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+    """Return the sum of sparse COO tensors by `torch.distributed`."""
+    import torch
+    from torch import distributed
+
+    indices, numbers = torch.from_numpy(keys[None]), torch.from_numpy(values)
+
+    def work() -> tuple[np.ndarray, np.ndarray]:
+        x = torch.sparse_coo_tensor(indices, numbers, (n,), is_coalesced=True, check_invariants=False)
+        distributed.all_reduce(x)  # x becomes the sum
+        x = x.coalesce()
+        return x.indices()[0].numpy(), x.values().numpy()
+
+    return work
+
+
+@contextmanager
+def gloo(comm: Comm) -> Iterator[str]:
+    """Start torch's gloo among all ranks of MPI for a ``with`` block, which gets why not, or an empty text. Collective.
+
+    Ranks meet at rank 0 by TCP. Both they and gloo use the interface that ``GLOO_SOCKET_IFNAME`` names, or else that
+    of the host's name.
+    """
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    if reason := _first(world.allgather(_missing())):
+        yield reason
+        return
+    distributed: Any = import_module("torch.distributed")
+
+    def store(place: str, port: int) -> Any:
+        return distributed.TCPStore(place, port, comm.size, comm.rank == 0, PATIENCE, wait_for_workers=False)
+
+    kept, told = None, ("", 0, "")  # where rank 0 listens, or why it does not
+    if comm.rank == 0:
+        try:
+            kept = store(_address(), 0)  # any port that is free
+            told = kept.host, kept.port, ""
+        except (OSError, RuntimeError) as problem:
+            told = "", 0, _line(problem)
+    place, port, reason = world.bcast(told)
+    if not reason:
+        try:
+            kept = kept or store(place, port)
+            distributed.init_process_group(GLOO, store=kept, rank=comm.rank, world_size=comm.size, timeout=PATIENCE)
+        except (OSError, RuntimeError) as problem:
+            reason = _line(problem)
+    try:
+        yield _first(world.allgather(reason))
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def _missing() -> str:
+    """Return why torch's gloo cannot be had here, or an empty text."""
+    try:
+        from torch import distributed
+    except ImportError:
+        return "torch is not installed; pip install torch"
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        return "this torch was built without gloo"
+    return ""
+
+
+def _address() -> str:
+    """Return the address of this host at which gloo listens, too.
+
+    Raises OSError: there is no such interface, or nobody knows the host's name.
+    """
+    name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    if not name:
+        return socket.gethostbyname(socket.gethostname())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        found = fcntl.ioctl(any_socket.fileno(), ADDRESS_OF, struct.pack("256s", name.encode()[:15]))
+    return socket.inet_ntoa(found[20:24])
+
+
+def _line(problem: Exception) -> str:
+    return f"gloo does not start: {str(problem).strip().partition(chr(10))[0]}"
+
+
+def _first(reasons: list[str]) -> str:
+    return next(filter(None, reasons), "")
+
+
+DESCRIPTION = """\
+The sum of sparse vectors over all ranks, by each algorithm of sparse_mpi.allreduce and by what users of mpi4py and
+torch have without it: comm.allreduce of a pickled csr_array, comm.allgather and a sum, Allreduce of a dense buffer, and
+torch.distributed.all_reduce of a sparse tensor by gloo. All take turns, in changing order. Every result is checked.
+
+  python -m sparse_mpi bench network --ranks 8 --rate 1gbit -- bench sparse --n 10000000 --entries 100000
+
+On several emulated networks: python -m sparse_mpi bench sparse-compare
+"""
+MEASURED = (
+    count("--n", 10_000_000, "keys that there are"),
+    count("--entries", 100_000, "that a rank has, at most"),
+    options.several("--cases", CASES, "of data", nargs="*"),
+    option(
+        "--fill-in F",
+        "cases besides: the result has F times the entries of a rank, 1 to P",
+        values.positive,
+        [],
+        nargs="+",
+    ),
+    option(
+        "--data DIR",
+        "cases besides: folders of rank-0.npz, rank-1.npz, ..., with keys and values, which are dealt to the ranks",
+        values.folder("runs/kmers"),
+        [],
+        nargs="+",
+    ),
+    count("--steps", 5, "of each, after one more"),
+)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise Refused unless the options are good, and MPI can start."""
+    if TORCHRUN in os.environ:
+        raise Refused("bench sparse compares with mpi4py, whose ranks torchrun does not start; start it with mpiexec")
+    for folder in args.data:
+        if not (folder / "rank-0.npz").exists():
+            raise Refused(f"--data {folder} must be a folder with rank-0.npz, as the examples --save it")
+    names = names_of(args)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise Refused(f"--cases, --fill-in and folders of --data must have different names, got {twice[0]} twice")
+
+
+def names_of(args: argparse.Namespace) -> list[str]:
+    """Return the names of all cases, in their order."""
+    return [*args.cases, *(f"fill-in {fill_in:g}" for fill_in in args.fill_in), *(each.name for each in args.data)]
+
+
+def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
+    """Yield the tables of all cases, and the record."""
+    comm.job.guard()
+    names, found = names_of(args), {}
+    with gloo(comm) as no_gloo, Bar(len(names), "cases", comm.rank == 0) as bar:
+        for place, name in enumerate(names):
+            bar.say(name)
+            found[name] = _measure(*_data(place, args, comm), args.steps, comm, no_gloo)
+            bar.update()
+    yield "\n".join(line for name in names for line in _table(name, found[name], comm.size))
+    asked = records.options(args) | {"data": [str(folder) for folder in args.data]}
+    yield {"ranks": comm.size, "options": asked, "cases": found}
+    yield int(any(row["wrong"] for case in found.values() for row in case["candidates"].values()))
+
+
+def _data(place: int, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return this rank's keys and values of one case, and how many keys there are."""
+    made = [*(CASES[name] for name in args.cases), *map(filled, args.fill_in)]
+    with refusing("--fill-in or --data: "):
+        if place < len(made):
+            keys = made[place](comm.rank, comm.size, args.n, args.entries)
+            return keys, np.random.default_rng([9, comm.rank]).integers(1, 100, len(keys)).astype(np.float64), args.n
+        keys, values = stored(args.data[place - len(made)], comm.rank, comm.size)
+    highest = np.array([keys.max(initial=0)], np.int64)
+    return keys, values, int(comm.allreduce(highest, "max", control=True)[0]) + 1
+
+
+def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Comm, no_gloo: str) -> dict[str, Any]:
+    """Return what each candidate takes, and what there is to add up."""
+    compared, skipped = candidates(keys, values, n, comm, no_gloo)
+    chosen: list[Choice] = []
+    expected = collectives.allreduce((keys, values), comm=comm, tell=chosen.append)
+    sizes = comm.allgather(np.array([len(keys)]), control=True)
+    result, total = len(expected[0]), int(sizes.sum())
+    facts = {"n": n, "entries": total, "result": result, "fill-in": comm.size * result / max(total, 1)}
+    memory = {}
+    for name, work in list(compared.items()):  # which also compiles and connects
+        try:
+            memory[name] = _peak(work) if name != GLOO else _once(work)
+        except ValueError as refusal:
+            if name not in OURS:
+                raise
+            skipped[name] = str(refusal)
+            del compared[name]
+    taken: dict[str, list[tuple[float, int]]] = {name: [] for name in compared}
+    wrong: dict[str, int] = {}
+    for step in range(steps):
+        for place in np.random.default_rng([10, step]).permutation(len(compared)):  # nobody always follows the same one
+            name = list(compared)[place]
+            comm.barrier()
+            before, start = _sent(), perf_counter()
+            result = compared[name]()
+            seconds = perf_counter() - start
+            taken[name].append((seconds, _sent() - before))
+            if step == steps - 1:
+                wrong[name] = wrong_entries(result, expected)
+    needed = (8 + values.itemsize) * (len(keys) + len(expected[0]))  # bytes of keys and values that come and go
+    own = [[*np.median(taken[name], axis=0).tolist(), memory[name] / max(needed, 1), wrong[name]] for name in compared]
+    most = comm.allreduce(np.array(own), "max", control=True)
+    rows = {
+        name: {"seconds": row[0], "bytes": row[1], "memory": None if math.isnan(row[2]) else row[2]}
+        | rank_seconds([seconds for seconds, _ in taken[name]], comm)
+        | {"wrong": int(row[3])}
+        for name, row in zip(compared, most.tolist(), strict=True)
+    }
+    return facts | {"chosen": chosen[0].algorithm, "skipped": skipped, "candidates": rows}
+
+
+def _sent() -> int:
+    """Return the bytes that have left this host by its network, headers included. An emulated host has its own."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    rows = [line.replace(":", " ").split() for line in lines]
+    return sum(int(row[9]) for row in rows if row[0] != "lo")
+
+
+def _peak(work: Work) -> float:
+    """Return the bytes of memory that ``work`` holds at most, by tracemalloc, which sees NumPy's and not torch's."""
+    tracemalloc.start()
+    try:
+        result = work()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    del result
+    return peak
+
+
+def _once(work: Work) -> float:
+    """Do ``work``, whose memory is not known: tracing it crashes the threads of gloo, which free tensors."""
+    work()
+    return math.nan
+
+
+def wrong_entries(result: Any, expected: tuple[np.ndarray, np.ndarray]) -> int:
+    """Return how many keys are missing in a result, are too many, or have another sum."""
+    if isinstance(result, tuple):
+        keys, values = result
+    elif isinstance(result, np.ndarray):
+        keys = np.flatnonzero(result)
+        values = result[keys]
+    else:
+        result.sort_indices()
+        keys, values = result.indices, result.data
+    both, ours, theirs = np.intersect1d(keys, expected[0], assume_unique=True, return_indices=True)
+    equal = np.isclose(values[ours], expected[1][theirs], rtol=1e-9, atol=0)
+    return len(keys) + len(expected[0]) - len(both) - int(np.count_nonzero(equal))
+
+
+def _table(name: str, found: dict[str, Any], ranks: int) -> list[str]:
+    """Return lines for people."""
+    rows = found["candidates"]
+    best = best_of_others(rows)
+    table = Table(
+        Column("", -20, "name"),
+        Column("ms", 10, "seconds", ".2f", 1e3),
+        Column("MB sent", 10, lambda row: row["bytes"] / 1e6, ".3f"),
+        Column("memory", 8, "memory", ".2f"),
+        Column("best rival / it", 16, lambda row: best / row["seconds"], ".2f"),
+    )
+    return [
+        f"{name}: P = {ranks}, {found['entries']:,} entries of {found['n']:,} keys, {found['result']:,} in the result, "
+        f"fill-in {found['fill-in']:.2f}, auto took {found['chosen']}",
+        *table.lines({"name": candidate, **row} for candidate, row in rows.items()),
+        *(f"{each:<20} gave another sum at {row['wrong']:,} keys" for each, row in rows.items() if row["wrong"]),
+        *(f"{name:<20} not compared: {reason}" for name, reason in found["skipped"].items()),
+        "",
+    ]
+
+
+SPARSE = Benchmark(
+    "sparse",
+    help="sums of data that is sparse already, beside pickled, dense and gloo's",
+    description=DESCRIPTION,
+    options=(*MEASURED, formats.form(), options.json()),
+    measure=measure,
+    check=check,
+    collective=True,
+)

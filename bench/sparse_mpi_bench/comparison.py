@@ -1,0 +1,182 @@
+"""How much processor time a rank computes between its calls of a communicator.
+
+The interleaved benchmark: algorithms in several wire formats take turns, step by step on the same gradients.
+
+A machine that is busy with something else is so for all of them.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter, process_time
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.checks import present
+from sparse_mpi.cli.progress import Bar
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.forwarding import ForwardingComm
+from sparse_mpi.predict.break_even import Cost
+from sparse_mpi.predict.candidates import BASELINE, Candidate
+from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.laws import LawError
+from sparse_mpi.sparse import Layout
+
+T = TypeVar("T")
+
+
+class ProcessorTime(ForwardingComm):
+    """A `Comm` that counts the processor time of this process outside its calls.
+
+    Ranks that share cores wait for one; their processor time does not. It is what they would need on cores of their
+    own, if memory were as fast for all at once. With several threads it is the sum over them.
+    """
+
+    def __init__(self, comm: Comm, whole: ProcessorTime | None = None) -> None:
+        super().__init__(comm)
+        self._whole = whole or self  # what is computed between calls of a part counts there
+        self._computing, self._since = 0.0, process_time()  # seconds up to the last call, which ended then
+
+    def _around(self, call: Callable[[], T]) -> T:
+        self._whole._computing = self.elapsed()
+        try:
+            return call()
+        finally:
+            self._whole._since = process_time()
+
+    def split(self, color: int) -> ProcessorTime:
+        """As of any `Comm`; what is computed between calls of the part counts here."""
+        return ProcessorTime(super().split(color), self._whole)
+
+    def elapsed(self) -> float:
+        """Seconds of processor time outside calls so far."""
+        return self._whole._computing + process_time() - self._whole._since
+
+
+MIN_STEPS = 3  # steps of a candidate that count, however long they take
+FIELDS = ("step", "select", "exchange", "merge", "processor", "sent", "received", "control", "messages")
+
+
+def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
+    """Return the baseline with up to ``size`` others at a time: as many residuals are held at once."""
+    baseline, *others = entered
+    return [[baseline, *others[at : at + size]] for at in range(0, len(others), size)] or [[baseline]]
+
+
+def take_turns(
+    entered: Sequence[Candidate],
+    layout: Layout,
+    rules: Namespace,
+    comm: Comm,
+    bar: Bar,
+    wrong: dict[str, int] | None = None,
+) -> dict[str, np.ndarray]:
+    """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
+
+    By the ``rules``, ``density`` of the elements is sent in ``steps`` that count, after ``warmup`` more, of gradients
+    drawn by ``seed``; a candidate that has made `MIN_STEPS` steps makes no more after ``seconds``, warm-up included.
+    ``bar`` moves on with every step of all candidates. A dict ``wrong`` gets the `wrong_entries` of each.
+    """
+    clock = ProcessorTime(comm)
+    reducers = {c.name: _enter(c, layout, rules, clock) for c in entered}
+    samples: dict[str, list[list[float]]] = {name: [] for name in reducers}
+    spent = dict.fromkeys(reducers, 0.0)
+    for number, gradient in enumerate(_gradients(layout.size, rules, comm.rank)):
+        few = number - rules.warmup < min(MIN_STEPS, rules.steps)
+        running = [name for name in reducers if few or spent[name] < rules.seconds]
+        if not running:
+            break
+        what = f"step {number + 1 - rules.warmup} of {rules.steps}" if number >= rules.warmup else "warm-up"
+        bar.say(f"{what}, candidates: {len(running)}")
+        for name in running:
+            comm.barrier()
+            samples[name].append(_step(reducers[name], gradient, clock))
+        longest = comm.allreduce(np.array([samples[name][-1][0] for name in running]), "max", control=True)
+        for name, seconds in zip(running, longest.tolist(), strict=True):
+            spent[name] += seconds
+        bar.update()
+    if wrong is not None:
+        wrong |= {name: wrong_entries(reducer, gradient) for name, reducer in reducers.items()}
+    return {
+        name: np.asarray(comm.allgather(np.array(rows[rules.warmup :]), control=True)) for name, rows in samples.items()
+    }
+
+
+def wrong_entries(reducer: SparseAllreduce, gradient: Array) -> int:
+    """Return how many entries break a law in one more step, the same on all ranks; costs two dense allreduces."""
+    try:
+        reducer.step(gradient, check=True)
+    except LawError as error:
+        return error.entries
+    return 0
+
+
+def rank_seconds(seconds: Sequence[float], comm: Comm) -> dict[str, Any]:
+    """Return what `sparse_mpi_bench.commands.formats` shows of this rank's ``seconds`` of each step. Collective."""
+    means = comm.allgather(np.array([np.mean(seconds)]), control=True)
+    return {"rank seconds": np.asarray(means).ravel().tolist(), "iterations": len(seconds)}
+
+
+def _enter(candidate: Candidate, layout: Layout, rules: Namespace, comm: Any) -> SparseAllreduce:
+    """Make the reducer of a candidate.
+
+    A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step.
+    """
+    feedback = "none" if candidate == Candidate(BASELINE) else "residual"
+    return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
+
+
+def _gradients(size: int, rules: Namespace, rank: int) -> Iterator[np.ndarray]:
+    """``(n,)`` float32, Gaussian, shifted by a random distance from step to step, the same on all ranks."""
+    base = np.random.default_rng([rules.seed, rank]).standard_normal(size, np.float32)
+    for shift in np.random.default_rng(rules.seed).integers(0, size, rules.warmup + rules.steps):
+        yield np.roll(base, shift)
+
+
+def _step(reducer: SparseAllreduce, gradient: np.ndarray, clock: ProcessorTime) -> list[float]:
+    """Return a step's `FIELDS` on this rank."""
+    start, computed = perf_counter(), clock.elapsed()
+    reducer.step(gradient)
+    seconds, processor = perf_counter() - start, clock.elapsed() - computed
+    report = present(reducer.report, "a step was made")
+    traffic = report.traffic
+    phases = [report.select_seconds, report.exchange_seconds, report.merge_seconds]
+    return [seconds, *phases, processor, traffic.sent, traffic.received, traffic.control, traffic.messages]
+
+
+def slowest(samples: np.ndarray) -> np.ndarray:
+    """Return ``(steps,)`` seconds of each step on the rank that needs longest."""
+    return samples[:, :, FIELDS.index("step")].max(0)
+
+
+def summarise(samples: np.ndarray) -> dict[str, float]:
+    """Return what ``samples`` ``(P, steps, len(FIELDS))`` come to: medians over the steps of the slowest rank.
+
+    ``select``, ``merge``, ``compute`` (both) and ``processor`` (both, in processor time) are those of the rank that
+    needs longest for them; ``exchange`` is that of the rank that spends least in it, because the others wait for slower
+    ones meanwhile. ``bytes`` are those of the direction that carries more, with control; they and ``messages`` are
+    means over the steps, of the rank with most.
+    """
+    of = dict(zip(FIELDS, np.moveaxis(samples, 2, 0), strict=True))
+    of["compute"] = of["select"] + of["merge"]
+    of["bytes"] = np.maximum(of["sent"], of["received"]) + of["control"]
+    found = {name: float(np.median(of[name].max(0))) for name in ("step", "select", "merge", "compute", "processor")}
+    found["exchange"] = float(np.median(of["exchange"].min(0)))
+    return found | {name: float(of[name].mean(1).max()) for name in ("bytes", "messages", "control")}
+
+
+def cost(summary: dict[str, float], alone: bool = False) -> Cost:
+    """Of a step by its `summarise`; ``alone`` is that of ranks with cores of their own."""
+    return Cost(summary["processor" if alone else "compute"], summary["messages"], summary["bytes"])
+
+
+def peak_memory(comm: Comm) -> int:
+    """Bytes that all ranks together have held at most, each at its own time."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    most = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(comm.allreduce(np.array([most], np.int64), control=True)[0])

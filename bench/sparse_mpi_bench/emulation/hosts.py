@@ -1,0 +1,285 @@
+"""Hosts on one machine: a network namespace each, joined by rate-limited links to a switch, a namespace too.
+
+    host 1 -- eth0 ====== port1 -- switch, 198.18.0.254 -- port2 ====== eth0 -- host 2
+              tbf          tbf                              tbf          tbf
+
+The machine's own network gets no link, address or route, so that nothing can collide with it, and several sets of
+hosts live side by side: addresses mean something only inside a set. Names carry the process that made them, by which
+the next start finds and removes what a killed one has left behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+NAMESPACES = Path("/var/run/netns")
+NETWORK = "198.18.0"  # /24: reserved for benchmarks (RFC 2544)
+SWITCH = 254  # its number and last byte of its address; host i has i
+BRIDGE = "switch"
+MOST_HOSTS = 64
+DELAYED = "1:1"  # where the token bucket is of a link whose packets wait
+WAITING = 100_000  # packets, at most; more are lost
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SEGMENT = 64 << 10  # bytes, the most that TCP hands to a link at once on every Linux
+LARGEST = 500_000  # bytes, the most that newer ones allow, rounded down
+PACKET, JUMBO = 1500, 65520  # bytes: those of Ethernet, and of IP over InfiniBand
+PATIENCE = 5.0  # seconds in which killed processes must be gone
+_serials = itertools.count()
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """A set of emulated hosts, numbered from 1; number `SWITCH` is the switch, from which jobs are launched."""
+
+    prefix: str  # of the names of all namespaces
+    count: int
+    rate: int | None  # bits a second of every link, in each direction, at first; None is no limit
+    folder: Path  # for temporary files; goes with the hosts
+    packet: int = PACKET  # bytes, the largest on any link
+    latency: float = 0.0  # seconds that each packet waits on its way from host to host
+    netem: bool = True  # whether the kernel delays them, and not a process for each link
+
+    def name(self, number: int) -> str:
+        """Return the name of a host's namespace."""
+        return f"{self.prefix}-{number}"
+
+    def address(self, number: int) -> str:
+        """Return a host's address, the only one, beside the loopback's, that others of the set reach."""
+        return f"{NETWORK}.{number}"
+
+    def shaping(self, link: str, rate: int) -> list[str]:
+        """Return the arguments of tc that give a link, ``eth0`` of a host or a `port`, its rate; see `shaping`."""
+        return shaping(link, rate, DELAYED if self.latency and self.netem and link == "eth0" else "root")
+
+    def inside(self, number: int, *command: str) -> list[str]:
+        """Return the command line that runs ``command`` on a host."""
+        return ["ip", "netns", "exec", self.name(number), *command]
+
+
+def missing() -> list[str]:
+    """Return what this machine lacks for emulated hosts, with the remedy; nothing if it can be tried."""
+    if sys.platform != "linux":
+        return [f"Linux is needed, for its network namespaces; this is {sys.platform}"]
+    lacks = []
+    if os.geteuid() != 0:
+        lacks.append("only root may create network namespaces; run it as root, in a container with --privileged")
+    if absent := [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]:
+        lacks.append(f"{', '.join(absent)} is not on the path; apt install iproute2 util-linux")
+    return lacks
+
+
+@contextmanager
+def emulate(count: int, rate: int | None, slowest: int | None = None, latency: float = 0.0) -> Iterator[Hosts]:
+    """Yield 2 to 64 hosts, with links of ``rate`` bit/s (None: no limit), for a ``with`` block in the main thread.
+
+    ``slowest`` is the least that a link will have if rates are to change; packets are as large as that allows. Each
+    waits ``latency`` seconds on its way, besides what this machine takes.
+    SIGINT, SIGTERM and SIGHUP (but not those that were ignored) end the block by SystemExit. However it ends, even
+    half-way through the set-up, all processes on the hosts are killed and the hosts removed. Raises ValueError:
+    ``count`` is out of range; RuntimeError: the system refuses; the message has its reason.
+    """
+    if not 2 <= count <= MOST_HOSTS:
+        raise ValueError(f"count must be 2 to {MOST_HOSTS} hosts, got {count}")
+    remove_leftovers()
+    prefix = f"sparse_mpi-{os.getpid()}-{next(_serials)}"
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        _handle(ours, signal.SIG_IGN)  # once is enough: nothing disturbs the removal
+        raise SystemExit(128 + number)
+
+    try:
+        _handle(ours, stop)
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-"))
+        hosts = Hosts(prefix, count, rate, folder, packet(rate if slowest is None else slowest), latency, has_netem())
+        _set_up(hosts)
+        yield hosts
+    finally:
+        _handle(ours, signal.SIG_IGN)
+        _remove(prefix)
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def _handle(signals: Iterable[int], handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in signals:
+        signal.signal(number, handler)
+
+
+def _set_up(hosts: Hosts) -> None:
+    switch = hosts.name(SWITCH)
+    call("ip", "netns", "add", switch)
+    call("ip", "-n", switch, "link", "set", "lo", "up")
+    call("ip", "-n", switch, "link", "add", BRIDGE, "type", "bridge")
+    call("ip", "-n", switch, "addr", "add", f"{hosts.address(SWITCH)}/24", "dev", BRIDGE)
+    call("ip", "-n", switch, "link", "set", BRIDGE, "up")
+    for number in range(1, hosts.count + 1):
+        host, end = hosts.name(number), port(number)
+        call("ip", "netns", "add", host)
+        call("ip", "-n", host, "link", "set", "lo", "up")
+        mtu = ("mtu", str(hosts.packet))
+        if hosts.latency and not hosts.netem:
+            _delay_line(hosts, number)
+        else:
+            peer = ("type", "veth", "peer", "name", "eth0", *mtu, "netns", host)
+            call("ip", "-n", switch, "link", "add", end, *mtu, *peer)
+        call("ip", "-n", switch, "link", "set", end, "master", BRIDGE, "up")
+        call("ip", "-n", host, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
+        call("ip", "-n", host, "link", "set", "eth0", "up")
+        # As on most clusters; what this machine is set to (bbr, say) may behave differently behind a token bucket
+        call("ip", "-n", host, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
+        if hosts.latency and hosts.netem:
+            call("tc", "-n", host, *delaying("eth0", hosts.latency))
+        if hosts.rate is not None:
+            call("ip", "-n", host, "link", "set", "eth0", "gso_max_size", str(min(SEGMENT, segment(hosts.rate))))
+            call("tc", "-n", host, *hosts.shaping("eth0", hosts.rate))
+            call("tc", "-n", switch, *hosts.shaping(end, hosts.rate))
+    if hosts.rate is not None and segment(hosts.rate) > SEGMENT and (hosts.netem or not hosts.latency):
+        _allow_large_segments(hosts, segment(hosts.rate))
+
+
+def _allow_large_segments(hosts: Hosts, size: int) -> None:
+    """Let TCP hand so many bytes to a link at once, where the kernel can; elsewhere they stay `SEGMENT`."""
+    links = {number: ["eth0"] for number in range(1, hosts.count + 1)}
+    links[SWITCH] = [port(number) for number in range(1, hosts.count + 1)]
+    program = [sys.executable, "-m", "sparse_mpi_bench.emulation.offload", str(size)]
+    started = [
+        subprocess.Popen(hosts.inside(number, *program, *names), stderr=subprocess.DEVNULL)
+        for number, names in links.items()
+    ]
+    for each in started:
+        each.wait()
+
+
+def delaying(link: str, seconds: float) -> list[str]:
+    """Return the arguments of tc: packets wait before the token bucket, which is to be below, at `DELAYED`."""
+    waits = ["delay", f"{round(1e6 * seconds)}us", "limit", str(WAITING)]
+    return ["qdisc", "replace", "dev", link, "root", "handle", DELAYED.replace(":1", ":"), "netem", *waits]
+
+
+def has_netem() -> bool:
+    """Whether the kernel can delay packets."""
+    tried = ["unshare", "--net", "tc", "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"]
+    return subprocess.run(tried, capture_output=True).returncode == 0
+
+
+def _delay_line(hosts: Hosts, number: int) -> None:
+    """Make the link of a host as a process on the switch, with which it ends. Raises RuntimeError: it cannot."""
+    switch, ends = hosts.name(SWITCH), (f"line{number}", port(number))
+    program = [sys.executable, "-m", "sparse_mpi_bench.emulation.delay_line", *ends, repr(hosts.latency)]
+    line = subprocess.Popen(hosts.inside(SWITCH, *program), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if line.stdout is None or line.stderr is None or not line.stdout.readline():
+        raise RuntimeError(f"a latency needs the kernel's netem or TAP devices: {line.communicate()[1].strip()}")
+    for end in ends:
+        call("ip", "-n", switch, "link", "set", end, "mtu", str(hosts.packet))
+    call("ip", "-n", switch, "link", "set", ends[0], "netns", hosts.name(number), "name", "eth0")
+
+
+def port(number: int) -> str:
+    """Return the name of the switch's end of a host's link; the host's end is ``eth0``."""
+    return f"port{number}"
+
+
+def shaping(link: str, rate: int, parent: str = "root") -> list[str]:
+    """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB.
+
+    A bucket holds no more than it must, because an idle link lets it pass at once. Connections that were made when the
+    link was faster have longer segments, which the kernel cuts into packets. Where a link has a bucket already, its
+    queue stays as it is.
+    """
+    queue = max(256 << 10, rate // 8 // 20)
+    sizes = ["rate", f"{rate}bit", "burst", f"{burst(rate)}b", "limit", f"{queue}b"]
+    where = ["root"] if parent == "root" else ["parent", parent]
+    return ["qdisc", "replace", "dev", link, *where, "tbf", *sizes]
+
+
+def burst(rate: int) -> int:
+    """Return the bytes that an idle link of ``rate`` bits a second lets pass at once: those of a millisecond."""
+    return max(4 << 10, rate // 8 // 1000)  # of two packets at least
+
+
+def packet(rate: int | None) -> int:
+    """Return the bytes of the largest packets on links of ``rate`` bits a second, None for no limit.
+
+    Above 1 Gbit/s, where the bucket takes them, they are so large that TCP hands over and acknowledges few of them.
+    """
+    return JUMBO if rate is not None and segment(rate) >= JUMBO else PACKET
+
+
+def segment(rate: int) -> int:
+    """Return the bytes that TCP may hand to a link of ``rate`` bits a second at once: at most half of its `burst`.
+
+    The bucket would cut what it cannot hold into packets of 1,500 bytes, at the cost of the ranks' cores, and it would
+    lose what comes in while it is full, because the kernel is late to send what waits. What it can hold it lets pass
+    with one timer, which costs the cores as much for 1,500 bytes as for 500,000.
+    """
+    return min(LARGEST, burst(rate) // 2)
+
+
+def call(*command: str) -> str:
+    """Return what a command prints. Raises RuntimeError: it fails; the message has its reason."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def leftovers(names: Iterable[str], alive: Callable[[int], bool]) -> list[str]:
+    """Prefixes, among names of namespaces and folders, of the sets whose process is dead."""
+    found = {m[0]: int(m[1]) for name in names if (m := re.match(r"sparse_mpi-(\d+)-\d+(?=-)", name))}
+    return [prefix for prefix, pid in found.items() if not alive(pid)]
+
+
+def remove_leftovers() -> None:
+    """Remove the hosts of processes that could not do it, with all that still runs on them."""
+    names = [file.name for place in (NAMESPACES, Path(tempfile.gettempdir())) for file in _owned(place, "sparse_mpi")]
+    for prefix in leftovers(names, _alive):
+        _remove(prefix)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return False
+    return state not in "ZX"  # ended, but its parent has not asked yet
+
+
+def _owned(place: Path, prefix: str) -> list[Path]:
+    return sorted(place.glob(f"{prefix}-*"))
+
+
+def _remove(prefix: str) -> None:
+    """As much as there is: errors are those of things that are gone already, or that another start is removing."""
+    names = [file.name for file in _owned(NAMESPACES, prefix)]
+    deadline = time.monotonic() + PATIENCE
+    while (running := [pid for name in names for pid in _processes(name)]) and time.monotonic() < deadline:
+        for pid in running:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.01)
+    for name in names:
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+    for folder in _owned(Path(tempfile.gettempdir()), prefix):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _processes(name: str) -> list[int]:
+    listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+    return [int(pid) for pid in listed.stdout.split()]

@@ -1,0 +1,246 @@
+"""What links really give: a plain TCP transfer and the round trip of one byte between two hosts, and all at once.
+
+``python -m sparse_mpi_bench.emulation.probe serve ADDRESS`` on the one says ``ready``, then ``ask ADDRESS SECONDS
+BYTES`` on the other, with so many bytes to wait before the link, prints bits a second and seconds a round trip.
+``exchange OWN NEXT SECONDS BYTES`` runs on all hosts, each of which sends to the next and receives from the one before
+at the same time; it says ``ready`` and ``connected``, waits for a line after each, and prints bits a second that came.
+Programs of their own, because a process is on one host.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from subprocess import PIPE
+from threading import Thread, Timer
+from typing import Any, NamedTuple
+
+from sparse_mpi.checks import present
+from sparse_mpi.predict import rates
+from sparse_mpi_bench.emulation.hosts import Hosts
+
+PORT = 5201  # any: the hosts are ours
+BLOCK = bytes(1 << 16)
+LEAST, MOST = 1 << 18, 1 << 22  # bytes that wait to be sent
+TRIPS, FIRST = 200, 20  # round trips, and how many of them do not count
+LIMIT = 60.0  # seconds in which a probe must end
+SLOW = 0.9  # of the nominal rate; headers take 5 % of packets of 1,500 bytes
+PROGRAM = [sys.executable, "-m", "sparse_mpi_bench.emulation.probe"]
+SAYS = ("ready", "connected")  # what a host that takes part in an exchange says before it goes on
+
+
+class Link(NamedTuple):
+    """What was measured; rates are payload in bits a second."""
+
+    rate: float  # of one link, while the others are idle
+    trip: float  # median seconds of a round trip
+    each: tuple[float, ...] = ()  # that came to each host, while all send to the next at once
+    busy: float = 0.0  # share of this machine's processor time that was used meanwhile, by anybody
+    load: float = 0.0  # processes that wanted a core in the minute before
+
+    @property
+    def together(self) -> float:
+        """Bits a second that came to a host while all sent, the mean over the hosts."""
+        return statistics.fmean(self.each) if self.each else self.rate
+
+
+def measured(link: Link, rate: int | None) -> dict[str, Any]:
+    """Return what records have of a link whose nominal rate is so many bits a second.
+
+    ``gbit`` is that of one link alone, ``together`` of each while all hosts send to the next, in Gbit/s; ``remark``
+    says what decides, if one of them is `below` its rate.
+    """
+    rates = {"gbit": link.rate / 1e9, "together": link.together / 1e9, "each": [bits / 1e9 for bits in link.each]}
+    found = {**rates, "trip": link.trip, "busy": link.busy, "load": link.load}
+    return {**found, "remark": _remark(link, rate)}
+
+
+def reached(job: Mapping[str, Any]) -> float:
+    """Return the share of its nominal rate that a link of a recorded job gave, alone or together; 1 without a limit."""
+    nominal = rates.parse(job.get("rate") or "none")
+    gave = job.get("measured") or job.get("options", {})  # of older records
+    least = min(gave.get(name) or math.inf for name in ("gbit", "together"))
+    return 1.0 if nominal is None else min(1e9 * least / nominal, 1.0)
+
+
+def below(job: Mapping[str, Any]) -> bool:
+    """Whether a link of a recorded job measured below its rate."""
+    return reached(job) < SLOW
+
+
+def shortfalls(jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines that explain the mark ``*`` of jobs whose links measured `below` their rate; none without."""
+    slow = [job for job in jobs if below(job)]
+    why = [job.get("measured", {}).get("remark") or f"{reached(job):.0%}" for job in slow]
+    lines = [f"  P={job['ranks']} {job['rate']}: {each}" for job, each in zip(slow, why, strict=True)]
+    return [f"* the link measured below {SLOW:.0%} of its rate, alone or while all hosts sent", *lines] if slow else []
+
+
+def _remark(link: Link, rate: int | None) -> str | None:
+    if rate is None or min(link.rate, link.together) >= SLOW * rate:
+        return None
+    hosts = len(link.each)
+    if link.together < SLOW * rate:
+        moved, wanted = hosts * link.together / 1e9, hosts * rate / 1e9
+        return f"cores decide, not links: {hosts} hosts together moved {moved:.3g} of {wanted:.3g} Gbit/s"
+    return f"one link alone gave {link.rate / rate:.0%} of its rate: this machine was busy"
+
+
+def probe(hosts: Hosts, seconds: float = 0.5) -> Link:
+    """Measure from host 1 to host 2, and then from each to the next at once, for about so many seconds each.
+
+    Raises RuntimeError: no connection, or none that ends in a minute.
+    """
+    load = os.getloadavg()[0]
+    pair = _pair(hosts, seconds)
+    each, busy = _exchange(hosts, seconds)
+    return pair._replace(each=each, busy=busy, load=load)
+
+
+def _pair(hosts: Hosts, seconds: float) -> Link:
+    asking = hosts.inside(1, *PROGRAM, "ask", hosts.address(2), str(seconds), str(_buffer(hosts)))
+    serving = hosts.inside(2, *PROGRAM, "serve", hosts.address(2))
+    with subprocess.Popen(serving, stdout=subprocess.PIPE) as server:
+        try:
+            present(server.stdout, "it has a pipe").readline()  # it is ready
+            done = subprocess.run(asking, capture_output=True, text=True, timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{seconds} s of transfer from host 1 to host 2 took more than {LIMIT:.0f} s") from None
+        finally:
+            server.kill()
+    if done.returncode:
+        raise RuntimeError(f"host 1 does not reach host 2: {done.stderr.strip()}")
+    rate, trip = map(float, done.stdout.split())
+    return Link(rate, trip)
+
+
+def _exchange(hosts: Hosts, seconds: float) -> tuple[tuple[float, ...], float]:
+    """Return the bits a second that came to each host while all sent, and the share of processor time that was used."""
+    with ExitStack() as stack:
+        peers = []
+        for number in range(1, hosts.count + 1):
+            ends = (hosts.address(number), hosts.address(number % hosts.count + 1))
+            line = hosts.inside(number, *PROGRAM, "exchange", *ends, str(seconds), str(_buffer(hosts)))
+            peers.append(stack.enter_context(subprocess.Popen(line, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)))
+            stack.callback(peers[-1].kill)
+        patience = Timer(LIMIT, lambda: deque(map(subprocess.Popen.kill, peers), 0))
+        stack.callback(patience.cancel)
+        patience.start()
+        for says in SAYS:
+            for number, peer in enumerate(peers, 1):
+                _hear(number, peer, says)
+            before = _ticks()
+            for peer in peers:
+                print("go", file=peer.stdin, flush=True)
+        each = tuple(float(_hear(number, peer)) for number, peer in enumerate(peers, 1))
+        idle, all_ = (after - then for after, then in zip(_ticks(), before, strict=True))
+    return each, 1 - idle / max(all_, 1)
+
+
+def _buffer(hosts: Hosts) -> int:
+    """Return the bytes that may wait for a link: few, which slow ones drain in time, but all that is under way."""
+    underway = 2 * hosts.latency * (hosts.rate or rates.MOST) / 8
+    return min(max(LEAST, int(2 * underway)), MOST)
+
+
+def _hear(number: int, peer: subprocess.Popen[str], expected: str = "") -> str:
+    """Return the next line of a host's program. Raises RuntimeError: it ends instead."""
+    said = present(peer.stdout, "it has a pipe").readline().strip()
+    if not said or (expected and said != expected):
+        peer.kill()
+        why = present(peer.stderr, "it has a pipe").read().strip() or f"nothing for {LIMIT:.0f} s"
+        raise RuntimeError(f"host {number} does not send while all do: {why}")
+    return said
+
+
+def _ticks() -> tuple[int, int]:
+    """Return the processor time of this machine that was idle, and all, in ticks since it started."""
+    spent = [int(word) for word in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+    return spent[3] + spent[4], sum(spent)
+
+
+def serve(address: str) -> None:
+    """Answer one client: bytes one by one, then all that comes with the one byte that says it is there."""
+    with socket.create_server((address, PORT)) as listener:
+        print("ready", flush=True)
+        connection, _ = listener.accept()
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(TRIPS):
+            connection.sendall(connection.recv(1))
+        into = bytearray(1 << 20)
+        while connection.recv_into(into):
+            pass
+        connection.sendall(b".")
+
+
+def ask(address: str, seconds: float, buffer: int = LEAST) -> Link:
+    """Measure as the client of `serve`; the time of a transfer ends with the answer to its last byte."""
+    with socket.create_connection((address, PORT), timeout=LIMIT) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+        trips = []
+        for _ in range(TRIPS):
+            start = time.perf_counter()
+            connection.sendall(b".")
+            connection.recv(1)
+            trips.append(time.perf_counter() - start)
+        sent, start = 0, time.perf_counter()
+        while time.perf_counter() < start + seconds:
+            connection.sendall(BLOCK)
+            sent += len(BLOCK)
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+        return Link(8 * sent / (time.perf_counter() - start), statistics.median(trips[FIRST:]))
+
+
+def exchange(own: str, other: str, seconds: float, buffer: int = LEAST) -> float:
+    """Return bits a second that come to ``own``, which sends to ``other`` meanwhile, after the first ones.
+
+    Says `SAYS`, and goes on at a line of stdin each: when all listen, and when all are connected.
+    """
+    rates: list[float] = []
+    with socket.create_server((own, PORT)) as listener:
+        print(SAYS[0], flush=True)
+        sys.stdin.readline()
+        sending = socket.create_connection((other, PORT), timeout=LIMIT)
+        receiving, _ = listener.accept()
+
+    def receive() -> None:
+        into, received = bytearray(1 << 20), 0
+        receiving.recv_into(into)  # from then on time counts: not before the other host sends
+        start = time.perf_counter()
+        while count := receiving.recv_into(into):
+            received += count
+        rates.append(8 * received / (time.perf_counter() - start))
+
+    with sending, receiving:
+        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+        print(SAYS[1], flush=True)
+        sys.stdin.readline()
+        receiver = Thread(target=receive)
+        receiver.start()
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            sending.sendall(BLOCK)
+        sending.shutdown(socket.SHUT_WR)
+        receiver.join()
+    return rates[0]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    elif sys.argv[1] == "ask":
+        print(*ask(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))[:2])
+    else:
+        print(exchange(sys.argv[2], sys.argv[3], float(sys.argv[4]), int(sys.argv[5])))

@@ -1,0 +1,145 @@
+"""Timelines: of a training step (``--timeline``), the messages of a step (``trace``), and a planned step (``plan``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.planning.base import Plan, Profile
+from sparse_mpi.planning.planners import dense
+from sparse_mpi.planning.timeline import COMMUNICATION, KINDS, STREAMS, simulate
+from sparse_mpi_bench.figures.style import (
+    BAR,
+    COLOURS,
+    GREY,
+    INK,
+    PAPER,
+    SHADES,
+    WIDTH,
+    bars,
+    legend,
+    matplotlib,
+    panels,
+    paper,
+    rows,
+)
+
+
+def figure(records: Sequence[dict[str, Any]]) -> Any:
+    """Draw a row for the passes over the model and one for every bucket, in milliseconds from the start of the step."""
+    step = records[0]["timeline"]
+    colours = {
+        "in line": SHADES[0],
+        "forward": SHADES[1],
+        "backward": SHADES[2],
+        "update": SHADES[3],
+        "exchange": COLOURS[0],
+        "selection": COLOURS[1],
+        "merging": COLOURS[2],
+        "exposed": COLOURS[3],
+    }
+    shown, axes = panels(1, 1, 1.1 + 0.27 * len(step["rows"]))
+    for number, parts in enumerate(step["rows"].values()):
+        for kind, spans in parts.items():
+            bars(axes[0, 0], number, [(1e3 * begin, 1e3 * end) for begin, end in spans], colours[kind])
+    rows(axes[0, 0], list(step["rows"]))
+    axes[0, 0].set(
+        xlabel="milliseconds from the beginning of the step",
+        xlim=(0, 1e3 * step["seconds"] or None),
+        title=f"step {step['number']}: {1e3 * step['seconds']:.1f} ms, reductions {1e3 * step['reducing']:.1f} ms, "
+        f"exposed {1e3 * step['exposed']:.1f} ms",
+    )
+    used = {kind for parts in step["rows"].values() for kind, spans in parts.items() if spans}
+    legend(shown, {kind: colour for kind, colour in colours.items() if kind in used})
+    return shown
+
+
+ARROWS = 400  # messages of a step up to which each has an arrow
+
+
+def trace(records: Sequence[dict[str, Any]]) -> Any:
+    """Draw a row for each algorithm: a matrix of bytes, and a bar for each message on its sender's line."""
+    record = records[0]
+    steps = record["algorithms"]
+    ranks = len(next(iter(steps.values()))["matrix"])
+    height = 0.5 + max(1.9, 0.2 * ranks) * len(steps)
+    shown = paper(WIDTH, height)
+    shown.suptitle(record.get("heading", ""), x=0.01, ha="left", fontsize=8)
+    axes = shown.subplots(len(steps), 2, squeeze=False, width_ratios=(1, 4))
+    for (left, right), (name, step) in zip(axes, steps.items(), strict=True):
+        _matrix(left, np.array(step["matrix"]))
+        left.set_title(f"{name}: {1e6 * step['seconds']:.1f} us\n{len(step['transfers'])} messages")
+        _messages(right, step, ranks)
+    axes[-1, 1].set_xlabel("us from the beginning of the step")
+    return shown
+
+
+def _matrix(axes: Any, sent: np.ndarray) -> None:
+    """Draw bytes by sender and receiver."""
+    axes.imshow(sent, cmap=matplotlib("colors").LinearSegmentedColormap.from_list("", (PAPER, COLOURS[0])))
+    axes.set_ylabel("sender")
+    axes.set_xlabel(f"receiver; {sent.sum() / 1e3:.1f} kB")
+    axes.set_xticks([])
+    axes.grid(False)
+
+
+def _messages(axes: Any, step: dict[str, Any], ranks: int) -> None:
+    """Draw a bar for each message on its sender's line, and an arrow to where it arrives; name the phases."""
+    transfers = step["transfers"]
+    colours = phases([transfer["phase"] for transfer in transfers])
+    for phase, colour in colours.items():
+        chosen = [transfer for transfer in transfers if transfer["phase"] == phase]
+        for rank in range(ranks):
+            spans = [(1e6 * t["start"], 1e6 * t["end"]) for t in chosen if t["source"] == rank]
+            bars(axes, rank, spans, colour, edgecolor=PAPER, linewidth=0.4)
+        if len(transfers) <= ARROWS:
+            for t in chosen:
+                arrow = {"arrowstyle": "->", "color": colour, "linewidth": 0.5, "alpha": 0.6}
+                axes.annotate("", (1e6 * t["end"], t["dest"]), (1e6 * t["start"], t["source"]), arrowprops=arrow)
+    rows(axes, [str(rank) for rank in range(ranks)])
+    axes.set_xlim(0, 1e6 * step["seconds"] or None)
+    patch = matplotlib("patches").Patch
+    patches = [patch(color=colour, label=phase.partition(":")[0]) for phase, colour in colours.items()]
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 0.97), "ncols": 4}
+    axes.legend(handles=patches, handlelength=1, columnspacing=1, borderpad=0, **place)
+
+
+def phases(of: Sequence[str]) -> dict[str, str]:
+    """Return a colour for each phase, in the order in which they begin."""
+    colours = (*COLOURS, *SHADES[:0:-1], INK)
+    return {phase: colours[index % len(colours)] for index, phase in enumerate(dict.fromkeys(of))}
+
+
+def plan_figure(profile: Profile, plan: Plan) -> Any:
+    """Draw two panels over one time axis."""
+    plans = {"all dense": dense(profile, plan.overlap, plan.cpu_lane), f"planned ({plan.planner})": plan}
+    timelines = {name: simulate(profile, p.parts, p.overlap, p.cpu_lane) for name, p in plans.items()}
+    streams = [stream for stream in STREAMS if any(timeline.spans(stream) for timeline in timelines.values())]
+    colours = dict(zip(KINDS, (*SHADES[1:3], *COLOURS[1::-1], COLOURS[2], SHADES[3]), strict=True))
+    shown, axes = panels(2, 1, 0.7 + 0.32 * len(streams), " ", sharex=True)
+    for panel, (name, timeline) in zip(axes[:, 0], timelines.items(), strict=True):
+        for row, stream in enumerate(streams):
+            for kind, colour in colours.items():
+                spans = [(e.start, e.end) for e in timeline.events if (e.stream, e.kind) == (stream, kind)]
+                bars(panel, row, spans, colour, edgecolor=PAPER, linewidth=0.2)
+        row = streams.index(COMMUNICATION) if COMMUNICATION in streams else 0
+        bars(panel, row, timeline.gaps, "none", edgecolor=GREY, hatch="////")
+        exposed = [(start, end - start) for start, end in timeline.exposed_spans]  # a line under communication
+        panel.broken_barh(exposed, (row + BAR / 2 + 0.04, 0.1), facecolors=COLOURS[3])
+        rows(panel, streams)
+        seconds = f"step {timeline.step:.4g} s, exposed communication {timeline.exposed:.4g} s"
+        panel.set_title(f"{name}: {seconds}")
+    axes[-1, 0].set(
+        xlabel="seconds from the beginning of the step",
+        xlim=(0, max(timeline.step for timeline in timelines.values()) or None),
+    )
+    used = {event.kind for timeline in timelines.values() for event in timeline.events}
+    named = {kind: colour for kind, colour in colours.items() if kind in used}
+    more = []
+    if any(timeline.gaps for timeline in timelines.values()):
+        idle = matplotlib("patches").Patch(facecolor="none", edgecolor=GREY, hatch="////", label="idle gap")
+        more = [idle]
+    legend(shown, named | {"exposed": COLOURS[3]}, more)
+    return shown

@@ -1,0 +1,1 @@
+"""All that is to be proven on a machine with a GPU."""

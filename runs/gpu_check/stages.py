@@ -1,0 +1,156 @@
+"""The stages of ``gpu-check``: what each runs, what it needs, and how long it should take."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from sparse_mpi.algorithms import ALGORITHMS
+
+ROOT = Path(__file__).parents[2]  # of a checkout, whose tests and programs some stages need
+LIBRARY = ("-m", "sparse_mpi")
+DEVICE = ("--device", "gpu")
+MARGIN = 2.0  # times its estimate that a stage may take: on one H100 they took 0.3 to 1.3
+FEW = ("dense", "topka", "oktopk", "elect")  # algorithms that are compared on the largest model
+MEASURED = ("--overlap", "--warmup", "3", "--rounds", "3", "--iterations", "5")  # of the benchmark of throughput
+TOOLKITS = ("$CUDA_HOME/bin", "/usr/local/cuda/bin")  # folders of CUDA's tools that need not be on the path
+MODULES = {"scikit-learn": "sklearn"}  # of packages that are imported by another name
+
+
+class Stage(NamedTuple):
+    """One thing to be shown."""
+
+    name: str
+    estimate: float  # seconds
+    basis: str  # what the estimate is the sum of
+    command: tuple[str, ...]
+    needs: str = ""  # what keeps it from being tried; "" if nothing does
+    mpi: bool = False  # it has nothing to show without an MPI
+
+    @property
+    def limit(self) -> float:
+        """Return the seconds that it may take."""
+        return MARGIN * self.estimate
+
+    @property
+    def shown(self) -> str:
+        """Return the command as one line, without paths of this machine."""
+        return " ".join(self.words).replace(sys.executable, "python").replace(f"{ROOT}/", "")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the command with its program."""
+        return (sys.executable, *self.command) if self.command[0] == "-m" else self.command
+
+
+def stages(out: Path, pretend: bool) -> list[Stage]:
+    """Return the stages, in their order; their results go to the folder ``out``."""
+    checkout = "" if (ROOT / "tests").is_dir() else "needs the checkout, with its tests and programs"
+    fakes, without = (("-m", "tests.fakes"), checkout) if pretend else ((), "")
+    flat = ("--n", "20000") if pretend else ()
+
+    def record(name: str) -> tuple[str, str]:
+        return "--json", str(out / f"{name}.json")
+
+    def ranks(number: int, *program: str) -> tuple[str, ...]:
+        return (*LIBRARY, "run", "-n", str(number), "--max-oversubscribe", "9", *fakes, *program)
+
+    warm = (*fakes, "-m", "runs.gpu_check.warm")
+    doctor = (*fakes, *LIBRARY, "doctor")
+    sizes = ("--n", "100000") if pretend else ("--n", "14728266", "133500000")
+    select = ("bench", "select", *DEVICE, *sizes, "--density", "0.01", "--rounds", "6", "--seconds", "10")
+    found = [
+        Stage("warm", 60, "imports 10, NVRTC and CuPy 14, Numba 30, steps of small vectors 6", warm, without),
+        Stage("doctor", 30, "imports 10, a child that sends 1 MB 10, a step 10", doctor, without, mpi=True),
+        *_tests(checkout, pretend),
+        Stage(
+            "select",
+            35,
+            "imports 10, two sizes 20, drawing 5",
+            (*fakes, *LIBRARY, *select, *record("select")),
+            without,
+        ),
+    ]
+    # Times of steps, on ranks that share a GPU if there are fewer.
+    steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
+    for number, seconds in ((1, 20), (2, 20), (4, 25)):
+        name, basis = f"allreduce-{number}", f"imports of all ranks {seconds - 10}, 13 steps of each algorithm 10"
+        command = (*LIBRARY, "bench", "allreduce", *DEVICE, *flat, *steps, *record(name))
+        found.append(Stage(name, seconds, basis, ranks(number, *command), without, mpi=True))
+    # Results against those of the CPU, with both laws.
+    every = tuple(ALGORITHMS)
+    for model, algorithms, seconds in (("vgg16", every, 30), ("resnet50", every, 30), ("bert-base", FEW, 90)):
+        basis = f"imports 10, two steps of each algorithm on the CPU and the GPU {seconds - 10}"
+        command = (*LIBRARY, "bench", "agree", *(flat or ("--model", model)), "--algorithms", *algorithms)
+        command += record(f"agree-{model}")
+        found.append(Stage(f"agree-{model}", seconds, basis, ranks(2, *command), without, mpi=True))
+    # Training, and again from a checkpoint, with every algorithm, and other models with one.
+    train = ("-m", "tests.train.every_algorithm")
+    images, words = ("scikit-learn",), ("tokenizers", "transformers")
+    for model, algorithms, seconds, packages in (
+        ("vgg", every, 40, images),
+        ("resnet", FEW[-1:], 20, images),
+        ("bert", FEW[-1:], 30, words),
+    ):
+        needs = checkout or _missing(*packages)
+        basis = f"imports 10, two trainings of 4 steps with each algorithm {seconds - 10}"
+        options = (str(out / model), ",".join(algorithms), model, "--device", "cuda", "--deterministic")
+        found.append(Stage(f"train-{model}", seconds, basis, ranks(2, *train, *options), needs, mpi=True))
+    least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else MEASURED
+    program = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)
+    command = ranks(2 if pretend else 4, *program, *record("throughput"))
+    basis = "imports of 4 ranks 20, four candidates of 18 steps 15"
+    found.append(Stage("throughput", 35, basis, command, checkout, mpi=True))
+    program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
+    picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
+    command = ranks(1, *program, *picture)
+    needs = checkout or _missing("scikit-learn", "matplotlib")
+    found.append(Stage("timeline", 15, "imports 10, 6 steps and a picture 5", command, needs, mpi=True))
+    return found
+
+
+def _find_sanitizer() -> str | None:
+    """Return the path of compute-sanitizer, of the toolkit on the path or else of one of `TOOLKITS`; None without."""
+    folders = [os.environ.get("PATH", os.defpath), *map(os.path.expandvars, TOOLKITS)]
+    return shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
+
+
+def _missing(*packages: str) -> str:
+    """Return what keeps a stage from being tried that needs these packages; "" if all are installed."""
+    missing = [name for name in packages if find_spec(MODULES.get(name, name)) is None]
+    return f"needs {' and '.join(missing)}: pip install {' '.join(missing)}" if missing else ""
+
+
+def _tests(checkout: str, pretend: bool) -> list[Stage]:
+    """Return the stages of tests: on the device, and its kernels under each tool of compute-sanitizer."""
+    tests = ("-m", "tests.gpu")
+    marked = ("tests/kernels/test_half_cuda.py",) if pretend else ()
+    found = [
+        Stage(
+            "tests",
+            150,
+            "imports 10, 1,000 tests of kernels at 0.1 s 100, tests of streams and NCCL 40",
+            (*tests, *marked),
+            checkout,
+        )
+    ]
+    sanitizer = _find_sanitizer()
+    missing = checkout or (
+        "" if sanitizer else f"compute-sanitizer is neither on the path nor in {' or '.join(TOOLKITS)}"
+    )
+    half, kernels = "tests/kernels/test_half_cuda.py", "tests/kernels/test_kernels_cuda.py"
+    basis = "imports 15, tests of {} at 10 to 50 times their 2 s {}"
+    for tool, seconds, files in (
+        ("memcheck", 90, (half, kernels)),
+        ("racecheck", 90, (kernels,)),
+        ("synccheck", 60, (kernels,)),
+    ):
+        words = ("--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9", sys.executable, *tests)
+        selected = ("--no-pools", "-m", "gpu", *files)
+        stated = basis.format("kernels and half precision" if half in files else "kernels", seconds - 15)
+        found.append(Stage(tool, seconds, stated, (sanitizer or "compute-sanitizer", *words, *selected), missing))
+    return found

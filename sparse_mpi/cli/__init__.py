@@ -1,0 +1,1 @@
+"""The command line: values and parser of options, the launcher, the doctor."""

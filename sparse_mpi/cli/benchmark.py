@@ -1,0 +1,113 @@
+"""Benchmarks by description: a `Benchmark` says what it measures; what all of them have in common is done here.
+
+``--plot`` of the commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sparse_mpi.cli import records
+from sparse_mpi.cli.extensions import hook
+from sparse_mpi.cli.options import Option, declare
+from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Refused
+from sparse_mpi.comm.conversion import comm_of_job
+
+Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
+
+
+class OnFile(dict[str, Any]):
+    """A record that a file has: it is drawn, and not written again."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark, or another command that measures, prints a table, writes a record and draws it.
+
+    Attributes:
+        name: the word of the command line.
+        help: its line in the list of benchmarks.
+        description: what ``--help`` says.
+        options: in the order in which ``--help`` shows them.
+        measure: yields an `Output` as soon as it is there. Takes the options, and the communicator if ``collective``.
+        check: raises Refused unless the options are good together, before MPI starts.
+        figure: draws records, for ``--plot``.
+        collective: all ranks of MPI measure; the first one prints and writes.
+    """
+
+    name: str
+    help: str
+    description: str
+    options: Sequence[Option]
+    measure: Callable[..., Iterator[Output]]
+    check: Callable[[argparse.Namespace], object] | None = None
+    figure: Callable[[Sequence[dict[str, Any]]], Any] | None = None
+    collective: bool = False
+
+    def add_parser(self, kinds: Any) -> None:
+        """Declare the command."""
+        parser = kinds.add_parser(self.name, help=self.help, description=self.description)
+        declare(parser, self.options)
+        parser.set_defaults(run=self.run)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Check, measure, print, write and draw; return the exit status."""
+        if self.check is not None:
+            self.check(args)
+        comm = comm_of_job() if self.collective else None
+        status, record = 0, None
+        form = getattr(args, "format", "table")
+        for output in self.measure(args) if comm is None else self.measure(args, comm):
+            if isinstance(output, int):
+                status = output
+            elif comm is not None and comm.rank:
+                continue
+            elif isinstance(output, str):
+                if form == "table":
+                    print(output, flush=True)
+            else:
+                record = {"options": records.options(args), **provenance(), **output}
+                if args.json and not isinstance(output, OnFile):
+                    write = records.write_cases if isinstance(record.get("cases"), list) else records.write
+                    write(args.json, record)
+        if record is not None and form != "table":
+            print(hook("show", "--format")(record, form), flush=True)
+        if record is not None and self.figure is not None and args.plot:
+            save(partial(self.figure, [record]), args.plot)
+        return status
+
+
+def earlier(file: Path | None, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the record that a file has, which is to be continued; None if there is no such file.
+
+    Raises Refused: the record is of other ``facts``.
+    """
+    if file is None or not file.exists():
+        return None
+    record: dict[str, Any] = json.loads(file.read_text())
+    known = record.get("options", {}) | record
+    for name, value in facts.items():
+        if known.get(name) != value:
+            option = name.replace("_", "-")
+            raise Refused(f"--{option} must be {known.get(name)} as in {file}, got {value}; name another file")
+    return record
+
+
+def save(make: Callable[[], Any], file: Path) -> None:
+    """Write the figure that ``make`` draws, as the workbench does.
+
+    Raises Refused: the workbench or matplotlib is not installed, or the file cannot be written in its format.
+    """
+    try:
+        hook("write_figure", "--plot")(make, file)
+    except (ImportError, ValueError) as problem:
+        raise Refused(f"--plot: {problem}") from None
+    except OSError as problem:
+        raise Refused(f"--plot {file} cannot be written: {problem.strerror}; name another file") from None

@@ -1,0 +1,249 @@
+"""What to use for a model on a cluster: the algorithm, message format, density and local steps, or dense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.predict.calibration import Fit, Prediction, predictable
+from sparse_mpi.predict.candidates import BASELINE, OWN, accepts, candidates
+from sparse_mpi.predict.cluster import Cluster, Step, step
+from sparse_mpi.predict.ways import way_of
+
+DENSITIES = (0.03, 0.01, 0.003, 0.001)  # from which one is advised, the largest that is fast enough
+USUAL = 0.01  # the density at which candidates are compared, and with which local steps are advised
+LOCAL_STEPS = (2, 4, 8, 16, 32, 64)
+WIRES = (OWN, "packed", "packed+bf16")
+GAIN = 1.05  # a sparse step must be so many times faster than a dense one to be advised
+BACKWARD = 2 / 3  # of a batch's time: the backward pass, behind which exchanges may hide
+LAST = 1 / 8  # of an exchange: the last bucket, which nothing is left to hide
+
+
+class Off(NamedTuple):
+    """By what factors a time may be other than predicted."""
+
+    longer: float = 1.0
+    shorter: float = 1.0
+
+
+MEASURED = Off(1.5, 1.5)  # what nine of ten held-out steps on emulated hosts were off, and some more
+UNMEASURED = Off(2.0, 2.0)  # on links faster than `FASTEST`, where none was measured
+FASTEST = 7.9e-9 / 5  # seconds a byte of the fastest link that was measured
+# The only sparse sums that were measured between ranks on a GPU, 2 and 4 of which shared it, took 5.8 and 7.9 ms with
+# oktopk, where 0.5 ms are predicted for one each (docs/results/gpu-h200.json)
+OF_A_GPU = Off(12.0, 1.5)
+FEW = 4  # measured steps of an algorithm from which its own error is told, rather than that of all
+
+
+class Job(NamedTuple):
+    """What is trained, and what is wanted."""
+
+    n: int  # elements of the gradient
+    ranks: int
+    batch: float  # seconds that a rank computes in a step: forward and backward pass and update
+    overlap: bool = False  # whether exchanges run during the backward pass
+    utilisation: float = 0.9  # share of a step that the batch is to take
+    dense: float | None = None  # seconds of a dense sum, where they are known
+
+
+class Offer(NamedTuple):
+    """A way to train, and what a step of it takes; seconds."""
+
+    way: str  # an algorithm as a command line spells it
+    density: float
+    local_steps: int
+    step: float  # of the whole step, the batch included; a mean where only some steps exchange
+    exposed: float  # of it, what the batch does not take
+    off: Off  # by what factors ``exposed`` may be longer or shorter
+
+    @property
+    def dense(self) -> bool:
+        """Return whether this sends everything in every step."""
+        return self.way == BASELINE and self.local_steps == 1
+
+
+class Pays(NamedTuple):
+    """Whether sparse sums pay: how many times as fast as dense the best of them is."""
+
+    verdict: str  # sparse, dense, or either where what is known does not tell
+    sparse: Offer
+    factor: float
+    low: float  # as little as that, by the errors of both
+    high: float
+
+
+class Advice(NamedTuple):
+    """All offers, the fastest first, and the one to take with the reason."""
+
+    offers: list[Offer]
+    best: Offer
+    reason: str
+    batch: float = 0.0
+    utilisation: float = 1.0  # share of a step with which the batch is content
+
+    @property
+    def pays(self) -> Pays:
+        """Return whether sparse sums pay."""
+        dense = next(of for of in self.offers if of.dense)
+        sparse = next(of for of in self.offers if not of.dense) if self.best.dense else self.best
+        # Both times are off by the root of the greater factor, so that their ratio is by all of it.
+        less, more = (
+            math.sqrt(max(pair)) for pair in zip((dense.off.shorter, dense.off.longer), sparse.off, strict=True)
+        )
+        low = (self.batch + dense.exposed / less) / (self.batch + sparse.exposed * less)
+        high = (self.batch + dense.exposed * more) / (self.batch + sparse.exposed / more)
+        verdict = "sparse" if low >= 1 and not self.best.dense else "either"
+        if high < GAIN or (self.best.dense and self.batch >= self.utilisation * dense.step):
+            verdict = "dense"
+        return Pays(verdict, sparse, dense.step / sparse.step, low, high)
+
+
+def advise(
+    job: Job,
+    on: Cluster,
+    fit: Fit | None = None,
+    densities: Sequence[float] = DENSITIES,
+    names: Iterable[str] = (),
+) -> Advice:
+    """Return what to use for a job on a cluster.
+
+    Dense is left where it is fast enough, or where no sparse step is `GAIN` times faster. Otherwise the largest density
+    is advised at which a step is fast enough, with the fastest algorithm; and where none is, as many local steps as it
+    takes at the usual density. ``names`` are the ways to compare, as a command line spells them: by default all that
+    need neither shapes nor nodes. What the steps of ``fit`` took longer than it explains, others of their way take too.
+    """
+
+    def offer(way: str, density: float) -> Offer:
+        plain = step(way, way_of(way), job.n, density, job.ranks, on)
+        if way == BASELINE and job.dense is not None:
+            plain, off = Step(0.0, job.dense), Off()
+        else:
+            off = off_of(way, job.n, fit, on)
+        found = plain.longer(fit.longer(way) if fit else 1.0)
+        exposed = overlapped(found, job.batch) if job.overlap else found.seconds
+        return Offer(way, density, 1, job.batch + exposed, exposed, off)
+
+    # Compare all at one density, and the fastest of them at the others.
+    at = USUAL if USUAL in densities else densities[0]
+    dense = offer(BASELINE, at)
+    compared = sorted((offer(way, at) for way in names or everything() if way != BASELINE), key=lambda of: of.step)
+    at_others = [offer(of.way, density) for density in densities if density != at for of in compared[:2]]
+    offers = [dense, *compared, *at_others]
+    return chosen(job, dense, offers, at)
+
+
+def everything() -> list[str]:
+    """Return every way to reduce that needs neither shapes nor nodes."""
+    names = [name for name in ALGORITHMS if predictable(name)]
+    wires = [wire for wire in WIRES if any(accepts(name, wire) for name in names)]
+    return [c.algorithm if c.wire == OWN else f"{c.algorithm}:wire={c.wire}" for c in candidates(names, wires)]
+
+
+def overlapped(found: Step, batch: float) -> float:
+    """Return the seconds of a reduction that a batch of ``batch`` seconds does not hide.
+
+    Computing hides nothing. The exchange hides behind the backward pass, but for the last bucket; while it runs before
+    that, the backward pass of what is left goes on.
+    """
+    hidden = (1 - LAST) * BACKWARD * batch
+    return found.computing + max(found.exchanging - hidden, LAST * found.exchanging)
+
+
+def every(offer: Offer, local_steps: int, batch: float) -> Offer:
+    """Return an offer that exchanges once in so many steps."""
+    exposed = offer.exposed / local_steps
+    return offer._replace(local_steps=local_steps, step=batch + exposed, exposed=exposed)
+
+
+def chosen(job: Job, dense: Offer, offers: Sequence[Offer], usual: float = USUAL) -> Advice:
+    """Return the advice among ``offers``, of which ``dense`` is one."""
+    sparse = sorted((of for of in offers if of is not dense), key=lambda of: of.step)
+    limit = job.batch / job.utilisation
+    found = list(offers)
+    at_usual = [of for of in sparse if of.density == usual]
+    if not at_usual or dense.step <= GAIN * at_usual[0].step:
+        best, reason = dense, "leave it dense: no sparse sum makes a step much shorter"
+    elif dense.step <= limit:
+        best, reason = dense, f"leave it dense: the batch takes {job.utilisation:.0%} of a step"
+    elif not job.batch:
+        best, reason = at_usual[0], f"the fastest at density {usual:g}"
+    elif enough := [of for of in sparse if of.step <= limit]:
+        largest = max(of.density for of in enough)
+        best = next(of for of in enough if of.density == largest)
+        reason = f"the largest density of those at which the batch takes {job.utilisation:.0%} of a step"
+    else:
+        locally = [every(at_usual[0], count, job.batch) for count in LOCAL_STEPS]
+        best = next((of for of in locally if of.step <= limit), locally[-1])
+        found.append(best)
+        reason = f"at no density alone does the batch take {job.utilisation:.0%} of a step; with so many local steps "
+        reason += "it does" if best.step <= limit else "it comes nearest to that"
+    return Advice(sorted(found, key=lambda of: of.step), best, reason, job.batch, job.utilisation)
+
+
+def off_of(way: str, n: int, fit: Fit | None, on: Cluster) -> Off:
+    """Return by what factors a step may be off: as nine of ten that were fitted to, or of emulated hosts.
+
+    Dense sums of GPUs may be as far off as published ones.
+    """
+    if on.fabric is not None:
+        return Off(*[on.fabric.error(4 * n)] * 2) if way == BASELINE else OF_A_GPU
+    if fit is None or not fit.predictions:
+        return UNMEASURED if on.beta < FASTEST else MEASURED
+    name = way.split(":")[0]
+    own = [of for of in fit.predictions if of.measured.candidate.split()[0] == name]
+    return Off(*[1 + spread(own if len(own) >= FEW else fit.predictions)] * 2)
+
+
+def spread(predictions: Sequence[Prediction]) -> float:
+    """Return the relative error of the step that nine of ten predictions do not exceed."""
+    off = sorted(abs(math.log(of.step / of.measured.step)) for of in predictions)
+    return math.expm1(off[math.ceil(0.9 * len(off)) - 1])
+
+
+class Verdict(NamedTuple):
+    """The advice for one job that was measured, and how good it was. Times are seconds of a step."""
+
+    job: tuple[str, int, int, float]  # rate, ranks, n, density
+    advised: Prediction
+    best: Prediction  # the one that was measured to be fastest
+
+    @property
+    def regret(self) -> float:
+        """Return by what share the advised step is longer than the fastest."""
+        return self.advised.measured.step / self.best.measured.step - 1
+
+
+def judged(predictions: Sequence[Prediction]) -> list[Verdict]:
+    """Return how good the advice is for each job among measured steps, of the candidates that were measured there.
+
+    Raises ValueError: a job has no dense sum.
+    """
+    verdicts = []
+    for job in dict.fromkeys(of.measured.job for of in predictions):
+        of_job = [of for of in predictions if of.measured.job == job]
+        dense = next((of for of in of_job if of.measured.candidate == BASELINE), None)
+        if dense is None:
+            raise ValueError(f"job {job} must have measured {BASELINE}, got {of_job[0].measured.candidate} and others")
+        fastest = min(of_job, key=lambda of: of.step)
+        advised = dense if dense.step <= GAIN * fastest.step else fastest
+        verdicts.append(Verdict(job, advised, min(of_job, key=lambda of: of.measured.step)))
+    return verdicts
+
+
+def crossing(gain: Callable[[float], float], least: float = 1e6, most: float = 1e13) -> float | None:
+    """Return the bits a second at which ``gain``, which falls with them, is zero; None if it is nowhere."""
+    if gain(least) <= 0 or gain(most) >= 0:
+        return None
+    while most / least > 1.01:
+        middle = math.sqrt(least * most)
+        least, most = (middle, most) if gain(middle) > 0 else (least, middle)
+    return least
+
+
+def placed(plain: Cluster, bits: float, latency: float | None, cores: float, node: int) -> Cluster:
+    """Return a cluster with links of so many bits a second, and with other cores and nodes."""
+    there = replace(plain, beta=8 / bits, cores=cores, node=node)
+    return there if latency is None else replace(there, alpha=latency)

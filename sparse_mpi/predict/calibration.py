@@ -1,0 +1,235 @@
+"""Steps that benchmarks measured, read from their records, and divided into those to fit to and those to predict.
+
+Fitted to them is a cluster: how fast ranks compute, and how much more slowly in a crowd, what a message and a byte
+cost, and how long a message is on its way. These are the same at every rate of the links, which is told by the records
+or, where it is not, fitted too. The fit moves one number at a time by a factor, and keeps what brings predictions
+nearer: the mean of the absolute logarithms of predicted over measured steps, each counted up to a factor of `FAR`, so
+that the few measurements that something else held up decide nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from argparse import ArgumentTypeError
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparse_mpi.cli import values
+from sparse_mpi.predict.candidates import BASELINE
+from sparse_mpi.predict.cluster import TYPICAL, Cluster, step
+from sparse_mpi.predict.models import layout
+from sparse_mpi.predict.ways import way_of
+from sparse_mpi.reduction.arguments import spelled, takes
+
+BENCHES = "bench allreduce, bench interleaved or bench compare"
+
+
+class Exchange(NamedTuple):
+    """A measured step of one candidate. Times are seconds."""
+
+    candidate: str  # as tables have it: oktopk packed
+    ranks: int
+    n: int
+    density: float
+    step: float  # of the slowest rank
+    cores: int  # of the machine
+    rate: str = ""  # of the links, where they are emulated
+    gbit: float | None = None  # what a link of them was measured to give, while all sent
+    burst: float = 0.0  # bytes that it lets pass at once
+
+    @property
+    def spelled(self) -> str:
+        """Return the candidate as a command line spells it: oktopk:wire=packed."""
+        name, _, wire = self.candidate.partition(" ")
+        return f"{name}:wire={wire}" if wire else name
+
+    @property
+    def job(self) -> tuple[str, int, int, float]:
+        """Return what candidates of the same turns have in common."""
+        return self.rate, self.ranks, self.n, self.density
+
+
+def read(file: str | Path) -> list[Exchange]:
+    """Read the steps that one of `BENCHES` recorded in ``file``.
+
+    Raises ValueError: the file is not of that kind, or of one rank, which exchanges nothing.
+    """
+    try:
+        record = json.loads(Path(file).read_text())
+        found = [exchange for job in record.get("jobs", [record]) for exchange in _of_job(job, record)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} must be a record that {BENCHES} wrote with --json: {error!r}") from None
+    if alone := [exchange for exchange in found if exchange.ranks < 2]:
+        raise ValueError(f"{file} must be of 2 ranks or more, got {alone[0].ranks}; run it under mpiexec")
+    if wrong := [exchange for exchange in found if not exchange.step > 0]:
+        raise ValueError(f"{file} must have steps of more than 0 seconds, got {wrong[0]}")
+    return found
+
+
+def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
+    """Return the steps of one job of a record, without algorithms that need shapes or nodes."""
+    options: dict[str, Any] = job["options"]
+    together = "algorithms" in job  # of bench allreduce, where algorithms share one message format
+    wire = options.get("wire") if together else None
+    candidates = job["algorithms"] if together else job["results"]
+    n = job.get("n") or options["n"] or layout(options["model"]).size
+    links: dict[str, Any] = job.get("measured", {})
+    gbit = None if together or options.get("gbit") is None else float(options["gbit"])
+    if gbit is not None:
+        gbit = min(gbit, float(links.get("together", gbit)))  # as far as cores carry all links at once
+    return [
+        Exchange(
+            f"{name} {wire}" if wire and takes(name, "wire", wire) else name,
+            int(job["ranks"]),
+            int(n),
+            float(options["density"]),
+            float(of["step"]),
+            int(job.get("cpus") or record["cpus"]),
+            str(job.get("rate", "")),
+            gbit,
+            float(links.get("burst", 0.0)),
+        )
+        for name, of in candidates.items()
+        if predictable(name.split()[0])
+    ]
+
+
+def predictable(name: str) -> bool:
+    """Tell if the length of the gradient alone tells the traffic of an algorithm, and all of it uses the network."""
+    name = spelled(name)[0]
+    return not (takes(name, "rank") or takes(name, "ranks_per_node"))
+
+
+def flat(text: str) -> str:
+    """Return an algorithm whose traffic the length of the gradient tells; for argparse."""
+    if not predictable(values.algorithm(text)):
+        raise ArgumentTypeError(f"{text} needs shapes or nodes, which the length of a gradient does not tell")
+    return text
+
+
+def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[Exchange], list[Exchange]]:
+    """Divide exchanges into those to fit to and those held out, which are the ones on ``ranks`` ranks.
+
+    Raises ValueError: no exchange was measured on one of ``ranks``, or none on others.
+    """
+    measured = list(measured)
+    had = sorted({exchange.ranks for exchange in measured})
+    if lacking := sorted(set(ranks) - set(had)):
+        raise ValueError(f"ranks must be some of those measured, {', '.join(map(str, had))}, got {lacking[0]}")
+    if set(had) <= set(ranks):
+        raise ValueError(f"ranks must leave some to fit to, got all that were measured, {', '.join(map(str, had))}")
+    return [e for e in measured if e.ranks not in ranks], [e for e in measured if e.ranks in ranks]
+
+
+FITTED = ("speed", "message", "alpha", "byte", "crowding", "memory")
+FEWEST = 3  # steps, for a fit to be of any use
+START = replace(TYPICAL, cores=2.0)  # a number that is to be moved by factors must not be 0
+FAR = math.e
+DENSE = 6.0  # steps that a dense one counts for
+ROUNDS, FACTOR, FINE = 14, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
+LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
+
+
+class Prediction(NamedTuple):
+    """A measured step, and what is predicted for it; seconds."""
+
+    measured: Exchange
+    step: float
+
+    @property
+    def error(self) -> float:
+        """Return the relative error of the predicted step, positive if it is too long."""
+        return self.step / self.measured.step - 1
+
+
+class Fit(NamedTuple):
+    """A cluster fitted to measured steps, and what it predicts for these."""
+
+    cluster: Cluster
+    predictions: list[Prediction]
+
+    def longer(self, way: str) -> float:
+        """Return how many times as long as explained the steps of a way (oktopk:wire=packed) were; 1 if unknown."""
+        of_way = [of.measured.step / of.step for of in self.predictions if of.measured.spelled == way]
+        return statistics.median(of_way) if of_way else 1.0
+
+    def predict(self, exchange: Exchange) -> Prediction:
+        """Return what is predicted for another measured step by the cluster, and as much `longer` as its way's were."""
+        found = predict(exchange, self.cluster)
+        return found._replace(step=found.step * self.longer(exchange.spelled))
+
+    @property
+    def ranks(self) -> list[int]:
+        """Return the numbers of ranks that were measured."""
+        return sorted({of.measured.ranks for of in self.predictions})
+
+
+def predict(exchange: Exchange, on: Cluster) -> Prediction:
+    """Return what a cluster predicts for a measured step: on its links and its cores, all ranks on one machine."""
+    there = replace(on, cores=float(exchange.cores), node=exchange.ranks)
+    if exchange.gbit is not None:
+        there = there.on(exchange.gbit, exchange.burst)
+    way = way_of(exchange.spelled)
+    return Prediction(
+        exchange, step(exchange.spelled, way, exchange.n, exchange.density, exchange.ranks, there).seconds
+    )
+
+
+def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
+    """Return the cluster that explains the measured steps best.
+
+    No more numbers are fitted than there are steps: the first of `FITTED`, and what a byte takes where records do not
+    tell the rate of the links. The others are left as ``start`` has them. Raises ValueError: there are fewer measured
+    steps than `FEWEST`, or than one more where the rate is to be found.
+    """
+    unknown = () if all(exchange.gbit for exchange in measured) else ("beta",)
+    fewest = FEWEST + len(unknown)
+    if len(measured) < fewest:
+        raise ValueError(f"exchanges to fit to must be {fewest} or more, got {len(measured)}; measure more of them")
+    names = (*FITTED[: len(measured) - len(unknown)], *unknown)
+
+    # Dense sums are what all others are compared with.
+    weights = [DENSE if exchange.candidate == BASELINE else 1.0 for exchange in measured]
+
+    def loss(tried: Cluster) -> float:
+        ratios = [predict(exchange, tried).step / exchange.step for exchange in measured]
+        return statistics.fmean((min(abs(math.log(ratio)), math.log(FAR)) for ratio in ratios), weights)
+
+    found = nearest(start, names, loss)
+    return Fit(found, [predict(exchange, found) for exchange in measured])
+
+
+def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], float]) -> Cluster:
+    """Return a cluster at which no change of one of the numbers ``names`` makes ``loss`` smaller."""
+    best, found, factors = loss(start), start, dict.fromkeys(names, FACTOR)
+    for _ in range(ROUNDS):
+        for name, factor in factors.items():
+            for changed in (factor, 1 / factor):
+                value = getattr(found, name) * changed
+                if not 1 / LIMIT <= value / getattr(start, name) <= LIMIT:
+                    continue
+                tried: Any = replace(found, **{name: value})
+                if (now := loss(tried)) < best:
+                    best, found = now, tried
+                    break
+            else:
+                factors[name] = max(factor**0.5, FINE)
+    return found
+
+
+def by_rate(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
+    """Return the predictions of each rate, the slowest first."""
+    found = defaultdict(list)
+    for prediction in sorted(predictions, key=lambda of: of.measured.gbit or 0.0):
+        found[prediction.measured.rate].append(prediction)
+    return dict(found)
+
+
+def median_error(predictions: Sequence[Prediction]) -> float:
+    """Return the median of the absolute relative errors."""
+    return statistics.median(abs(of.error) for of in predictions)

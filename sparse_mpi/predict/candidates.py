@@ -1,0 +1,51 @@
+"""The algorithms and message formats that are compared with a dense sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.reduction.arguments import make_algorithm, takes
+
+BASELINE = "dense"
+OWN = "own"  # the wire format that an algorithm has if none is asked for
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An algorithm and the format of its messages."""
+
+    algorithm: str
+    wire: str = OWN
+
+    @property
+    def name(self) -> str:
+        """As tables have it: ``oktopk``, or ``oktopk packed``."""
+        return self.algorithm if self.wire == OWN else f"{self.algorithm} {self.wire}"
+
+    def make(self) -> Algorithm:
+        """Return the algorithm itself."""
+        return make_algorithm(self.algorithm, {} if self.wire == OWN else {"wire": self.wire})
+
+
+def accepts(algorithm: str, wire: str) -> bool:
+    """Whether the algorithm of that name can send its messages in that format."""
+    return wire == OWN or takes(algorithm, "wire", wire)
+
+
+def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidate]:
+    """Every algorithm in every wire format that it accepts, none twice, led by the dense sum they are compared with.
+
+    Raises ValueError: a wire format that none of them accepts.
+    """
+    names = [BASELINE, *(name for name in algorithms if name != BASELINE)]
+    wires = list(wires)
+    if idle := [wire for wire in wires if not any(accepts(name, wire) for name in names)]:
+        raise ValueError(f"wires must be accepted by one of {', '.join(names)}, got {idle[0]}; {OWN} suits them all")
+    found: dict[Algorithm, Candidate] = {Candidate(BASELINE).make(): Candidate(BASELINE)}
+    for name in names:
+        for wire in wires:
+            if accepts(name, wire):
+                found.setdefault(Candidate(name, wire).make(), Candidate(name, wire))
+    return list(found.values())

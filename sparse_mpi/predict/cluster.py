@@ -1,0 +1,189 @@
+"""A cluster, and how long a step takes there: what the ranks compute and what their links carry, in closed form.
+
+A step of a `Way` is a few calls, and all ranks make each at the same time. A rank pays processor time for every message
+and byte at either end, shares the cores of its node with the others, and waits until its link has carried its bytes and
+the last message has come. Calls follow each other as MPI makes them: an alltoallv sends all its messages at once, long
+allgathers and allreduces go round a ring, short ones in log2 P rounds, and a root sends to each rank itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import NamedTuple
+
+from sparse_mpi.predict.fabrics import FABRICS, Fabric, dense_seconds
+from sparse_mpi.predict.ways import Sent, Way
+
+RING = 64 << 10  # bytes of a result from which it goes round a ring
+POSTED = ("alltoallv", "rounds")  # calls whose messages Python posts, one by one; others are MPI's own
+INSIDE = 0.2  # of what such a message costs that MPI posts within a collective call
+LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
+
+
+class Gpu(NamedTuple):
+    """A GPU, as far as a sparse sum needs it; seconds and bytes a second."""
+
+    name: str
+    bandwidth: float  # of its memory, as kernels that only copy reach it
+    bus: float  # between pinned memory of the host and the GPU
+    launch: float  # that the host takes to start a kernel, with the Python around it
+    wait: float  # that the host takes to wait for the GPU once
+
+
+# Launches and waits are those of one H200 (docs/results/gpu-h200.json): oktopk 0.4 ms and elect 0.7 ms on one rank.
+# Bandwidths are 0.8 of the data sheets', and buses 0.8 of PCIe's: not measured, but for the bus of the H200.
+GPUS = {
+    "h200": Gpu("H200", 3.8e12, 2.0e10, 3e-6, 1e-5),
+    "h100": Gpu("H100", 2.7e12, 2.0e10, 3e-6, 1e-5),
+    "a100": Gpu("A100", 1.2e12, 2.0e10, 3e-6, 1e-5),
+    "v100": Gpu("V100", 7.2e11, 1.0e10, 3e-6, 1e-5),
+    "p100": Gpu("P100", 5.8e11, 1.0e10, 3e-6, 1e-5),
+}
+# Kernels, waits of the host, and copies over the bus of a steady step: counted, see docs/reference/gpu-costs.md
+STEADY = {
+    "dense": (2, 1, 2),
+    "dense-bf16": (13, 2, 4),
+    "topka": (12, 3, 2),
+    "topkdsa": (15, 4, 5),
+    "gtopk": (43, 9, 4),
+    "oktopk": (23, 6, 6),
+    "oktopk-2level": (20, 4, 5),
+    "spardl": (138, 24, 21),
+    "micro": (36, 8, 5),
+    "gaussiank": (12, 5, 4),
+    "adtopk": (19, 2, 2),
+    "elect": (71, 8, 29),
+    "powersgd": (37, 3, 5),
+    "acpsgd": (35, 2, 3),
+}
+PASSES = 16.0  # bytes an element: a gradient is read, a residual read and written, a sum filled with zeros
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Ranks on nodes, each rank with a link of its own. Times are seconds.
+
+    Args:
+        alpha: a message takes from link to link, whatever its length.
+        beta: a byte takes; the inverse of a link's bandwidth in each direction.
+        burst: bytes that an idle link lets pass at once, as emulated ones do before they hold to their rate.
+        cores: of a node, which its ranks share.
+        node: ranks of a node; consecutive ones share it.
+        message: of processor time that a message costs at either end.
+        byte: of processor time that a byte of a message costs at either end.
+        memory: times as long as where ways were timed do passes over the whole gradient take.
+        crowding: share by which computing takes longer where ever more ranks compute than there are cores, because
+            they take each other's caches and memory; half of it where twice as many do.
+        speed: of computing, over the seconds on the core on which ways were timed.
+        gpu: on which gradients are, and selections made; None: on the cores.
+        fabric: what a dense sum of GPUs takes; None: what `Allreduce` takes as it is modelled here.
+
+    Raises:
+        ValueError: a number is negative or not a number, or there is no core, no rank a node or no speed.
+    """
+
+    alpha: float
+    beta: float
+    burst: float = 0.0
+    cores: float = inf
+    node: int = 1
+    message: float = 0.0
+    byte: float = 0.0
+    crowding: float = 0.0
+    memory: float = 1.0
+    speed: float = 1.0
+    gpu: Gpu | None = None
+    fabric: Fabric | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "burst", "message", "byte", "crowding"):
+            if not 0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}; see Cluster")
+        for name in ("cores", "node", "memory", "speed"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}; see Cluster")
+
+    def on(self, gbit: float, burst: float = 0.0) -> Cluster:
+        """Return the same cluster with links of so many Gbit/s of payload that let so many bytes pass at once."""
+        if not 0 < gbit < inf:
+            raise ValueError(f"gbit must be more than 0, got {gbit}; a link of 100 Mbit/s has 0.1")
+        return replace(self, beta=8e-9 / gbit, burst=burst)
+
+
+class Step(NamedTuple):
+    """How long a step takes; seconds."""
+
+    computing: float  # waiting for a core included
+    exchanging: float
+
+    @property
+    def seconds(self) -> float:
+        """Return the whole."""
+        return self.computing + self.exchanging
+
+    def longer(self, factor: float) -> Step:
+        """Return a step in which everything takes that many times as long."""
+        return Step(factor * self.computing, factor * self.exchanging)
+
+
+def step(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> Step:
+    """Return how long a step of algorithm ``name`` takes that sums ``n`` elements of ``ranks`` ranks."""
+    if name == "dense" and on.fabric is not None:
+        return Step(0.0, dense_seconds(4 * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks)))
+    crowd = max(1.0, ceil(min(on.node, ranks) / on.cores))  # in turns, of which the last may be of few
+    sent = sum(_seconds(of, of.bytes(n, density, ranks), ranks, on, crowd) for of in way.sent) if ranks > 1 else 0.0
+    if on.gpu is None:
+        slower = crowd * (1 + on.crowding * (1 - 1 / crowd)) * on.speed
+        plain = way.computing(n, density, ranks) + (on.memory - 1) * n * way.element
+        return Step(slower * plain, sent).longer(way.longer)
+    launches, waits, copies = STEADY[name.split(":")[0]]
+    crossing = 2 * sum(of.bytes(n, density, ranks) for of in way.sent) / on.gpu.bus
+    started = (launches + copies) * on.gpu.launch + waits * on.gpu.wait + way.fixed
+    return Step(started + PASSES * n / on.gpu.bandwidth + crossing, sent)
+
+
+def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> float:
+    """Return how long a call takes in which a rank sends ``length`` bytes."""
+    levels, message = (ranks - 1).bit_length(), 2 * on.message * crowd
+    if of.call not in POSTED:
+        message *= INSIDE
+    counts = levels * (on.alpha + message) if of.announced else 0.0
+
+    def carried(size: float) -> float:
+        """Return the seconds that so many bytes take."""
+        return on.beta * max(size - on.burst, 0.0) + 2 * on.byte * crowd * size
+
+    match of.call:
+        case "alltoallv":
+            return counts + on.alpha + (ranks - 1) * message + carried(length)
+        case "allreduce" if length >= RING:
+            return 2 * (ranks - 1) * (on.alpha + message) + carried(2 * (ranks - 1) / ranks * length)
+        case "allreduce":
+            return 2 * levels * (on.alpha + message) + carried(2 * (ranks - 1) / ranks * length)
+        case "bcast":
+            sends = min(ranks - 1, max(levels, LINEAR))
+            return counts + on.alpha + sends * message + carried(sends * length)
+        case "rounds":
+            return of.rounds * levels * (on.alpha + message) + carried(length)
+        case _:
+            rounds = ranks - 1 if ranks * length >= RING else levels
+            return counts + rounds * (on.alpha + message) + carried((ranks - 1) * length)
+
+
+# Fitted to Open MPI over TCP between emulated hosts, of two cores together: 486 steps on 2, 4 and 8 of them
+TYPICAL = Cluster(
+    alpha=2.57e-05,
+    beta=8e-9,
+    message=6.51e-05,
+    byte=4.5e-11,
+    crowding=0.346,
+    memory=1.11,
+    speed=1.13,
+)
+# Clusters of GPUs: dense sums as NCCL has been measured to make them. What a sparse sum's messages cost, over an MPI
+# that stages them in host memory, is assumed.
+OF_GPUS = {
+    "tcp": Cluster(alpha=2e-5, beta=8e-9, message=5e-6, byte=1e-10, fabric=FABRICS["tcp"]),
+    "rdma": Cluster(alpha=2e-6, beta=8e-9, message=1e-6, fabric=FABRICS["rdma"]),
+}

@@ -1,0 +1,58 @@
+"""Rates of links as text: ``1gbit`` as tc has it, ``25 Gbit/s`` or ``25Gb/s`` as people write it."""
+
+from __future__ import annotations
+
+import re
+from math import inf
+
+PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+PREFIXES |= {f"{prefix}i": 1024**power for power, prefix in enumerate("kmgt", 1)}
+GRAMMAR = re.compile(r"(\d+\.?\d*)\s*((?:[kmgt]i?)?)(bits?(?:/s)?|b/s|bps)", re.IGNORECASE)
+LEAST, MOST = 1_000_000, 100_000_000_000
+
+
+def parse(text: str) -> int | None:
+    """Return the bits a second of a rate such as ``1gbit``, ``25Gb/s`` or ``12.5MB/s``; None for ``none``, no limit.
+
+    Raises ValueError: no such rate, or one that cannot be emulated.
+    """
+    if text == "none":
+        return None
+    rate = _bits(text)
+    if not LEAST <= rate <= MOST:
+        raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
+    return round(rate)
+
+
+def bits(text: str) -> int:
+    """Return the bits a second of a rate, which may be more than can be emulated.
+
+    Raises ValueError: no such rate.
+    """
+    rate = _bits(text)
+    if not 1 <= rate < inf:
+        raise ValueError(f"rate must be more than 0, got {text}")
+    return round(rate)
+
+
+def _bits(text: str) -> float:
+    match = GRAMMAR.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"rate must be a number with a unit such as 1gbit, 25Gb/s or 12.5MB/s, or none, got {text!r}")
+    number, prefix, unit = match.groups()
+    if unit.lower() == "bps":
+        raise ValueError(
+            f"rate must say bits or bytes, as in {number}{prefix}bit or {number}{prefix}B/s, got {text!r}: bps are "
+            "bytes for tc, and bits elsewhere"
+        )
+    return float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1)
+
+
+def show(bits: int | None) -> str:
+    """Return the shortest text of which `parse` makes ``bits`` a second, in powers of 1000."""
+    if bits is None:
+        return "none"
+    prefix = next(prefix for prefix in ("g", "m", "k", "") if bits >= PREFIXES[prefix])
+    whole, rest = divmod(bits, PREFIXES[prefix])
+    digits = f"{rest:0{len(str(PREFIXES[prefix])) - 1}}".rstrip("0") if rest else ""
+    return f"{whole}{'.' if digits else ''}{digits}{prefix}bit"

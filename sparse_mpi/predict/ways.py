@@ -1,0 +1,102 @@
+"""What a step of each algorithm computes and sends, in closed form: a *way* is an algorithm with a message format.
+
+``ways.json`` has the numbers: bytes were counted among the ranks of a `World`, at two densities on 2 to 16 ranks, and
+what a rank computes between its calls was timed, alone on a core. `python -m runs.ways` makes it anew. Between the
+numbers of ranks bytes are interpolated, and beyond them they grow as the kind of call says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi.cli.extensions import hook
+
+RANKS = (2, 4, 8, 16)  # on which bytes were counted
+DENSITIES = (0.01, 0.001)  # at which they were
+SHARES: dict[str, Callable[[int], float]] = {  # of what a rank has for all, that it sends in one call on P ranks
+    "whole": lambda ranks: 1.0,  # to each, the same
+    "rest": lambda ranks: (ranks - 1) / ranks,  # to each its part
+    "part": lambda ranks: 1.0 / ranks,  # its own part, to each
+    "levels": lambda ranks: float((ranks - 1).bit_length()),  # in each of log2 P rounds
+}
+
+
+class Sent(NamedTuple):
+    """What one call of a step sends."""
+
+    call: str  # of `Comm`; "rounds" for messages between pairs of ranks, one after the other
+    fixed: float  # bytes that do not grow with the gradient: control
+    element: float  # bytes for each element of the gradient
+    entry: tuple[tuple[float, ...], ...]  # bytes for each entry that a rank selects, by density and by ranks
+    share: str  # of these: one of `SHARES`
+    announced: bool = False  # whether counts are exchanged first
+    rounds: float = 0.0  # for each of log2 P
+
+    def bytes(self, n: int, density: float, ranks: int) -> float:
+        """Return the bytes that the busiest rank sends, or that it receives, where these are more."""
+        if ranks == 1:
+            return 0.0
+        share = SHARES[self.share](ranks)
+        at = [float(np.interp(math.log(ranks), np.log(RANKS), of)) for of in self.entry]
+        # Numbers of entries are written as differences, which are longer where fewer entries are selected.
+        thin = math.log(DENSITIES[0] / density) / math.log(DENSITIES[0] / DENSITIES[1])
+        entry = max(at[0] + (at[1] - at[0]) * min(max(thin, -1.0), 2.0), 0.0) if at else 0.0
+        return self.fixed + share * n * (self.element + density * entry)
+
+
+class Way(NamedTuple):
+    """What a rank computes and sends in a step."""
+
+    sent: tuple[Sent, ...]
+    element: float  # seconds on a core for each element of the gradient
+    entry: float  # for each entry that a rank selects
+    received: float  # for each byte that comes from other ranks
+    fixed: float  # and in each step
+    longer: float = 1.0  # times as long as all this told did steps on emulated hosts take, in the median
+
+    def computing(self, n: int, density: float, ranks: int) -> float:
+        """Return the seconds that a rank computes on the core on which ways were timed."""
+        own = n * (self.element + density * self.entry) + self.fixed
+        return own + self.received * arriving(self.sent, n, density, ranks)
+
+
+def arriving(sent: Iterable[Sent], n: int, density: float, ranks: int) -> float:
+    """Return the bytes that come to a rank in a step, but for sums that MPI makes."""
+    found = 0.0
+    for of in sent:
+        if of.call != "allreduce" and not of.fixed:
+            found += of.bytes(n, density, ranks) * (ranks - 1 if of.call.startswith("allgather") else 1)
+    return found
+
+
+@cache
+def table() -> dict[str, Way]:
+    """Return all ways that were measured, by how a command line spells them: ``oktopk:wire=packed``."""
+    record = json.loads(files("sparse_mpi.predict").joinpath("ways.json").read_text())
+    return {name: _read(**of) for name, of in record["ways"].items()}
+
+
+@cache
+def way_of(name: str) -> Way:
+    """Return the way of an algorithm as a command line spells it: of the table, or measured now by the workbench.
+
+    Raises:
+        ValueError: there is no such algorithm.
+        Refused: it is not in the table, and the workbench is not installed.
+    """
+    known = table().get(name)
+    return hook("way", f"predicting {name}")(name) if known is None else known
+
+
+def _read(sent: list[list[Any]], computing: list[float], longer: float = 1.0) -> Way:
+    """Return a way of the record."""
+    calls = (Sent(*of)._replace(entry=tuple(map(tuple, of[3]))) for of in sent)
+    element, entry, received, fixed = computing
+    return Way(tuple(calls), element, entry, received, fixed, longer)

@@ -1,1 +1,0 @@
-"""Programs around the library: the command line, benchmarks, figures, prediction; nothing below imports them."""

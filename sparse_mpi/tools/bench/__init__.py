@@ -1,1 +1,0 @@
-"""Measure algorithms beside each other, and record what a measurement was made on."""
