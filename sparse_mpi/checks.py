@@ -15,6 +15,7 @@ T = TypeVar("T")
 ALIKE = 0.65  # of 1, how much of two spellings is the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
 GONE: dict[str, tuple[str, str]] = {
+    "brute": ("0.4.0", "take the planner greedy"),
     "memory": ("0.4.0", "write --feedback"),
 }
 

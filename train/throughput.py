@@ -29,8 +29,8 @@ from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser, integer, positive, record, share
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import broadcast_parameters
-from sparse_mpi.planning.base import Part, Profile
-from sparse_mpi.planning.planners import ORACLES, PLANNERS, best
+from sparse_mpi.planning.base import PlannedPart, Profile
+from sparse_mpi.planning.planners import PLANNERS, best
 from sparse_mpi.planning.store import algorithm_of
 from sparse_mpi.planning.timeline import simulate
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
@@ -44,7 +44,7 @@ from sparse_train.trainer.planning import Profiler
 
 CLASSES = 10
 MODELS: dict[str, Callable[[], nn.Module]] = {"vgg16": lambda: VGG16(CLASSES)}
-NAMED = {name: planner for name, planner in PLANNERS.items() if name not in ORACLES} | {"best": best}
+NAMED = PLANNERS | {"best": best}
 
 
 class Workshop:
@@ -202,7 +202,7 @@ def add_plans(workshop: Workshop, profile: Profile) -> None:
     everything = tuple(range(len(profile.tensors)))
     for option in profile.options:
         if option.name in workshop.candidates:
-            part = Part(option.name, everything, profile.size if option.dense else profile.k)
+            part = PlannedPart(option.name, everything, profile.size if option.dense else profile.k)
             workshop.candidates[option.name].predicted = simulate(profile, [part]).step
     for name in workshop.args.plans:
         plan = NAMED[name](profile, False, False)

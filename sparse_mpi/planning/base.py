@@ -27,7 +27,7 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cost:
+class PhaseCost:
     """The cost of a phase of a reduction: ``fixed + per_element * elements + per_entry * entries`` seconds."""
 
     fixed: float = 0.0
@@ -45,9 +45,9 @@ class Option:
 
     name: str  #: a key of ALGORITHMS
     dense: bool  #: whether all elements are sent, whatever the density
-    select: Cost  #: what a rank computes before it can send
-    exchange: Cost  #: communication
-    merge: Cost  #: what a rank computes afterwards, error feedback included
+    select: PhaseCost  #: what a rank computes before it can send
+    exchange: PhaseCost  #: communication
+    merge: PhaseCost  #: what a rank computes afterwards, error feedback included
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Part:
+class PlannedPart:
     """Tensors that are reduced together."""
 
     option: str  #: name of the algorithm
@@ -97,7 +97,7 @@ class Plan:
     tensors: tuple[tuple[str, tuple[int, ...]], ...]  #: name and shape of each
     ranks: int
     density: float
-    parts: tuple[Part, ...]  #: in the order in which they are reduced; every tensor is in exactly one
+    parts: tuple[PlannedPart, ...]  #: in the order in which they are reduced; every tensor is in exactly one
     predicted: float  #: seconds of a training step, by the profile
     overlap: bool = False  #: whether `predicted` counts on reductions that begin during the backward pass
     cpu_lane: bool = False  #: whether it counts on CPU cores to select and merge beside the training's own computing

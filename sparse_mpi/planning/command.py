@@ -6,21 +6,18 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.cli import options, values
-from sparse_mpi.cli.benchmark import save as save_figure
-from sparse_mpi.cli.extensions import hook
 from sparse_mpi.cli.options import option
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.planning.base import Plan, Profile, Tensor
-from sparse_mpi.planning.planners import ORACLES, PLANNERS, best, explain
+from sparse_mpi.planning.planners import PLANNERS, best, explain
 from sparse_mpi.planning.store import load, save
 from sparse_mpi.planning.timeline import simulate
 from sparse_mpi.predict.models import MODELS
@@ -28,7 +25,8 @@ from sparse_mpi.predict.models import MODELS
 EXAMPLES = """examples:
   mpiexec -n 4 python -m sparse_mpi plan --model vgg16 --backward 0.4 --out plan.json --save-profile profile.json
   python -m sparse_mpi plan --profile profile.json --compare
-  python -m sparse_mpi plan --profile profile.json --overlap --planner greedy --plot timeline.svg
+  python -m sparse_mpi plan --profile profile.json --overlap --planner greedy --out plan.json
+  python -m sparse_mpi draw profile.json plan.json --plot timeline.svg
 """
 
 
@@ -47,7 +45,7 @@ def add_parser(commands: Any) -> None:
     source.add_argument("--profile", type=values.file("profile.json"), metavar="FILE", help=text)
     text = "seconds of a training step {} (default: 0); only with --model"
     names = ("best", *PLANNERS)
-    planners = f"one of {', '.join(names)}; best (default) is the best of all but {', '.join(ORACLES)}"
+    planners = f"one of {', '.join(names)}; best (default) is the best of all"
     given = (
         options.share(
             f"share of the elements that sparse reductions send (default: {DENSITY}, or the profile's)",
@@ -63,7 +61,6 @@ def add_parser(commands: Any) -> None:
         option("--compare", "also print what every planner would do", action="store_true"),
         option("--out FILE", "write the plan, as JSON", values.new_file("plan.json")),
         option("--save-profile FILE", "write what was measured, as JSON", values.new_file("profile.json")),
-        options.plot("draw the step all dense and as planned, as PNG or SVG (needs matplotlib)"),
     )
     options.declare(parser, given)
     parser.set_defaults(run=run)
@@ -88,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
             save(plan, args.out)
     except (ValueError, OSError) as problem:
         raise SystemExit(str(problem)) from None
-    if args.plot:
-        save_figure(partial(hook("draw_plan", "--plot"), profile, plan), args.plot)
     return 0
 
 
@@ -144,9 +139,9 @@ def _render(profile: Profile, plan: Plan) -> str:
 
 
 def _compare(profile: Profile, overlap: bool, cpu_lane: bool) -> str:
-    """Return the plan of every planner but the oracles."""
-    baseline = PLANNERS["dense"](profile, overlap, cpu_lane).predicted
-    plans = {name: plan(profile, overlap, cpu_lane) for name, plan in PLANNERS.items() if name not in ORACLES}
+    """Return the plan of every planner."""
+    plans = {name: planner(profile, overlap, cpu_lane) for name, planner in PLANNERS.items()}
+    baseline = plans["dense"].predicted
 
     def dense(plan: Plan) -> float:
         parts = [part for part in plan.parts if profile.option(part.option).dense]

@@ -1,6 +1,4 @@
-"""Fit a `Cost`, linear and without negative coefficients, to seconds measured at a few sizes.
-
-Measure in a few seconds what every option costs on this machine and network, by trial steps and a fit.
+"""Measure in a few seconds what every option costs on this machine and network, by trial steps and a fit.
 
 Every option reduces Gaussian vectors, as long as a few, many and all of the tensors, over the real communicator, on all
 ranks at once, with error feedback. The seconds of phases are means over the ranks, because the time that one rank waits
@@ -22,33 +20,10 @@ from sparse_mpi.checks import present
 from sparse_mpi.cli.progress import progress as behind_bar
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.network import MIN_SECONDS, Network
-from sparse_mpi.planning.base import Cost, Option, Profile, Tensor
+from sparse_mpi.planning.base import Option, PhaseCost, Profile, Tensor
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import ignores_k
 from sparse_mpi.sparse import Layout
-
-
-def fit(elements: Sequence[float], entries: Sequence[float], seconds: Sequence[float]) -> Cost:
-    """Return the `Cost` without negative coefficients whose relative error at the measured ``seconds`` is least.
-
-    Least squares is solved for every subset of the three coefficients, and the best non-negative solution is taken.
-    """
-    measured = np.asarray(seconds, np.float64)
-    # Weigh by 1 / seconds, for relative errors, and scale the columns, so that the system is well conditioned.
-    columns = np.column_stack([np.ones(len(measured)), elements, entries])
-    weights = 1 / np.maximum(measured, MIN_SECONDS)
-    scale = columns.max(axis=0, initial=0)
-    scale[scale == 0] = 1
-    system, target = columns / scale * weights[:, None], measured * weights
-    best, least = np.zeros(3), float(target @ target)
-    for chosen in (list(subset) for count in (1, 2, 3) for subset in combinations(range(3), count)):
-        found, *_ = np.linalg.lstsq(system[:, chosen], target, rcond=None)
-        error = float(((system[:, chosen] @ found - target) ** 2).sum())
-        if (found >= 0).all() and error < least * (1 - 1e-9):
-            best, least = np.zeros(3), error
-            best[chosen] = found
-    return Cost(*(float(value) for value in best / scale))
-
 
 OPTIONS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm().traits.in_default_plans)
 PHASES = ("select", "exchange", "merge")
@@ -86,7 +61,6 @@ def measure(
         raise ValueError(f"tensors must have elements, got {empty[0]} without any; leave it out of the gradient")
     if unknown := sorted(set(options) - set(ALGORITHMS)):
         raise ValueError(f"options must be among {', '.join(ALGORITHMS)}, got {', '.join(unknown)}")
-    # Trial steps of every option at a few sizes.
     names = [*dict.fromkeys(("dense", *options))]
     size = sum(tensor.size for tensor in tensors)
     base = np.random.default_rng([size, comm.rank]).standard_normal(size, np.float32)
@@ -94,11 +68,9 @@ def measure(
     trials = [(name, layout, k) for name in names for layout, k in points]
     shown = behind_bar(trials, "measuring reductions", progress and comm.rank == 0)
     seconds = np.array([_trial(name, base[: layout.size], layout, k, comm) for name, layout, k in shown])
-    # Agree on the numbers: means over the ranks, as rank 0 has them.
     mean = comm.allreduce(seconds, control=True) / comm.size
     agreed = comm.bcast(np.append(mean, _gather_seconds(base)), control=True)
     costs = agreed[:-1].reshape(len(names), len(points), len(PHASES))
-    # Fit a line to each phase of each option.
     lengths, entries = [layout.size for layout, _ in points], [k for _, k in points]
     fitted = []
     for name, cost in zip(names, costs, strict=True):
@@ -109,17 +81,30 @@ def measure(
     exchange, others = fitted[0].exchange, comm.size - 1
     alpha = exchange.fixed / (2 * others.bit_length()) if others else 0.0
     beta = exchange.per_element * comm.size / (8 * others) if others else 0.0
-    return Profile(
-        tuple(tensors),
-        comm.size,
-        density,
-        before,
-        backward,
-        update,
-        Network(alpha, beta),
-        tuple(fitted),
-        gather=float(agreed[-1]),
-    )
+    network, gather = Network(alpha, beta), float(agreed[-1])
+    return Profile(tuple(tensors), comm.size, density, before, backward, update, network, tuple(fitted), gather)
+
+
+def fit(elements: Sequence[float], entries: Sequence[float], seconds: Sequence[float]) -> PhaseCost:
+    """Return the cost without negative coefficients whose relative error at the measured ``seconds`` is least.
+
+    Least squares is solved for every subset of the three coefficients, and the best non-negative solution is taken.
+    """
+    measured = np.asarray(seconds, np.float64)
+    # Weigh by 1 / seconds, for relative errors, and scale the columns, so that the system is well conditioned.
+    columns = np.column_stack([np.ones(len(measured)), elements, entries])
+    weights = 1 / np.maximum(measured, MIN_SECONDS)
+    scale = columns.max(axis=0, initial=0)
+    scale[scale == 0] = 1
+    system, target = columns / scale * weights[:, None], measured * weights
+    best, least = np.zeros(3), float(target @ target)
+    for chosen in (list(subset) for count in (1, 2, 3) for subset in combinations(range(3), count)):
+        found, *_ = np.linalg.lstsq(system[:, chosen], target, rcond=None)
+        error = float(((system[:, chosen] @ found - target) ** 2).sum())
+        if (found >= 0).all() and error < least * (1 - 1e-9):
+            best, least = np.zeros(3), error
+            best[chosen] = found
+    return PhaseCost(*(float(value) for value in best / scale))
 
 
 def _points(tensors: Sequence[Tensor], density: float) -> list[tuple[Layout, int]]:
@@ -139,14 +124,13 @@ def _points(tensors: Sequence[Tensor], density: float) -> list[tuple[Layout, int
 
 def _trial(name: str, base: np.ndarray, layout: Layout, k: int, comm: Comm) -> list[float]:
     """Return the median seconds of each phase of a step on a vector like ``base``, of which k entries are sent."""
-    reducer = SparseAllreduce(layout, k=k, comm=comm, algorithm=name, in_place=True)
-    owed = np.zeros_like(base)
+    reducer = SparseAllreduce(layout, k=k, comm=comm, algorithm=name)
     taken: list[list[float]] = []
     for step in range(WARMUP + REPEATS):
-        owed += np.roll(base, step)  # a gradient, added by whoever made it
+        gradient = np.roll(base, step)
         comm.barrier()
         start = perf_counter()
-        reducer.step(owed)
+        reducer.step(gradient)
         slowest = comm.allreduce(np.array([perf_counter() - start]), "max", control=True)[0]
         report = present(reducer.report, "a step was made")
         taken.append([report.select_seconds, report.exchange_seconds, report.merge_seconds])

@@ -14,7 +14,7 @@ from torch import nn
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.planning import store
-from sparse_mpi.planning.base import Part, Plan
+from sparse_mpi.planning.base import Plan, PlannedPart
 from sparse_train.ranks.job import JobError
 from sparse_train.records.journal import coverage
 from sparse_train.records.metrics import Stamps
@@ -29,7 +29,7 @@ def network():
 
 
 TENSORS = tuple((name, tuple(p.shape)) for name, p in network().named_parameters())
-PLAN = Plan("by hand", TENSORS, 2, 0.05, (Part("topka", (0, 2), 37), Part("dense", (1, 3), 35)), 0.1)
+PLAN = Plan("by hand", TENSORS, 2, 0.05, (PlannedPart("topka", (0, 2), 37), PlannedPart("dense", (1, 3), 35)), 0.1)
 
 
 def settings(**changes):

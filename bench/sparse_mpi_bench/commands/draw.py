@@ -48,6 +48,7 @@ KINDS = {
     "volume": Kind(_within("volumes", "lowest"), draw_volume.figure, "bench volume"),
     "check": Kind(lambda record: "rates" in record and "advice" in record, draw_predict.check, "predict check", False),
     "trace": Kind(lambda record: "matrix" in _first(record.get("algorithms")), draw_timeline.trace, "trace", False),
+    "plan": Kind(lambda record: record.get("format") in draw_timeline.PLANNED, draw_timeline.planned, "plan"),
     "timeline": Kind(lambda record: "timeline" in record, draw_timeline.figure, "train/*.py --timeline", False),
     "budget": Kind(lambda record: "decisions" in record, training.budget, "train/*.py --budget", False),
     "race": Kind(lambda record: "courses" in record, training.losses, "train/study.py --emulate"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from sparse_mpi.planning.base import Plan, Profile
 from sparse_mpi.planning.planners import dense
+from sparse_mpi.planning.store import loads
 from sparse_mpi.planning.timeline import COMMUNICATION, KINDS, STREAMS, simulate
 from sparse_mpi_bench.figures.style import (
     BAR,
@@ -25,6 +27,9 @@ from sparse_mpi_bench.figures.style import (
     paper,
     rows,
 )
+
+PLANNED: dict[str, Any] = {"sparse_mpi profile": Profile, "sparse_mpi plan": Plan}  # by their format
+ARROWS = 400  # messages of a step up to which each has an arrow
 
 
 def figure(records: Sequence[dict[str, Any]]) -> Any:
@@ -54,9 +59,6 @@ def figure(records: Sequence[dict[str, Any]]) -> Any:
     used = {kind for parts in step["rows"].values() for kind, spans in parts.items() if spans}
     legend(shown, {kind: colour for kind, colour in colours.items() if kind in used})
     return shown
-
-
-ARROWS = 400  # messages of a step up to which each has an arrow
 
 
 def trace(records: Sequence[dict[str, Any]]) -> Any:
@@ -110,6 +112,18 @@ def phases(of: Sequence[str]) -> dict[str, str]:
     """Return a colour for each phase, in the order in which they begin."""
     colours = (*COLOURS, *SHADES[:0:-1], INK)
     return {phase: colours[index % len(colours)] for index, phase in enumerate(dict.fromkeys(of))}
+
+
+def planned(records: Sequence[dict[str, Any]]) -> Any:
+    """Draw the step all dense and as planned, of a profile and a plan that ``plan`` wrote.
+
+    Raises ValueError: there are not one of each, or they are damaged.
+    """
+    found = {record["format"]: record for record in records}
+    if len(records) != 2 or len(found) != 2:
+        raise ValueError("a planned step is drawn of two files, profile.json and plan.json")
+    profile, plan = (loads(json.dumps(found[of]), of, kind) for of, kind in PLANNED.items())
+    return plan_figure(profile, plan)
 
 
 def plan_figure(profile: Profile, plan: Plan) -> Any:

@@ -14,7 +14,7 @@ from sparse_mpi.budget.goal import EXAMPLES
 from sparse_mpi.cli import values
 from sparse_mpi.cli.values import checked, integer, number, positive, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
-from sparse_mpi.planning.planners import ORACLES, PLANNERS
+from sparse_mpi.planning.planners import PLANNERS
 from sparse_mpi.reduction.arguments import algorithm_spelled, can_carry, spelled, takes
 from sparse_mpi.training.optimizer_momentum import fading
 from sparse_mpi.training.staleness_adam import TRAVELLING
@@ -43,7 +43,7 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     text += "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
     add("--plan", type=values.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
     text = "the planner of --plan auto; best takes the fastest plan of all (default: best)"
-    add("--planner", choices=("best", *(name for name in PLANNERS if name not in ORACLES)), help=text)
+    add("--planner", choices=("best", *PLANNERS), help=text)
     text = "steps that --plan auto profiles; they reduce all entries (default: 5)"
     add("--profile-steps", type=integer(1), metavar="N", help=text)
     text = "what picks the entries to send (default: the algorithm's own)"

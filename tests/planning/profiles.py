@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from sparse_mpi.comm.network import Network
-from sparse_mpi.planning.base import Cost, Option, Profile, Tensor
+from sparse_mpi.planning.base import Option, PhaseCost, Profile, Tensor
 
 SIZES = (1, 7, 64, 500, 4096, 30_000)
-FREE = Cost()
+FREE = PhaseCost()
 MODES = [(False, False), (False, True), (True, False), (True, True)]  # overlap, CPU lane
 
 
@@ -20,7 +20,7 @@ def seconds(most):
 
 
 def costs(fixed, per_element, per_entry):
-    return st.builds(Cost, seconds(fixed), seconds(per_element), seconds(per_entry))
+    return st.builds(PhaseCost, seconds(fixed), seconds(per_element), seconds(per_entry))
 
 
 def sparse_option(name):
@@ -52,7 +52,7 @@ def profiles(draw, most_tensors=12, fewest_tensors=1):
 
 def worked(**changes):
     """Two tensors, ready after 4 and 10 s of a backward pass of 10 s; topka takes 1, 2 and 1 s, dense 0.05 s each."""
-    dense = Option("dense", True, FREE, Cost(per_element=0.05), FREE)
-    topka = Option("topka", False, Cost(fixed=1), Cost(fixed=2), Cost(fixed=1))
+    dense = Option("dense", True, FREE, PhaseCost(per_element=0.05), FREE)
+    topka = Option("topka", False, PhaseCost(fixed=1), PhaseCost(fixed=2), PhaseCost(fixed=1))
     tensors = (Tensor("b", (5, 10), 10), Tensor("a", (100,), 4))
     return replace(Profile(tensors, 4, 0.1, 2, 10, 1, Network(0, 0), (dense, topka)), **changes)

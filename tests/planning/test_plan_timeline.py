@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.planning.base import Cost, Option, Part, Tensor
+from sparse_mpi.planning.base import Option, PhaseCost, PlannedPart, Tensor
 from sparse_mpi.planning.planners import Forecast
 from sparse_mpi.planning.timeline import COMMUNICATION, COMPUTE, CPU, STREAMS, Event, simulate
 
-from .plan_profiles import MODES, profiles, worked
+from .profiles import MODES, profiles, worked
 
 A, B = 1, 0  # numbers of the tensors of the worked example
-TOPKA = (Part("topka", (A,), 10), Part("topka", (B,), 5))
+TOPKA = (PlannedPart("topka", (A,), 10), PlannedPart("topka", (B,), 5))
 
 
 def spans(timeline, *kinds):
@@ -56,20 +56,20 @@ def test_selection_on_the_cpu_delays_nothing():
 
 
 def test_dense_exchanges_hide_behind_the_backward_pass():
-    timeline = simulate(worked(), (Part("topka", (B,), 5), Part("dense", (A,), 100)), overlap=True)
+    timeline = simulate(worked(), (PlannedPart("topka", (B,), 5), PlannedPart("dense", (A,), 100)), overlap=True)
     assert [(e.part, e.start, e.end) for e in timeline.events if e.kind == "exchange"] == [(1, 6, 11), (0, 13, 15)]
     assert (timeline.step, timeline.exposed, timeline.gaps) == (17, 2, [(11, 13)])
 
 
 def test_a_fused_part_waits_for_its_last_tensor():
-    timeline = simulate(worked(), (Part("dense", (B, A), 150),), overlap=True)
+    timeline = simulate(worked(), (PlannedPart("dense", (B, A), 150),), overlap=True)
     assert spans(timeline, "exchange") == [(12, 19.5)] and timeline.step == 20.5
 
 
 def test_pieces_are_pipelined_with_overlap_only():
-    half = Cost(per_element=0.5)
+    half = PhaseCost(per_element=0.5)
     profile = worked(tensors=(Tensor("a", (4,), 10),), options=(Option("topka", False, half, half, half),))
-    parts = (Part("topka", (0,), 2, partitions=2),)
+    parts = (PlannedPart("topka", (0,), 2, partitions=2),)
     assert spans(simulate(profile, parts), "select", "exchange", "merge") == [(i, i + 1) for i in range(12, 18)]
     timeline = simulate(profile, parts, overlap=True)
     assert spans(timeline, "select") == [(12, 13), (13, 14)] and spans(timeline, "exchange") == [(13, 14), (14, 15)]
@@ -77,7 +77,7 @@ def test_pieces_are_pipelined_with_overlap_only():
 
 
 def test_fixed_costs_are_paid_for_every_piece():
-    (part,) = [Part("topka", (B, A), 15, partitions=3)]
+    (part,) = [PlannedPart("topka", (B, A), 15, partitions=3)]
     assert communication(simulate(worked(), (part,))) == 6
 
 

@@ -13,9 +13,9 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.planning import store
 from sparse_mpi.planning.command import spread
-from sparse_mpi.planning.planners import ORACLES, PLANNERS, best
+from sparse_mpi.planning.planners import PLANNERS, best
 
-from .plan_profiles import worked
+from .profiles import worked
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def test_plans_and_writes(profile, tmp_path, capsys):
     assert "leave it dense, but by dense in 2 pieces." in printed
 
 
-def test_compares_all_planners_but_the_oracle(profile, capsys):
+def test_compares_all_planners(profile, capsys):
     assert main(["plan", "--profile", profile, "--compare", "--planner", "partial", "--cpu-lane"]) == 0
     lines = capsys.readouterr().out.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("planner "))
-    rows = [line.split() for line in lines[first + 1 : first + 1 + len(PLANNERS) - len(ORACLES)]]
-    assert [row[0] for row in rows] == [name for name in PLANNERS if name not in ORACLES]
+    rows = [line.split() for line in lines[first + 1 : first + 1 + len(PLANNERS)]]
+    assert [row[0] for row in rows] == [*PLANNERS]
     assert rows[0][1:] == ["20.5", "7.5", "1", "100.00", "1.000"] and rows[1][1:] == ["17", "2", "1", "0.00", "0.829"]
 
 
@@ -54,36 +54,11 @@ def test_another_density_than_the_profile_was_measured_for(profile, tmp_path):
     assert [part.k for part in store.load(out).parts] == [75]
 
 
-@pytest.mark.parametrize("options", [[], ["--overlap", "--cpu-lane", "--planner", "sparse"]], ids=["plain", "lanes"])
-def test_plot(profile, tmp_path, options):
-    pytest.importorskip("matplotlib")
-    figure = tmp_path / "figure.png"
-    assert main(["plan", "--profile", profile, "--plot", str(figure), *options]) == 0
-    assert figure.read_bytes().startswith(b"\x89PNG") and figure.stat().st_size > 10_000
-
-
-def test_figure_names_what_it_shows(profile, tmp_path):
-    pytest.importorskip("matplotlib")
-    figure = tmp_path / "figure.svg"
-    main(["plan", "--profile", profile, "--overlap", "--planner", "secopa", "--plot", str(figure)])
-    text = figure.read_text()
-    shown = ["all dense: step 20.5 s, exposed communication 7.5 s", "planned (secopa): step ", "select", "exchange"]
-    for words in [*shown, "merge", "exposed", "communication", "seconds from the beginning of the step"]:
-        assert words in text
-
-
-def test_an_altered_profile_and_too_large_a_search_are_refused(profile, tmp_path):
-    with pytest.raises(SystemExit, match="brute tries at most 200,000 plans"):
-        large = tmp_path / "large.json"
-        store.save(replace(worked(), tensors=worked().tensors * 5), large)
-        main(["plan", "--profile", str(large), "--planner", "brute"])
+def test_an_altered_profile_and_several_ranks_are_refused(profile, tmp_path, monkeypatch):
     altered = tmp_path / "altered.json"
     altered.write_text(open(profile).read().replace('"ranks": 4', '"ranks": 5'))
     with pytest.raises(SystemExit, match="altered.json was altered"):
         main(["plan", "--profile", str(altered)])
-
-
-def test_a_profile_needs_no_ranks(profile, monkeypatch):
     monkeypatch.setenv(LAUNCHERS[0], "4")
     with pytest.raises(SystemExit, match=f"--profile plans in one process, got several .{LAUNCHERS[0]}.; leave"):
         main(["plan", "--profile", profile])
@@ -109,3 +84,16 @@ def test_measures_on_all_ranks_and_prints_on_the_first(rank, tmp_path, capsys, m
 def test_tensors_become_ready_in_reverse_order():
     ready = [(tensor.name, tensor.ready) for tensor in spread([("a", (10,)), ("b", (5, 4)), ("c", (70,))], 2.0)]
     assert ready == [("a", 2.0), ("b", 1.8), ("c", 1.4)]
+
+
+def test_draw_shows_a_planned_step(profile, tmp_path):
+    pytest.importorskip("matplotlib")
+    figure, out = tmp_path / "figure.svg", tmp_path / "plan.json"
+    main(["plan", "--profile", profile, "--overlap", "--planner", "secopa", "--out", str(out)])
+    assert main(["draw", str(out), profile, "--plot", str(figure)]) == 0
+    text = figure.read_text()
+    shown = ["all dense: step 20.5 s, exposed communication 7.5 s", "planned (secopa): step ", "select", "exchange"]
+    for words in [*shown, "merge", "exposed", "communication", "seconds from the beginning of the step"]:
+        assert words in text
+    with pytest.raises(SystemExit, match="a planned step is drawn of two files"):
+        main(["draw", profile, "--plot", str(figure)])

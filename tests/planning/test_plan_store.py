@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 
 from sparse_mpi.planning import store
-from sparse_mpi.planning.base import Part, Tensor
+from sparse_mpi.planning.base import PlannedPart, Tensor
 from sparse_mpi.planning.planners import best
 from sparse_mpi.predict.models import MODELS
 
-from .plan_profiles import profiles, worked
+from .profiles import profiles, worked
 
 PROFILE = worked()
-PLAN = replace(best(PROFILE, overlap=True), parts=(Part("dense", (1,), 100), Part("topka", (0,), 5, 2)))
+PLAN = replace(best(PROFILE, overlap=True), parts=(PlannedPart("dense", (1,), 100), PlannedPart("topka", (0,), 5, 2)))
 
 
 @settings(max_examples=30)
@@ -86,14 +86,23 @@ def test_a_file_that_is_not_what_was_written_is_refused(text, says):
     ("changes", "says"),
     [
         ({"parts": PLAN.parts[:1]}, "every tensor must be in one part, but b is in none"),
-        ({"parts": (*PLAN.parts, Part("dense", (1,), 100))}, "every tensor must be in one part, but a is in 2"),
-        ({"parts": (*PLAN.parts, Part("dense", (2,), 1))}, "tensor 2 is in a part, but there are only 2"),
-        ({"parts": (Part("best", (0, 1), 5),)}, "part 0: algorithm must be one of dense, .*, got best"),
-        ({"parts": (Part("topka", (1, 0), 5),)}, r"part 0: tensors must be some, in ascending order, got \[1, 0\]"),
-        ({"parts": (*PLAN.parts, Part("dense", (), 1))}, r"part 2: tensors must be some, in ascending order, got \[\]"),
-        ({"parts": (Part("topka", (0, 1), 0),)}, r"part 0: k must be in \[1, 150\], the number of its elements, got 0"),
-        ({"parts": (Part("topka", (0, 1), 151),)}, r"part 0: k must be in \[1, 150\]"),
-        ({"parts": (Part("topka", (0, 1), 5, 6),)}, r"part 0: partitions must be in \[1, 5\], its k, got 6"),
+        ({"parts": (*PLAN.parts, PlannedPart("dense", (1,), 100))}, "every tensor must be in one part, but a is in 2"),
+        ({"parts": (*PLAN.parts, PlannedPart("dense", (2,), 1))}, "tensor 2 is in a part, but there are only 2"),
+        ({"parts": (PlannedPart("best", (0, 1), 5),)}, "part 0: algorithm must be one of dense, .*, got best"),
+        (
+            {"parts": (PlannedPart("topka", (1, 0), 5),)},
+            r"part 0: tensors must be some, in ascending order, got \[1, 0\]",
+        ),
+        (
+            {"parts": (*PLAN.parts, PlannedPart("dense", (), 1))},
+            r"part 2: tensors must be some, in ascending order, got \[\]",
+        ),
+        (
+            {"parts": (PlannedPart("topka", (0, 1), 0),)},
+            r"part 0: k must be in \[1, 150\], the number of its elements, got 0",
+        ),
+        ({"parts": (PlannedPart("topka", (0, 1), 151),)}, r"part 0: k must be in \[1, 150\]"),
+        ({"parts": (PlannedPart("topka", (0, 1), 5, 6),)}, r"part 0: partitions must be in \[1, 5\], its k, got 6"),
         ({"ranks": 0}, "ranks must be at least 1"),
         ({"density": 1.5}, r"ranks must be .* density in \(0, 1\], got 4 and 1.5"),
     ],
