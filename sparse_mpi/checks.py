@@ -17,6 +17,8 @@ ALIKE = 0.65  # of 1, how much of two spellings is the same
 GONE: dict[str, tuple[str, str]] = {
     "brute": ("0.4.0", "take the planner greedy"),
     "memory": ("0.4.0", "write --feedback"),
+    "refresh": ("0.4.0", "published=vgg has Ok-Topk's stale thresholds, as have PublishedOkTopk and StaleSelector"),
+    "threshold_period": ("0.4.0", "give it beside published=vgg, or to PublishedOkTopk"),
 }
 
 

@@ -51,14 +51,6 @@ class ADTopk(Algorithm):
                 f"all ranks, got {self.selector!r}; leave it out, or use algorithm='topka', which takes any"
             )
 
-    @classmethod
-    def presets(cls) -> dict[str, dict[str, Any]]:
-        """Return the rows of the published program: lines along the second dimension, in turns with plain top-k.
-
-        It sends int64 indices in two messages a tensor; here the same entries are sent in one message, by column.
-        """
-        return {"": {"selector": Interleaved(rows="axis1")}}
-
     @cached_property
     def traits(self) -> Traits:
         """Return what differs from the defaults."""

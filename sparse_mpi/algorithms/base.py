@@ -202,25 +202,6 @@ class Algorithm(ABC):
         """
         return True
 
-    @classmethod
-    def presets(cls) -> dict[str, dict[str, Any]]:
-        """Return the hyperparameters of published programs, by workload; "" where all workloads have the same."""
-        return {}
-
-    @classmethod
-    def published(cls: type[A], workload: str = "") -> A:
-        """Return the algorithm with the hyperparameters of the published program, to compare with.
-
-        Raises:
-            ValueError: there are none, or none for ``workload``.
-        """
-        known = cls.presets()
-        if workload not in known:
-            choice = f"must be one of {', '.join(known)}" if any(known) else "are the same for all workloads"
-            which = f"published settings of {cls.__name__} {choice if known else 'are not known'}"
-            raise ValueError(f"{which}, got {workload!r}")
-        return cls(**known[workload])
-
 
 def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:
     """Return an algorithm, or a part of one, with every selector in it replaced by ``wrap(selector)``."""

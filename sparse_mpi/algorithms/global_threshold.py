@@ -1,19 +1,20 @@
-"""Ok-Topk's global threshold, found by counting: the magnitude that about k of all ranks' reduced entries reach.
+"""The global threshold, found by counting: the magnitude that about k of all ranks' sums reach.
 
-The published Ok-Topk (Li & Hoefler, PPoPP'22) gathers every reduced entry on every rank to find this threshold, and
-reuses a stale one in most steps (`stale_threshold.py`). Here every step finds it anew, by one of two paths:
+The published Ok-Topk gathers every sum on every rank to find it, and reuses a stale one in most steps (`published.py`).
+Here every step finds it anew, by one of two paths:
 
-- The fast path, `count_candidates`: one small allgather tells how many entries of each rank reach each of a few
-  candidate thresholds around a predicted one. In a steady run one candidate is reached by 0.9k to k entries, and then
-  every rank also knows how many entries every other rank contributes.
+- The fast path: one small allgather, or allreduce, counts the entries that reach each of a few candidate thresholds
+  around a predicted one. In a steady run one candidate is reached by 0.9k to k entries.
 - The slow path, `search`: an interval search, one allreduce of counts a round, for the first step and for
   thresholds that have jumped out of the candidates.
+
+`Counted` does so for the sums of Ok-Topk's regions, for the segments by which `two_level` shares k, and for the votes
+of `elect`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -21,11 +22,12 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
-from sparse_mpi.select.threshold import StaleRule
+from sparse_mpi.sparse import SparseVector, all_at_least, take
 
-# Counts of entries that reach thresholds, of every rank, and which entries are in the result by them.
+SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
 
 
 class Bracket(NamedTuple):
@@ -120,14 +122,12 @@ def result_mask(values: Array, counted: RankCounts, k: int, rank: int) -> tuple[
     return mask, counted.above + selected_ties
 
 
-# Prediction of the next step's global threshold: the last one, moved on by its trend.
-#
-# All arithmetic is on whole numbers, so that every rank predicts the same threshold whatever its processor.
-
-
 @dataclass(frozen=True)
 class ThresholdPredictor:
-    """A linear predictor of the magnitude bits that about 0.95k entries will reach; it is equal on all ranks."""
+    """A linear predictor of the magnitude bits that about 0.95k entries will reach, equal on all ranks.
+
+    All arithmetic is on whole numbers, so that every rank predicts the same threshold whatever its processor.
+    """
 
     bits: int = 0  # the prediction, as magnitude bits
     trend: int = 0  # change of the threshold, in bits a step
@@ -200,9 +200,6 @@ def crossing(candidates: np.ndarray, totals: np.ndarray, target: int) -> int:
     return low + (high - low) * (more - target) // (more - fewer)
 
 
-SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
-
-
 @dataclass(frozen=True)
 class Counted:
     """The rule that counts in every step: between 0.9k and k entries are in the result, or all if there are no more.
@@ -211,120 +208,135 @@ class Counted:
         mantissa: bits of the mantissa by which magnitudes are told apart. Where the wire format rounds values, more
             bits than it keeps would only lengthen the search.
         lowest: magnitude bits of the least threshold: 1 leaves out what is zero.
+        nearby: candidates that the fast path counts; None: `candidates_gathered`.
+        searched: candidates that a round of the search counts; None: `candidates_per_round`.
+        gathered: ranks up to which counts of candidates are gathered, in fewer messages, rather than added up, in fewer
+            bytes; None: any number.
+        dense: the sums are a dense vector, which the fast path reads once: it takes out what reaches its lowest
+            candidate.
     """
 
     mantissa: int = 52
     lowest: int = 0
+    nearby: int | None = None
+    searched: int | None = None
+    gathered: int | None = None
+    dense: bool = False
 
     def init(self) -> ThresholdPredictor:
         """Return a predictor that has seen no threshold yet."""
         return ThresholdPredictor()
 
     def cut(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, piggyback: int = 0
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, *piggyback: int
     ) -> tuple[Array, np.ndarray, np.ndarray, ThresholdPredictor]:
-        """Decide which of this rank's reduced entries are in the result.
+        """Decide which of this rank's sums are in the result.
 
         Where entries tie, those of lower rank and lower position are selected until there are k.
 
         Args:
-            values: ``(m,)`` float32 or float64, this rank's reduced entries.
+            values: ``(m,)`` float32 or float64, this rank's sums.
             k: entries wanted over all ranks.
             predictor: the state of the step before, equal on all ranks.
             comm: the ranks in the order of their regions.
-            piggyback: a number that travels to all ranks with the counts, without a message of its own; clipped to 255.
+            piggyback: a number, if any, that travels to all ranks with the counts; clipped to 255.
 
         Returns:
             A boolean mask ``(m,)`` over ``values``; how many entries of every rank are in the result, ``(P,)`` int64;
             the number that every rank piggybacked, ``(P,)`` int64; and the predictor for the next step.
         """
-        counted, predictor = self.count(values, k, predictor, comm, piggyback)
+        counted, predictor, _ = self.count(values, k, predictor, comm, *piggyback)
         return *result_mask(values, counted, k, comm.rank), counted.piggybacked, predictor
 
+    def cut_dense(
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm
+    ) -> tuple[SparseVector, np.ndarray, ThresholdPredictor]:
+        """Return those of this rank's `dense` sums that are in the result, and otherwise what `cut` does."""
+        counted, predictor, reaching = self.count(values, k, predictor, comm)
+        reaching = present(reaching, "cut_dense is for dense sums alone")
+        mask, counts = result_mask(reaching.values, counted, k, comm.rank)
+        return take(reaching, mask, int(counts[comm.rank])), counts, predictor
+
     def count(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, piggyback: int = 0
-    ) -> tuple[RankCounts, ThresholdPredictor]:
-        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
-        octave = 1 << np.finfo(values.dtype).nmant
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, *piggyback: int
+    ) -> tuple[RankCounts, ThresholdPredictor, SparseVector | None]:
+        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments.
+
+        Returns:
+            The counts, the predictor for the next step, and those of `dense` sums that may be in the result.
+        """
+        octave = 1 << np.finfo(values.dtype).nmant  # difference in magnitude bits between a number and its double
         resolution = max(octave >> self.mantissa, 1)
         bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
         counted: RankCounts | None = None
+        reaching: SparseVector | None = None
 
-        # The fast path: candidates around the predicted threshold, counted in one allgather.
+        # The fast path: candidates around the predicted threshold.
         if near:
-            bracket, counted, predictor = count_candidates(
-                values, k, comm, bracket, predictor, octave, resolution, piggyback
-            )
+            number = self.nearby or candidates_gathered(k, comm.size)
+            candidates = np.unique(np.maximum(predictor.candidates(number, bracket.high), self.lowest))
+            if self.dense:
+                counts, found = kernels.of(values).count_select(values, candidates)
+                reaching = SparseVector(*found, len(values))
+            else:
+                counts = kernels.of(values).count(values, candidates)
+            by_rank = gather_counts(counts, k, comm, *piggyback) if self._gathers(comm.size) else None
+            totals = sum_counts(counts, k, comm) if by_rank is None else by_rank[0].sum(axis=0)
+            # Narrow the bracket. It must have settled at candidates.
+            bracket = narrowed(candidates, totals, k, bracket, self.lowest)
+            predictor = predictor.respaced(candidates, totals, k, octave)
+            if bracket.settled(resolution) and bracket.ends_at(candidates):
+                if by_rank is None:
+                    counted = self._rank_counts(values, reaching, bracket, k, comm, *piggyback)
+                else:
+                    at = np.searchsorted(candidates, bracket)
+                    counted = RankCounts.of(bracket, by_rank[0][:, at], by_rank[1])
+                predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
-            bracket = search(values, k, comm, bracket, near, resolution, lowest=self.lowest)
-            counted = RankCounts.of(bracket, *gather_counts(counts_at(values, np.array(bracket)), k, comm, piggyback))
+            bracket = search(values, k, comm, bracket, near, resolution, self.searched, self.lowest)
+            reaching = all_at_least(values, bracket.low) if self.dense else None
+            counted = self._rank_counts(values, reaching, bracket, k, comm, *piggyback)
             predictor = predictor.updated(bracket.low, octave)
-        return counted, predictor
+        return counted, predictor, reaching
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most that a step of this rule may cost one rank.
 
         Args:
-            everything: the most reduced entries that all ranks together may have.
+            everything: the most sums that all ranks together may have.
             k: entries wanted over all ranks.
             ranks: P.
 
         Returns:
             Entries in the result, and the values, messages and control bytes that one rank sends to find them.
         """
-        searches = self.most_rounds(k)
-        gathered = (2 + candidates_gathered(k, ranks) + 2) * count_type(k).itemsize * (ranks - 1)
-        searched = 2 * sum_type(k, ranks).itemsize * (candidates_per_round(k) + 1) * searches
-        return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), gathered + searched
+        searches, nearby = self.most_rounds(k), self.nearby or candidates_gathered(k, ranks)
+        gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * sum_type(k, ranks).itemsize
+        control = 3 * gathered + summed * ((self.searched or candidates_per_round(k)) + 1) * searches
+        if self._gathers(ranks):
+            return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), control + (nearby + 1) * gathered
+        return min(k, everything), 0, (3 + 2 * searches) * rounds(ranks), control + nearby * summed
 
     def most_rounds(self, k: int) -> int:
         """Return the rounds that a search may take until all bits are told apart.
 
         Only magnitudes that tie need that many; others take one to five.
         """
-        return 1 + ceil((12 + self.mantissa) / log2(candidates_per_round(k) + 1))
+        return 1 + ceil((12 + self.mantissa) / log2((self.searched or candidates_per_round(k)) + 1))
 
+    def _gathers(self, ranks: int) -> bool:
+        return self.gathered is None or ranks <= self.gathered
 
-def count_candidates(
-    values: Array,
-    k: int,
-    comm: Comm,
-    bracket: Bracket,
-    predictor: ThresholdPredictor,
-    octave: int,
-    resolution: int,
-    piggyback: int,
-) -> tuple[Bracket, RankCounts | None, ThresholdPredictor]:
-    """Look for the threshold among candidates around the predicted one: the fast path, a single allgather.
-
-    Args:
-        values: ``(m,)`` this rank's reduced entries.
-        k: entries wanted over all ranks.
-        comm: the ranks in the order of their regions.
-        bracket: all magnitudes that may be thresholds.
-        predictor: the state of the step before, with a spacing.
-        octave: difference in magnitude bits between a number and its double.
-        resolution: magnitudes whose bits differ by less than this tie.
-        piggyback: see `Counted.cut`.
-
-    Returns:
-        The bracket to which the counts narrow the threshold; how many entries of each rank lie above and inside it,
-        or None where it must be searched further; and the predictor, ready for the next step unless it is None.
-    """
-    # Count at the candidates: one allgather tells every rank the counts of all.
-    lowest = bracket.low
-    candidates = np.unique(np.maximum(predictor.candidates(candidates_gathered(k, comm.size), bracket.high), lowest))
-    counts, piggybacked = gather_counts(counts_at(values, candidates), k, comm, piggyback)
-    totals = counts.sum(axis=0)
-    # Narrow the bracket. It must have settled at candidates.
-    bracket = narrowed(candidates, totals, k, bracket, lowest)
-    predictor = predictor.respaced(candidates, totals, k, octave)
-    if not bracket.settled(resolution) or not bracket.ends_at(candidates):
-        return bracket, None, predictor
-    counted = RankCounts.of(bracket, counts[:, np.searchsorted(candidates, bracket)], piggybacked)
-    return bracket, counted, predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
+    def _rank_counts(
+        self, values: Array, reaching: SparseVector | None, bracket: Bracket, k: int, comm: Comm, *piggyback: int
+    ) -> RankCounts:
+        """Return the counts of a settled bracket: one allgather."""
+        ends = np.array(bracket) if reaching is None else np.unique(bracket)
+        counts = counts_at(values if reaching is None else reaching.values, ends)
+        by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
+        return RankCounts.of(bracket, by_rank[:, np.searchsorted(ends, bracket)], piggybacked)
 
 
 def search(
@@ -413,65 +425,3 @@ def _outward(bracket: Bracket, near: int, number: int, lowest: int, end: int) ->
     distances = near << (np.arange(number, dtype=np.int64) * doublings // number)
     candidates = low + distances if high == end else high - distances
     return np.unique(candidates[(candidates > low) & (candidates < high)])
-
-
-# The published rule for Ok-Topk's global threshold (Li & Hoefler, PPoPP'22): exact now and then, stale in between.
-#
-# The step that makes it exact gathers every reduced entry on every rank, a volume that grows with the number of ranks.
-
-
-NUDGE = 1.008  # the published program's correction while counts are outside [2k/3, 4k/3]
-MOST = Fraction(4, 3)  # times k
-
-
-@dataclass(frozen=True)
-class StaleThreshold:
-    """The state of the rule from step to step, equal on all ranks."""
-
-    bits: int = 0  # magnitude bits of the threshold
-    age: int = 0  # steps since it was exact
-    k: int = 0  # the number of entries for which it was exact
-
-
-@dataclass(frozen=True)
-class Stale:
-    """The published rule: k entries every ``period`` steps, ties aside, and in between as many as reach the threshold.
-
-    That may be none at all.
-    """
-
-    period: int = 32
-
-    def init(self) -> StaleThreshold:
-        """Return the state before the first step, in which a refresh is due."""
-        return StaleThreshold()
-
-    def cut(
-        self, values: Array, k: int, state: StaleThreshold, comm: Comm, piggyback: int = 0
-    ) -> tuple[Array, np.ndarray, np.ndarray, StaleThreshold]:
-        """Decide which of this rank's reduced entries are in the result: all that reach the threshold, ties included.
-
-        See `Counted.cut` for arguments and results.
-        """
-        rule = StaleRule(self.period, NUDGE, MOST)
-        bits, age = state.bits, state.age
-
-        # Every now and then all reduced entries are gathered on all ranks, for the exact k-th magnitude.
-        if rule.refresh_due(age, k, state.k):
-            everything, _ = comm.allgatherv(values)
-            wanted, age = min(k, len(everything)), 0
-            bits = kernels.kth_magnitude(everything, wanted, most=k) if wanted else 0
-
-        # In between the last threshold is reused; how many entries of each rank reach it, all ranks must know.
-        mask = magnitude_bits(values) >= bits
-        row = np.array([int(namespace(values).count_nonzero(mask)), piggyback], np.int64)
-        counts, piggybacked = comm.allgather(row, control=True).T
-        bits = rule.nudged(bits, int(counts.sum()), k, values.dtype)
-        return mask, counts, piggybacked, StaleThreshold(bits, age + 1, k)
-
-    def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-        """Return the most that a step of this rule may cost one rank; see `Counted.bound` for arguments and results.
-
-        All reduced entries may reach a stale threshold, and the step that makes it exact gathers them besides.
-        """
-        return everything, everything * (ranks - 1), 3 * rounds(ranks), 20 * (ranks - 1)

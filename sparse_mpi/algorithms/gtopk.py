@@ -45,11 +45,6 @@ class GTopk(Algorithm):
         super().__post_init__()
         check_choice("residual", self.residual, ("merger", "published"))
 
-    @classmethod
-    def presets(cls) -> dict[str, dict[str, Any]]:
-        """Return the published residual rule; selection is exact there as here."""
-        return {"": {"residual": "published"}}
-
     @cached_property
     def traits(self) -> Traits:
         """Return what differs from the defaults: the published residual rule loses mass."""

@@ -9,12 +9,11 @@ densities.
 Returns between 0.9k and k entries: the largest of the sum of all selections, up to what the wire format rounds.
 
 Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global
-threshold is found by counting in every step (`global_threshold.py`) instead of by gathering everything in some
-(`Stale` there, for comparison); regions are cut at quantiles of all selections together, in place of means of
-each rank's quantiles, follow from step to step what ranks add up, without a message, and are redrawn as soon as that
-does not suffice; the result never exceeds k entries, ties included. `OkTopk.published` has the program's thresholds,
-periods and trigger, without its faults: regions that leave the last rank too much, indices as float32, results that are
-never balanced.
+threshold is found by counting in every step (`global_threshold.py`) instead of by gathering everything in some;
+regions are cut at quantiles of all selections together, in place of means of each rank's quantiles, follow from step to
+step what ranks add up, without a message, and are redrawn as soon as that does not suffice; the result never exceeds k
+entries, ties included. `published.py` has the program's thresholds, periods and trigger, without its faults: regions
+that leave the last rank too much, indices as float32, results that are never balanced.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from sparse_mpi.algorithms.exchange import (
     stages,
     uneven,
 )
-from sparse_mpi.algorithms.global_threshold import Counted, Stale
+from sparse_mpi.algorithms.global_threshold import Counted
 from sparse_mpi.arrays import Array, index_dtype, to_host
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm
@@ -58,9 +57,6 @@ from sparse_mpi.sparse import (
 from sparse_mpi.wire import Coo, SizeBound, Wire
 
 RESIDUALS = ("sender", "owner")
-REFRESHES = ("histogram", "exact")
-# The published program reduces all entries in so many first steps, by workload: --dense-warmup of training programs
-DENSE_STEPS = {"vgg": 512, "lstm": 128, "bert": 0}
 
 
 @dataclass(frozen=True)
@@ -92,10 +88,6 @@ class OkTopk(Algorithm):
         wire: the message format.
         radix: ranks split and reduce in ceil(log P / log radix) stages of at most radix - 1 messages each, in which
             entries are forwarded and added up on the way. None: in one stage of P - 1 messages, which sends least.
-        refresh: how the global threshold is found. ``"histogram"``: by counting, in every step. ``"exact"``, the
-            paper's rule: every ``threshold_period`` steps all reduced entries are gathered on all ranks, and in between
-            a stale threshold is nudged. It sends more, and its results may exceed k: it is here for comparison.
-        threshold_period: steps between exact thresholds (tau' in the paper).
     """
 
     selector: Selector = Threshold()
@@ -104,8 +96,6 @@ class OkTopk(Algorithm):
     residual: str = "sender"
     wire: Wire = Coo()
     radix: int | None = None
-    refresh: str = "histogram"
-    threshold_period: int = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,8 +104,6 @@ class OkTopk(Algorithm):
         check_choice("residual", self.residual, RESIDUALS)
         if self.radix is not None:
             check_whole("radix", self.radix, 2, "groups a stage", "None makes a single stage")
-        check_choice("refresh", self.refresh, REFRESHES)
-        check_whole("threshold_period", self.threshold_period, 1, "step")
 
     @cached_property
     def traits(self) -> Traits:
@@ -128,27 +116,9 @@ class OkTopk(Algorithm):
             in_default_plans=True,
         )
 
-    @classmethod
-    def presets(cls) -> dict[str, dict[str, Any]]:
-        """Return what the published program has for each of its workloads; it starts dense, see `DENSE_STEPS`.
-
-        Its nudging factors of the local threshold are known for VGG and BERT; LSTM is given VGG's.
-        """
-        common = {"period": 64, "trigger": 4.0, "residual": "sender", "refresh": "exact"}
-        return {
-            workload: {
-                "selector": Threshold(refresh="exact", period=period, nudge=nudge),
-                "threshold_period": period,
-                **common,
-            }
-            for workload, period, nudge in (("vgg", 32, 1.012), ("lstm", 32, 1.012), ("bert", 128, 1.025))
-        }
-
     @cached_property
-    def _rule(self) -> Counted | Stale:
+    def _rule(self) -> Any:
         """Return the rule by which the global threshold is found."""
-        if self.refresh == "exact":
-            return Stale(self.threshold_period)
         return Counted() if self.wire.lossless else Counted(mantissa=7)
 
     def init(self, layout: Layout, k: int, ranks: int) -> OkTopkState:
@@ -186,7 +156,7 @@ class OkTopk(Algorithm):
 
         # Threshold: about k of all sums reach the global threshold, and they are the result.
         load = reduction_load(added, k)
-        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, piggyback=load)
+        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, load)
         results, regions = take(summed, chosen, int(counts[ring.rank])), regions_of(boundaries)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
@@ -215,9 +185,7 @@ class OkTopk(Algorithm):
         return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale, turn)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 0.9 times the size of one selection, and k; the published threshold promises neither."""
-        if self.refresh == "exact":
-            return 0, min(layout.size, most_selected(self.selector, layout, k) * ranks)
+        """Return 0.9 times the size of one selection, and k."""
         return 0.9 * fewest_selected(self.selector, k), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
@@ -225,8 +193,7 @@ class OkTopk(Algorithm):
 
         These are about k(P-1)/P pairs each in the split, in balancing and in the allgather; k/P pairs more where a
         rank's selection has no entry in its own region, and whole entries where k < P. With a radix the bound assumes
-        that no two ranks selected the same entry and that all entries lie in one region. With ``refresh="exact"`` it
-        assumes that all reduced entries are in the result, in every step and so in the one that gathers them too.
+        that no two ranks selected the same entry and that all entries lie in one region.
         """
         if ranks == 1:
             return Bound(0, 0, 0, 0)

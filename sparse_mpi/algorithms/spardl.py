@@ -35,7 +35,6 @@ from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm, bruck
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
-from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import (
@@ -102,12 +101,6 @@ class SparDL(Algorithm):
             raise TypeError(f"selector must be alldim or interleaved with selection='block', got {self.selector!r}")
         check_range("slack", self.slack, "[1, inf)", "1.25 times the share is usual")
         check_whole("block", self.block, 1, "element", "64 is usual")
-
-    @classmethod
-    def presets(cls) -> dict[str, dict[str, Any]]:
-        """Return the rules of the released program."""
-        rules = {"prune": "block", "block": CONTIGUOUS, "selection": "block", "residual": "published"}
-        return {"": {"selector": AllDim(), **rules}}
 
     @cached_property
     def traits(self) -> Traits:

@@ -105,7 +105,7 @@ class TwoLevel(Algorithm):
         shares, threshold = [k], state.threshold
         if lanes > 1:
             nodes = int((numbers == 0).sum())
-            found, threshold = COUNTED.count(summed, k * nodes, threshold, comm)
+            found, threshold, _ = COUNTED.count(summed, k * nodes, threshold, comm)
             large = np.bincount(numbers, found.above + found.tied, minlength=lanes)[:lanes].astype(np.int64)
             shares = deal(k, large, np.diff(bounds))
         # Reduce the segment between nodes, in the lane of the ranks that own it.

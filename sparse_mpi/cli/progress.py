@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any, TextIO, TypeVar
 
-from sparse_mpi.comm.runtime import told_terminal
+from sparse_mpi.comm.job.launcher import told_terminal
 
 T = TypeVar("T")
 EVERY = 30.0  # seconds from one line in a file to the next

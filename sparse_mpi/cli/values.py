@@ -27,7 +27,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.checks import meant
-from sparse_mpi.comm.runtime import PATIENCE, first_to_say, told_rank
+from sparse_mpi.comm.job.launcher import PATIENCE, first_to_say
+from sparse_mpi.comm.runtime import told_rank
 from sparse_mpi.reduction.arguments import spelled
 
 T = TypeVar("T")

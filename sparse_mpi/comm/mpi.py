@@ -16,9 +16,9 @@ from sparse_mpi.comm.base import Counts, Job, Take
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.elastic import ulfm
-from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
+from sparse_mpi.comm.job.mpi_watchdog import MPIWatchdog
 from sparse_mpi.comm.job.uncaught import Abort
-from sparse_mpi.comm.job.watchdog import Watchdog
+from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
 from sparse_mpi.comm.making import Raw, alone
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import refuse_singletons, require_mpi, takes_device_pointers
@@ -46,7 +46,7 @@ class MPIComm(CountingComm):
     """
 
     guarded = True  # for MPI ends a process that calls it too early or too late
-    _watchdog: Watchdog | None = None
+    _watchdog: MPIWatchdog | None = None
     _owns_watchdog = False  # True where the watchdog was made: only that communicator frees it
     _whole: MPIComm | None = None  # of which this one was made, and which is in use for as long as this is
 
@@ -160,7 +160,7 @@ class MPIComm(CountingComm):
         elif self.concurrent and self.size > 1:
             # A watchdog of ranks that survive makes no communicator
             with nullcontext() if self._survives else alone(self._mpi, self._comm):
-                self._watchdog = Watchdog(self._mpi, self._comm, time_limit(timeout), self._survives)
+                self._watchdog = MPIWatchdog(self._mpi, self._comm, time_limit(timeout), self._survives)
             self._owns_watchdog, self.watched = True, self._watchdog.over(self._comm)
 
     def _require_running(self) -> None:

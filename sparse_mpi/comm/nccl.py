@@ -30,7 +30,7 @@ from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.host_comm import host_comm
-from sparse_mpi.comm.job.time_limit import TIMEOUT, time_limit
+from sparse_mpi.comm.job.watchdog import TIMEOUT, time_limit
 from sparse_mpi.comm.polling import wait_until
 
 ID_BYTES = 128  # of the number by which NCCL's ranks find each other

@@ -27,8 +27,8 @@ from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.job.call_log import DUPLICATE
 from sparse_mpi.comm.job.store_watchdog import StoreWatchdog
-from sparse_mpi.comm.job.time_limit import time_limit, wants_watchdog
 from sparse_mpi.comm.job.uncaught import Abort
+from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
 
 _HEAD, _ROWS = 1, 2  # tags
 _OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-FOLDER = "SPARSE_MPI_RUN_FOLDER"  # by which `run` tells its ranks a folder of the job
-TERMINAL = "SPARSE_MPI_RUN_TERMINAL"  # by which it tells them the terminal that shows stderr
-WORD = "word"  # the file there with what `run` says of a job that is interrupted
-PATIENCE = 3.0  # seconds that a rank waits for another one to end the job with the same error
 SLURM = "SLURM_STEP_NUM_TASKS"  # srun starts other programs than MPI's, too
 # Variables in which launchers tell the number of processes: Open MPI, PMI, PALS, Hydra, Slurm
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MPI_LOCALNRANKS", SLURM)
@@ -64,43 +59,6 @@ def say_on_stderr(text: str) -> None:
     """Print a line in one piece: the end, which `print` may write apart, may come after the line of another rank."""
     sys.stderr.write(f"sparse_mpi: {text}\n")
     sys.stderr.flush()
-
-
-def first_to_say(text: str) -> bool:
-    """Return False if another process of a job that `run` started has asked for the same ``text`` before."""
-    folder, own = os.environ.get(FOLDER), str(os.getpid())
-    if not folder:
-        return True
-    said = Path(folder) / f"said-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    try:
-        said.symlink_to(own)  # which has its content from the start
-    except FileExistsError:
-        return os.readlink(said) == own
-    except OSError:  # on another host
-        return True
-    return True
-
-
-def told_terminal() -> TextIO | None:
-    """Return the terminal of the `run` that started this process, opened; None without one.
-
-    Launchers pass lines on, not the parts of one that a progress bar is made of.
-
-    Raises:
-        OSError: it cannot be written to.
-    """
-    path, folder = os.environ.get(TERMINAL), os.environ.get(FOLDER, "")
-    if not path or not Path(folder).is_dir():  # on another host it would be somebody else's
-        return None
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY), "w")
-
-
-def leave_word(text: str) -> None:
-    """Have `run` print ``text`` if the job is interrupted from now on."""
-    # Without `run`, or on another host than its own, there is no such folder, and nobody to print the text.
-    folder = Path(os.environ.get(FOLDER, ""), WORD)
-    if folder.parent.is_absolute() and folder.parent.is_dir():
-        folder.write_text(text)
 
 
 def refuse_singletons(size: int) -> None:

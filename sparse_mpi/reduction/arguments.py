@@ -8,6 +8,7 @@ from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.algorithms.base import DENSITY
+from sparse_mpi.algorithms.published import published
 from sparse_mpi.checks import check_range, check_switch, check_whole, meant
 from sparse_mpi.feedback import FEEDBACKS, Feedback
 from sparse_mpi.select import SELECTORS, Selector
@@ -109,7 +110,7 @@ def make_algorithm(
     """Return the algorithm of that name in ``known`` with these options, or the given instance.
 
     The options ``selector`` and ``wire`` are a name, an instance, or None for the algorithm's default. The option
-    ``published`` names the workload, "" if there is only one, of `Algorithm.published`, whose settings other options
+    ``published`` names the workload, "" if there is only one, of `published.published`, whose settings other options
     change.
 
     Raises:
@@ -135,14 +136,13 @@ def make_algorithm(
     # All options but `published` are fields: it names the workload whose settings the others change
     workload = options.pop(PUBLISHED, None)
     kind: Any = known[algorithm]
-    declared = [field.name for field in fields(kind)]
+    made = None if workload is None else published(kind, workload)
+    declared = [field.name for field in fields(kind if made is None else made)]
     if unknown := sorted(set(options) - set(declared)):
         has = f"it has: {', '.join(declared) or 'none'}{meant(unknown[0], declared)}"
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; {has}")
     options |= {name: MAKERS[name](value) for name, value in options.items() if name in MAKERS}
-    if workload is None:
-        return kind(**options)
-    return replace(kind.published(workload), **options)
+    return kind(**options) if made is None else replace(made, **options)
 
 
 def spelled(text: str) -> tuple[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.low_rank import LowRank
+from sparse_mpi.algorithms.published import StaleSelector
 from sparse_mpi.reduction.arguments import make_algorithm, takes_selector
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
@@ -35,7 +36,7 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "spardl-block": ("spardl", {"prune": "block"}),
     "micro-fixed": ("micro", {"mode": "fixed"}),
     "oktopk-radix2": ("oktopk", {"radix": 2}),
-    "oktopk-exact": ("oktopk", {"refresh": "exact"}),
+    "oktopk-exact": ("oktopk", {"published": "vgg", "selector": Threshold(), "trigger": 1.5}),
     "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
     "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
     "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),
@@ -56,7 +57,7 @@ def refused(name: str, selector: str) -> bool:
 @pytest.mark.thin(2)
 def test_laws_form_economy_and_count(ranks, variant, case, dtype):
     name, options = VARIANTS[variant]
-    case, algorithm = CASES[case], ALGORITHMS[name](**options)
+    case, algorithm = CASES[case], make_algorithm(name, options)
     assert_all(ranks.run(lambda comm: train(comm, name, case, dtype, 3, **options)), algorithm, case, dtype)
 
 
@@ -256,9 +257,9 @@ def test_published_threshold_rule_wanders_and_ours_does_not():
     """Counts over 40 steps of error feedback on Gaussian gradients, n large enough for a histogram."""
     case = Case(lambda rng, rank, ranks: rng.standard_normal(30_000), 30_000, 300)
 
-    def body(comm, refresh):
-        seen = train(comm, "topka", case, np.float32, 40, selector=Threshold(refresh=refresh))
+    def body(comm, selector):
+        seen = train(comm, "topka", case, np.float32, 40, selector=selector)
         return [s.report.selected / case.k for s in seen]
 
-    assert set(World(1).run(lambda comm: body(comm, "histogram"))[0]) == {1.0}
-    assert max(World(1).run(lambda comm: body(comm, "exact"))[0]) > 1.5
+    assert set(World(1).run(lambda comm: body(comm, Threshold()))[0]) == {1.0}
+    assert max(World(1).run(lambda comm: body(comm, StaleSelector()))[0]) > 1.5

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.algorithms.elect import CANDIDATES_PER_VOTE, Elect, ElectState, Owners, may_vote
+from sparse_mpi.algorithms.elect import Elect, ElectState
+from sparse_mpi.algorithms.elect.owners import Owners
+from sparse_mpi.algorithms.elect.votes import CANDIDATES_PER_VOTE, may_vote
 from sparse_mpi.algorithms.global_threshold import ThresholdPredictor
 from sparse_mpi.reduction.snapshot import restore
 from sparse_mpi.sparse import NoState, SparseVector

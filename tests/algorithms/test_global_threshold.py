@@ -13,16 +13,14 @@ from sparse_mpi import World
 from sparse_mpi.algorithms.global_threshold import (
     Bracket,
     Counted,
-    Stale,
-    StaleThreshold,
     ThresholdPredictor,
     candidates_gathered,
     crossing,
     search,
 )
+from sparse_mpi.algorithms.published import StaleRule, StaleState, StaleThreshold
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.comm import NullComm
-from sparse_mpi.select.threshold import StaleRule
 from sparse_mpi.sparse import SparseVector, truncate
 
 OCTAVE = 1 << 23
@@ -163,7 +161,7 @@ def test_ties_are_cut_by_index_over_all_ranks(ranks):
 
 @pytest.mark.ranks(1, 2, 5)
 def test_published_rule_gathers_everything_now_and_then_and_is_stale_in_between(ranks):
-    k, rule = 100, Stale(period=4)
+    k, rule = 100, StaleThreshold(period=4)
 
     def body(comm):
         state, seen = rule.init(), []
@@ -185,10 +183,10 @@ def test_published_rule_gathers_everything_now_and_then_and_is_stale_in_between(
 
 def test_published_rule_lowers_a_threshold_that_nothing_reaches():
     high = int(bits_of([5.0])[0])
-    keep, counts, _, state = Stale().cut(np.ones(3, np.float32), 3, StaleThreshold(high, 1, 3), NullComm())
+    keep, counts, _, state = StaleThreshold().cut(np.ones(3, np.float32), 3, StaleState(high, 1, 3), NullComm())
     assert not keep.any() and counts.tolist() == [0] and state.bits < high
-    _, _, _, state = Stale().cut(np.ones(3, np.float32), 2, state, NullComm())
-    assert state == StaleThreshold(int(bits_of([1.0 * 1.008])[0]), 1, 2)
+    _, _, _, state = StaleThreshold().cut(np.ones(3, np.float32), 2, state, NullComm())
+    assert state == StaleState(int(bits_of([1.0 * 1.008])[0]), 1, 2)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

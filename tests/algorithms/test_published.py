@@ -7,7 +7,8 @@ import pytest
 from sparse_mpi import ALGORITHMS
 from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.gtopk import GTopk
-from sparse_mpi.algorithms.oktopk import DENSE_STEPS, OkTopk
+from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.algorithms.published import DENSE_STEPS, PROGRAMS, published
 from sparse_mpi.algorithms.spardl import SparDL
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.reduction.arguments import make_algorithm, spelled
@@ -20,24 +21,23 @@ LOWEST = K * (RANKS - 1) / RANKS  # k(P-1)/P
 
 def test_oktopk_has_the_settings_of_each_workload():
     """Thresholds are exact every 32 steps, BERT's every 128; regions are redrawn every 64, or at 4 times the mean."""
-    vgg, lstm, bert = (OkTopk.published(workload) for workload in ("vgg", "lstm", "bert"))
-    assert {a.refresh for a in (vgg, lstm, bert)} == {a.selector.refresh for a in (vgg, lstm, bert)} == {"exact"}
+    vgg, lstm, bert = (published(OkTopk, workload) for workload in ("vgg", "lstm", "bert"))
     assert [(a.selector.period, a.threshold_period, a.period) for a in (vgg, bert)] == [(32, 32, 64), (128, 128, 64)]
     assert (vgg.selector.nudge, bert.selector.nudge, vgg.trigger) == (1.012, 1.025, 4) and lstm == vgg
-    assert DENSE_STEPS == {"vgg": 512, "lstm": 128, "bert": 0} and set(DENSE_STEPS) == set(OkTopk.presets())
+    assert DENSE_STEPS == {"vgg": 512, "lstm": 128, "bert": 0} and set(DENSE_STEPS) == set(PROGRAMS[OkTopk])
 
 
 def test_residual_rules_that_lose_mass_say_so():
-    assert not GTopk.published().traits.conserves and not SparDL.published().traits.conserves
-    assert OkTopk.published("vgg").traits.conserves and ADTopk.published().traits.conserves
-    assert ADTopk.published().selector.rows == "axis1"
+    assert not published(GTopk).traits.conserves and not published(SparDL).traits.conserves
+    assert published(OkTopk, "vgg").traits.conserves and published(ADTopk).traits.conserves
+    assert published(ADTopk).selector.rows == "axis1"
 
 
 def test_a_command_line_names_them_and_changes_them():
-    assert make_algorithm(*spelled("oktopk:published=bert")) == OkTopk.published("bert")
-    assert make_algorithm(*spelled("gtopk:published")) == GTopk.published()
+    assert make_algorithm(*spelled("oktopk:published=bert")) == published(OkTopk, "bert")
+    assert make_algorithm(*spelled("gtopk:published")) == published(GTopk)
     changed = make_algorithm(*spelled("oktopk:published=vgg:wire=packed:period=8"))
-    assert (changed.wire, changed.period, changed.refresh) == (WIRES["packed"], 8, "exact")
+    assert (changed.wire, changed.period, changed.threshold_period) == (WIRES["packed"], 8, 32)
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,16 @@ def test_volumes_are_those_of_the_papers(text):
 
 def test_oktopks_program_gathers_everything_now_and_then():
     """More than three times ours on a cold start, because its thresholds are stale."""
-    own, published = (
+    own, theirs = (
         volume.count(algorithm, "oktopk", gradients.make("independent", N), RANKS, K, 12, 0)
-        for algorithm in (OkTopk(), OkTopk.published("vgg"))
+        for algorithm in (OkTopk(), published(OkTopk, "vgg"))
     )
     assert own.words / LOWEST < 4.5 and own.total <= 1
-    assert published.words > 3 * own.words and published.total > 2 and published.selected < 1.6
+    assert theirs.words > 3 * own.words and theirs.total > 2 and theirs.selected < 1.6
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_published_settings_can_be_made_and_are_not_ours(name):
-    for workload in ALGORITHMS[name].presets():
-        assert ALGORITHMS[name].published(workload) != ALGORITHMS[name]()
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_published_settings_are_not_ours(kind):
+    assert kind in ALGORITHMS.values()
+    for workload in PROGRAMS[kind]:
+        assert published(kind, workload) != kind()

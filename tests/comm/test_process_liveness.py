@@ -22,7 +22,14 @@ def child():
     process = subprocess.Popen(["sleep", "60"])
     yield (
         process,
-        np.array([process_liveness.identity()[0], process.pid, process_liveness._began(process.pid)], np.int64),
+        np.array(
+            [
+                process_liveness.identity()[0],
+                process.pid,
+                int(process_liveness._fields(process.pid)[process_liveness.BEGAN]),
+            ],
+            np.int64,
+        ),
     )
     process.kill()
     process.wait()

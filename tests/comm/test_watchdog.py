@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparse_mpi.comm.job.call_log import CALLS, NOBODY, SENDRECV, CallSite, now
-from sparse_mpi.comm.job.time_limit import TIMEOUT, WATCH, time_limit, wants_watchdog
+from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCH, time_limit, wants_watchdog
 
 ALLREDUCE = CALLS.index("allreduce")
 

@@ -44,18 +44,17 @@ def test_what_a_field_cannot_mean_is_refused_by_its_name(kind, field):
 
 
 OUT_OF_BOUNDS = {
-    "oktopk": {"period": 0, "trigger": 0.5, "residual": "nobody", "radix": 1, "refresh": "never"},
+    "oktopk": {"period": 0, "trigger": 0.5, "residual": "nobody", "radix": 1},
     "spardl": {"prune": "nothing", "slack": 0.5, "block": 0, "selection": "x", "residual": "x"},
     "micro": {"mode": "free", "slack": 1, "block": 0},
     "elect": {"votes": 0, "radix": 1},
-    "threshold": {"refresh": "never", "period": 0},
     "dgc": {"corrections": -1, "seed": -1},
     "random": {"seed": 2**64},
     "redsync": {"halvings": 0},
     "sidco-exp": {"first_ratio": 1.0},
     "sidco-gp": {"period": 0},
 }
-ALSO = [("elect", "votes", 1.5), ("random", "seed", 0.5), ("oktopk", "threshold_period", 0)]
+ALSO = [("elect", "votes", 1.5), ("random", "seed", 0.5)]
 BEYOND = [*ALSO, *((name, option, value) for name, wrong in OUT_OF_BOUNDS.items() for option, value in wrong.items())]
 
 

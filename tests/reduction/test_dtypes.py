@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World, sparse_allreduce
+from sparse_mpi.algorithms.published import StaleSelector
 from sparse_mpi.feedback import FEEDBACKS
-from sparse_mpi.select.threshold import Threshold
 
 SHAPES, SIZE = [(10, 10)], 100
 
@@ -46,7 +46,7 @@ def test_after_a_change_of_dtype_a_threshold_starts_afresh(kinds):
         x = gradient(3, comm.rank, kinds[1])
         return dense(reducer.step(x)), dense(sparse_allreduce(x, k=5, comm=comm, **options).total)
 
-    made = Threshold(refresh="exact")
+    made = StaleSelector()
     for after, alone in World(2).run(run):
         np.testing.assert_array_equal(after, alone)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, ErrorFeedback, SparseAllreduce
+from sparse_mpi.algorithms.published import StaleSelector
 from sparse_mpi.reduction.arguments import takes_selector
-from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout
 
 from ..algorithms.conformance import dense_of, same_bytes
@@ -86,9 +86,7 @@ def test_nothing_that_is_not_finite_is_kept(ranks, name, kind, bad):
         assert np.isfinite(before).all() and not np.isfinite(during[123]) and np.isfinite(after).all()
 
 
-VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
-    "topka-published": ("topka", {"selector": Threshold(refresh="exact")})
-}
+VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {"topka-published": ("topka", {"selector": StaleSelector()})}
 
 
 @pytest.mark.thin(1, ranks=(3,), kind=("residual",))

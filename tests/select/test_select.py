@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SELECTORS, kernels
+from sparse_mpi.algorithms.published import StaleSelector, StaleState
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array, threads
 from sparse_mpi.reduction.report import Instrumented
@@ -143,7 +144,7 @@ def test_a_threshold_follows_magnitudes_that_rise_or_fall(monkeypatch, scale):
 
 
 def test_published_rule_reuses_then_refreshes_exactly():
-    selector, state, rng = Threshold(refresh="exact", period=3), ThresholdState(), np.random.default_rng(2)
+    selector, state, rng = StaleSelector(3), StaleState(), np.random.default_rng(2)
     counts = []
     for _ in range(6):
         selected, state = selector.select(rng.standard_normal(N).astype(np.float32), 400, state)
@@ -155,7 +156,7 @@ def test_published_rule_reuses_then_refreshes_exactly():
 def test_published_rule_raises_the_threshold_before_it_selects(growth, raises):
     """By 3 % at a time, until no more than 5k/4 entries reach it, and five times at most."""
     x = np.random.default_rng(3).standard_normal(200_000).astype(np.float32)
-    selector = Threshold(refresh="exact")
+    selector = StaleSelector()
     first, state = selector.select(x, 2000, selector.init(Layout.of(len(x)), 2000))
     kth = np.abs(first.values).min()
     selected, _ = selector.select(np.float32(growth) * x, 2000, state)
@@ -166,7 +167,7 @@ def test_published_rule_raises_the_threshold_before_it_selects(growth, raises):
 
 @pytest.mark.parametrize("value", [0.0, np.inf, np.nan, 1e-45, 3e38])
 def test_published_rule_takes_any_magnitude(value):
-    selector, x = Threshold(refresh="exact"), np.full(1000, value, np.float32)
+    selector, x = StaleSelector(), np.full(1000, value, np.float32)
     state = selector.init(Layout.of(1000), 10)
     for _ in range(3):
         selected, state = selector.select(x, 10, state)
@@ -300,7 +301,7 @@ def test_instrumented_counts_what_it_wraps():
     assert measured.selected == 20 and measured.seconds > 0 and measured.band == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("selector", [Threshold(period=1), RedSync(halvings=1)])
+@pytest.mark.parametrize("selector", [StaleSelector(1), RedSync(halvings=1)])
 def test_the_least_that_options_may_be_is_taken(selector):
     x = inputs(np.float32)["normal"]
     state = selector.init(Layout.of(N), 400)

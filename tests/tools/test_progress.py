@@ -13,7 +13,7 @@ import pytest
 
 from sparse_mpi.cli import progress as module
 from sparse_mpi.cli.progress import BETWEEN, EVERY, FIRST, Bar, progress
-from sparse_mpi.comm import runtime
+from sparse_mpi.comm.job import launcher
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_a_bar_is_as_wide_as_the_terminal_of_run_at_most(monkeypatch, tmp_path, 
     """The stderr of a rank is a pipe, but `run` tells of its terminal."""
     pytest.importorskip("tqdm")
     with pseudo_terminal(60) as (shown, path):
-        monkeypatch.setenv(runtime.FOLDER, str(tmp_path))
-        monkeypatch.setenv(runtime.TERMINAL, path)
+        monkeypatch.setenv(launcher.FOLDER, str(tmp_path))
+        monkeypatch.setenv(launcher.TERMINAL, path)
         with Bar(5, "epoch 1/12") as bar:
             bar.say("loss 2.111, 20 images/s, 1.04 MB, k 14728, energy 0.93, xi 0.20, waited 31 steps")
             bar.write("epoch 1: a line")
@@ -86,19 +86,19 @@ def test_a_bar_is_as_wide_as_the_terminal_of_run_at_most(monkeypatch, tmp_path, 
 
 def test_a_terminal_of_another_host_is_none(monkeypatch, tmp_path):
     with pseudo_terminal(60) as (_, path):
-        monkeypatch.setenv(runtime.TERMINAL, path)
-        monkeypatch.setenv(runtime.FOLDER, str(tmp_path / "not here"))
+        monkeypatch.setenv(launcher.TERMINAL, path)
+        monkeypatch.setenv(launcher.FOLDER, str(tmp_path / "not here"))
         assert module.terminal() is None
-    monkeypatch.setenv(runtime.FOLDER, str(tmp_path))
-    monkeypatch.setenv(runtime.TERMINAL, str(tmp_path / "gone" / "pts"))
+    monkeypatch.setenv(launcher.FOLDER, str(tmp_path))
+    monkeypatch.setenv(launcher.TERMINAL, str(tmp_path / "gone" / "pts"))
     assert module.terminal() is None and BETWEEN < FIRST and not sys.stderr.isatty()
 
 
 def test_of_ranks_with_the_same_error_one_says_it(monkeypatch, tmp_path):
-    assert runtime.first_to_say("error") and runtime.first_to_say("error")  # without `run`
-    monkeypatch.setenv(runtime.FOLDER, str(tmp_path))
-    assert runtime.first_to_say("error") and runtime.first_to_say("error")  # a process may say it again
+    assert launcher.first_to_say("error") and launcher.first_to_say("error")  # without `run`
+    monkeypatch.setenv(launcher.FOLDER, str(tmp_path))
+    assert launcher.first_to_say("error") and launcher.first_to_say("error")  # a process may say it again
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert not runtime.first_to_say("error") and runtime.first_to_say("another")
-    monkeypatch.setenv(runtime.FOLDER, str(tmp_path / "not here"))
-    assert runtime.first_to_say("error")
+    assert not launcher.first_to_say("error") and launcher.first_to_say("another")
+    monkeypatch.setenv(launcher.FOLDER, str(tmp_path / "not here"))
+    assert launcher.first_to_say("error")

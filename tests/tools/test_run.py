@@ -25,7 +25,7 @@ import os, signal, sys, time
 from mpi4py import MPI
 
 import sparse_mpi
-from sparse_mpi.comm.runtime import leave_word
+from sparse_mpi.comm.job.launcher import leave_word
 
 comm, what = MPI.COMM_WORLD, sys.argv[1]
 

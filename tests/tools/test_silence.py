@@ -14,9 +14,9 @@ sys.modules["numba"] = None  # kernels of NumPy start sooner
 import numpy as np
 import sparse_mpi
 from mpi4py import MPI
-from sparse_mpi.comm.job import watchdog
+from sparse_mpi.comm.job import mpi_watchdog
 
-watchdog.LATE = 1.0
+mpi_watchdog.LATE = 1.0
 way, what = sys.argv[1:3]
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 x = np.random.default_rng(rank).standard_normal(100).astype(np.float32)

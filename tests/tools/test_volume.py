@@ -10,9 +10,9 @@ import pytest
 from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.algorithms.published import PublishedOkTopk, StaleSelector
 from sparse_mpi.comm import Traffic
 from sparse_mpi.reduction.arguments import make_algorithm
-from sparse_mpi.select.threshold import Threshold
 from sparse_mpi_bench.analysis import gradients, volume
 from sparse_mpi_bench.analysis.recording import Call
 
@@ -57,10 +57,10 @@ def test_a_message_is_for_another_node_or_not(ranks_per_node):
     assert volume.leaving(call, 1, ranks_per_node) == {1: 100, 2: 90, 8: 0}[ranks_per_node]
 
 
-@pytest.mark.parametrize(("refresh", "most"), [("histogram", 4.5), ("exact", 14)])
-def test_a_stale_threshold_stays_near_k_on_a_cold_start(refresh, most):
+@pytest.mark.parametrize(("kind", "most"), [(OkTopk, 4.5), (PublishedOkTopk, 14)])
+def test_a_stale_threshold_stays_near_k_on_a_cold_start(kind, most):
     """42k words without the published program's correction, which raises the threshold before it selects."""
-    algorithm = OkTopk(selector=Threshold(refresh="exact"), refresh=refresh, trigger=4.0)
+    algorithm = kind(StaleSelector(), trigger=4.0)
     found = volume.count(algorithm, "oktopk", gradients.make("independent", 20_000), 8, 200, 64, 0)
     assert found.words / 200 < most and found.selected < 1.3 and found.within
 

@@ -28,8 +28,8 @@ from pathlib import Path
 
 from sparse_mpi.cli.launch.command import Line
 from sparse_mpi.cli.launch.find import Folders
-from sparse_mpi.comm.job.time_limit import WATCH
-from sparse_mpi.comm.runtime import FOLDER, TERMINAL, WORD
+from sparse_mpi.comm.job.launcher import FOLDER, TERMINAL, WORD
+from sparse_mpi.comm.job.watchdog import WATCH
 
 RULE = re.compile(rb"-{70,}\r?\n")  # above and below a banner
 LONGEST = 40  # lines of a banner

@@ -21,8 +21,9 @@ from typing import Any, cast
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm.base import Comm, Elastic, RankFailure
 from sparse_mpi.comm.job.call_log import CLOSE, SHRINK
+from sparse_mpi.comm.job.mpi_watchdog import MPIWatchdog
 from sparse_mpi.comm.job.uncaught import on_uncaught
-from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD, Watchdog
+from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
 from sparse_mpi.comm.making import Raw
 
 SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
@@ -120,7 +121,7 @@ class Ulfm(Elastic):
     def __init__(
         self,
         raw: Raw,
-        watchdog: Watchdog | None,
+        watchdog: MPIWatchdog | None,
         remake: Callable[[Any], Comm],
         yielding: Callable[[], Comm],
         start_sendrecv: Callable[[Array, int, int], Callable[[], Array]],

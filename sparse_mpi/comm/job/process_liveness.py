@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def identity() -> np.ndarray:
     try:
         machine = (PROC / "sys/kernel/random/boot_id").read_text() + str((PROC / "self/ns/pid").readlink())
         key = int.from_bytes(sha256(machine.encode()).digest()[:7], "little")
-        return np.array([key, os.getpid(), _began(os.getpid())], np.int64)
+        return np.array([key, os.getpid(), int(_fields(os.getpid())[BEGAN])], np.int64)
     except OSError:
         return np.zeros(3, np.int64)
 
@@ -33,36 +34,31 @@ def same_host(process: np.ndarray, mine: np.ndarray) -> bool:
     return bool(process[0] and process[0] == mine[0])
 
 
-def stopped(process: np.ndarray) -> bool:
-    """Return whether a process of this machine is stopped, as by SIGSTOP or a debugger."""
-    _, number, began = process.tolist()
-    try:
-        fields = _fields(number)
-    except OSError:  # it has ended
-        return False
-    # T: stopped by a signal, t: by a debugger. If it began at another time, another process has the id by now.
-    return fields[STATE] in "Tt" and int(fields[BEGAN]) == began
-
-
-def kill(process: np.ndarray) -> None:
-    """Kill a process of this machine, see `identity`, unless it has ended."""
-    _, number, began = process.tolist()
-    try:
-        if _began(number) == began:  # otherwise another one has its id by now
-            os.kill(number, signal.SIGKILL)
-    except OSError:  # it has ended
-        return
-
-
-def ended(process: np.ndarray) -> bool:
-    """Return whether a process of this machine, see `identity`, has ended."""
+def state(process: np.ndarray) -> str:
+    """Return the letter of the state of a process of this machine, see `identity`; "" where it is there no more."""
     _, number, began = process.tolist()
     try:
         fields = _fields(number)
     except OSError:
-        return True
-    # Z: a zombie, whose parent has not asked for its status yet; X: dead.
-    return fields[STATE] in "ZX" or int(fields[BEGAN]) != began
+        return ""
+    return fields[STATE] if int(fields[BEGAN]) == began else ""  # otherwise another process has its id by now
+
+
+def stopped(process: np.ndarray) -> bool:
+    """Return whether a process of this machine is stopped, as by SIGSTOP or a debugger."""
+    return state(process) in ("T", "t")
+
+
+def kill(process: np.ndarray) -> None:
+    """Kill a process of this machine, unless it has ended."""
+    if state(process):
+        with suppress(OSError):  # it has ended since
+            os.kill(int(process[1]), signal.SIGKILL)
+
+
+def ended(process: np.ndarray) -> bool:
+    """Return whether a process of this machine has ended; its parent may not have asked for its status yet."""
+    return state(process) in ("", "Z", "X")
 
 
 class Neighbours:
@@ -103,15 +99,6 @@ class Neighbours:
             if ended(process):
                 self._missing.setdefault(rank, now)
         return [rank for rank, since in self._missing.items() if now - since >= seconds]
-
-
-def _began(number: int) -> int:
-    """Return when a process began, in ticks since its machine did.
-
-    Raises:
-        OSError: there is none.
-    """
-    return int(_fields(number)[BEGAN])
 
 
 def _fields(number: int) -> list[str]:

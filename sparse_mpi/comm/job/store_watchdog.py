@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sparse_mpi.comm.job.call_log import DUPLICATE, SENDRECV, CallLog, CallSite, Watched
-from sparse_mpi.comm.job.time_limit import TIMEOUT
-from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
-from sparse_mpi.comm.runtime import say_on_stderr
+from sparse_mpi.comm.job.call_log import DUPLICATE, SENDRECV, CallSite, Watched
+from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCHDOG_THREAD, Watchdog
 
 LASTING = 1.0  # seconds after which a rank writes where it is
 WORD = 60.0  # seconds in a call after which a rank says so, where there is no time limit
@@ -23,7 +21,7 @@ SPEAKING = 2.5  # seconds between a report and the end of the process, for other
 SITES, SAID = "sparse_mpi/site", "sparse_mpi/said"  # keys
 
 
-class StoreWatchdog:
+class StoreWatchdog(Watchdog):
     """The watchdog of one rank of a torch.distributed job.
 
     Args:
@@ -36,9 +34,8 @@ class StoreWatchdog:
     def __init__(
         self, rank: int, size: int, store: Callable[[], Any], timeout: float, end: Callable[[], object]
     ) -> None:
-        self.log: CallLog = CallLog()
-        self._rank, self._size, self._store, self._end = rank, size, store, end
-        self.timeout: float = timeout
+        super().__init__(rank, size, timeout)
+        self._store, self._end = store, end
         self._members: dict[int, Sequence[int]] = {}  # of each communicator, by the number of its family
         self._written: CallSite | None = None  # to the store
         self._reported: CallSite | None = None
@@ -59,7 +56,7 @@ class StoreWatchdog:
         if store is not None and site != self._written:
             self._written = site
             with suppress(RuntimeError):  # the store is gone with the process that had it
-                store.set(f"{SITES}/{self._rank}", ",".join(map(str, site)))
+                store.set(f"{SITES}/{self.rank}", ",".join(map(str, site)))
         # Others that came into the call just before the limit have written so by then.
         if site.inside and site.seconds > (self.timeout or WORD) + 2 * LASTING and site != self._reported:
             self._reported = site
@@ -67,17 +64,14 @@ class StoreWatchdog:
 
     def _report(self, site: CallSite, store: object) -> None:
         """Say for whom this rank waits, unless another one has said so of this call; with a time limit end the job."""
-        others = [rank for rank in self._members[site.family] if rank != self._rank]
+        others = [rank for rank in self._members[site.family] if rank != self.rank]
         try:
             speaks, sites = self._speaks(site, store), _sites(others, store)
         except RuntimeError:  # the store is gone
             speaks, sites = True, {}
         if speaks:
-            seen = site.waiting_for(others, sites, "is not known to wait")
-            limit = f"longer than {self.timeout:g} s, " if self.timeout else ""
             left = "the job ends" if self.timeout else f"{TIMEOUT} would end the job"
-            text = f"rank {self._rank} of {self._size} {site}, {limit}and waits for others: {seen}; {left}"
-            say_on_stderr(text)
+            self.say(f"{self.waiting(site, others, sites, 'is not known to wait')}; {left}")
         if self.timeout:
             time.sleep(SPEAKING)
             self._end()
@@ -87,13 +81,6 @@ class StoreWatchdog:
         if store is None or site.call == SENDRECV:  # in which each rank waits for another one
             return True
         return bool(store.add(f"{SAID}/{site.family}/{site.number}", 1) == 1)
-
-    def announce_end(self) -> None:
-        """Do nothing: gloo tells the others that this process has ended."""
-
-    def all_ended(self) -> Callable[[], bool]:
-        """Return a function that says that nobody needs to be waited for."""
-        return lambda: True
 
 
 def _sites(ranks: list[int], store: Any) -> dict[int, CallSite]:

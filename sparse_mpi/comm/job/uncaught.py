@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
 
-from sparse_mpi.comm.runtime import PATIENCE, first_to_say
+from sparse_mpi.comm.job.launcher import PATIENCE, first_to_say
 
 OURS = "sparse_mpi "  # with which the names of our threads begin
 

@@ -1,297 +1,145 @@
 """A watchdog over the ranks of a job: no rank waits in silence for one that does not come.
 
-Each process has a thread that polls four times a second for messages of other watchdogs, and knows in which calls its
-own rank is. That costs a microsecond a call, and no message. Messages are sent in two cases only:
-
-- A rank that ends its program waits until all others have ended theirs, as MPI does, but after half a second it tells
-  them in which calls it took part. A rank that is in a later one would wait for ever: it says so, and ends the job.
-- If there is a time limit, a rank that has waited for so long asks the others where they are, says for whom it waits
-  and where that rank was seen last, or that it does not answer, and ends the job. Where ranks survive the loss of
-  others, a process of this machine that is stopped is killed instead: it cannot come back by accident.
-
-A process that is gone is the launcher's concern, which ends the job at once.
+Each process has a thread that polls its watchdogs four times a second. They know in which calls their rank is, which
+costs a microsecond a call, and no message. `MPIWatchdog` asks other ranks in messages, `StoreWatchdog` reads what they
+have written to the store of torch.distributed. A process that is gone is the launcher's concern, which ends the job.
 """
 
 from __future__ import annotations
 
 import atexit
-import itertools
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
-from sparse_mpi.comm.job.call_log import CLOSE, NOBODY, SHRINK, CallLog, CallSite, Watched, now
-from sparse_mpi.comm.job.process_liveness import Neighbours
+from sparse_mpi.comm.job.call_log import CallLog, CallSite
 from sparse_mpi.comm.runtime import say_on_stderr
 
-# The thread that polls the watchdogs of this process, and the end of the program, for which they wait.
-
-
+TIMEOUT = "SPARSE_MPI_TIMEOUT"  # seconds that a call may take; 0 or unset: no limit
+WATCH = "SPARSE_MPI_WATCH"  # 1: a watchdog, also without a time limit
 POLL = 0.25  # seconds between polls
 QUIET = 0.5  # seconds that a rank which has ended waits for the others before it tells them
 
 
-class Monitor(Protocol):
-    """A watchdog, as far as its thread knows it."""
+def time_limit(timeout: float | None) -> float:
+    """Return the seconds that a call may take: ``timeout``, or what the variable `TIMEOUT` says; 0 is no limit.
 
+    Raises:
+        ValueError: it is no number of seconds.
+    """
+    setting = os.environ.get(TIMEOUT, "0") if timeout is None else timeout
+    try:
+        seconds = float(setting)
+    except ValueError:
+        seconds = math.nan  # which fails the test that follows
+    if not 0 <= seconds < math.inf:
+        name = TIMEOUT if timeout is None else "timeout"
+        raise ValueError(f"{name} must be a number of seconds, got {setting!r}; 0 waits for any time")
+    return seconds
+
+
+def wants_watchdog(limit: float) -> bool:
+    """Return whether somebody asks for a watchdog: by a time limit, or by the variable `WATCH`.
+
+    Raises:
+        ValueError: `WATCH` is neither 0 nor 1.
+    """
+    switch = os.environ.get(WATCH, "0")
+    if switch not in ("0", "1"):
+        raise ValueError(f"{WATCH} must be 0 or 1, got {switch!r}")
+    return limit > 0 or switch == "1"
+
+
+class Watchdog(ABC):
+    """The watchdog of one rank.
+
+    Args:
+        rank, size: of this process in the job.
+        timeout: seconds that a call may take; 0: any number.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float) -> None:
+        self.rank: int = rank
+        self.size: int = size
+        self.timeout: float = timeout
+        self.log: CallLog = CallLog()
+
+    @abstractmethod
     def poll(self) -> None:
-        """Take in messages, and see whether a call waits in vain."""
+        """Take in what there is of other ranks, and see whether a call waits in vain."""
 
     def announce_end(self) -> None:
-        """Tell the others that this rank has ended its program."""
+        """Tell the others that this rank has ended its program, where the transport does not."""
+        return
 
     def all_ended(self) -> Callable[[], bool]:
-        """Return a function that says whether the programs of all ranks have ended."""
+        """Return a function that says whether the programs of all ranks have ended, or need not be waited for."""
+        return lambda: True
+
+    def say(self, what: str) -> None:
+        """Print a line about this rank."""
+        say_on_stderr(f"rank {self.rank} of {self.size} {what}")
+
+    def waiting(self, site: CallSite, others: Iterable[int], sites: Mapping[int, CallSite], silent: str) -> str:
+        """Return for whom of the ``others`` a call waits; see `CallSite.waiting_for`."""
+        limit = f"longer than {self.timeout:g} s, " if self.timeout else ""
+        return f"{site}, {limit}and waits for others: {site.waiting_for(others, sites, silent)}"
 
 
 class WatchdogThread:
     """The watchdogs of this process, and the thread that polls them."""
 
     def __init__(self) -> None:
-        self._monitors: list[Monitor] = []
+        self._watchdogs: list[Watchdog] = []
         self._polling = threading.Lock()  # held while watchdogs are polled, or their list changes
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, monitor: Monitor) -> None:
+    def add(self, watchdog: Watchdog) -> None:
         """Poll a watchdog from now on."""
         with self._polling:
-            self._monitors.append(monitor)
+            self._watchdogs.append(watchdog)
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="sparse_mpi watchdog", daemon=True)
             self._thread.start()
             atexit.register(self.rest)
 
-    def remove(self, monitor: Monitor) -> bool:
+    def remove(self, watchdog: Watchdog) -> bool:
         """Poll a watchdog no longer; return False if none is polled."""
         if self._stop.is_set():
             return False
         with self._polling:
-            self._monitors = [other for other in self._monitors if other is not monitor]
+            self._watchdogs = [other for other in self._watchdogs if other is not watchdog]
         return True
 
     def _watch(self) -> None:
         while not self._stop.wait(POLL):
             with self._polling:
-                for monitor in self._monitors:
-                    monitor.poll()
+                for watchdog in self._watchdogs:
+                    watchdog.poll()
 
-    def wait(self, monitors: Sequence[Monitor], stop: Callable[[], bool] = lambda: False) -> None:
+    def wait(self, watchdogs: Sequence[Watchdog], stop: Callable[[], bool] = lambda: False) -> None:
         """Wait until the programs of all ranks have ended, or ``stop()``; tell those that have not ended theirs."""
-        barriers, since, announced = [monitor.all_ended() for monitor in monitors], time.monotonic(), False
+        barriers, since, announced = [watchdog.all_ended() for watchdog in watchdogs], time.monotonic(), False
         while not all([passed() for passed in barriers]) and not stop():  # all begin, whatever their order elsewhere
             if not announced and time.monotonic() - since > QUIET:
                 announced = True
                 with self._polling:
-                    for monitor in monitors:
-                        monitor.announce_end()
+                    for watchdog in watchdogs:
+                        watchdog.announce_end()
             time.sleep(POLL / 250)  # 1 ms
 
     def rest(self) -> None:
         """Wait until the programs of all ranks have ended, as MPI will, and poll no watchdog any more."""
         if self._stop.is_set():
             return
-        self.wait(self._monitors)
+        self.wait(self._watchdogs)
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
 
 WATCHDOG_THREAD = WatchdogThread()
-
-
-STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
-ANSWER = 1.0  # seconds in which a watchdog must answer
-SETTLED = 3.0  # seconds in or after a call from which on a watchdog whose ranks survive failures asks MPI
-RECOVERY = 30.0  # seconds that ranks may take to go on without one that has failed
-SPEAKING, LATE = 1.0, 2.5  # seconds between a report and the end of the job, for others to report too; of a time limit
-VANISHED = "the process of rank {} has ended by itself, which mpirun tells nobody: end it by an exception, or sys.exit"
-# Tags, none of which is one of `MPIComm`: calls of a rank that has ended, a question, its answer, an exception
-ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
-
-
-class Watchdog:
-    """The watchdog of one rank over those of a communicator. Making one is collective.
-
-    Args:
-        MPI: the module of mpi4py, which must allow calls from several threads.
-        comm: the ranks.
-        timeout: seconds that a call may take; 0: any number.
-        survives: whether the others go on where a rank is killed.
-    """
-
-    def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
-        # Where ranks may fail, share their communicator: it is revoked then, and MPI may crash if one fails in a Dup.
-        self._neighbours = Neighbours.of(comm) if survives else None
-        self._mpi, self._comm = MPI, comm if survives else comm.Dup()
-        self.timeout: float = timeout
-        self.rank: int = self._comm.rank
-        self.size: int = self._comm.size
-        self._group, self._families = self._comm.Get_group(), itertools.count()
-        self.log: CallLog = CallLog()
-        self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
-        self._answers: dict[int, CallSite] = {}
-        self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
-        self._sending: list[Any] = []
-        WATCHDOG_THREAD.add(self)
-
-    def over(self, comm: Any) -> Watched:
-        """Return what notes for this watchdog the calls on a communicator of some of its ranks. Collective there."""
-        # The number of the first rank counts: no other rank, and no other call on this one, draws the same.
-        family = int(comm.bcast(next(self._families) * self.size + self.rank, 0))
-        return self.log.over(family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
-
-    def free(self) -> None:
-        """Stop watching. Collective, unless the program has ended."""
-        if WATCHDOG_THREAD.remove(self) and self._neighbours is None:
-            self._comm.Free()
-
-    def retire(self) -> None:
-        """Stop watching, alone: a rank has failed, and those that are left have another watchdog."""
-        WATCHDOG_THREAD.remove(self)
-
-    @contextmanager
-    def during(self, call: int) -> Iterator[None]:
-        """Watch, within the context, over a call of all ranks that is not on a communicator of ours."""
-        self.log.enter(call, next(iter(self.log.numbers)), NOBODY)
-        try:
-            yield
-        finally:
-            self.log.leave()
-
-    def poll(self) -> None:
-        """Take in messages, and end the job if a call of this rank waits in vain."""
-        if self._mpi.Is_finalized():
-            return
-        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
-            self._poll()
-
-    def _poll(self) -> None:
-        """Carry out `poll`."""
-        sites = self.log.sites()
-        if self._neighbours is not None:
-            self._inspect(self._neighbours, sites)
-            # A failure of which MPI hears in two threads at once may crash it, or have it wait for ever. So leave MPI
-            # alone where a call may hear of one soon, be it of a rank that has just been killed for being stopped.
-            settled = max(SETTLED, self.timeout + ANSWER if self.timeout else 0.0)
-            if any(site.seconds < settled or site.call in (CLOSE, SHRINK) and site.inside for site in sites):
-                return
-        self.read()
-        for site in sites:
-            for rank, numbers in self._ended.items():
-                if site.waits_for(rank, numbers) and site.seconds > STUCK:
-                    self._give_up(f"waits for rank {rank}, which has ended its program: it {site}")
-            if self.timeout and site.inside and site.seconds > self.timeout:
-                self._report(site)
-
-    def _inspect(self, neighbours: Neighbours, sites: list[CallSite]) -> None:
-        """Inspect the processes of this machine if this rank waits for long; no message is needed.
-
-        A stopped one is killed if that is longer than the time limit. One that has ended, which no call has told by
-        now, will not be told: it ends the job, or else its ranks would wait for ever.
-        """
-        inside = [site for site in sites if site.inside]
-        waited = [site for site in inside if self.timeout and site.seconds > self.timeout]
-        for rank in neighbours.stopped() if waited else ():
-            say_on_stderr(f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed")
-            neighbours.kill(rank)
-        recovery = max(RECOVERY, 2 * self.timeout)
-        for site in inside:
-            if site.call == SHRINK and site.seconds > recovery and self.timeout:
-                self._give_up(f"cannot go on without the ranks that have failed: it {site}")
-            if site.seconds > (recovery if site.call == SHRINK else SETTLED):
-                for rank in neighbours.ended(SETTLED):
-                    self._give_up(f"{site}; {VANISHED.format(rank)}")
-
-    def read(self) -> None:
-        """Take in all messages there are, and answer questions."""
-        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
-            self._read()
-
-    def _read(self) -> None:
-        """Carry out `read`."""
-        for tag in TAGS:
-            self._read_all(tag)
-
-    def _read_all(self, tag: int) -> None:
-        """Take in all messages with a tag."""
-        status = self._mpi.Status()
-        while (message := self._comm.Improbe(self._mpi.ANY_SOURCE, tag, status)) is not None:
-            words, source = np.empty(status.Get_count(self._mpi.INT64_T), np.int64), status.Get_source()
-            message.Recv([words, self._mpi.INT64_T])
-            if tag == ENDED:
-                self._ended[source] = {int(family): int(number) for family, number in words.reshape(-1, 2)}
-            elif tag == DYING:
-                self.dying.add(source)
-            elif tag == WHERE:
-                site = self.log.current_call()
-                self._send(site._replace(since=now() - site.since), source, HERE)  # clocks of hosts differ
-            else:
-                site = CallSite(*words.tolist())
-                self._answers[source] = site._replace(since=now() - site.since)
-
-    def _send(self, words: Iterable[int], rank: int, tag: int) -> None:
-        """Start sending a few numbers, which stay in memory until they are on their way."""
-        self._sending = [request for request in self._sending if not self._sent(request)]
-        self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
-
-    def _sent(self, request: Any) -> bool:
-        """Return whether a message is on its way, or never will be."""
-        try:
-            return bool(request.Test())
-        except self._mpi.Exception:  # its receiver has failed
-            return True
-
-    def _report(self, site: CallSite) -> None:
-        """Ask where the others are, say for whom this rank waits, and end the job."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        self._answers.clear()
-        for rank in others:
-            with suppress(self._mpi.Exception):  # it has failed
-                self._send((), rank, WHERE)
-        until = time.monotonic() + ANSWER
-        while len(self._answers) < len(others) and time.monotonic() < until:
-            self._read()
-            time.sleep(POLL / 25)
-        seen = site.waiting_for(others, self._answers, "does not answer")
-        self._give_up(f"{site}, longer than {self.timeout:g} s, and waits for others: {seen}", LATE)
-
-    def _give_up(self, why: str, speaking: float = SPEAKING) -> None:
-        """Say why, leave others the time to do so too, and end the job."""
-        say_on_stderr(f"rank {self.rank} of {self.size} {why}; the job ends")
-        until = time.monotonic() + speaking
-        while time.monotonic() < until:
-            self.read()  # others may ask where this rank is
-            time.sleep(POLL / 25)
-        with suppress(self._mpi.Exception):
-            self._comm.Abort(1)
-        os._exit(1)  # where ranks survive the loss of others, MPI may leave this one alive
-
-    def announce_end(self, dying: bool = False) -> None:
-        """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
-        words = [word for pair in list(self.log.numbers.items()) for word in pair]
-        for rank in range(self.size):
-            if rank != self.rank:
-                with suppress(self._mpi.Exception):  # it has failed
-                    self._send(words, rank, DYING if dying else ENDED)
-
-    def all_ended(self) -> Callable[[], bool]:
-        """Return a function that says whether the programs of all ranks have ended."""
-        if self._mpi.Is_finalized():
-            return lambda: True
-        barrier: list[Any] = []
-
-        def passed() -> bool:
-            try:
-                if not barrier:
-                    barrier.append(self._comm.Ibarrier())  # which nobody waits in: polls go on meanwhile
-                return bool(barrier[0].Test())
-            except self._mpi.Exception:  # a rank has failed: nobody waits for it any more
-                return True
-
-        return passed

@@ -20,7 +20,7 @@ import numpy as np
 from sparse_mpi import keep_freed_memory, watch
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.conversion import comm_of_job
-from sparse_mpi.comm.runtime import first_to_say
+from sparse_mpi.comm.job.launcher import first_to_say
 from sparse_mpi.fault_tolerance import team_of
 
 T = TypeVar("T")

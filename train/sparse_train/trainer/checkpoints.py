@@ -18,7 +18,7 @@ import torch
 from sparse_mpi import checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.comm.runtime import leave_word
+from sparse_mpi.comm.job.launcher import leave_word
 from sparse_mpi.fault_tolerance import together
 from sparse_train.options.arguments import NEWEST
 from sparse_train.ranks.job import Interruption, JobError, agreed

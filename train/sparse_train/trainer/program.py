@@ -13,7 +13,7 @@ import torch
 
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.runtime import leave_word
+from sparse_mpi.comm.job.launcher import leave_word
 from sparse_mpi.fault_tolerance import Team, comm_of, team_of
 from sparse_train.options import arguments
 from sparse_train.options.arguments import Settings, Tiny

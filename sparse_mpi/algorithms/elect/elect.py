@@ -1,66 +1,28 @@
-"""Elect: ranks vote sparsely for entries, and then all of them add exact values of those that are elected.
-
-Costs k(P-1)/P times c votes, one index and two values: with c = 0.42, votes of about 1.6 bytes and packed indices
-9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages in a steady step, or
-about 4 sqrt(P) + 5 ceil(log2 P) where there are many ranks and few votes. Returns between 0.9k and k entries, fewer
-only where no more entries have votes: the largest sums of votes. Keeps n + n/P numbers on each rank.
-
-Ok-Topk sums an entry over those ranks only that selected it. Here a rank's selection is no more than a vote, which can
-be few and coarsely rounded, and where enough of them meet every rank gives all that it has. So an entry takes more of
-the gradient with it, and nothing lingers of what was decided: all ranks clear the same entries. MiCRO (`micro.py`) does
-that too, but one rank decides for all.
-
-Votes are remembered until their entry is elected: a rank does not repeat itself, but says what has changed since. So
-a vote is worth as much as several that are forgotten, and even an entry that few ranks would ever put among their
-largest is elected in time, if all of them together have much of it. Without error feedback the old votes for an entry
-are of gradients that are gone, which costs a twentieth of the energy.
-"""
+"""The algorithm: votes, their count, the broadcast of the elected, and the sum of their values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil, isqrt, log2
+from math import isqrt
 from typing import Any
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, Reduction, Traits
+from sparse_mpi.algorithms.elect.owners import Owners
+from sparse_mpi.algorithms.elect.votes import candidates_for, may_vote, vote_deltas, vote_sum_like
 from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split, split_reduce, stages
-from sparse_mpi.algorithms.global_threshold import (
-    Bracket,
-    Counted,
-    RankCounts,
-    ThresholdPredictor,
-    bits_end,
-    count_type,
-    counts_at,
-    crossing,
-    gather_counts,
-    narrowed,
-    result_mask,
-    search,
-    sum_counts,
-    sum_type,
-)
+from sparse_mpi.algorithms.global_threshold import Counted
 from sparse_mpi.arrays import Array, index_dtype, like, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
-from sparse_mpi.kernels.array import fractions
 from sparse_mpi.select import Selector
-from sparse_mpi.select.base import most_selected
+from sparse_mpi.select.base import NOT_ZERO, most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import (
-    Layout,
-    SparseVector,
-    all_at_least,
-    equal_boundaries,
-    regions_of,
-    take,
-    truncate,
-)
+from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, regions_of, take, truncate
 from sparse_mpi.wire import BitPacked, Int8, SizeBound, Wire
 from sparse_mpi.wire.codecs import Log4
 from sparse_mpi.wire.packed import (
@@ -76,192 +38,9 @@ from sparse_mpi.wire.packed import (
     unpack_positions,
 )
 
-# Ownership of entries: neighbouring indices belong to different ranks, whose shares are equal on any gradient.
-#
-# Regions of neighbouring indices would have to be drawn, and drawn anew, for every rank to have about as many votes to
-# count as any other. Here indices are dealt out to the ranks one by one, and each round begins at another rank, so that
-# columns of a matrix are spread too. No message is needed, and no rank has more than others but by chance.
-
-
-@dataclass(frozen=True)
-class Owners:
-    """A permutation of the indices that makes each rank's share contiguous, as its *numbers*."""
-
-    size: int  # n, length of the vector
-    ranks: int  # P
-
-    @cached_property
-    def width(self) -> int:
-        """Return how many numbers each rank has; some numbers of the last round have no index."""
-        return -(-self.size // self.ranks)
-
-    @cached_property
-    def boundaries(self) -> np.ndarray:
-        """Return the boundaries ``(P + 1,)`` int64 of the ranks' numbers."""
-        return np.arange(self.ranks + 1, dtype=np.int64) * self.width
-
-    def numbered(self, vector: SparseVector) -> tuple[SparseVector, np.ndarray]:
-        """Return the entries by ascending number, as a vector of all numbers, and how many each rank owns ``(P,)``.
-
-        Those that are zero are left out.
-        """
-        passes, (indices, values, size) = kernels.of(vector.values), vector
-        numbers, values, counts = passes.deal(indices, values, size, self.ranks)
-        return SparseVector(numbers, values, self.width * self.ranks), counts
-
-    def indices(self, numbers: Array) -> Array:
-        """Return the indices ``(m,)`` of these ``numbers`` ``(m,)``, in their order."""
-        return kernels.of(numbers).undeal(numbers, self.size, self.ranks)
-
-
-# The votes of a rank: by how much its largest entries differ from its earlier votes for them.
-
-
-CANDIDATES_PER_VOTE = 4  # largest entries among which a rank looks for each vote
-
-
-def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
-    """Return a sum of votes ``(size,)`` in the library and dtype of ``acc``; zeros if ``vote_sum`` is of another size.
-
-    It is of another size before the first step, when there are no votes yet.
-    """
-    if len(vote_sum) != size:
-        return namespace(acc).zeros(size, acc.dtype)
-    return like(vote_sum, acc).astype(acc.dtype, copy=False)
-
-
-def candidates_for(votes: int, size: int) -> int:
-    """Return the number of largest entries, of ``size``, among which a rank looks for those it votes for."""
-    return min(CANDIDATES_PER_VOTE * votes, size)
-
-
-def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> SparseVector:
-    """Return the votes of a rank. Vote = current value minus the sum of this rank's earlier votes for the entry.
-
-    Those entries get a vote whose product of vote and value is largest: the square of the value where there was no
-    vote before. Roots are multiplied, so that nothing overflows.
-
-    Args:
-        candidates: the entries to vote for.
-        my_vote_sum: ``(n,)``, the sums of this rank's earlier votes.
-        votes: the most votes. Some may be zero, which are none.
-    """
-    xp, passes = namespace(my_vote_sum), kernels.of(my_vote_sum)
-    deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
-    chosen, _ = passes.truncate(xp.arange(len(deltas), dtype=np.int32), worth, votes)
-    return SparseVector(candidates.indices[chosen], deltas[chosen], candidates.size)
-
-
-def may_vote(indices: Array, place: int, ranks: int, share: float) -> Array:
-    """Return the mask ``(m,)`` of those ``indices`` for which a rank may vote where ranks divide them up.
-
-    It may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, may vote for each index.
-
-    Args:
-        indices: of entries.
-        place: of the rank among all ``ranks``.
-        ranks: P.
-        share: of all indices.
-    """
-    offsets = (fractions(indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
-    return offsets < np.uint32(round(share * (1 << 16)))
-
-
-# The count of the votes: it decides which entries are elected, for few bytes of control on any number of ranks.
-#
-# It is Ok-Topk's counting (`global_threshold.py`) with fewer bytes where there are many ranks: counts of
-# candidate thresholds are added up over the ranks, and gathered only at the threshold that was found. And it reads a
-# dense vector of sums, in one pass: what reaches the lowest candidate is taken out, and the rest is done with these
-# few.
-
-
-MANTISSA = 7  # bits of the mantissa by which sums of votes are told apart: votes have fewer
-NEARBY = 4  # thresholds around the predicted one that are counted: sums of votes move little in a step
-CANDIDATES = 8  # thresholds that are counted at a time in a search
-NOT_ZERO = 1  # magnitude bits that every sum reaches but those of entries without a vote
-GATHERED = 8  # ranks up to which counts of candidates are gathered, which saves messages, rather than added up
-
-
-def cut_by_votes(
-    sums: Array, k: int, predictor: ThresholdPredictor, comm: Comm
-) -> tuple[SparseVector, np.ndarray, ThresholdPredictor]:
-    """Decide which of this rank's sums of votes are elected; those that are zero are not.
-
-    Where sums tie, those of lower rank and lower position are elected until there are k.
-
-    Args:
-        sums: ``(width,)`` float32 or float64, the sums of the entries that this rank owns.
-        k: entries wanted over all ranks.
-        predictor: the state of the step before, equal on all ranks.
-        comm: all ranks.
-
-    Returns:
-        The elected sums; how many of every rank are elected, ``(P,)`` int64; and the predictor for the next step.
-    """
-    octave = 1 << np.finfo(sums.dtype).nmant
-    resolution = max(octave >> MANTISSA, 1)
-    bracket, near = Bracket(NOT_ZERO, bits_end(sums)), predictor.spacing
-    counted: RankCounts | None = None
-
-    # The fast path: candidates around the predicted threshold, counted among the sums that reach the lowest of them.
-    if near:
-        candidates = np.unique(np.maximum(predictor.candidates(NEARBY, bracket.high), NOT_ZERO))
-        own, found = kernels.of(sums).count_select(sums, candidates)
-        reaching = SparseVector(*found, len(sums))
-        totals, by_rank = _totals(own, k, comm)
-        bracket = narrowed(candidates, totals, k, bracket, NOT_ZERO)
-        predictor = predictor.respaced(candidates, totals, k, octave)
-        if bracket.settled(resolution) and bracket.ends_at(candidates):
-            if by_rank is None:
-                counted = _rank_counts(reaching.values, k, comm, bracket)
-            else:
-                columns = by_rank[:, np.searchsorted(candidates, bracket)]
-                counted = RankCounts.of(bracket, columns, np.zeros(comm.size, np.int64))
-            predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
-
-    # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
-    if counted is None:
-        bracket = search(sums, k, comm, bracket, near=near, resolution=resolution, number=CANDIDATES, lowest=NOT_ZERO)
-        reaching = all_at_least(sums, bracket.low)
-        counted = _rank_counts(reaching.values, k, comm, bracket)
-        predictor = predictor.updated(bracket.low, octave)
-
-    mask, counts = result_mask(reaching.values, counted, k, comm.rank)
-    return take(reaching, mask, int(counts[comm.rank])), counts, predictor
-
-
-def _totals(counts: np.ndarray, k: int, comm: Comm) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the sums ``(m,)`` of the ``counts`` ``(m,)`` of all ranks, and those of each, ``(P, m)``, if gathered."""
-    if comm.size <= GATHERED:
-        by_rank, _ = gather_counts(counts, k, comm)
-        return by_rank.sum(axis=0), by_rank
-    return sum_counts(counts, k, comm), None
-
-
-def _rank_counts(values: Array, k: int, comm: Comm, bracket: Bracket) -> RankCounts:
-    """Return how many entries of each rank lie above and inside a settled bracket."""
-    ends = np.unique(bracket)
-    counts, none = gather_counts(counts_at(values, ends), k, comm)
-    return RankCounts.of(bracket, counts[:, np.searchsorted(ends, bracket)], none)
-
-
-def cut_bound(everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-    """Return the most that a step of this rule may cost one rank; see `Counted.bound`."""
-    entries, values, _, gathered = Counted(MANTISSA).bound(everything, k, ranks)
-    searches = most_rounds(k)
-    counted = 2 * count_type(k).itemsize * (ranks - 1)
-    counted += 2 * sum_type(k, ranks).itemsize * (CANDIDATES + 1) * (searches + 1)
-    if ranks > GATHERED:
-        return entries, values, (3 + 2 * searches) * rounds(ranks), counted
-    return entries, values, (2 + 2 * searches) * rounds(ranks), counted + gathered
-
-
-def most_rounds(k: int) -> int:
-    """Return the rounds that a search may take until all bits are told apart."""
-    return 1 + ceil((12 + MANTISSA) / log2(CANDIDATES + 1))
-
-
 BALLOTS, WHOLE, BESIDE = Ballots(), BitPacked(), ShortComplete(Log4())
+# Counts the votes. Sums of votes have few bits and move little in a step; on many ranks bytes count more than messages
+COUNT = Counted(mantissa=7, lowest=NOT_ZERO, nearby=4, searched=8, gathered=8, dense=True)
 TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
 STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
@@ -334,7 +113,7 @@ class Elect(Algorithm):
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
         """Return the state before the first step."""
-        return ElectState(self.selector.init(layout, k), ThresholdPredictor())
+        return ElectState(self.selector.init(layout, k), COUNT.init())
 
     def reduce(
         self,
@@ -417,7 +196,7 @@ class Elect(Algorithm):
         passes.add_merged(all_vote_sum, received.indices - first, received.values)
 
         # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
-        elected, counts, threshold = cut_by_votes(all_vote_sum, k, state.threshold, comm)
+        elected, counts, threshold = COUNT.cut_dense(all_vote_sum, k, state.threshold, comm)
         regions = regions_of(owners.boundaries)
         winners = SparseVector(elected.indices.astype(ballots.indices.dtype) + first, elected.values, ballots.size)
         passes.clear(all_vote_sum, elected.indices)
@@ -535,7 +314,7 @@ class Elect(Algorithm):
         if ranks == 1:
             return SizeBound(), 0, 0
         exchange = stages(ranks, self._radix(k, ranks))
-        elected, _, messages, control = cut_bound(layout.size, k, ranks)
+        elected, _, messages, control = COUNT.bound(layout.size, k, ranks)
         numbers, wire = Owners(layout.size, ranks).width * ranks, self.sum_wire(k, layout.size, ranks)
         own = self._votes(k, layout.size, ranks)
         votes = [BALLOTS.max_size(min(layout.size, own * merged), numbers, number) for number, merged in exchange]

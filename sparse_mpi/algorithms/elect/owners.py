@@ -1,0 +1,48 @@
+"""Who counts the votes for which entries: neighbouring indices belong to different ranks, whose shares are equal.
+
+Regions of neighbouring indices would have to be drawn, and drawn anew, for every rank to have about as many votes to
+count as any other. Here indices are dealt out to the ranks one by one, and each round begins at another rank, so that
+columns of a matrix are spread too. No message is needed, and no rank has more than others but by chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array
+from sparse_mpi.sparse import SparseVector
+
+
+@dataclass(frozen=True)
+class Owners:
+    """A permutation of the indices that makes each rank's share contiguous, as its *numbers*."""
+
+    size: int  # n, length of the vector
+    ranks: int  # P
+
+    @cached_property
+    def width(self) -> int:
+        """Return how many numbers each rank has; some numbers of the last round have no index."""
+        return -(-self.size // self.ranks)
+
+    @cached_property
+    def boundaries(self) -> np.ndarray:
+        """Return the boundaries ``(P + 1,)`` int64 of the ranks' numbers."""
+        return np.arange(self.ranks + 1, dtype=np.int64) * self.width
+
+    def numbered(self, vector: SparseVector) -> tuple[SparseVector, np.ndarray]:
+        """Return the entries by ascending number, as a vector of all numbers, and how many each rank owns ``(P,)``.
+
+        Those that are zero are left out.
+        """
+        passes, (indices, values, size) = kernels.of(vector.values), vector
+        numbers, values, counts = passes.deal(indices, values, size, self.ranks)
+        return SparseVector(numbers, values, self.width * self.ranks), counts
+
+    def indices(self, numbers: Array) -> Array:
+        """Return the indices ``(m,)`` of these ``numbers`` ``(m,)``, in their order."""
+        return kernels.of(numbers).undeal(numbers, self.size, self.ranks)

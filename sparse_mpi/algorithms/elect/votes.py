@@ -1,0 +1,59 @@
+"""The votes of a rank: by how much its largest entries differ from its earlier votes for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.kernels.array import fractions
+from sparse_mpi.sparse import SparseVector
+
+CANDIDATES_PER_VOTE = 4  # largest entries among which a rank looks for each vote
+
+
+def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
+    """Return a sum of votes ``(size,)`` in the library and dtype of ``acc``; zeros if ``vote_sum`` is of another size.
+
+    It is of another size before the first step, when there are no votes yet.
+    """
+    if len(vote_sum) != size:
+        return namespace(acc).zeros(size, acc.dtype)
+    return like(vote_sum, acc).astype(acc.dtype, copy=False)
+
+
+def candidates_for(votes: int, size: int) -> int:
+    """Return the number of largest entries, of ``size``, among which a rank looks for those it votes for."""
+    return min(CANDIDATES_PER_VOTE * votes, size)
+
+
+def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> SparseVector:
+    """Return the votes of a rank. Vote = current value minus the sum of this rank's earlier votes for the entry.
+
+    Those entries get a vote whose product of vote and value is largest: the square of the value where there was no
+    vote before. Roots are multiplied, so that nothing overflows.
+
+    Args:
+        candidates: the entries to vote for.
+        my_vote_sum: ``(n,)``, the sums of this rank's earlier votes.
+        votes: the most votes. Some may be zero, which are none.
+    """
+    xp, passes = namespace(my_vote_sum), kernels.of(my_vote_sum)
+    deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
+    chosen, _ = passes.truncate(xp.arange(len(deltas), dtype=np.int32), worth, votes)
+    return SparseVector(candidates.indices[chosen], deltas[chosen], candidates.size)
+
+
+def may_vote(indices: Array, place: int, ranks: int, share: float) -> Array:
+    """Return the mask ``(m,)`` of those ``indices`` for which a rank may vote where ranks divide them up.
+
+    It may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, may vote for each index.
+
+    Args:
+        indices: of entries.
+        place: of the rank among all ``ranks``.
+        ranks: P.
+        share: of all indices.
+    """
+    offsets = (fractions(indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
+    return offsets < np.uint32(round(share * (1 << 16)))

@@ -1,0 +1,50 @@
+"""What `python -m sparse_mpi run` and the ranks that it has started tell each other, by way of a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TextIO
+
+FOLDER = "SPARSE_MPI_RUN_FOLDER"  # the variable with the folder
+TERMINAL = "SPARSE_MPI_RUN_TERMINAL"  # the variable with the terminal that shows stderr
+WORD = "word"  # the file in the folder with what `run` prints where the job is interrupted
+PATIENCE = 3.0  # seconds that a rank waits for another one to end the job with the same error
+
+
+def first_to_say(text: str) -> bool:
+    """Return False if another process of a job that `run` started has asked for the same ``text`` before."""
+    folder, own = os.environ.get(FOLDER), str(os.getpid())
+    if not folder:
+        return True
+    said = Path(folder) / f"said-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    try:
+        said.symlink_to(own)  # which has its content from the start
+    except FileExistsError:
+        return os.readlink(said) == own
+    except OSError:  # on another host
+        return True
+    return True
+
+
+def told_terminal() -> TextIO | None:
+    """Return the terminal of the `run` that started this process, opened; None without one.
+
+    Launchers pass lines on, not the parts of one that a progress bar is made of.
+
+    Raises:
+        OSError: it cannot be written to.
+    """
+    path, folder = os.environ.get(TERMINAL), os.environ.get(FOLDER, "")
+    if not path or not Path(folder).is_dir():  # on another host it would be somebody else's
+        return None
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY), "w")
+
+
+def leave_word(text: str) -> None:
+    """Have `run` print ``text`` if the job is interrupted from now on."""
+    # Without `run`, or on another host than its own, there is no such folder, and nobody to print the text.
+    folder = Path(os.environ.get(FOLDER, ""), WORD)
+    if folder.parent.is_absolute() and folder.parent.is_dir():
+        folder.write_text(text)

@@ -1,0 +1,208 @@
+"""The watchdog over the ranks of an mpi4py communicator: `MPIWatchdog`.
+
+Messages are sent in two cases only:
+
+- A rank that ends its program waits until all others have ended theirs, as MPI does, but after half a second it tells
+  them in which calls it took part. A rank that is in a later one would wait for ever: it says so, and ends the job.
+- If there is a time limit, a rank that has waited for so long asks the others where they are, says for whom it waits
+  and where that rank was seen last, or that it does not answer, and ends the job. Where ranks survive the loss of
+  others, a process of this machine that is stopped is killed instead: it cannot come back by accident.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from sparse_mpi.comm.job.call_log import CLOSE, NOBODY, SHRINK, CallSite, Watched, now
+from sparse_mpi.comm.job.process_liveness import Neighbours
+from sparse_mpi.comm.job.watchdog import POLL, WATCHDOG_THREAD, Watchdog
+from sparse_mpi.comm.runtime import say_on_stderr
+
+STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
+ANSWER = 1.0  # seconds in which a watchdog must answer
+SETTLED = 3.0  # seconds in or after a call from which on a watchdog whose ranks survive failures asks MPI
+RECOVERY = 30.0  # seconds that ranks may take to go on without one that has failed
+SPEAKING, LATE = 1.0, 2.5  # seconds between a report and the end of the job, for others to report too; of a time limit
+VANISHED = "the process of rank {} has ended by itself, which mpirun tells nobody: end it by an exception, or sys.exit"
+# Tags, none of which is one of `MPIComm`: calls of a rank that has ended, a question, its answer, an exception
+ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
+
+
+class MPIWatchdog(Watchdog):
+    """The watchdog of one rank over those of a communicator. Making one is collective.
+
+    Args:
+        MPI: the module of mpi4py, which must allow calls from several threads.
+        comm: the ranks.
+        timeout: seconds that a call may take; 0: any number.
+        survives: whether the others go on where a rank is killed.
+    """
+
+    def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
+        # Where ranks may fail, share their communicator: it is revoked then, and MPI may crash if one fails in a Dup.
+        self._neighbours = Neighbours.of(comm) if survives else None
+        self._mpi, self._comm = MPI, comm if survives else comm.Dup()
+        super().__init__(self._comm.rank, self._comm.size, timeout)
+        self._group, self._families = self._comm.Get_group(), itertools.count()
+        self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
+        self._answers: dict[int, CallSite] = {}
+        self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
+        self._sending: list[Any] = []
+        WATCHDOG_THREAD.add(self)
+
+    def over(self, comm: Any) -> Watched:
+        """Return what notes for this watchdog the calls on a communicator of some of its ranks. Collective there."""
+        # The number of the first rank counts: no other rank, and no other call on this one, draws the same.
+        family = int(comm.bcast(next(self._families) * self.size + self.rank, 0))
+        return self.log.over(family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
+
+    def free(self) -> None:
+        """Stop watching. Collective, unless the program has ended."""
+        if WATCHDOG_THREAD.remove(self) and self._neighbours is None:
+            self._comm.Free()
+
+    def retire(self) -> None:
+        """Stop watching, alone: a rank has failed, and those that are left have another watchdog."""
+        WATCHDOG_THREAD.remove(self)
+
+    @contextmanager
+    def during(self, call: int) -> Iterator[None]:
+        """Watch, within the context, over a call of all ranks that is not on a communicator of ours."""
+        self.log.enter(call, next(iter(self.log.numbers)), NOBODY)
+        try:
+            yield
+        finally:
+            self.log.leave()
+
+    def poll(self) -> None:
+        if self._mpi.Is_finalized():
+            return
+        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
+            self._poll()
+
+    def _poll(self) -> None:
+        sites = self.log.sites()
+        if self._neighbours is not None:
+            self._inspect(self._neighbours, sites)
+            # A failure of which MPI hears in two threads at once may crash it, or have it wait for ever. So leave MPI
+            # alone where a call may hear of one soon, be it of a rank that has just been killed for being stopped.
+            settled = max(SETTLED, self.timeout + ANSWER if self.timeout else 0.0)
+            if any(site.seconds < settled or site.call in (CLOSE, SHRINK) and site.inside for site in sites):
+                return
+        self.read()
+        for site in sites:
+            for rank, numbers in self._ended.items():
+                if site.waits_for(rank, numbers) and site.seconds > STUCK:
+                    self._give_up(f"waits for rank {rank}, which has ended its program: it {site}")
+            if self.timeout and site.inside and site.seconds > self.timeout:
+                self._report(site)
+
+    def _inspect(self, neighbours: Neighbours, sites: list[CallSite]) -> None:
+        """Inspect the processes of this machine if this rank waits for long; no message is needed.
+
+        A stopped one is killed if that is longer than the time limit. One that has ended, which no call has told by
+        now, will not be told: it ends the job, or else its ranks would wait for ever.
+        """
+        inside = [site for site in sites if site.inside]
+        waited = [site for site in inside if self.timeout and site.seconds > self.timeout]
+        for rank in neighbours.stopped() if waited else ():
+            say_on_stderr(f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed")
+            neighbours.kill(rank)
+        recovery = max(RECOVERY, 2 * self.timeout)
+        for site in inside:
+            if site.call == SHRINK and site.seconds > recovery and self.timeout:
+                self._give_up(f"cannot go on without the ranks that have failed: it {site}")
+            if site.seconds > (recovery if site.call == SHRINK else SETTLED):
+                for rank in neighbours.ended(SETTLED):
+                    self._give_up(f"{site}; {VANISHED.format(rank)}")
+
+    def read(self) -> None:
+        """Take in all messages there are, and answer questions."""
+        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
+            self._read()
+
+    def _read(self) -> None:
+        for tag in TAGS:
+            self._read_all(tag)
+
+    def _read_all(self, tag: int) -> None:
+        status = self._mpi.Status()
+        while (message := self._comm.Improbe(self._mpi.ANY_SOURCE, tag, status)) is not None:
+            words, source = np.empty(status.Get_count(self._mpi.INT64_T), np.int64), status.Get_source()
+            message.Recv([words, self._mpi.INT64_T])
+            if tag == ENDED:
+                self._ended[source] = {int(family): int(number) for family, number in words.reshape(-1, 2)}
+            elif tag == DYING:
+                self.dying.add(source)
+            elif tag == WHERE:
+                site = self.log.current_call()
+                self._send(site._replace(since=now() - site.since), source, HERE)  # clocks of hosts differ
+            else:
+                site = CallSite(*words.tolist())
+                self._answers[source] = site._replace(since=now() - site.since)
+
+    def _send(self, words: Iterable[int], rank: int, tag: int) -> None:
+        """Start sending a few numbers, which stay in memory until they are on their way."""
+        self._sending = [request for request in self._sending if not self._sent(request)]
+        self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
+
+    def _sent(self, request: Any) -> bool:
+        """Return whether a message is on its way, or never will be."""
+        try:
+            return bool(request.Test())
+        except self._mpi.Exception:  # its receiver has failed
+            return True
+
+    def _report(self, site: CallSite) -> None:
+        """Ask where the others are, say for whom this rank waits, and end the job."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._answers.clear()
+        for rank in others:
+            with suppress(self._mpi.Exception):  # it has failed
+                self._send((), rank, WHERE)
+        until = time.monotonic() + ANSWER
+        while len(self._answers) < len(others) and time.monotonic() < until:
+            self._read()
+            time.sleep(POLL / 25)
+        self._give_up(self.waiting(site, others, self._answers, "does not answer"), LATE)
+
+    def _give_up(self, why: str, speaking: float = SPEAKING) -> None:
+        """Say why, leave others the time to do so too, and end the job."""
+        self.say(f"{why}; the job ends")
+        until = time.monotonic() + speaking
+        while time.monotonic() < until:
+            self.read()  # others may ask where this rank is
+            time.sleep(POLL / 25)
+        with suppress(self._mpi.Exception):
+            self._comm.Abort(1)
+        os._exit(1)  # where ranks survive the loss of others, MPI may leave this one alive
+
+    def announce_end(self, dying: bool = False) -> None:
+        """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
+        words = [word for pair in list(self.log.numbers.items()) for word in pair]
+        for rank in range(self.size):
+            if rank != self.rank:
+                with suppress(self._mpi.Exception):  # it has failed
+                    self._send(words, rank, DYING if dying else ENDED)
+
+    def all_ended(self) -> Callable[[], bool]:
+        if self._mpi.Is_finalized():
+            return lambda: True
+        barrier: list[Any] = []
+
+        def passed() -> bool:
+            try:
+                if not barrier:
+                    barrier.append(self._comm.Ibarrier())  # which nobody waits in: polls go on meanwhile
+                return bool(barrier[0].Test())
+            except self._mpi.Exception:  # a rank has failed: nobody waits for it any more
+                return True
+
+        return passed
