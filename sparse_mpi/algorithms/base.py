@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from math import floor
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from sparse_mpi.arrays import A as OfArray
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import A, Array
 from sparse_mpi.checks import check_instance
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds as rounds  # part of the bounds of algorithms
@@ -18,17 +17,16 @@ from sparse_mpi.select.base import most_selected
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import SizeBound, Wire
 
-A = TypeVar("A", bound="Algorithm")
 T = TypeVar("T")
 DENSITY = 0.01  # k over n in most papers
 
 if TYPE_CHECKING:
 
-    class Reduction(NamedTuple, Generic[OfArray]):
+    class Reduction(NamedTuple, Generic[A]):
         """The class below, by the type of its arrays, as `SparseVector`."""
 
-        total: SparseVector[OfArray] | OfArray
-        sent: SparseVector[OfArray] | OfArray
+        total: SparseVector[A] | A
+        sent: SparseVector[A] | A
 
 else:
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.algorithms.base import DENSITY
-from sparse_mpi.algorithms.published import published
 from sparse_mpi.checks import check_range, check_switch, check_whole, meant
 from sparse_mpi.feedback import FEEDBACKS, Feedback
 from sparse_mpi.select import SELECTORS, Selector
@@ -136,7 +135,11 @@ def make_algorithm(
     # All options but `published` are fields: it names the workload whose settings the others change
     workload = options.pop(PUBLISHED, None)
     kind: Any = known[algorithm]
-    made = None if workload is None else published(kind, workload)
+    made = None
+    if workload is not None:
+        from sparse_mpi.algorithms.published import published
+
+        made = published(kind, workload)
     declared = [field.name for field in fields(kind if made is None else made)]
     if unknown := sorted(set(options) - set(declared)):
         has = f"it has: {', '.join(declared) or 'none'}{meant(unknown[0], declared)}"
