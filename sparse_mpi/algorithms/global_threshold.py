@@ -15,7 +15,7 @@ of `elect`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -211,7 +211,7 @@ class Counted:
         nearby: candidates that the fast path counts; None: `candidates_gathered`.
         searched: candidates that a round of the search counts; None: `candidates_per_round`.
         gathered: ranks up to which counts of candidates are gathered, in fewer messages, rather than added up, in fewer
-            bytes; None: any number.
+            bytes.
         dense: the sums are a dense vector, which the fast path reads once: it takes out what reaches its lowest
             candidate.
     """
@@ -220,7 +220,7 @@ class Counted:
     lowest: int = 0
     nearby: int | None = None
     searched: int | None = None
-    gathered: int | None = None
+    gathered: float = inf
     dense: bool = False
 
     def init(self) -> ThresholdPredictor:
@@ -280,7 +280,7 @@ class Counted:
                 reaching = SparseVector(*found, len(values))
             else:
                 counts = kernels.of(values).count(values, candidates)
-            by_rank = gather_counts(counts, k, comm, *piggyback) if self._gathers(comm.size) else None
+            by_rank = gather_counts(counts, k, comm, *piggyback) if comm.size <= self.gathered else None
             totals = sum_counts(counts, k, comm) if by_rank is None else by_rank[0].sum(axis=0)
             # Narrow the bracket. It must have settled at candidates.
             bracket = narrowed(candidates, totals, k, bracket, self.lowest)
@@ -315,7 +315,7 @@ class Counted:
         searches, nearby = self.most_rounds(k), self.nearby or candidates_gathered(k, ranks)
         gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * sum_type(k, ranks).itemsize
         control = 3 * gathered + summed * ((self.searched or candidates_per_round(k)) + 1) * searches
-        if self._gathers(ranks):
+        if ranks <= self.gathered:
             return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), control + (nearby + 1) * gathered
         return min(k, everything), 0, (3 + 2 * searches) * rounds(ranks), control + nearby * summed
 
@@ -325,9 +325,6 @@ class Counted:
         Only magnitudes that tie need that many; others take one to five.
         """
         return 1 + ceil((12 + self.mantissa) / log2((self.searched or candidates_per_round(k)) + 1))
-
-    def _gathers(self, ranks: int) -> bool:
-        return self.gathered is None or ranks <= self.gathered
 
     def _rank_counts(
         self, values: Array, reaching: SparseVector | None, bracket: Bracket, k: int, comm: Comm, *piggyback: int

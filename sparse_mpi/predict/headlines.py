@@ -11,7 +11,7 @@ from sparse_mpi.cli import options
 from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.predict.cluster import GPUS, Cluster, step
-from sparse_mpi.predict.published import HEADLINES, Headline, Workload
+from sparse_mpi.predict.reported import HEADLINES, Headline, Workload
 from sparse_mpi.predict.ways import table
 
 MESSAGE = 1e-6  # seconds of processor time at either end: assumed

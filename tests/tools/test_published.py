@@ -10,7 +10,7 @@ import pytest
 from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.predict import models
-from sparse_mpi.predict.published import HEADLINES, Headline
+from sparse_mpi.predict.reported import HEADLINES, Headline
 
 
 def size(tensors):
