@@ -1,9 +1,7 @@
 """Sparse allreduce over MPI: `sparse_allreduce` for one sum, `SparseAllreduce` for a training run.
 
-`SparseReduceScatter` leaves each part of the sum with its owner, for optimizers that keep their state in parts.
-
 For data that is sparse already, whatever holds it: `allreduce`, `reduce`, `reduce_scatter`, `allgather`, and
-`allreduce_init` where keys stay the same. For frames of pandas, polars and Arrow: `groupby_sum`.
+`allreduce_init` where keys stay the same.
 
 Importing this package imports none of mpi4py, cupy and torch, and does not start MPI.
 """
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparse_mpi.algorithms import ALGORITHMS, Reduction
-    from sparse_mpi.collectives import allgather, allreduce, allreduce_init, groupby_sum, reduce, reduce_scatter
+    from sparse_mpi.collectives import allgather, allreduce, allreduce_init, reduce, reduce_scatter
     from sparse_mpi.comm.conversion import watch
     from sparse_mpi.comm.world import World
     from sparse_mpi.feedback import (
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from sparse_mpi.kernels.heap import keep_freed_memory
     from sparse_mpi.reduction import SparseAllreduce
     from sparse_mpi.reduction.once import sparse_allreduce
-    from sparse_mpi.reduction.reduce_scatter import SparseReduceScatter
     from sparse_mpi.reduction.report import StepReport
     from sparse_mpi.rows import dimension_coverage
     from sparse_mpi.select import SELECTORS
@@ -53,7 +50,6 @@ __all__ = [
     "NoFeedback",
     "Reduction",
     "SparseAllreduce",
-    "SparseReduceScatter",
     "SparseVector",
     "StepAhead",
     "StepReport",
@@ -62,7 +58,6 @@ __all__ = [
     "allreduce",
     "allreduce_init",
     "dimension_coverage",
-    "groupby_sum",
     "keep_freed_memory",
     "reduce",
     "reduce_scatter",
@@ -73,7 +68,7 @@ __all__ = [
 # Public names by the module that defines them, which is imported when one of them is asked for
 HOME = {
     "algorithms": ("ALGORITHMS", "Reduction"),
-    "collectives": ("allgather", "allreduce", "allreduce_init", "groupby_sum", "reduce", "reduce_scatter"),
+    "collectives": ("allgather", "allreduce", "allreduce_init", "reduce", "reduce_scatter"),
     "comm.conversion": ("watch",),
     "comm.world": ("World",),
     "feedback": (
@@ -89,7 +84,6 @@ HOME = {
     "kernels.heap": ("keep_freed_memory",),
     "reduction": ("SparseAllreduce",),
     "reduction.once": ("sparse_allreduce",),
-    "reduction.reduce_scatter": ("SparseReduceScatter",),
     "reduction.report": ("StepReport",),
     "rows": ("dimension_coverage",),
     "select": ("SELECTORS",),
@@ -103,6 +97,7 @@ MODULES = (  # public, likewise
     "checkpoint",
     "collectives",
     "comm",
+    "contrib",
     "ddp",
     "fault_tolerance",
     "feedback",
@@ -110,6 +105,7 @@ MODULES = (  # public, likewise
     "select",
     "wire",
 )
+MOVED = ("SparseReduceScatter", "groupby_sum")  # to `contrib`
 
 
 def __getattr__(name: str) -> Any:
@@ -119,6 +115,8 @@ def __getattr__(name: str) -> Any:
         return value
     if name in MODULES:
         return import_module(f"{__name__}.{name}")
+    if name in MOVED:
+        raise AttributeError(f"{__name__}.{name} is {__name__}.contrib.{name} since 0.4.0")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

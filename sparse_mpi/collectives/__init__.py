@@ -2,7 +2,6 @@
 
 from sparse_mpi.collectives.calls import allgather, allreduce, reduce, reduce_scatter
 from sparse_mpi.collectives.choice import Choice
-from sparse_mpi.collectives.groupby import groupby_sum
 from sparse_mpi.collectives.persistent import PersistentAllreduce, allreduce_init
 
 __all__ = [
@@ -11,7 +10,6 @@ __all__ = [
     "allgather",
     "allreduce",
     "allreduce_init",
-    "groupby_sum",
     "reduce",
     "reduce_scatter",
 ]

@@ -39,8 +39,8 @@ def allreduce(
     Args:
         x: sparse data: a `SparseVector`; a scipy.sparse array or matrix of any format and shape; a torch.sparse COO
             tensor, also with dense dimensions, or CSR tensor; a pair of arrays ``(keys, values)``, whose values may
-            have a trailing shape; a dict or Counter; a `boost_histogram.Histogram` of storage Int64, Double or Weight,
-            of which filled bins travel. The same kind, shape and dtype on all ranks, but that dicts may
+            have a trailing shape; a dict or Counter; an `Adaptable`, such as the
+            `histogram_entries` of `sparse_mpi.contrib`. The same kind, shape and dtype on all ranks, but that dicts may
             have other numbers: then all become the type that holds them. An entry that occurs more than once is
             combined first. x is not modified. Keys of pairs and dicts are integers, or strings: all str or all bytes,
             of any length, in arrays of NumPy's (of type U or S, in host memory). Those of pairs may be of 128 bits: an

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from math import prod
 from typing import Any
 
@@ -20,9 +20,8 @@ from sparse_mpi.sparse import SparseVector
 
 KINDS = (
     "a SparseVector, a scipy.sparse array, a COO, CSR or CSC matrix of cupyx.scipy.sparse (needs SciPy), "
-    "a torch.sparse tensor, a pair of arrays (keys, values), a dict, or a boost_histogram.Histogram"
+    "a torch.sparse tensor, a pair of arrays (keys, values), or a dict"
 )
-STORAGES = ("Int64", "AtomicInt64", "Double", "Weight")  # of boost-histogram
 SIGN = np.uint64(1 << 63)
 NUMBERS = "bool, integers, floating-point or complex numbers"
 # The types of numbers in dicts, each of which holds all numbers of those before it
@@ -51,6 +50,14 @@ class InputAdapter:
     strings: Any = ()  # the keys, distinct and in their order: bytes, or of pairs an array
 
 
+class Adaptable(ABC):
+    """Data of a kind that this module does not know, which makes its own `InputAdapter`."""
+
+    @abstractmethod
+    def adapt(self) -> InputAdapter:
+        """Return the data as keys and values; what it raises is raised on every rank."""
+
+
 def plain_type(plain: int) -> np.dtype:
     """Return the type of a dict's numbers, whose `InputAdapter.plain` is this."""
     return PLAIN[plain - 1] if plain else np.dtype(np.int64)
@@ -66,6 +73,8 @@ def adapt(x: object) -> InputAdapter:
     """
     if isinstance(x, SparseVector):
         return _of_vector(x)
+    if isinstance(x, Adaptable):
+        return x.adapt()
     if isinstance(x, (dict, Counter)):
         return _of_dict(x)
     if isinstance(x, tuple) and len(x) == 2:
@@ -76,9 +85,6 @@ def adapt(x: object) -> InputAdapter:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and x.layout in (torch.sparse_coo, torch.sparse_csr):
         return _of_torch(x, torch)
-    histograms = sys.modules.get("boost_histogram")
-    if histograms is not None and isinstance(x, histograms.Histogram):
-        return _of_histogram(x)
     raise TypeError(f"x must be {KINDS}, got {describe(x)}; a dense array is for sparse_allreduce, or MPI's Allreduce")
 
 
@@ -129,7 +135,7 @@ def _of_vector(x: SparseVector) -> InputAdapter:
     def leave(result: Entries) -> SparseVector:
         return SparseVector(result.keys.astype(index_dtype(x.size), copy=False), result.values, x.size)
 
-    return _checked(keys, values, {"kind": "SparseVector", "size": x.size}, leave)
+    return checked(keys, values, {"kind": "SparseVector", "size": x.size}, leave)
 
 
 def _of_pairs(given: object, values: object) -> InputAdapter:
@@ -147,7 +153,7 @@ def _of_pairs(given: object, values: object) -> InputAdapter:
 
     # In the order of the keys
     numbers = (keys ^ SIGN).view(np.int64) if unsigned else keys.astype(np.int64, copy=False)
-    return _checked(numbers, found, {"kind": "(keys, values)", "keys": keys.dtype}, leave)
+    return checked(numbers, found, {"kind": "(keys, values)", "keys": keys.dtype}, leave)
 
 
 def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> InputAdapter:
@@ -155,7 +161,7 @@ def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> InputAdapter
         return np.array(result.keys.tolist(), keys.dtype.kind), result.values  # as wide as the longest
 
     strings, places = ordered(encoded(keys.tolist()))
-    adapter = _checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
+    adapter = checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
     return replace(adapter, type=kind, strings=strings)
 
 
@@ -165,7 +171,7 @@ def _of_wide(keys: np.ndarray, values: np.ndarray) -> InputAdapter:
 
     distinct, places = np.unique(wide.packed(keys), return_inverse=True)
     facts = {"kind": "(keys, values)", "keys": f"two columns of {keys.dtype}"}
-    return replace(_checked(places, values, facts, leave), type=WIDE, strings=distinct)
+    return replace(checked(places, values, facts, leave), type=WIDE, strings=distinct)
 
 
 def _of_dict(x: dict[Any, Any]) -> InputAdapter:
@@ -214,7 +220,7 @@ def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
             found.has_canonical_format = True
             return found
 
-        return _checked(_row_keys(x.indptr, x.indices, shape), _numbers(x.data), facts, leave_rows)
+        return checked(_row_keys(x.indptr, x.indices, shape), _numbers(x.data), facts, leave_rows)
     coo = x.tocoo()
     coords = getattr(coo, "coords", None) or (coo.row, coo.col)
 
@@ -228,7 +234,7 @@ def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
             made.data = canonical(made.data)
         return made
 
-    return _checked(_flattened(coords, shape), _numbers(coo.data), facts, leave)
+    return checked(_flattened(coords, shape), _numbers(coo.data), facts, leave)
 
 
 def _of_torch(x: Any, torch: Any) -> InputAdapter:
@@ -253,31 +259,7 @@ def _of_torch(x: Any, torch: Any) -> InputAdapter:
         return torch.sparse_coo_tensor(indices, numbers, shape, is_coalesced=True, check_invariants=False)
 
     facts = {"kind": str(x.layout), "shape": shape, "sparse dimensions": len(sparse)}
-    return _checked(keys, _numbers(values.detach().numpy()), facts, leave)
-
-
-def _of_histogram(x: Any) -> InputAdapter:
-    storage = x.storage_type.__name__
-    if storage not in STORAGES:
-        raise TypeError(f"x must be a histogram of storage {', '.join(STORAGES)}, whose numbers add up, got {storage}")
-    bins = _bins(x)
-    filled = np.flatnonzero(bins if bins.ndim == 1 else bins.any(axis=1))
-
-    def leave(result: Entries) -> Any:
-        made = x.copy().reset()
-        _bins(made)[result.keys] = result.values
-        return made
-
-    # An axis is written with few digits of its edges
-    edges = blake2b(b"".join(np.ascontiguousarray(axis.edges).tobytes() for axis in x.axes), digest_size=4).hexdigest()
-    facts = {"kind": f"{type(x).__name__} of {storage}", "axes": [*x.axes], "digest of edges": edges}
-    return _checked(filled, bins[filled], facts, leave)
-
-
-def _bins(x: Any) -> np.ndarray:
-    """Return the numbers of a histogram where they stand, with those of under- and overflow; of `Weight` (n, 2)."""
-    flat = x.view(flow=True).view(np.ndarray).T.reshape(-1)  # the first axis is the fastest
-    return flat if flat.dtype.names is None else flat.view(np.float64).reshape(-1, 2)
+    return checked(keys, _numbers(values.detach().numpy()), facts, leave)
 
 
 def _row_keys(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -320,10 +302,14 @@ def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
     return keys.astype(np.int64, copy=False)
 
 
-def _checked(
+def checked(
     keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], object]
 ) -> InputAdapter:
-    """Return the adapter, once keys and values are known to belong together."""
+    """Return the adapter, once keys and values are known to belong together.
+
+    Raises:
+        ValueError: a key lacks its value, or values are empty.
+    """
     if values.ndim < 1 or len(values) != len(keys):
         raise ValueError(f"x must have a value for each key, got {len(keys)} keys and values of shape {values.shape}")
     if 0 in values.shape[1:]:

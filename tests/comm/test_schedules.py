@@ -21,14 +21,15 @@ import pytest
 import scipy.sparse
 import torch
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseReduceScatter, World, collectives
+from sparse_mpi import ALGORITHMS, SparseAllreduce, World, collectives
 from sparse_mpi.algorithms import topkdsa
 from sparse_mpi.algorithms.exchange import concatenate, unpack
-from sparse_mpi.algorithms.scatter import REDUCE_SCATTERS
 from sparse_mpi.collectives.algorithms import ALGORITHMS as WAYS
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.base import RankFailure
 from sparse_mpi.comm.world import DeadlockError, MismatchError, _WorldComm
+from sparse_mpi.contrib import SparseReduceScatter
+from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.optim import DistributedOptimizer

@@ -44,6 +44,7 @@ BOXES = {
     "fault_tolerance": Box(0.7, 3, "lost ranks"),
     "reduction": Box(1.6, 4, "one gradient"),
     "collectives": Box(3.6, 4, "sparse data"),
+    "contrib": Box(3.6, 3, "without a promise"),
     "feedback": Box(0.0, 5, "what is not sent"),
     "budget": Box(1.0, 5, "bytes for k"),
     "algorithms": Box(3.3, 5, "how to add up"),

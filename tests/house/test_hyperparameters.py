@@ -11,8 +11,8 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS, World, sparse_allreduce
 from sparse_mpi.algorithms.hybrid import Fused
-from sparse_mpi.algorithms.scatter import REDUCE_SCATTERS
 from sparse_mpi.checks import check_choice, check_instance, check_range, check_switch, check_whole
+from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS
 from sparse_mpi.feedback import FEEDBACKS
 from sparse_mpi.wire import BitPacked
 

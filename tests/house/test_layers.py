@@ -36,6 +36,7 @@ LAYERS = """
     training
     optim  ddp  fsdp
     integrations
+    contrib
     cli
     predict
     planning

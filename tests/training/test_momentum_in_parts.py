@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import SparseReduceScatter
+from sparse_mpi.contrib import SparseReduceScatter
 
 from ..reduction.test_reduce_scatter import CUTS
 

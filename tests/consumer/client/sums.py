@@ -56,7 +56,7 @@ class Table:
 
 
 def of_frames(comm: Comm) -> Table:
-    return assert_type(sparse_mpi.groupby_sum(Table(), ["city", "day"], "kWh", comm, scatter=True), Table)
+    return assert_type(sparse_mpi.contrib.groupby_sum(Table(), ["city", "day"], "kWh", comm, scatter=True), Table)
 
 
 def of_fixed_keys(comm: Comm) -> np.ndarray:

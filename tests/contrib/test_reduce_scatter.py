@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import FEEDBACKS, SparseAllreduce, SparseReduceScatter, World, arrays
-from sparse_mpi.algorithms.scatter import REDUCE_SCATTERS, OkTopkScatter
+from sparse_mpi import FEEDBACKS, SparseAllreduce, World, arrays
+from sparse_mpi.contrib import SparseReduceScatter
+from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS, OkTopkScatter
 from sparse_mpi.feedback import ErrorFeedback, LeakyFeedback
 from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.sparse import equal_boundaries

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce, SparseReduceScatter, World
+from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.algorithms import OkTopk
 from sparse_mpi.algorithms.hybrid import Fused
-from sparse_mpi.algorithms.scatter import OkTopkScatter
+from sparse_mpi.contrib import SparseReduceScatter
+from sparse_mpi.contrib.scatter_algorithms import OkTopkScatter
 
 BAD = {
     "sum": ({"counts": [100, 50, 49]}, ValueError, "counts must be 3 numbers.*add up to the 200 el.*got 3 that.*199"),

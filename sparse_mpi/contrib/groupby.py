@@ -15,10 +15,10 @@ import numpy as np
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_switch
 from sparse_mpi.collectives.calls import allreduce, reduce_scatter
-from sparse_mpi.collectives.frames import Column, Strings, grouped
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import in_turn
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.contrib.frames import Column, Strings, grouped
 
 F = TypeVar("F")
 MOST = 1 << 63  # numbers that keys may have

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import collectives
+from sparse_mpi.contrib import histogram_entries
 
 from ..launch import launch, needs_mpi
 from ..prefork import copied
@@ -71,7 +72,8 @@ def test_histograms_of_boost_come_back_as_what_they_were(ranks, call):
         return histogram.copy().fill(rng.normal(0.5, 0.4, 30), rng.choice(["a", "b", "c"], 30), **weighted)
 
     def body(comm):
-        return [getattr(collectives, call)(fill(histogram, comm.rank), comm=comm) for histogram in empty]
+        entries = [histogram_entries(fill(histogram, comm.rank)) for histogram in empty]
+        return [getattr(collectives, call)(each, comm=comm) for each in entries]
 
     found = ranks.run(body)
     for number, histogram in enumerate(empty):
@@ -92,7 +94,7 @@ def test_histograms_of_other_axes_or_of_means_are_refused_by_all(ranks):
 
     def refusal(comm, histogram):
         with pytest.raises((TypeError, ValueError)) as refused:
-            collectives.allreduce(histogram, comm=comm)
+            collectives.allreduce(histogram_entries(histogram), comm=comm)
         return str(refused.value)
 
     def body(comm):
@@ -103,4 +105,4 @@ def test_histograms_of_other_axes_or_of_means_are_refused_by_all(ranks):
 
     for other, mean in ranks.run(body):
         assert "digest of edges" in other
-        assert "storage Int64, AtomicInt64, Double, Weight, whose numbers add up, got Mean" in mean
+        assert "storage of Int64, AtomicInt64, Double, Weight, whose numbers add up, got Mean" in mean

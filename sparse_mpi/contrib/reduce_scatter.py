@@ -9,11 +9,11 @@ from typing import Any, cast, overload
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.algorithms.scatter import REDUCE_SCATTERS, DenseScatter
 from sparse_mpi.arrays import A, Array, Flattens
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS, DenseScatter
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.reduction.reducer import SparseAllreduce

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sparse_mpi
 from sparse_mpi import World
-from sparse_mpi.collectives import groupby
+from sparse_mpi.contrib import groupby
 
 from ..launch import launch, needs_mpi
 from ..prefork import copied
@@ -81,7 +81,7 @@ def tables(draw, keys, values):
 
 def grouped(frames, by, values, **options):
     def body(comm):
-        return sparse_mpi.groupby_sum(frames[comm.rank], by, values, comm, **options)
+        return sparse_mpi.contrib.groupby_sum(frames[comm.rank], by, values, comm, **options)
 
     return World(len(frames)).run(body)
 
@@ -236,7 +236,7 @@ def test_a_mistake_on_one_rank_is_an_error_on_all_before_data_moves(make, mistak
     def body(comm):
         wrong = comm.rank == 1
         with pytest.raises(kind if wrong else ValueError, match=text):
-            sparse_mpi.groupby_sum(make(columns), by if wrong else "city", values if wrong else "kWh", comm)
+            sparse_mpi.contrib.groupby_sum(make(columns), by if wrong else "city", values if wrong else "kWh", comm)
         return comm.traffic.sent
 
     assert World(3).run(body) == [0] * 3
@@ -257,7 +257,7 @@ def test_a_mistake_on_one_rank_is_an_error_on_all_before_data_moves(make, mistak
 def test_frames_that_differ_between_ranks(other, text):
     def body(comm):
         with pytest.raises((ValueError, TypeError)) as told:
-            sparse_mpi.groupby_sum(other if comm.rank == 1 else pd.DataFrame(FRAME), "city", ["day"], comm)
+            sparse_mpi.contrib.groupby_sum(other if comm.rank == 1 else pd.DataFrame(FRAME), "city", ["day"], comm)
         return str(told.value), comm.traffic.sent
 
     found = World(3).run(body)
@@ -307,12 +307,12 @@ for by in ("day", "city", ["city", "day"]):
         import polars, pyarrow
         frames |= {"polars": polars.from_pandas, "arrow": pyarrow.Table.from_pandas}
     for make in frames.values():
-        found = sparse_mpi.groupby_sum(make(rows(comm.rank)), by, sums)
+        found = sparse_mpi.contrib.groupby_sum(make(rows(comm.rank)), by, sums)
         found = found if isinstance(found, pd.DataFrame) else found.to_pandas()
         exact = [name for name in found if name != "x"]
         pd.testing.assert_frame_equal(found[exact], expected[exact], check_exact=True)
         assert (abs(found["x"] - expected["x"]) < rounding).all()
-    part = sparse_mpi.groupby_sum(rows(comm.rank), by, sums, scatter=True)
+    part = sparse_mpi.contrib.groupby_sum(rows(comm.rank), by, sums, scatter=True)
     assert 0 < len(part) < len(expected)
 print("equal", len(expected))
 """
