@@ -464,21 +464,11 @@ CLAIMS: dict[str, Claim] = {
     "step.overhead": Claim(
         "a step of a rank alone over an add pass: oktopk, elect",
         STEP,
-        "| 1 | 2.9 | 11.9 | 4.8 | 3.3 | 9.4 | 4.9 | 3.6 |",
+        "| 1 | 2.9 | 11.9 | 4.8 | 9.4 | 4.9 |",
         "steps",
         passes("oktopk", "elect"),
         most(2.5, 2.5),
         "least of 20 steps; half as much again as the page has, 1.7",
-        "steps",
-    ),
-    "step.in-place": Claim(
-        "the same in place: oktopk, elect",
-        STEP,
-        "| 1 | 2.9 | 11.9 | 4.8 | 3.3 | 9.4 | 4.9 | 3.6 |",
-        "steps",
-        passes("oktopk in place", "elect in place"),
-        most(1.8, 1.9),
-        "least of 20 steps; half as much again as the page has, 1.1 and 1.2",
         "steps",
     ),
     "mpi.bytes": Claim(

@@ -1,7 +1,5 @@
 """Steps of Ok-Topk and Elect beside an add pass of 12 bytes an element, in turns; and where the time of a step goes.
 
-In place is a step on the residual itself, to which the gradient was added before, as autograd does.
-
     mpiexec -n 4 python runs/steps.py --json steps.json
     mpiexec -n 4 python runs/steps.py --stacks elect --json after.json
     python runs/steps.py --draw before.json after.json --plot flame.svg
@@ -42,26 +40,19 @@ def times(comm: Any, draw: Draw, size: int, density: float, steps: int) -> dict[
     """Return milliseconds of an add pass and of steps, until all ranks are done: the least and the median."""
     names = ("oktopk", "elect")
     reducers = {name: SparseAllreduce(size, density=density, algorithm=name) for name in names}
-    in_place = {
-        f"{name} in place": SparseAllreduce(size, density=density, algorithm=name, in_place=True) for name in names
-    }
-    residuals = {name: np.zeros(size, np.float32) for name in in_place}
     acc, total = np.zeros(size, np.float32), np.empty(size, np.float32)
     work: dict[str, Callable[[np.ndarray], Any]] = {
         "add": lambda gradient: np.add(acc, gradient, out=acc),
         "allreduce": lambda gradient: comm.Allreduce(gradient, total),
-        **{name: reducer.step for name, reducer in (reducers | in_place).items()},
+        **{name: reducer.step for name, reducer in reducers.items()},
     }
     taken: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(WARM_UP + steps):
         gradient = draw(size)
         for name, run in work.items():
-            given = residuals.get(name, gradient)
-            if given is not gradient:
-                given += gradient
             comm.Barrier()
             began = perf_counter()
-            run(given)
+            run(gradient)
             comm.Barrier()
             taken[name].append(1e3 * (perf_counter() - began))
     return {name: {"least": min(t[WARM_UP:]), "median": median(t[WARM_UP:])} for name, t in taken.items()}

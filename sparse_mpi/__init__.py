@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from sparse_mpi.comm.conversion import watch
     from sparse_mpi.comm.world import World
     from sparse_mpi.feedback import (
-        EF21,
         FEEDBACKS,
         ErrorFeedback,
         GlobalMomentum,
         LeakyFeedback,
         MomentumCorrection,
         NoFeedback,
-        StepAhead,
     )
     from sparse_mpi.kernels.heap import keep_freed_memory
     from sparse_mpi.reduction import SparseAllreduce
@@ -39,7 +37,6 @@ __version__ = "0.3.0"
 
 __all__ = [
     "ALGORITHMS",
-    "EF21",
     "FEEDBACKS",
     "SELECTORS",
     "ErrorFeedback",
@@ -51,7 +48,6 @@ __all__ = [
     "Reduction",
     "SparseAllreduce",
     "SparseVector",
-    "StepAhead",
     "StepReport",
     "World",
     "allgather",
@@ -72,14 +68,12 @@ HOME = {
     "comm.conversion": ("watch",),
     "comm.world": ("World",),
     "feedback": (
-        "EF21",
         "FEEDBACKS",
         "ErrorFeedback",
         "GlobalMomentum",
         "LeakyFeedback",
         "MomentumCorrection",
         "NoFeedback",
-        "StepAhead",
     ),
     "kernels.heap": ("keep_freed_memory",),
     "reduction": ("SparseAllreduce",),

@@ -264,27 +264,6 @@ def check_place(x: object, argument: str) -> None:
         )
 
 
-def check_in_place(x: Any, argument: str) -> None:
-    """Raise unless `enter` returns a writable view of ``x``.
-
-    Raises:
-        TypeError: ``x`` has half precision, which would be widened.
-        ValueError: ``x`` is not contiguous, or read-only.
-    """
-    if _dtype_name(x.dtype) in HALF_KINDS:
-        raise TypeError(
-            f"{argument} must be float32 or float64 to be reduced in place, got {_dtype_name(x.dtype)}; accumulate "
-            "into a float32 buffer, or use in_place=False"
-        )
-    if not (x.is_contiguous() if _is_torch(x) else x.flags.c_contiguous):
-        raise ValueError(
-            f"{argument} must be contiguous to be reduced in place, got {describe(x)} with gaps or another order; pass "
-            "the flat buffer itself, or use in_place=False"
-        )
-    if isinstance(x, np.ndarray) and not x.flags.writeable:
-        raise ValueError(f"{argument} must be writable to be reduced in place, got a read-only array; pass a copy")
-
-
 def address(x: Any) -> int:
     """Return the address at which the memory of ``x`` begins."""
     return x.data.ptr if is_device(x) else x.ctypes.data

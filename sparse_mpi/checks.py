@@ -16,9 +16,13 @@ ALIKE = 0.65  # of 1, how much of two spellings is the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
 GONE: dict[str, tuple[str, str]] = {
     "brute": ("0.4.0", "take the planner greedy"),
+    "ef21": ("0.4.0", "use feedback='residual'; it was no gain over that"),
+    "in_place": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
     "memory": ("0.4.0", "write --feedback"),
     "refresh": ("0.4.0", "published=vgg has Ok-Topk's stale thresholds, as have PublishedOkTopk and StaleSelector"),
+    "sa_pef": ("0.4.0", "use feedback='residual'; it was no gain over that"),
     "threshold_period": ("0.4.0", "give it beside published=vgg, or to PublishedOkTopk"),
+    "zero_copy": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
 }
 
 

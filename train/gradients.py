@@ -71,16 +71,15 @@ def record(args: Namespace, comm: Comm) -> None:
     task.model.train()
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
     optimizer = OPTIMIZERS[options.optimizer](parameters, options)
-    how = feedback_options(options) | {"in_place": False} | algorithm_and_options(options)
+    how = feedback_options(options) | algorithm_and_options(options)
     amount = {"k": options.k} if options.k else {"density": options.density}
     optimizer = DistributedOptimizer(optimizer, comm=comm, bucket_cap_mb=None, overlap=False, **amount, **how)
     steps: dict[int, np.ndarray] = {}
     last = max(args.record_steps)
     for number, batch in progress(_batches(task, last), "steps", comm.rank == 0 and options.progress, last):
         optimizer.zero_grad()
-        with optimizer.ahead():
-            loss, _ = task.forward_and_loss(batch)
-            loss.backward()
+        loss, _ = task.forward_and_loss(batch)
+        loss.backward()
         if number in args.record_steps:
             steps[number] = _gathered(_flat(parameters), comm)
         optimizer.step()

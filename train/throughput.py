@@ -83,7 +83,6 @@ class Candidate:
         self, workshop: Workshop, algorithm: Algorithm, predicted: float | None = None, overlap: bool = False
     ) -> None:
         self.workshop, self.predicted, args = workshop, predicted, workshop.args
-        self.in_place = not algorithm.traits.prepares  # what is done ahead of a gradient needs the residual without it
         self.reduction = GradientReduction(
             workshop.model.parameters(),
             density=args.density,
@@ -91,7 +90,6 @@ class Candidate:
             algorithm=algorithm,
             bucket_cap_mb=args.bucket_mb if args.overlap else None,
             overlap=overlap,
-            in_place=self.in_place,
         )
         self.reduction.close()
         self.rates: list[float] = []  # images/s over all ranks, one a round
@@ -102,10 +100,7 @@ class Candidate:
     def step(self) -> Stamps:
         """Compute, reduce and update once; return when each phase ended."""
         work, start = self.workshop, time.perf_counter()
-        if self.in_place:
-            self.reduction.attach()
-        else:
-            work.optimizer.zero_grad()
+        work.optimizer.zero_grad()
         loss = cross_entropy(work.model(work.images), work.labels)
         forward = time.perf_counter()
         loss.backward()

@@ -4,7 +4,7 @@
 These are pure: they compute from numbers alone. `budget_tracker` measures, and has the ranks agree on the numbers.
 """
 
-from sparse_mpi.budget.budget_tracker import BudgetTracker, NormSample, agreed_on
+from sparse_mpi.budget.budget_tracker import BudgetTracker, agreed_on, sampled_square
 from sparse_mpi.budget.controller import Account, Controller, Decision, Observation
 from sparse_mpi.budget.goal import Goal, make_goal
 
@@ -14,8 +14,8 @@ __all__ = [
     "Controller",
     "Decision",
     "Goal",
-    "NormSample",
     "Observation",
     "agreed_on",
     "make_goal",
+    "sampled_square",
 ]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import arrays
-from sparse_mpi.arrays import Array
 from sparse_mpi.budget.controller import NANOSECONDS, Controller, Decision, Observation
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
@@ -109,33 +108,11 @@ def agreed_on(words: np.ndarray, comm: Comm) -> np.ndarray:
     return np.asarray(comm.allreduce(words, "max", control=True))
 
 
-class NormSample:
-    """An estimate of the norm of a gradient, from the same few of its entries in every step.
-
-    Args:
-        in_place: gradients are added to the residual, from which they must be told apart.
-    """
-
-    def __init__(self, in_place: bool) -> None:
-        self._in_place = in_place
-        self._left: Array | None = None  # the sampled entries of the residual after the last step
-
-    def square(self, flat: object) -> float:
-        """Return the sum of squares of the sampled entries of the gradient in ``flat`` ``(n,)`` of any library."""
-        entries = self._entries(flat)
-        if self._left is not None:
-            entries = entries - self._left
-        return float((entries * entries).sum())
-
-    def stepped(self, flat: object) -> None:
-        """Note what a step has left in ``flat``, the array of before."""
-        if self._in_place:
-            self._left = self._entries(flat)
-
-    def _entries(self, flat: object) -> Array:
-        """Return a copy of the sampled entries in float64."""
-        array = arrays.enter(flat)
-        return arrays.widened(array[:: max(1, len(array) // SAMPLED)]).astype(np.float64)
+def sampled_square(flat: object) -> float:
+    """Return the sum of squares of the same few entries of a gradient ``(n,)`` of any library in every step."""
+    array = arrays.enter(flat)
+    entries = arrays.widened(array[:: max(1, len(array) // SAMPLED)]).astype(np.float64)
+    return float((entries * entries).sum())
 
 
 def _bits(norm: float) -> int:

@@ -42,9 +42,9 @@ class SparseReduceScatter:
         algorithm: a name in `REDUCE_SCATTERS`, or an instance such as ``OkTopkScatter(radix=4)``: ``"oktopk"`` sends
             each selected entry to its owner; ``"elect"`` has all ranks elect common entries, of which owners get values
             without indices; ``"dense"`` sums all. Other algorithms have no half after which owners have exact sums.
-        feedback: as for `SparseAllreduce`, but none that makes use of the whole sum on every rank, as ``"gmc"`` and
-            ``"ef21"`` do.
-        clip_norm, in_place: as for `SparseAllreduce`.
+        feedback: as for `SparseAllreduce`, but none that makes use of the whole sum on every rank, as ``"gmc"``
+            does.
+        clip_norm: as for `SparseAllreduce`.
         nonfinite: ``"keep"`` passes NaN and Inf on to the owner of their entries, who alone sees them; ``"raise"``
             raises FloatingPointError on every rank when any part has one, for 8 bytes of control.
         options: hyperparameters of a named algorithm.
@@ -68,7 +68,6 @@ class SparseReduceScatter:
         algorithm: str | Algorithm = "oktopk",
         feedback: str | Feedback = "residual",
         clip_norm: float | None = None,
-        in_place: bool = False,
         nonfinite: str = "keep",
         **options: object,
     ) -> None:
@@ -92,10 +91,9 @@ class SparseReduceScatter:
                 algorithm="dense",
                 feedback=feedback,
                 clip_norm=clip_norm,
-                in_place=in_place,
                 nonfinite=nonfinite,
             )
-            if shared := settings.feedback.start(shapes, in_place, 1).state(replicated=True):
+            if shared := settings.feedback.start(shapes, 1).state(replicated=True):
                 raise ValueError(
                     f"feedback must do without the whole sum, of which a rank has its own part only, got {feedback!r}, "
                     f"which keeps {', '.join(shared)} of it; use feedback='residual'"

@@ -180,9 +180,3 @@ def check_survival(copy_every: object, copy: object, reducer: SparseAllreduce) -
             "budget and step_seconds must be None where ranks may be lost, because a rank that joins does not know "
             "what was spent; give k or density"
         )
-    rule = reducer.engine.settings.feedback
-    if not rule.traits.shardable:
-        raise ValueError(
-            f"feedback must be a rule that can lose a rank, got {rule!r}, whose ranks need what the lost "
-            "one remembered; take feedback='residual'"
-        )

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from sparse_mpi.feedback.base import ErrorFeedback, Feedback, FeedbackTraits, NoFeedback
-from sparse_mpi.feedback.ef21 import EF21
+from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.feedback.momentum import GlobalMomentum, MomentumCorrection
-from sparse_mpi.feedback.wrapped import LeakyFeedback, StepAhead
 
 FEEDBACKS: dict[str, type] = {
     "residual": ErrorFeedback,
     "dgc": MomentumCorrection,
     "gmc": GlobalMomentum,
     "leaky": LeakyFeedback,
-    "ef21": EF21,
-    "sa-pef": StepAhead,
     "none": NoFeedback,
 }
 
 __all__ = [
-    "EF21",
     "FEEDBACKS",
     "ErrorFeedback",
     "Feedback",
@@ -27,5 +23,4 @@ __all__ = [
     "LeakyFeedback",
     "MomentumCorrection",
     "NoFeedback",
-    "StepAhead",
 ]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, address, describe, is_device, namespace, widened
+from sparse_mpi.arrays import Array, describe, namespace, widened
 from sparse_mpi.sparse import Layout, SparseVector
+
+E = TypeVar("E", bound="ErrorFeedback")
 
 
 @dataclass(frozen=True)
@@ -20,10 +22,6 @@ class FeedbackTraits:
     momentum: float = 0.0  #: the rule applies it, in [0, 1)
     leak: float = 0.0  #: the share of the residual that is lost in each step, in [0, 1]
     defers: bool = True  #: what is not sent arrives later, so that a flush makes up for what has not arrived yet
-    works_in_place: bool = False  #: the residual may live in the caller's own gradient buffer
-    needs_conservation: bool = False  #: the rule cannot work with an algorithm that is exempt from the second law
-    previews: bool = False  #: gradients must be computed where `preview` moves the weights
-    shardable: bool = True  #: other ranks can go on without what one remembers, and any of them may take it over
 
 
 @runtime_checkable
@@ -44,18 +42,8 @@ class Feedback(Protocol):
     def residual(self) -> Array:
         """Return what has not been sent yet, ``(n,)``; zeros if there is nothing."""
 
-    def start(self, layout: Layout, in_place: bool, ranks: int) -> Feedback:
-        """Return an empty instance with the same hyperparameters for gradients of ``layout`` on ``ranks`` ranks.
-
-        With ``in_place`` the residual lives in the caller's own gradient buffer.
-
-        Raises:
-            ValueError: this rule cannot work in place.
-        """
-
-    def check_gradient(self, gradient: Array) -> None:
-        """Raise ValueError or TypeError unless `accumulate` can take ``gradient``; change nothing."""
-        return
+    def start(self, layout: Layout, ranks: int) -> Feedback:
+        """Return an empty instance with the same hyperparameters for gradients of ``layout`` on ``ranks`` ranks."""
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
         """Combine ``gradient`` with what is left of earlier steps to acc ``(n,)``, from which entries are selected.
@@ -86,24 +74,14 @@ class Feedback(Protocol):
             f"{self!r}; leave the flush out, or use feedback='residual'"
         )
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
         """Subtract what was sent, and take note of the step's result; where a sent value is not finite, keep nothing.
 
         Args:
             sent: the part of this rank.
             total: the sum over all ranks, the same bytes on each.
             ranks: the number of ranks whose gradients are in ``total``; 0: as many as before.
-
-        Returns:
-            The result of the step for the caller: ``total``, unless the rule makes more of it.
         """
-
-    def preview(self) -> Array | None:
-        """Return what weights must go against while this rank computes its gradient, ``(n,)``; None if they stay.
-
-        It is to be multiplied by the learning rate.
-        """
-        return None
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return what acc lost in the finished step that began with ``acc``, ``(n,)``: ``sent``, for many rules.
@@ -112,27 +90,12 @@ class Feedback(Protocol):
         """
         return sent.to_dense() if isinstance(sent, SparseVector) else sent
 
-    def bind_buffer(self, buffer: Array) -> None:
-        """Make ``buffer`` ``(n,)``, which holds nothing yet, the residual.
-
-        Raises:
-            ValueError: this instance does not work in place.
-        """
-        raise ValueError(
-            f"in_place must be True for a buffer to hold the residual of {self!r}, got False; make the reducer with "
-            "in_place=True, and with feedback='residual' where that is refused"
-        )
-
     def state(self, replicated: bool = False) -> dict[str, Array]:
         """Return all that is remembered: named arrays ``(n,)``, not copied.
 
         The arrays must be additive: the sums over several ranks describe what these ranks remember together. With
         ``replicated`` they are instead those that are the same on all ranks.
         """
-
-    def check_state(self, state: dict[str, Array]) -> None:
-        """Raise ValueError unless `load` can take ``state``; change nothing."""
-        check_sizes(state, whole_state(self), len(self.residual))
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         """Restore copies of the arrays that `state` returned, of both kinds; ignore other entries of ``state``.
@@ -158,15 +121,8 @@ class NoFeedback(Feedback):
 
     size: int = field(default=0, init=False, repr=False)
 
-    def start(self, layout: Layout, in_place: bool, ranks: int) -> Feedback:
-        """Return an instance for gradients of ``layout``.
-
-        Raises:
-            ValueError: ``in_place`` is set, but there is no residual for the gradient's buffer to hold.
-        """
-        if in_place:
-            raise ValueError("in_place must be False with NoFeedback, which has no residual, got True")
-        fresh = NoFeedback()
+    def start(self, layout: Layout, ranks: int) -> NoFeedback:
+        fresh = replace(self)
         fresh.size = Layout.of(layout).size
         return fresh
 
@@ -182,9 +138,8 @@ class NoFeedback(Feedback):
         """Return ``gradient`` itself as acc, which no algorithm changes, and nothing to add."""
         return widened(gradient), None
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
-        """Return ``total``: there is no residual to subtract from."""
-        return total
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
+        """Do nothing: there is no residual to subtract from."""
 
     def state(self, replicated: bool = False) -> dict[str, Array]:
         return {}
@@ -207,13 +162,8 @@ class ErrorFeedback(Feedback):
     size: int = field(default=0, init=False, repr=False)
     _residual: Array | None = field(default=None, init=False, repr=False)
 
-    @property
-    def traits(self) -> FeedbackTraits:
-        return FeedbackTraits(works_in_place=True)
-
-    def start(self, layout: Layout, in_place: bool, ranks: int) -> ErrorFeedback:
-        """Return an instance with a zero residual, or with ``in_place`` an `AdoptedFeedback`."""
-        fresh = AdoptedFeedback() if in_place else replace(self)
+    def start(self: E, layout: Layout, ranks: int) -> E:
+        fresh = replace(self)
         fresh.size = Layout.of(layout).size
         return fresh
 
@@ -221,14 +171,6 @@ class ErrorFeedback(Feedback):
     def residual(self) -> Array:
         """Return what has not been sent yet, ``(n,)``; zeros before the first step."""
         return np.zeros(self.size, np.float32) if self._residual is None else self._residual
-
-    def check_gradient(self, gradient: Array) -> None:
-        """Raise TypeError if ``gradient`` is in host memory and the residual on a device."""
-        if self._residual is not None and is_device(self._residual) and not is_device(gradient):
-            raise TypeError(
-                f"gradient must be on the device where the residual is, got {describe(gradient)}; pass it from there, "
-                "or take the residual to the host first: reducer.load_state_dict(reducer.state_dict())"
-            )
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
         """Return the residual, and ``gradient``, which must still be added to it in place to make the step's acc."""
@@ -243,17 +185,16 @@ class ErrorFeedback(Feedback):
         self._residual = self.residual
         return self._residual
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
         """Subtract ``sent`` from the residual in place.
 
         Where a sent value is not finite the residual becomes 0: Inf - Inf would poison every later step.
         """
-        residual = self.residual if self._residual is None else self._residual
+        residual = self.residual
         if isinstance(sent, SparseVector):
             kernels.of(residual).subtract(residual, sent.indices, sent.values)
         else:
             kernels.of(residual).subtract_dense(residual, sent)
-        return total
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return ``acc - residual``, ``(n,)``."""
@@ -265,75 +206,6 @@ class ErrorFeedback(Feedback):
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         self._residual = state["residual"].copy()
-
-
-@dataclass(eq=False)
-class AdoptedFeedback(ErrorFeedback):
-    """Error feedback in place: the residual is the very buffer into which autograd accumulates gradients.
-
-    The first step's buffer is adopted, and every later step must pass the same one. It arrives holding
-    residual + gradient, because autograd has added the gradient to it, and is left holding the new residual.
-    """
-
-    _loaded: Array | None = field(default=None, init=False, repr=False)  # restored before a buffer was adopted
-
-    @property
-    def residual(self) -> Array:
-        """Return the adopted buffer; before there is one, what was loaded, or zeros."""
-        return super().residual if self._loaded is None else self._loaded
-
-    def check_gradient(self, gradient: Array) -> None:
-        """Raise ValueError unless ``gradient`` is the adopted buffer, or may become it.
-
-        The first buffer must be at least as precise as a residual that was loaded before it.
-        """
-        loaded = self._loaded
-        if loaded is not None and loaded.dtype.itemsize > gradient.dtype.itemsize:
-            raise ValueError(
-                f"gradient must be {loaded.dtype} to take up the {loaded.dtype} residual that was loaded, "
-                f"got {gradient.dtype}; accumulate gradients into a {loaded.dtype} buffer"
-            )
-        buffer = self._residual
-        if buffer is not None and (address(buffer) != address(gradient) or buffer.dtype != gradient.dtype):
-            raise ValueError(
-                f"gradient must be the {buffer.dtype} buffer of the first step, which holds the residual "
-                f"(in_place=True), got a {gradient.dtype} array elsewhere in memory; accumulate into that buffer and "
-                "do not replace it (zero_grad(set_to_none=True) does), or use in_place=False"
-            )
-
-    def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """Return ``gradient`` itself, which holds the sum already, and a residual that was loaded before, if any."""
-        self._residual = gradient
-        loaded, self._loaded = self._loaded, None
-        return gradient, None if loaded is None else fitted(loaded, gradient)
-
-    def pending(self) -> Array:
-        """Return the adopted buffer; before there is one, what was loaded, which waits for it."""
-        if self._residual is None:
-            self._loaded = self.residual
-        return self.residual
-
-    def bind_buffer(self, buffer: Array) -> None:
-        """Make ``buffer`` ``(n,)`` the residual: it gets the values of the present one."""
-        buffer[...] = namespace(buffer).asarray(self.residual)
-        self._residual, self._loaded = buffer, None
-
-    def check_state(self, state: dict[str, Array]) -> None:
-        """Raise ValueError unless ``state`` has a residual, of no more precision than the adopted buffer."""
-        super().check_state(state)
-        buffer, saved = self._residual, state["residual"]
-        if buffer is not None and buffer.dtype.itemsize < saved.dtype.itemsize:
-            raise ValueError(
-                f"state['residual'] must be {buffer.dtype} as the adopted buffer is, got {describe(saved)}; "
-                f"accumulate gradients into a {saved.dtype} buffer"
-            )
-
-    def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
-        """Write the residual to the adopted buffer; before there is one, keep it for the first step."""
-        if self._residual is None:
-            self._loaded = state["residual"].copy()
-        else:
-            self._residual[...] = namespace(self._residual).asarray(state["residual"])
 
 
 def check_sizes(state: Mapping[str, Array], names: Iterable[str], size: int) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype, like, namespace, widened
 from sparse_mpi.checks import check_range, check_switch, present
-from sparse_mpi.feedback.base import ErrorFeedback, FeedbackTraits, add, check_sizes, fitted
-from sparse_mpi.feedback.wrapped import LeakyFeedback
+from sparse_mpi.feedback.base import ErrorFeedback, FeedbackTraits, add, fitted
+from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.sparse import Layout, SparseVector, merge
 
 
@@ -52,20 +52,9 @@ class MomentumCorrection(ErrorFeedback):
     def traits(self) -> FeedbackTraits:
         return FeedbackTraits(momentum=self.momentum)
 
-    def start(self, layout: Layout, in_place: bool, ranks: int) -> ErrorFeedback:
-        """Return an instance with the same hyperparameters, with zero velocity and residual.
-
-        Raises:
-            ValueError: ``in_place`` is set, but the velocity needs the gradient apart from the residual.
-        """
-        if in_place:
-            raise ValueError(
-                "in_place must be False with MomentumCorrection, which needs the gradient apart from the residual, "
-                "got True; use in_place=False, or feedback='residual' and the optimizer's momentum"
-            )
-        fresh = replace(self)
+    def start(self, layout: Layout, ranks: int) -> MomentumCorrection:
+        fresh = super().start(layout, ranks)
         fresh._layout = Layout.of(layout)
-        fresh.size = fresh._layout.size
         return fresh
 
     @property
@@ -97,7 +86,7 @@ class MomentumCorrection(ErrorFeedback):
         """Leave these parts of velocity and residual as they are in the step that follows."""
         self._withheld = parts
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
         """Subtract ``sent`` from v, and mask; where ``sent`` is not finite, v = u = 0."""
         at = sent.indices if isinstance(sent, SparseVector) else slice(None)
         values = sent.values if isinstance(sent, SparseVector) else sent
@@ -108,7 +97,6 @@ class MomentumCorrection(ErrorFeedback):
         stale = bad | self._masked(at, before) if self.masking else bad
         velocity = self.velocity
         velocity[at] = namespace(values).where(stale, 0, velocity[at])
-        return total
 
     def _masked(self, at: Array | slice, before: Array) -> Array:
         """Tell at which of the positions ``at``, where abs(v) was ``before``, the momentum is stale, as booleans.
@@ -172,6 +160,7 @@ class GlobalMomentum(LeakyFeedback):
     _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # over _share: what was added
     _share: float = field(default=0.0, init=False, repr=False)  # m / P of that step
     _withheld: SparseVector | None = field(default=None, init=False, repr=False)  # of ``_last``, in this step
+    _sharers: int = field(default=1, init=False, repr=False)  # P
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,27 +172,32 @@ class GlobalMomentum(LeakyFeedback):
     def traits(self) -> FeedbackTraits:
         return replace(super().traits, momentum=self.momentum)
 
+    def start(self, layout: Layout, ranks: int) -> GlobalMomentum:
+        fresh = super().start(layout, ranks)
+        fresh._sharers = ranks
+        return fresh
+
     def withhold(self, parts: Sequence[slice]) -> None:
         """Take the momentum of these parts out of the residual until `consume` puts it back, as it was."""
         if self._withheld is not None:
-            add(self._inner.residual, _times(self._withheld, self._share))
+            add(self.residual, _times(self._withheld, self._share))
         self._withheld = None
         if parts and self._last is not None:
             if not isinstance(self._last, SparseVector):
-                self._last = like(self._last, self._inner.residual)
+                self._last = like(self._last, self.residual)
             held = _within(self._last, parts)
             if len(held.indices):
                 self._withheld = held
-                add(self._inner.residual, _times(held, -self._share))
+                add(self.residual, _times(held, -self._share))
 
-    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> SparseVector | Array:
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
         """Subtract ``sent`` from the residual, let the rest leak, and add this rank's share of ``total``'s momentum.
 
         Where ``total`` is not finite there is no momentum.
         """
         super().consume(sent, total)
         self._sharers = ranks or self._sharers
-        self._last, self._share = _finite(total, self._inner.residual.dtype), self.momentum / self._sharers
+        self._last, self._share = _finite(total, self.residual.dtype), self.momentum / self._sharers
         if isinstance(self._last, SparseVector) and self.late is not None and self.momentum:
             self._last = _times(self._last, self.late / self.momentum)
         held, self._withheld = self._withheld, None
@@ -212,8 +206,7 @@ class GlobalMomentum(LeakyFeedback):
             self._last = merge(SparseVector(both[0], both[1], held.size))
         elif held is not None and not isinstance(self._last, SparseVector):
             add(self._last, held)
-        add(self._inner.residual, _times(self._last, self._share))
-        return total
+        add(self.residual, _times(self._last, self._share))
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
         """Return what acc lost before the leak and before the momentum was added, ``(n,)``."""
@@ -231,10 +224,6 @@ class GlobalMomentum(LeakyFeedback):
             return super().state()
         last = np.zeros(len(self.residual), np.float32) if self._last is None else self._last
         return {LAST: last.to_dense() if isinstance(last, SparseVector) else last}
-
-    def check_state(self, state: dict[str, Array]) -> None:
-        super().check_state(state)
-        check_sizes(state, [LAST], len(self._inner.residual))
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
         super().load(state)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.algorithms.base import DENSITY
-from sparse_mpi.checks import check_range, check_switch, check_whole, meant
+from sparse_mpi.checks import check_range, check_whole, meant
 from sparse_mpi.feedback import FEEDBACKS, Feedback
 from sparse_mpi.select import SELECTORS, Selector
 from sparse_mpi.sparse import Layout
@@ -186,15 +186,6 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def check_together(feedback: Feedback, algorithm: Algorithm) -> None:
-    """Raise ValueError if ``feedback`` needs the second law and ``algorithm`` is exempt from it."""
-    if feedback.traits.needs_conservation and not algorithm.traits.conserves:
-        raise ValueError(
-            f"feedback must not rely on what the ranks sent adding up to the result, which {algorithm!r} is exempt "
-            f"from, got {feedback!r}; use feedback='residual', or the algorithm without residual='published'"
-        )
-
-
 def can_carry(algorithm: str | Algorithm, options: dict[str, Any]) -> bool:
     """Return True if ``algorithm`` with these options can add up a second vector beside the gradient."""
     try:
@@ -203,7 +194,7 @@ def can_carry(algorithm: str | Algorithm, options: dict[str, Any]) -> bool:
         return False
 
 
-def check_second_moment(second_moment: float, algorithm: Algorithm | None, in_place: bool) -> None:
+def check_second_moment(second_moment: float, algorithm: Algorithm | None) -> None:
     """Raise TypeError or ValueError unless a second moment of that beta can travel with entries of ``algorithm``."""
     check_range("second_moment", second_moment, "[0, 1)", "0.999 is Adam's, None keeps none")
     if algorithm is None or not algorithm.traits.carries:
@@ -212,31 +203,21 @@ def check_second_moment(second_moment: float, algorithm: Algorithm | None, in_pl
             f"algorithm must carry a second moment beside its values, as {able} does with packed wires, got "
             f"{algorithm or 'auto'!r}; use it, or second_moment=None"
         )
-    if in_place:
-        raise ValueError(
-            "in_place must be False with a second moment, which needs the gradient apart from the residual, got True"
-        )
 
 
-def make_feedback(feedback: str | Feedback, clip_norm: float | None, in_place: bool) -> Feedback:
-    """Return a feedback rule by name, or the given instance, if it can be combined with ``clip_norm`` and ``in_place``.
+def make_feedback(feedback: str | Feedback, clip_norm: float | None) -> Feedback:
+    """Return a feedback rule by name, or the given instance, if it goes with ``clip_norm``.
 
     Raises:
-        ValueError: no rule has that name, clip_norm is not above 0, or clipping is to work in place.
-        TypeError: ``feedback`` is neither a name nor an instance, clip_norm no number, or in_place not True or False.
+        ValueError: no rule has that name, or clip_norm is not above 0.
+        TypeError: ``feedback`` is neither a name nor an instance, or clip_norm no number.
     """
     made = _named("feedback", feedback, FEEDBACKS, Feedback)
-    check_clip_norm(clip_norm, in_place)
+    check_clip_norm(clip_norm)
     return made() if isinstance(made, type) else made
 
 
-def check_clip_norm(clip_norm: float | None, in_place: bool) -> None:
-    """Raise TypeError or ValueError unless ``clip_norm`` is None or above 0, and None where gradients are in place."""
+def check_clip_norm(clip_norm: float | None) -> None:
+    """Raise TypeError or ValueError unless ``clip_norm`` is None or above 0."""
     if clip_norm is not None:
         check_range("clip_norm", clip_norm, "(0, inf)", "None clips nothing")
-    check_switch("in_place", in_place)
-    if in_place and clip_norm is not None:
-        raise ValueError(
-            f"clip_norm must be None with in_place=True, where gradient and residual are one, got {clip_norm}; "
-            "use in_place=False"
-        )

@@ -118,7 +118,7 @@ class Engine:
 
     def __init__(self, settings: Settings, comm: Comm, algorithm: Algorithm) -> None:
         self.settings, self.comm, self.layout = settings, comm, settings.layout
-        self.feedback: Feedback = settings.feedback.start(settings.layout, settings.in_place, comm.size)
+        self.feedback: Feedback = settings.feedback.start(settings.layout, comm.size)
         self.exchange: Exchange = self._exchange(algorithm)
         self.ranks: int = comm.size
         self.whole: bool = False
@@ -170,6 +170,7 @@ class Engine:
                 flat = self.entered(gradient)
                 dtype = wide = arrays.wide_type(flat)
                 for remembered in self.feedback.state().values():  # acc is as precise as the most precise of all
+                    check_device(flat, remembered)
                     if remembered.dtype.itemsize > dtype.itemsize:
                         dtype = remembered.dtype
                 say(dtype=wide, acc=dtype, k="dense" if plan.dense else plan.k, check=check)
@@ -266,15 +267,12 @@ class Engine:
         """
         # Take out: from here on the step cannot be attempted again
         reduction, agreed = attempt.reduction, attempt.agreed
-        result = self.feedback.consume(reduction.sent, reduction.total, self.ranks)
+        self.feedback.consume(reduction.sent, reduction.total, self.ranks)
         self.exchange.state, self._acc, self._add = attempt.state, None, None
         if self.second_moment is not None and isinstance(reduction, Carried):
             total, sums = reduction.total, reduction.beside
             self.second_moment.sums = total._replace(values=sums) if isinstance(total, SparseVector) else sums
-        # Prepare the next step now if the next gradient will be added to the residual from outside.
         whole = agreed.plan.dense or agreed.plan.flush
-        if self.settings.in_place and not whole:
-            self.prepare()
         # Report: the traffic of what was prepared in the background belongs to this step
         seconds, traffic = perf_counter() - began, self.comm.traffic - before
         if self.prepared is not None:
@@ -291,7 +289,7 @@ class Engine:
             check_laws(reduction, attempt.initial_acc, self.feedback, algorithm, self.comm)
         if self.settings.nonfinite == "raise":
             raise_nonfinite(reduction.total, self.comm if algorithm.traits.scatters else None)
-        return result
+        return reduction.total
 
     def prepare(self) -> None:
         """Have the algorithm do for the next step what it can before the gradient is known. Collective."""
@@ -329,15 +327,12 @@ class Engine:
     def entered(self, gradient: object) -> Array:
         """Return ``gradient`` as a flat NumPy or CuPy array ``(n,)``, or raise what `agree` raises for a bad one."""
         arrays.check(gradient, "gradient")
-        if self.settings.in_place:
-            arrays.check_in_place(gradient, "gradient")
         flat = arrays.enter(gradient)
         if len(flat) != self.layout.size:
             raise ValueError(
                 f"gradient must have {self.layout.size} elements as layout says, got {len(flat)}; "
                 "pass all tensors of the layout, flattened into one"
             )
-        self.feedback.check_gradient(flat)
         return flat
 
     def _join(self) -> None:
@@ -350,6 +345,15 @@ class Engine:
         self._add = None
         for selector in self.exchange.selectors:
             selector.reset()
+
+
+def check_device(gradient: Array, remembered: Array) -> None:
+    """Raise TypeError if ``gradient`` is in host memory, and what the feedback rule has ``remembered`` on a device."""
+    if arrays.is_device(remembered) and not arrays.is_device(gradient):
+        raise TypeError(
+            f"gradient must be on the device where the residual is, got {arrays.describe(gradient)}; pass it from "
+            "there, or take the residual to the host first: reducer.load_state_dict(reducer.state_dict())"
+        )
 
 
 class Direct:

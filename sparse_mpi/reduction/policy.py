@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from math import sqrt
 from time import perf_counter
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.budget import BudgetTracker, Controller, Decision, Goal, NormSample
+from sparse_mpi.budget import BudgetTracker, Controller, Decision, Goal, sampled_square
 from sparse_mpi.reduction.autotune import depends_on_k
 from sparse_mpi.reduction.report import StepReport
 
@@ -43,15 +42,12 @@ class Budget:
         segments: the number of parts that are reduced one by one, each with an entry at least.
         ranks: P.
         algorithm: what reduces; None if it will be one that sends less where k is smaller.
-        in_place: gradients are added to the residual.
 
     Raises:
         ValueError: not even one entry a segment fits, or the algorithm sends as much whatever k is.
     """
 
-    def __init__(
-        self, goal: Goal, size: int, segments: int, ranks: int, algorithm: Algorithm | None, in_place: bool
-    ) -> None:
+    def __init__(self, goal: Goal, size: int, segments: int, ranks: int, algorithm: Algorithm | None) -> None:
         goal.check_fits(segments)
         if algorithm is not None and not depends_on_k(algorithm):
             raise ValueError(
@@ -60,8 +56,6 @@ class Budget:
         # A rank sends (P - 1) / P of the gradient in a reduce-scatter, and as much in an allgather
         dense_bytes = 2 * ENTRY_BYTES * size * (ranks - 1) / ranks
         self.tracker = BudgetTracker(Controller(goal, segments, size, dense_bytes))
-        self._in_place = in_place
-        self._samples: dict[Hashable, NormSample] = {}  # of the gradient's segments
         self._square = 0.0  # of the sampled entries of the gradient under way
 
     @property
@@ -74,28 +68,21 @@ class Budget:
         """Return the plan of the next step."""
         return Plan(self.tracker.controller.k, self.tracker.controller.dense)
 
-    def observe(self, flat: object, segment: Hashable = 0) -> None:
+    def observe(self, flat: object) -> None:
         """Add a segment of the gradient ``(n,)`` to the estimated norm, which tells how fast gradients change."""
         # Norms matter only to a budget of bytes
         if self.tracker.samples:
-            sample = self._samples.setdefault(segment, NormSample(self._in_place))
-            self._square += sample.square(flat)
+            self._square += sampled_square(flat)
 
-    def measured(self, began: float, report: StepReport, left: Mapping[Hashable, object]) -> np.ndarray | None:
+    def measured(self, began: float, report: StepReport) -> np.ndarray | None:
         """Return this rank's words on the step that ends, for `agreed_on`; None if it did not see its beginning.
 
         Args:
             began: when the whole gradient was there, in `time.perf_counter` seconds.
             report: of the step.
-            left: by segment of the gradient, what the step has left in it.
         """
         sent, norm, self._square = report.traffic.sent + report.traffic.control, sqrt(self._square), 0.0
-        words = self.tracker.measured(perf_counter() - began, report.exchange_seconds, sent, norm)
-        # With in_place the next gradient comes on top of what the step has left, which a sample must know
-        for segment, flat in left.items():
-            if segment in self._samples:
-                self._samples[segment].stepped(flat)
-        return words
+        return self.tracker.measured(perf_counter() - began, report.exchange_seconds, sent, norm)
 
     def skip(self) -> None:
         """Leave a step that was not reduced out of account."""

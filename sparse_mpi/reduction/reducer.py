@@ -17,7 +17,7 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, ProgressThread, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.arguments import check_together, make_algorithm, resolve_k
+from sparse_mpi.reduction.arguments import make_algorithm, resolve_k
 from sparse_mpi.reduction.autotune import fastest, fastest_now
 from sparse_mpi.reduction.engine import Absence, Direct, Engine
 from sparse_mpi.reduction.policy import Budget, FixedK, Plan
@@ -47,9 +47,6 @@ class SparseAllreduce:
         clip_norm: where the mean of all ranks' gradients is longer than this, by its L2 norm, all ranks scale their
             gradients by the same factor before they are added to the residual. The norm is estimated, with a standard
             error of 2.2 %, for 16 KB of control a step; a single rank's is exact. See `reduction.clipping`.
-        in_place: the array given to the first step *is* the residual from then on. Every step must pass the same
-            array, with the gradient added to what the last step left there: autograd does that if nobody clears it,
-            which saves the pass that adds the gradient. Only for rules that work in place, without clip_norm.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one.
         second_moment: keep the moving mean of the squares of this rank's gradients, with this weight of the past, and
@@ -70,7 +67,6 @@ class SparseAllreduce:
         algorithm: str | Algorithm = "oktopk",
         feedback: str | Feedback = "residual",
         clip_norm: float | None = None,
-        in_place: bool = False,
         nonfinite: str = "keep",
         second_moment: float | None = None,
         budget: str | None = None,
@@ -90,7 +86,6 @@ class SparseAllreduce:
                     algorithm=algorithm,
                     feedback=feedback,
                     clip_norm=clip_norm,
-                    in_place=in_place,
                     nonfinite=nonfinite,
                     second_moment=second_moment,
                     budget=budget,
@@ -100,7 +95,7 @@ class SparseAllreduce:
             size, ranks, chosen = settings.layout.size, transport.size, settings.algorithm
             self.policy: FixedK | Budget = FixedK(settings.k)
             if settings.goal is not None:
-                self.policy = Budget(settings.goal, size, 1, ranks, chosen, settings.in_place)
+                self.policy = Budget(settings.goal, size, 1, ranks, chosen)
             say(**settings.statement)
         # Pick by trial, which is collective, and so only once the ranks have agreed
         if chosen is None and settings.goal is None:
@@ -205,8 +200,7 @@ class SparseAllreduce:
         """Add ``gradient`` to the residual, reduce the k most significant entries, and keep the rest. Collective.
 
         Args:
-            gradient: ``(n,)`` or any shape of n elements; NumPy, CuPy or torch; not modified. With ``in_place`` the
-                buffer that holds residual + gradient, and afterwards the new residual.
+            gradient: ``(n,)`` or any shape of n elements; NumPy, CuPy or torch; not modified.
             k: number of entries in this step instead of the reducer's own, the same on all ranks.
             density: k as a fraction of n, likewise.
             check: assert both laws on this step; costs two dense allreduces.
@@ -217,8 +211,8 @@ class SparseAllreduce:
             ``(n,)`` where the algorithm's result is dense). Divide by the number of ranks for the mean.
 
         Raises:
-            TypeError, ValueError: not an array of the layout's length, not the adopted buffer, or a bad k; raised on
-                every rank, before any data moves.
+            TypeError, ValueError: not an array of the layout's length, or a bad k; raised on every rank, before any
+                data moves.
             FloatingPointError: total has NaN or Inf, with ``nonfinite="raise"``.
             LawError: a law is broken, with ``check``.
         """
@@ -262,13 +256,12 @@ class SparseAllreduce:
         began, before = perf_counter(), engine.comm.traffic.copy()
         # Attempt: afterwards all ranks have reduced, and nothing has left the residual
         attempt = self.execution.complete(gradient, partial(self._plan, k, density, dense), check)
-        # Sample the gradient before the commit, which with in_place changes the very same array
         if budget is not None:
             budget.observe(attempt.agreed.flat)
         total = engine.commit(attempt, began, before)
         if budget is not None and engine.report is not None:
             # None where no rank has seen the step begin; else the ranks agree on its cost, and decide alike
-            words = budget.measured(began, engine.report, {0: gradient})
+            words = budget.measured(began, engine.report)
             if words is not None:
                 budget.tracker.decide(agreed_on(words, engine.comm))
         return leave(total, gradient)
@@ -331,8 +324,7 @@ class SparseAllreduce:
             engine.prepared = self.comm.traffic - before
 
         prepares = engine.exchange.instrumented.traits.prepares
-        # With in_place the commit does this, after which the next gradient changes the residual from outside
-        if prepares and not engine.settings.in_place and not self.execution.survives:
+        if prepares and not self.execution.survives:
             self._preparing = progress_thread_of(self.comm).start(work, self.residual)
 
     def _finish_preparing(self) -> None:
@@ -342,19 +334,13 @@ class SparseAllreduce:
             preparing, self._preparing = self._preparing, None
             preparing.wait()
 
-    def adopt(self, buffer: object) -> None:
-        """Make ``buffer`` hold the residual from now on, as the first step's gradient would; with ``in_place`` only."""
-        with arrays.on_stream_of(buffer):
-            self.feedback.bind_buffer(self.engine.entered(buffer))
-
     def use(self, algorithm: str | Algorithm) -> None:
         """Reduce the next steps by another algorithm; what either has not sent, the other sends. Collective.
 
         One that was used before goes on with the state it had then.
 
         Raises:
-            TypeError, ValueError: there is no such algorithm, it does not go with the feedback rule, or ranks may be
-                lost; raised on every rank.
+            TypeError, ValueError: there is no such algorithm, or ranks may be lost; raised on every rank.
         """
         self._finish_preparing()
         # The check uses the communicator on this thread, so nothing may be under way on another
@@ -363,7 +349,6 @@ class SparseAllreduce:
             chosen = make_algorithm(algorithm, {})
             if self.execution.survives and chosen != self.algorithm:
                 raise ValueError(f"algorithm must stay {self.algorithm} where ranks may be lost, got {algorithm}")
-            check_together(self.engine.settings.feedback, chosen)
             say(call="use", algorithm=chosen)
         self.engine.use(chosen)
 

@@ -9,7 +9,7 @@ from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.checks import check_choice
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.arguments import check_second_moment, check_together, make_feedback, resolve_k, usual_density
+from sparse_mpi.reduction.arguments import check_second_moment, make_feedback, resolve_k, usual_density
 from sparse_mpi.reduction.autotune import make_candidate
 from sparse_mpi.sparse import Layout
 
@@ -25,7 +25,6 @@ class Settings:
     algorithm: Algorithm | None  # None: to be picked by trial
     feedback: Feedback  # holds hyperparameters, no arrays
     clip_norm: float | None = None
-    in_place: bool = False
     nonfinite: str = "keep"
     second_moment: float | None = None
     goal: Goal | None = None  # of a budget, which then sets k
@@ -41,7 +40,6 @@ class Settings:
             "algorithm": self.algorithm,
             "feedback": self.feedback,
             "clip_norm": self.clip_norm,
-            "in_place": self.in_place,
             "nonfinite": self.nonfinite,
             "second_moment": self.second_moment,
             "budget": self.goal,
@@ -62,7 +60,6 @@ def make_settings(
     algorithm: str | Algorithm = "oktopk",
     feedback: str | Feedback = "residual",
     clip_norm: float | None = None,
-    in_place: bool = False,
     nonfinite: str = "keep",
     second_moment: float | None = None,
     budget: str | None = None,
@@ -76,13 +73,10 @@ def make_settings(
     """
     check_choice("nonfinite", nonfinite, ("keep", "raise"))
     shapes = Layout.of(layout)
-    rule = make_feedback(feedback, clip_norm, in_place)
-    rule.start(shapes, in_place, 1)  # raises if the rule cannot work in place
+    rule = make_feedback(feedback, clip_norm)
     chosen = make_candidate(algorithm, options)
-    if chosen is not None:
-        check_together(rule, chosen)
     if second_moment is not None:
-        check_second_moment(second_moment, chosen, in_place)
+        check_second_moment(second_moment, chosen)
     goal = make_goal(budget, step_seconds, k=k, density=density)
     entries = resolve_k(shapes.size, k, density, usual_density(algorithm))
-    return Settings(shapes, entries, chosen, rule, clip_norm, in_place, nonfinite, second_moment, goal)
+    return Settings(shapes, entries, chosen, rule, clip_norm, nonfinite, second_moment, goal)

@@ -18,7 +18,7 @@ from sparse_mpi.arrays import Array, as_arrays, to_host
 from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.feedback.base import whole_state
+from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.kernels.base import Later
 from sparse_mpi.reduction.engine import Engine
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
@@ -140,7 +140,7 @@ class Snapshot:
                     f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
                     "load it into a reducer made with the arguments it was saved from"
                 )
-        self._engine.feedback.check_state(state)
+        check_sizes(state, whole_state(self._engine.feedback), self._engine.layout.size)
         if self._engine.second_moment is not None:
             self._engine.second_moment.check_state(state)
         if state.get(DTYPE) is not None:

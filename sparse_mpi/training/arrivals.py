@@ -41,10 +41,6 @@ class Arrivals:
         # A parameter that was frozen meanwhile gets no gradient any more: nobody waits for it
         return not any(awaited and parameter.requires_grad for parameter, awaited in self._awaited.items())
 
-    def seen(self, parameter: Tensor) -> bool:
-        """Return True if a parameter has seen a backward pass since `reset`."""
-        return self._awaited[parameter] < self._passes
-
     def expect(self, parameter: Tensor) -> None:
         """Count the passes of one more parameter."""
         self._awaited[parameter] = self._passes

@@ -17,7 +17,7 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import DENSE, UNSEEN, Arrivals, kind_of
-from sparse_mpi.training.parameters import FlatParameters, cut_by_tensor, joined, mean_moment
+from sparse_mpi.training.parameters import FlatParameters, cut_by_tensor, joined, mean_moment, write_mean
 from sparse_mpi.training.sparse_gradients import give_back
 
 # Cut a model's parameters into buckets.
@@ -72,24 +72,14 @@ class Bucket:
         parameters: parameters of one dtype on one device.
         make_reducer: makes the reducer, given their shapes.
         passes: the number of backward passes that add up to a gradient.
-        in_place: gradients are accumulated in the residual's own memory, see `SparseAllreduce`; means come back in
-            another buffer. Otherwise one buffer serves for both, beside the residual.
         average: sums are divided by the number of ranks whose gradients are in them.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[Tensor],
-        make_reducer: MakeReducer,
-        *,
-        passes: int,
-        in_place: bool,
-        average: bool,
-    ) -> None:
+    def __init__(self, parameters: Sequence[Tensor], make_reducer: MakeReducer, *, passes: int, average: bool) -> None:
         self.members = FlatParameters(parameters)
         self.parameters: list[Tensor] = self.members.parameters
         self.reducer: SparseAllreduce = make_reducer(self.members.shapes)
-        self.in_place, self._average = in_place, average
+        self._average = average
         self._passes = passes
         self.handle: Handle[Any] | None = None  # of the reduction under way
         self.kinds: np.ndarray = np.zeros(len(self.parameters), np.uint8)  # of the gradients, as far as all ranks know
@@ -97,8 +87,6 @@ class Bucket:
         self.arrivals: Arrivals = Arrivals(self.parameters, passes)
         self._numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
         self._missing = set(range(len(self.parameters)))  # numbers of gradients that are not collected yet
-        self._written: Tensor | None = None  # indices at which the mean has entries; None: anywhere
-        self._version = -1  # torch's version of the mean when it was written; others may modify it
         self._absent: list[int] = []  # numbers of the parameters that have no gradient on this rank
         self._skipped: Sequence[int] = ()  # numbers of those that had none on any rank in the last step
         self._arrived: Tensor | None = None  # indices of the entries that came with the last result; None: all came
@@ -106,27 +94,13 @@ class Bucket:
 
     @cached_property
     def flat(self) -> Tensor:
-        """Return the gradient ``(n,)``, which is made when the first part of it is collected."""
-        made = self.members.zeros()
-        # With in_place the residual moves into this buffer, so that autograd adds gradients to it
-        if self.in_place:
-            self.reducer.adopt(made)
-        return made
-
-    @cached_property
-    def mean(self) -> Tensor:
-        """Return the result ``(n,)``."""
-        return torch.zeros_like(self.flat) if self.in_place else self.flat
+        """Return the gradient, and then the result ``(n,)``, made when the first part of it is collected."""
+        return self.members.zeros()
 
     @cached_property
     def _views(self) -> list[Tensor]:
-        """Return the gradient of each parameter."""
+        """Return the part of ``flat`` of each parameter."""
         return self.members.split(self.flat)
-
-    @cached_property
-    def _mean_views(self) -> list[Tensor]:
-        """Return the result for each parameter."""
-        return self.members.split(self.mean)
 
     def kind(self, parameter: Tensor) -> int:
         """Return the kind of a parameter's gradient, as far as all ranks know."""
@@ -168,7 +142,7 @@ class Bucket:
             return None
         # Stay: a new bucket takes the others, their algorithm and what is remembered of them
         members = [self.parameters[number] for number in stay]
-        made = Bucket(members, make_reducer, passes=self._passes, in_place=self.in_place, average=self._average)
+        made = Bucket(members, make_reducer, passes=self._passes, average=self._average)
         made.kinds, made.reducer.watch = self.kinds[stay], self.reducer.watch
         made.reducer.use(self.reducer.algorithm)
         if self.remembers:
@@ -182,18 +156,6 @@ class Bucket:
     def _remembered(self) -> list[dict[str, np.ndarray]]:
         """Return by parameter the arrays that error feedback keeps, in host memory; none before the first step."""
         return cut_by_tensor(whole_state(self.reducer.feedback) if self.remembers else {}, self.members.sizes)
-
-    def attach(self) -> None:
-        """Make backward passes accumulate into the buffer that is reduced, once no gradient may be a sparse tensor."""
-        if not self.settled:
-            return
-        for parameter, view in zip(self.parameters, self._views, strict=True):
-            parameter.grad = view
-
-    def detach(self) -> None:
-        """Set ``.grad`` of the parameters to None."""
-        for parameter in self.parameters:
-            parameter.grad = None
 
     def arrive(self, parameter: Tensor, scale: float) -> None:
         """Count a backward pass of a parameter; after the last one collect its gradient, divided by ``scale``.
@@ -220,19 +182,13 @@ class Bucket:
         parameter, view = self.parameters[number], self._views[number]
         gradient = parameter.grad
         self._missing.discard(number)
-        # Absent is what has no gradient, and with in_place a view that no backward pass has added to
-        if gradient is None or (self.in_place and gradient is view and not self.arrivals.seen(parameter)):
-            self._absent.append(number)
         if gradient is None:
-            # The buffer of in_place holds the residual, which stays as it is
-            if not self.in_place:
-                view.zero_()
+            self._absent.append(number)
+            view.zero_()
         elif gradient is not view:
             # Autograd or the caller has put the gradient elsewhere: take it into the buffer
             gradient = gradient.to_dense() if gradient.is_sparse else gradient
-            if self.in_place:
-                view.add_(gradient)
-            elif scale == 1.0:
+            if scale == 1.0:
                 view.copy_(gradient)
             else:
                 torch.div(gradient, scale, out=view)
@@ -278,7 +234,7 @@ class Bucket:
             partly = isinstance(total, SparseVector) and not self.reducer.whole
             self._arrived = total.indices if partly else None
         # The loss scaler, which divides .grad by the scale, is to find it there
-        self._write(total, self._divisor / scale)
+        write_mean(total, self._divisor / scale, self.flat)
         for number, parameter in enumerate(self.parameters):
             parameter.grad = self._gradient(number) if parameter.requires_grad else None
         return total
@@ -298,30 +254,13 @@ class Bucket:
     @torch.no_grad()
     def fail(self) -> None:
         """Set ``.grad`` of the parameters to NaN, so that a loss scaler sees that gradients overflowed."""
-        self.mean.fill_(torch.nan)
-        self._written = None  # the next result must clear all of it
-        for parameter, mean in zip(self.parameters, self._mean_views, strict=True):
-            parameter.grad = mean if parameter.requires_grad else None
-
-    def _write(self, total: SparseVector[Tensor] | Tensor, divisor: float) -> None:
-        """Write ``total / divisor`` to the mean, zero where ``total`` has no entry."""
-        if not isinstance(total, SparseVector):
-            self.mean.copy_(total / divisor)
-            self._written = None
-            return
-        # Clear where the last result had entries; everywhere, if somebody has written to the mean since
-        if self._written is None or self.mean._version != self._version:
-            self.mean.zero_()
-        else:
-            self.mean[self._written] = 0
-        indices = total.indices.long()
-        self.mean[indices] = (total.values / divisor).to(self.mean.dtype)
-        self._written = indices if self.in_place else None  # else the next gradients overwrite it
-        self._version = self.mean._version  # by now, so that what was written here is not taken for somebody else's
+        self.flat.fill_(torch.nan)
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            parameter.grad = view if parameter.requires_grad else None
 
     def _gradient(self, number: int) -> Tensor | None:
         """Return the mean gradient of a parameter; None if no rank had one and nothing late has come."""
-        mean = self._mean_views[number]
+        mean = self._views[number]
         # None makes torch's optimizers leave a parameter alone, as they do on one rank
         return None if number in self._skipped and not bool(mean.any()) else mean
 
@@ -333,6 +272,6 @@ class Bucket:
         """
         if self._arrived is None:
             return {}
-        mask = self.mean != 0
+        mask = self.flat != 0
         mask[self._arrived.to(mask.device, torch.long)] = True
         return dict(zip(self.parameters, self.members.split(mask), strict=True))

@@ -81,9 +81,9 @@ class BucketBudget:
             self.budget.tracker.pause(spent.sent + spent.control)  # trials take their bytes from the budget
             use(picked)
 
-    def spend(self, began: float, report: StepReport, buckets: Sequence[Bucket], ranks: LiveRanks) -> None:
+    def spend(self, began: float, report: StepReport, ranks: LiveRanks) -> None:
         """Begin to agree on the step that is over, of which this rank has waited for the reduction since ``began``."""
-        words = self.budget.measured(began, report, {id(bucket): bucket.flat for bucket in buckets})
+        words = self.budget.measured(began, report)
         if words is not None:
             self._agreement = ranks.begin(lambda comm: agreed_on(words, comm))
 

@@ -33,7 +33,7 @@ class Buckets:
         comm: the communicator of the reductions.
         ranks: those of ``comm`` that are left.
         survival: options of `ElasticAllreduce`, where ranks may be lost.
-        passes, in_place, average: see `Bucket`.
+        passes, average: see `Bucket`.
         max_bytes: the most gradients in a bucket.
         sparse: takes the parameters that leave.
     """
@@ -66,11 +66,6 @@ class Buckets:
     def __iter__(self) -> Iterator[Bucket]:
         return iter(self.list)
 
-    @property
-    def previews(self) -> bool:
-        """Return True if gradients must be computed where weights were moved; all buckets have the same rule."""
-        return bool(self.list) and self.list[0].reducer.feedback.traits.previews
-
     def add(self, parameters: Iterable[Tensor]) -> bool:
         """Take in those ``parameters`` that need a gradient and are new, and say if there are any: then collective."""
         new = []
@@ -78,8 +73,7 @@ class Buckets:
             if parameter.requires_grad and parameter not in self.home:
                 new.append(parameter)
         for members in cut(new, self._max_bytes) if new else ():
-            options = {"passes": self._passes, "in_place": self._settings.in_place, "average": self._average}
-            bucket = Bucket(members, self.make_reducer, **options)  # type: ignore[arg-type]
+            bucket = Bucket(members, self.make_reducer, passes=self._passes, average=self._average)
             self.list.append(bucket)
             self.home |= dict.fromkeys(members, bucket)
             self.kinds_known = False  # until these have been seen in a backward pass

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from sparse_mpi.checks import check_range, check_whole
-from sparse_mpi.feedback import FEEDBACKS, Feedback
+from sparse_mpi.feedback import Feedback
 from sparse_mpi.training.optimizer_momentum import momentum_rule
 from sparse_mpi.training.reduction import is_distributed
 
@@ -39,7 +39,7 @@ def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> N
 
 def check_options(options: Mapping[str, object]) -> None:
     """Raise ValueError for options of a reducer that mean nothing in the turns of fragments."""
-    for name in ("budget", "step_seconds", "in_place"):
+    for name in ("budget", "step_seconds"):
         if options.get(name):
             raise ValueError(f"{name} must be left out with local steps, got {options[name]!r}; give k or density")
 
@@ -56,13 +56,6 @@ def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
             )
     if inner is outer:
         raise ValueError("outer_optimizer must be another one than inner_optimizer, got the same twice")
-    # Names that no rule has are left to `make_settings`, which reports them
-    rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
-    if isinstance(rule, Feedback) and rule.traits.previews:
-        raise ValueError(
-            f"feedback must not compute gradients ahead, for outer gradients are no gradients, got {feedback!r}; use "
-            "'residual' or 'leaky'"
-        )
     # Raises where both the outer optimizer and the feedback rule have a momentum
     momentum_rule(outer, feedback, "local")
 

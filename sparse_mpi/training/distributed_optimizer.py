@@ -113,17 +113,6 @@ class _Reducing:
 
     step.hooked = True  # type: ignore[attr-defined]  # the optimizer's own step calls the step hooks
 
-    @contextmanager
-    def ahead(self) -> Iterator[None]:
-        """Keep the weights where the feedback rule wants gradients to be computed, and put them back, to the bit.
-
-        Step-ahead error feedback needs it around the forward and backward passes of every step; with other rules it
-        does nothing, so that a training loop may always have it.
-        """
-        groups = self.param_groups  # type: ignore[attr-defined]
-        with self.reduction.ahead({p: float(group["lr"]) for group in groups for p in group["params"]}):
-            yield
-
     def flush(self) -> None:
         """Step along all that the ranks have not sent yet, once, and leave residuals of 0. Collective.
 
@@ -147,10 +136,7 @@ class _Reducing:
         """
         self.reduction.discard()
         self._synchronized = False
-        # With in_place .grad is the residual: take it away before torch clears it, and give it back
-        self.reduction.detach()
         super().zero_grad(set_to_none)  # type: ignore[misc]
-        self.reduction.attach()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters and reduce their gradients too. Collective."""
@@ -186,7 +172,6 @@ def DistributedOptimizer(
     algorithm: str | Algorithm = "elect",
     feedback: str | Feedback = "residual",
     clip_norm: float | None = None,
-    in_place: bool = False,
     nonfinite: str = "keep",
     budget: str | None = None,
     step_seconds: float | None = None,
@@ -237,8 +222,6 @@ def DistributedOptimizer(
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
         nonfinite: see `SparseAllreduce`.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
-        in_place: add gradients directly to the residual, which saves a pass over both. Clear gradients with the
-            optimizer's ``zero_grad`` then, not the model's.
         backward_passes_per_step: the number of backward passes whose gradients are added up before a reduction.
         op: "average" or "sum".
         bucket_cap_mb: the most gradients that are reduced together, in 10^6 bytes. None reduces everything at once,
@@ -257,7 +240,7 @@ def DistributedOptimizer(
 
     Returns:
         An optimizer of a class derived from that of ``optimizer``, with ``synchronize()``, ``skip_synchronize()``,
-        ``ahead()``, ``flush()`` and the attribute ``reduction``, a `GradientReduction`.
+        ``flush()`` and the attribute ``reduction``, a `GradientReduction`.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -279,7 +262,7 @@ def DistributedOptimizer(
             share = resolve_k(elements, k, density, usual_density(algorithm)) / elements
         # A second moment can travel where a part of the entries does. Options of a team are not the algorithm's
         own = {name: value for name, value in options.items() if name not in SURVIVAL}
-        carries = share < 1 and not in_place and can_carry(algorithm, own)
+        carries = share < 1 and can_carry(algorithm, own)
         mode = default_mode(optimizer, feedback, carries) if momentum is None else momentum
         if mode == TRAVELLING and share and k is None and density is None:
             density = USUAL_DENSITY
@@ -297,7 +280,6 @@ def DistributedOptimizer(
         budget=budget,
         step_seconds=step_seconds,
         clip_norm=clip_norm,
-        in_place=in_place,
         nonfinite=nonfinite,
         second_moment=second_beta(optimizer.param_groups[0]) if mode == TRAVELLING else None,
         passes=backward_passes_per_step,

@@ -52,7 +52,7 @@ def hook_settings(
     """Return the settings of reducers for tensors of these ``shapes``, and of the optimizer, if any.
 
     Raises:
-        TypeError, ValueError: bad arguments, or a rule that moves weights before the gradient is computed.
+        TypeError, ValueError: bad arguments.
     """
     made: Algorithm = make_algorithm(algorithm, dict(options))  # "auto" is none
     share, mode = usual_density(made) if density is None else density, "local"
@@ -68,11 +68,6 @@ def hook_settings(
     rule = feedback if optimizer is None else momentum_rule(optimizer, feedback, mode, share)
     beta = second_beta(optimizer.param_groups[0]) if optimizer is not None and mode == TRAVELLING else None
     settings = make_settings(shapes, density=share, algorithm=made, feedback=rule, second_moment=beta)
-    if settings.feedback.traits.previews:
-        raise ValueError(
-            f"feedback must not move weights before the gradient is computed, as a hook cannot, got "
-            f"{settings.feedback!r}; use feedback='residual', or DistributedOptimizer"
-        )
     return HookSettings(settings, share, mode)
 
 

@@ -114,7 +114,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
     waits fades only where ``feedback`` is the default's name, not an instance.
 
     Raises:
-        TypeError: ``optimizer`` has not the momentum that the mode is for, or steps that ``feedback`` cannot preview.
+        TypeError: ``optimizer`` has not the momentum that the mode is for.
         ValueError: there is no such mode, momentum is asked for twice, or the optimizer's cannot be taken over.
     """
     if momentum not in MODES:
@@ -143,20 +143,15 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
             f"momentum must be given once, got {own} in the optimizer and {rule.traits.momentum} in {rule!r}; make the "
             f"optimizer with momentum=0, or use feedback='residual' and momentum='global'"
         )
-    if isinstance(rule, Feedback) and rule.traits.previews and not isinstance(optimizer, SGD):
-        raise TypeError(
-            f"feedback must not preview steps of {type(optimizer).__name__}, not a rate times the gradient, "
-            f"got {rule!r}; use feedback='residual', or torch.optim.SGD"
-        )
     return feedback
 
 
 def _keep_of(rule: object) -> float | None:
     """Return the share of the residual that ``rule`` keeps, or None if it does more than that."""
-    # Rules that derive from these two apply a momentum, but for one of 0, with which they do no more than these
-    if isinstance(rule, LeakyFeedback) and not rule.traits.momentum:
-        return rule.keep
-    return 1.0 if isinstance(rule, ErrorFeedback) and not rule.traits.momentum else None
+    # A class of the user's that derives from one of these does more
+    if type(rule) not in (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection):
+        return None
+    return None if rule.traits.momentum else getattr(rule, "keep", 1.0)
 
 
 def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> GlobalMomentum | MomentumCorrection:

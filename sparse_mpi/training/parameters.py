@@ -21,9 +21,7 @@ from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.sparse import SparseVector, leave
 
 
-def check_options(
-    parameters: Sequence[Tensor], cap: float | None, passes: int, scaler: object, **switches: bool
-) -> None:
+def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, **switches: bool) -> None:
     """Raise TypeError or ValueError unless gradients of ``parameters`` can be reduced with these options."""
     if not parameters:
         raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
@@ -32,8 +30,6 @@ def check_options(
     check_whole("backward_passes_per_step", passes, 1)
     for name, value in switches.items():
         check_switch(name, value)
-    if switches["in_place"] and scaler is not None:
-        raise ValueError("in_place must be False with a scaler, whose scale the residual must not have, got True")
 
 
 def ordered(optimizer: object, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -36,7 +35,6 @@ from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.bucket_budget import FIRST, BucketBudget
 from sparse_mpi.training.buckets import Buckets
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.lookahead import Lookahead
 from sparse_mpi.training.parameters import check_options
 from sparse_mpi.training.reduction_snapshot import ReductionSnapshot
 from sparse_mpi.training.sparse_gradients import SparseGradients
@@ -62,7 +60,6 @@ class GradientReduction:
             duplicated.
         clip_norm: as for `SparseAllreduce`, but of the sum with ``average=False``; of the whole gradient if nothing
             overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
-        in_place: see `Bucket`.
         passes: the number of backward passes whose gradients are added up before a reduction.
         average: True makes ``.grad`` the mean over the ranks, False the sum.
         bucket_cap_mb: the most gradients in a bucket, in 10^6 bytes; None puts all of one dtype and device into one.
@@ -92,7 +89,6 @@ class GradientReduction:
         algorithm: str | Algorithm = "elect",
         feedback: str | Feedback = "residual",
         clip_norm: float | None = None,
-        in_place: bool = False,
         nonfinite: str = "keep",
         second_moment: float | None = None,
         budget: str | None = None,
@@ -110,7 +106,7 @@ class GradientReduction:
         # Options of `ElasticAllreduce` are not the algorithm's
         survival = {} if team is None else {name: options.pop(name) for name in SURVIVAL if name in options}
         with same_on_all_ranks(transport) as say:
-            check_options(first, bucket_cap_mb, passes, scaler, in_place=in_place, average=average, overlap=overlap)
+            check_options(first, bucket_cap_mb, passes, average=average, overlap=overlap)
             if team is not None and comm is not None:
                 raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
             settings = make_settings(
@@ -120,7 +116,6 @@ class GradientReduction:
                 algorithm=algorithm,
                 feedback=feedback,
                 clip_norm=clip_norm,
-                in_place=in_place,
                 nonfinite=nonfinite,
                 second_moment=second_moment,
                 budget=budget,
@@ -136,7 +131,7 @@ class GradientReduction:
                     raise ValueError("budget and step_seconds must be None with a team; give k or density")
                 # A budget must leave an entry for each bucket, whose number is known before they are made
                 segments, size, chosen = len(cut(first, max_bytes)), settings.layout.size, settings.algorithm
-                spending = Budget(settings.goal, size, segments, transport.size, chosen, in_place)
+                spending = Budget(settings.goal, size, segments, transport.size, chosen)
                 self._budget = BucketBudget(spending, AutoTuner() if chosen is None else None)
             say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=passes, average=average)
             say(scaled=scaler is not None)
@@ -169,8 +164,7 @@ class GradientReduction:
             sparse=self.sparse,
         )
         self.buckets: list[Bucket] = self._buckets.list
-        self._in_place, self._scaler, self._average = in_place, scaler, average
-        self._lookahead = Lookahead()
+        self._scaler, self._average = scaler, average
         self._hooks = Hooks(self._arrived)
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
@@ -257,8 +251,6 @@ class GradientReduction:
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
         began = perf_counter()
-        if self._buckets.previews:
-            self._lookahead.check_step(self.buckets)
         scale = self._current_scale()
         # Other ranks may have started these already: they come before what ranks ask each other.
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].settled:
@@ -296,7 +288,7 @@ class GradientReduction:
         totals = self._finish(scale, factor)
         # Budget: the ranks begin to agree on what the step has cost
         if self._budget is not None:
-            self._budget.spend(began, self.report, self.buckets, self._ranks)
+            self._budget.spend(began, self.report, self._ranks)
         # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
         for bucket in self.buckets if self._overlap else ():
             bucket.reducer.prepare()
@@ -328,34 +320,14 @@ class GradientReduction:
         """Forget the gradients that have arrived since the last step.
 
         Raises:
-            RuntimeError: they are being reduced, or with ``in_place`` have been added to the residual already.
+            RuntimeError: they are being reduced.
         """
-        if self._next or (self._in_place and self.arrived):
-            why = "are being reduced" if self._next else "are in the residual already (in_place=True)"
+        if self._next:
             raise RuntimeError(
-                f"gradients must not be cleared between backward() and step(), when they {why}; call step() or "
-                "synchronize() first"
+                "gradients must not be cleared between backward() and step(), when they are being reduced; call "
+                "step() or synchronize() first"
             )
         self._reset()
-
-    def attach(self) -> None:
-        """With ``in_place``, make the next backward pass add to the residual; otherwise do nothing."""
-        for bucket in self.buckets if self._in_place else ():
-            bucket.attach()
-
-    def detach(self) -> None:
-        """With ``in_place``, protect the residual from whoever clears ``.grad``; otherwise do nothing."""
-        for bucket in self.buckets if self._in_place else ():
-            bucket.detach()
-
-    @contextmanager
-    def ahead(self, rates: Mapping[Tensor, float]) -> Iterator[None]:
-        """Keep weights where the feedback rule wants gradients, with these learning ``rates``; see `Lookahead`."""
-        if not self._buckets.previews:
-            yield
-            return
-        with self._lookahead.moved(self.buckets, rates, self._in_place):
-            yield
 
     def watch(self, every: int, step: int = 0) -> None:
         """Measure the quality of every Nth step from now on, see `Watch`; two dense allreduces for each.
@@ -439,8 +411,6 @@ class GradientReduction:
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
-        if self._buckets.previews:
-            self._lookahead.check_arrival(self.buckets)
         scale = self._current_scale()
         self._buckets.home[parameter].arrive(parameter, scale)
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
@@ -465,7 +435,7 @@ class GradientReduction:
         density, dense = self._buckets.share_left if self.density is None else self.density, False
         if self._budget is not None:
             # A budget sets k for all buckets together, of which each sends the same share
-            self._budget.budget.observe(bucket.flat, id(bucket))
+            self._budget.budget.observe(bucket.flat)
             plan = self._budget.plan()
             density, dense = min(1.0, plan.k / self._buckets.elements), plan.dense
         handle = bucket.start(density=None if dense else density, check=self.check, dense=dense, factor=factor)

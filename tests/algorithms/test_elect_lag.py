@@ -74,18 +74,6 @@ def test_a_run_that_stops_between_two_steps_goes_on_to_the_bit(ranks, ahead):
 
 
 @pytest.mark.ranks(3)
-def test_in_place_entries_are_elected_before_the_next_gradient_is_added(ranks):
-    def body(comm):
-        apart, together, buffer = reducer(comm), reducer(comm, in_place=True), np.zeros(N, np.float32)
-        for step in range(4):
-            buffer += gradient(comm.rank, step, N)
-            totals = apart.step(gradient(comm.rank, step, N)), together.step(buffer)
-            np.testing.assert_array_equal(totals[0].indices, totals[1].indices)
-
-    ranks.run(body)
-
-
-@pytest.mark.ranks(3)
 def test_another_k_and_nothing_left_elect_at_once(ranks):
     def body(comm):
         lagging = reducer(comm)

@@ -46,7 +46,7 @@ def steps(comm, model, optimizer, numbers=range(STEPS), check=False):
 
 @pytest.mark.thin(1)
 @every_goal
-@pytest.mark.parametrize("options", [{}, {"in_place": True}, {"overlap": False}, {"bucket_cap_mb": None}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"overlap": False}, {"bucket_cap_mb": None}], ids=str)
 @pytest.mark.ranks(1, 3)
 def test_all_ranks_decide_alike_and_laws_hold(ranks, scripted, goal, options):
     def body(comm):

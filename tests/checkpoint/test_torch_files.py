@@ -120,7 +120,7 @@ STATES: dict[str, Callable[[Any], Any]] = {
         f"reducer, {name}": lambda comm, name=name: Vectors(comm, k=30, algorithm=name)
         for name in ("elect", "oktopk", "oktopk-2level", "adtopk", "powersgd", "topka")
     },
-    "reducer, ef21": lambda comm: Vectors(comm, k=30, algorithm="gtopk", feedback="ef21"),
+    "reducer, gmc": lambda comm: Vectors(comm, k=30, algorithm="gtopk", feedback="gmc"),
     "reducer, budget": lambda comm: Vectors(comm, algorithm="oktopk", **BUDGET),
     "elastic": lambda comm: Vectors(comm),
     "optimizer": lambda comm: Training(comm, density=0.05),

@@ -60,8 +60,6 @@ MEMORIES = {
     "dgc": Budget(5, 41, 5, 7, 46),
     "gmc": Budget(3, 17, 2, 5, 22),
     "leaky": Budget(3, 13, 2, 5, 18),
-    "ef21": Budget(6, 34, 5, 8, 39),
-    "sa-pef": Budget(3, 13, 2, 5, 18),
     "none": Budget(3, 11, 2, 5, 16),
 }
 

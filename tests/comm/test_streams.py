@@ -128,9 +128,8 @@ def test_host_arrays_have_no_stream(device):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("in_place", [False, True])
-def test_after_an_error_the_callers_stream_comes_after_the_work_too(here, in_place):
-    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm="topka", in_place=in_place, nonfinite="raise")
+def test_after_an_error_the_callers_stream_comes_after_the_work_too(here):
+    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm="topka", nonfinite="raise")
     buffer = gradients(1)[0]
     buffer[3] = np.inf
     handle = reducer.start(buffer)

@@ -237,7 +237,7 @@ def test_it_costs_at_most_half_of_the_allreduce_and_bounds_are_those_of_the_form
 @pytest.mark.parametrize("name", REDUCE_SCATTERS)
 def test_feedback_rules_work_that_need_no_whole_sum(ranks, name, feedback):
     def body(comm):
-        if feedback in ("gmc", "ef21"):
+        if feedback == "gmc":
             with pytest.raises(ValueError, match="feedback must do without the whole sum.*use feedback='residual'"):
                 SparseReduceScatter(300, k=9, comm=comm, algorithm=name, feedback=feedback)
             return
@@ -318,7 +318,7 @@ def test_a_device_gives_the_bytes_of_the_host(ranks, device, variant):
     ranks.run(body)
 
 
-def test_clipping_and_working_in_place_are_as_for_an_allreduce(ranks):
+def test_clipping_is_as_for_an_allreduce(ranks):
     """Where all is sent, with a gradient that is long enough to be clipped."""
 
     def body(comm):
@@ -328,12 +328,6 @@ def test_clipping_and_working_in_place_are_as_for_an_allreduce(ranks):
         for g in given:
             part, total = (reducer.step(g) for reducer in both)
             np.testing.assert_allclose(part.to_dense(), total.to_dense()[both[0].part], rtol=1e-12, atol=1e-15)
-        plain = SparseReduceScatter(400, k=20, comm=comm)
-        buffer, placed = np.zeros(400), SparseReduceScatter(400, k=20, comm=comm, in_place=True)
-        for g in given:
-            buffer += g
-            assert same_bytes(placed.step(buffer), plain.step(g))
-        assert buffer.tobytes() == plain.residual.tobytes()
 
     ranks.run(body)
 

@@ -56,7 +56,7 @@ def test_with_a_copy_of_each_step_nothing_is_lost(algorithm, rank):
     assert sorted(heirs for *_, heirs in left) == [[], [], [], [rank]]
 
 
-@pytest.mark.parametrize("feedback", ["leaky", "sa-pef"])
+@pytest.mark.parametrize("feedback", ["leaky"])
 def test_copies_fade_as_residuals_do(feedback):
     """The last copy of most parts is old when the rank is lost; what is inherited is not more than it had."""
 

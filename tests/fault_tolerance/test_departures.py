@@ -123,22 +123,11 @@ def test_fewer_ranks_than_wanted_is_an_error_on_all_survivors():
 
 
 @pytest.mark.parametrize("feedback", ["residual", "dgc", "gmc", "none"])
-@pytest.mark.parametrize("in_place", [False, True])
-def test_rules_survive(feedback, in_place):
-    if in_place and feedback in ("dgc", "none"):
-        pytest.skip("does not work in place")
-
+def test_rules_survive(feedback):
     def main(comm):
-        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, feedback=feedback, in_place=in_place)
-        buffer, totals = np.zeros(SIZE, np.float32), []
+        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, feedback=feedback)
         rank = comm.rank
-        for step in range(STEPS):
-            if in_place:
-                buffer += gradient(rank, step)
-            else:
-                buffer = gradient(rank, step)
-            totals.append(reducer.step(buffer).to_dense())
-        return np.array(totals)
+        return np.array([reducer.step(gradient(rank, step)).to_dense() for step in range(STEPS)])
 
     for call in (-1, 2, 5):
         left = [result for result in World(RANKS, leave={4: (3, call)}).run(main) if result is not None]
@@ -181,7 +170,6 @@ def test_a_flush_survives():
         ({"copy_every": -1}, "copy_every must be at least 0 steps, got -1; 0 copies nothing"),
         ({"copy": "float16"}, "copy must be one of exact, bfloat16, got 'float16'"),
         ({"min_ranks": 9}, r"min_ranks must be in \[1, 3\]"),
-        ({"feedback": "ef21"}, "feedback must be a rule that can lose a rank"),
     ],
 )
 def test_bad_arguments_are_refused_on_all_ranks(options, text):

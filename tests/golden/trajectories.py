@@ -85,13 +85,8 @@ def reduced(comm: Any, *, shapes: Any = SHAPES, **options: Any) -> dict[str, Any
     reducer = SparseAllreduce(shapes, comm=comm, **({} if "budget" in options else {"density": 0.05}), **options)
     if "budget" in options:
         reducer.policy.tracker.__class__ = Clocked
-    buffer = np.zeros(SIZE, np.float32)
     for step in range(STEPS):
-        if options.get("in_place"):
-            buffer += gradient(comm.rank, step)
-            trace.add(reducer.step(buffer))
-        else:
-            trace.add(reducer.step(gradient(comm.rank, step)))
+        trace.add(reducer.step(gradient(comm.rank, step)))
     trace.add(reducer.residual)
     if reducer.feedback.traits.defers:
         trace.add(reducer.flush(), reducer.residual)
@@ -159,8 +154,7 @@ def optimized(comm: Any, make: Callable[..., torch.optim.Optimizer] = SGD, **opt
         optimizer.reduction._budget.budget.tracker.__class__ = Clocked
     for step in range(STEPS):
         optimizer.zero_grad()
-        with optimizer.ahead():
-            model.backward(gradient(comm.rank, step))
+        model.backward(gradient(comm.rank, step))
         optimizer.step()
         trace.add(*model.layers)
     trace.add(*(bucket.reducer.residual for bucket in optimizer.reduction.buckets))
@@ -267,7 +261,6 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
         for rule in sorted(FEEDBACKS)
         if rule != "residual"
     },
-    "oktopk, in place": on(3, reduced, algorithm="oktopk", in_place=True),
     "elect, packed+int8": on(4, reduced, algorithm="elect", wire="packed+int8"),
     "gtopk, clipped": on(3, reduced, algorithm="gtopk", clip_norm=0.5),
     "oktopk, one flat tensor, seven ranks": on(7, reduced, algorithm="oktopk", shapes=SIZE),
@@ -283,12 +276,10 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "optimizer without overlap": on(3, optimized, overlap=False),
     "optimizer, oktopk, local momentum": on(3, optimized, algorithm="oktopk", density=0.05, momentum="local"),
     "optimizer, oktopk, corrected": on(3, optimized, algorithm="oktopk", density=0.05, momentum="corrected"),
-    "optimizer in place": on(3, optimized, algorithm="oktopk", density=0.05, in_place=True),
     "optimizer, Nesterov": on(3, optimized, make=partial(SGD, nesterov=True)),
     "optimizer, sums": on(3, optimized, op="sum"),
     "optimizer, AdamW": on(3, optimized, make=partial(torch.optim.AdamW, lr=1e-3), momentum="arrival"),
     "optimizer, AdamW, second moment": on(3, optimized, make=partial(torch.optim.AdamW, lr=1e-3)),
-    "optimizer, step ahead": on(3, optimized, algorithm="topka", density=0.05, feedback="sa-pef", momentum="local"),
     "optimizer with a budget": on(3, optimized, budget="90kB/30steps"),
     "optimizer, resumed": lambda: resumed_optimizer(3, 3),
     "optimizer, resumed on two": lambda: resumed_optimizer(3, 2),

@@ -23,8 +23,8 @@ def joined(memory, gradient):
     return acc
 
 
-def started(memory=None, size=5, in_place=False):
-    return (memory or ErrorFeedback()).start(Layout.of(size), in_place, RANKS)
+def started(memory=None, size=5):
+    return (memory or ErrorFeedback()).start(Layout.of(size), RANKS)
 
 
 def consume(feedback, sent):

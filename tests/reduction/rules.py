@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparse_mpi import EF21, FEEDBACKS, GlobalMomentum, LeakyFeedback, MomentumCorrection, StepAhead
+from sparse_mpi import FEEDBACKS, GlobalMomentum, LeakyFeedback, MomentumCorrection
 from sparse_mpi.feedback import Feedback
 
 VARIANTS = {
@@ -10,8 +10,6 @@ VARIANTS = {
     "dgc-unmasked": MomentumCorrection(0.5, masking=False),
     "gmc-half": GlobalMomentum(0.5),
     "leaky-half": LeakyFeedback(0.5),
-    "ef21-plain": EF21(1.0),
-    "sa-pef-most": StepAhead(0.9),
 }
 RULES: dict[str, Feedback] = {name: kind() for name, kind in FEEDBACKS.items()}
 KINDS = RULES | VARIANTS

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
-from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.sparse import Layout
 
-from ..algorithms.conformance import dense_of, same_bytes
+from ..algorithms.conformance import dense_of
 from .rules import KINDS
 
 LAYOUT = Layout.of([(12, 10), (7,), (), (9, 8)])
@@ -35,28 +34,6 @@ def remembered(reducer) -> dict[str, np.ndarray]:
     return whole_state(reducer.feedback)
 
 
-@few_ranks
-@every_algorithm
-@every_rule
-@pytest.mark.thin(1)
-def test_in_place_gives_the_same_bits_or_is_refused(ranks, name, kind):
-    def body(comm):
-        if not KINDS[kind].traits.works_in_place:
-            with pytest.raises(ValueError, match="in_place must be False with"):
-                reducer_of(comm, kind, name, in_place=True)
-            return
-        apart, shared = reducer_of(comm, kind, name), reducer_of(comm, kind, name, in_place=True)
-        buffer = np.zeros(N, np.float32)
-        shared.adopt(buffer)
-        for step in range(4):
-            buffer += vector(comm.rank, step)
-            total = shared.step(buffer, check=step % 2 == 0)
-            assert same_bytes(total, apart.step(vector(comm.rank, step)))
-            assert np.shares_memory(shared.residual, buffer) and buffer.tobytes() == apart.residual.tobytes()
-
-    ranks.run(body)
-
-
 @pytest.mark.ranks(1, 3, 4)
 @every_rule
 def test_other_numbers_of_ranks_remember_together_what_the_old_ones_did(ranks, kind):
@@ -76,7 +53,7 @@ def test_other_numbers_of_ranks_remember_together_what_the_old_ones_did(ranks, k
         return own, reducer.feedback.state(replicated=True)
 
     taken = [own for own, _ in ranks.run(body)]
-    rule = KINDS[kind].start(LAYOUT, False, 2)
+    rule = KINDS[kind].start(LAYOUT, 2)
     for name in rule.state():
         np.testing.assert_allclose(sum(own[name] for own in taken), sum(s[name] for s in states), rtol=1e-5, atol=1e-3)
     for name in rule.state(replicated=True):
@@ -135,25 +112,6 @@ def test_what_is_owed_is_flushed_or_there_is_nothing_to_flush(ranks, kind):
         owed = np.sum([owed for owed, _ in results], axis=0)
         for _, flushed in results:
             np.testing.assert_allclose(flushed, owed, rtol=1e-5, atol=1e-3)
-
-
-@pytest.mark.under_mpi(3)
-@few_ranks
-@every_rule
-def test_an_algorithm_that_is_exempt_from_the_second_law_is_refused_by_rules_that_need_it(ranks, kind):
-    published = GTopk(residual="published")
-
-    def body(comm):
-        if not KINDS[kind].traits.needs_conservation:
-            reducer = reducer_of(comm, kind, published)
-            reducer.step(vector(comm.rank, 0), check=True)
-            return
-        with pytest.raises(ValueError, match=r"feedback must not rely on .*GTopk.*use feedback='residual'"):
-            reducer_of(comm, kind, published)
-        with pytest.raises(ValueError, match="feedback must not rely on"):
-            reducer_of(comm, kind).use(published)
-
-    ranks.run(body)
 
 
 @few_ranks

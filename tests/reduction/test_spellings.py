@@ -18,7 +18,7 @@ from sparse_mpi.select.estimate import DGC
 from sparse_mpi.training.reduction import GradientReduction
 
 N = 60
-ORDER = ["k", "density", "comm", "algorithm", "feedback", "clip_norm", "in_place", "nonfinite"]
+ORDER = ["k", "density", "comm", "algorithm", "feedback", "clip_norm", "nonfinite"]
 ENTRY_POINTS = {  # what stands before the arguments that are given by keyword
     sparse_allreduce: ["x"],
     SparseAllreduce: ["layout"],
@@ -68,24 +68,18 @@ SHOWN = [
     ("once", {"selector": "dgc"}),
     ("once", {"selector": DGC(seed=1)}),
     *((maker, {"density": 0.01, "algorithm": "oktopk"}) for maker in LASTING),
-    *(
-        (maker, {"feedback": name})
-        for maker in LASTING
-        for name, rule in feedback.FEEDBACKS.items()
-        if not (maker == "state" and rule().traits.previews)  # a hook cannot move weights before the backward pass
-    ),
+    *((maker, {"feedback": name}) for maker in LASTING for name in feedback.FEEDBACKS),
     *((maker, {"feedback": MomentumCorrection(0.9, nesterov=True)}) for maker in LASTING),
     *((maker, {"algorithm": "topka", "selector": "dgc"}) for maker in LASTING),
     *((maker, {"algorithm": "oktopk", "wire": "packed", "radix": 32}) for maker in LASTING),
     ("reducer", {"clip_norm": 1.0, "nonfinite": "raise"}),
-    ("reducer", {"in_place": True}),
     ("reducer", {"algorithm": "auto"}),
     ("optimizer", {"algorithm": "topka"}),
     ("optimizer", {"algorithm": TopkA()}),
     ("optimizer", {"compression": "topka"}),
     *(("optimizer", {"momentum": who}) for who in ("local", "global", "corrected")),
     ("optimizer", {"k": 6, "bucket_cap_mb": None}),
-    ("optimizer", {"backward_passes_per_step": 2, "op": "sum", "overlap": False, "in_place": True}),
+    ("optimizer", {"backward_passes_per_step": 2, "op": "sum", "overlap": False}),
     ("state", {"dense_steps": 0, "check_every": 10}),
 ]
 

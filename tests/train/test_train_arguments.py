@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, EF21, SELECTORS
+from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.wire import WIRES
 from sparse_train.options.arguments import Settings, Tiny, parse
 from sparse_train.options.optimization import OPTIMIZERS, Ramp, density, learning_rate
@@ -86,9 +86,8 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--wire", "packed", "--algo", "powersgd"], ["--wire", "powersgd"]),
         (["--data", "imagenet"], ["--data", "imagenet", *SETTINGS]),
         (["--flush", "--feedback", "none"], ["--flush", "--feedback none owes nothing"]),
-        (["--optimizer", "adam", "--feedback", "sa-pef"], ["--feedback", "ahead by a step of sgd, not of adam"]),
-        (["--zero-copy", "--feedback", "ef21"], ["--zero-copy", "needs --feedback residual, gmc, leaky, sa-pef"]),
-        (["--feedback", "ef21", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback ef21, got 1.0"]),
+        (["--optimizer", "adam", "--feedback", "dgc"], ["--feedback", "the momentum of sgd, not of adam"]),
+        (["--feedback", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback dgc, got 1.0"]),
         (["--density", "1.5"], ["--density", "must be in (0, 1], got 1.5"]),
         (["--k", "0"], ["--k", "must be an integer >= 1, got 0"]),
         (["--k", "5", "--density", "0.1"], ["not allowed with"]),
@@ -99,7 +98,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--feedback", "best"], ["--feedback", "residual", "dgc", "gmc", "none"]),
         (["--clip-norm", "0"], ["--clip-norm", "must be a number > 0, or inf, which clips nothing, got 0"]),
         (["--density-warmup", "0.5,1.5"], ["--density-warmup", "must be in (0, 1], got 1.5"]),
-        (["--zero-copy", "--clip-norm", "1"], ["--zero-copy", "no clipping"]),
+        (["--zero-copy"], ["--zero-copy", "zero_copy was removed in 0.4.0"]),
         (["--rank", "0"], ["--rank", "must be an integer >= 1, got 0"]),
         (["--rank", "4"], ["--rank", "elect cannot take 4"]),
         (["--algo", "adtopk", "--selector", "dgc"], ["--selector", "adtopk cannot take dgc"]),
@@ -204,28 +203,18 @@ def test_a_program_adds_options_of_its_own():
 def test_adam_keeps_its_own_momentum_and_clipping_can_be_turned_off():
     args = options("--data", "text")
     assert (args.optimizer, args.schedule, args.momentum, args.milestones) == ("adam", "linear", 0, ())
-    assert (args.clip_norm, args.zero_copy) == (2.5, False)
+    assert args.clip_norm == 2.5
     args = options("--data", "text", "--clip-norm", "inf", "--optimizer", "sgd", "--momentum", "0.8")
-    assert (args.clip_norm, args.zero_copy, args.momentum) == (None, True, 0.8)
-
-
-def test_zero_copy_is_the_default_where_it_is_possible():
-    assert options().zero_copy and not options("--no-zero-copy").zero_copy
-    assert not options("--feedback", "dgc").zero_copy and not options("--clip-norm", "2").zero_copy
-    assert options("--feedback", "gmc").zero_copy
-    assert not options("--algo", "elect:lag=1").zero_copy and options("--algo", "elect:lag=1", "--zero-copy").zero_copy
-    expected = {"feedback": "residual", "momentum": "matched", "clip_norm": None, "in_place": True}
-    assert feedback_options(options()) == expected
+    assert (args.clip_norm, args.momentum) == (None, 0.8)
 
 
 def test_second_moments_of_adam_travel_unless_told_otherwise(capsys):
     adam = ["--optimizer", "adam", "--weight-decay", "0"]
     travelling = options(*adam)
     assert feedback_options(options("--optimizer", "adamw"))["momentum"] == "second-moment"
-    assert feedback_options(travelling)["momentum"] == "second-moment" and not travelling.zero_copy
+    assert feedback_options(travelling)["momentum"] == "second-moment"
     elsewhere = (
         ["--algo", "oktopk"],
-        ["--zero-copy"],
         ["--weight-decay", "0.1"],
         ["--algo", "elect", "--wire", "coo32"],
     )
@@ -269,7 +258,7 @@ def test_a_run_says_who_applies_momentum():
 def test_a_leak_is_an_option_of_rules_that_keep():
     assert options().leak == 0 and options("--feedback", "leaky").leak == 0.05
     leaking = feedback_options(options("--leak", "0.02"))
-    assert leaking["feedback"].keep == 0.98 and leaking["momentum"] == "matched" and leaking["in_place"]
+    assert leaking["feedback"].keep == 0.98 and leaking["momentum"] == "matched"
     assert feedback_options(options("--leak", "0.1", "--optimizer", "adamw"))["momentum"] == "second-moment"
 
 
@@ -281,12 +270,9 @@ def test_momentum_is_the_optimizers_or_that_of_feedback():
     for feedback, momentum in (("dgc", "corrected"), ("gmc", "global")):
         args = options("--feedback", feedback, "--clip-norm", "2")
         assert (args.momentum, args.correction) == (0.9, 0.9)
-        made = {"feedback": "residual", "momentum": momentum, "clip_norm": 2, "in_place": False}
+        made = {"feedback": "residual", "momentum": momentum, "clip_norm": 2}
         assert feedback_options(args) == made
-    for optimizer, momentum in (("sgd", 0.9), ("adam", 0.0)):
-        args = options("--feedback", "ef21", "--optimizer", optimizer)
-        assert (args.momentum, args.correction) == (0.0, momentum)
-        assert repr(feedback_options(args)["feedback"]) == repr(EF21(1 - momentum))
+    assert feedback_options(options()) == {"feedback": "residual", "momentum": "matched", "clip_norm": None}
 
 
 def test_a_budget_takes_the_place_of_the_density():

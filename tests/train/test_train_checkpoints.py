@@ -114,7 +114,6 @@ def test_records_are_closed_however_a_run_ends(end, tmp_path, monkeypatch):
 
 FLUSHED = {
     "oktopk": [],
-    "copied": ["--no-zero-copy"],
     "buckets": ["--bucket-mb", "0.0002"],
     "dgc": ["--feedback", "dgc"],
     "gmc": ["--feedback", "gmc"],

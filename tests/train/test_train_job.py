@@ -73,8 +73,8 @@ def test_one_process_needs_no_launcher(tmp_path):
     assert code == 0, error
     assert "replicas identical, 1 steps" in out and "epoch 1/" not in error
     config, *_, epoch, _ = records(tmp_path)
-    kept = [config[name] for name in ("feedback", "zero_copy", "correction", "momentum")]
-    assert kept == ["dgc", False, 0.75, 0.75]
+    kept = [config[name] for name in ("feedback", "correction", "momentum")]
+    assert kept == ["dgc", 0.75, 0.75]
     # A quarter of all entries at most: of two images less than that is not zero
     assert config["parameters"] / 8 < epoch["selected"] <= config["parameters"] / 4 + 1
 

@@ -29,32 +29,6 @@ def test_training_learns_and_replicas_stay_identical(ranks, algorithm):
     assert {o.steps for o in outcomes} == {4 * (240 // (10 * ranks.size))}
 
 
-def weights(comm, in_place, algorithm, **changes):
-    """Return the state of a model trained with SGD's momentum and weight decay."""
-    args = settings(epochs=2, **changes)
-    options = {"density": 0.1, "algorithm": algorithm, "in_place": in_place}
-    return {name: tensor.numpy() for name, tensor in train(comm, args, **options)[1].state_dict().items()}
-
-
-CHANGES = {
-    "plain": {},
-    "dense first": {"dense_warmup": 3},
-    "checked": {"check_every": 2, "dense_warmup": 1},
-    "density": {"density_warmup": (0.5,)},
-}
-
-
-@pytest.mark.thin(1, ranks=(2,), algorithm=("oktopk",))  # two training runs each
-@pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("algorithm", ["oktopk", "topkdsa", "dense"])
-@pytest.mark.parametrize("changes", CHANGES)
-def test_zero_copy_trains_to_the_same_bits(ranks, algorithm, changes):
-    changes = CHANGES[changes]
-    copying, zero_copy = (ranks.run(lambda comm, x=x: weights(comm, x, algorithm, **changes)) for x in (False, True))
-    for one, other in zip(copying, zero_copy, strict=True):
-        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
-
-
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize(
     "options", [{"feedback": "dgc"}, {"feedback": "dgc", "clip_norm": 1.0}, {"clip_norm": 1.0}], ids=repr

@@ -73,10 +73,9 @@ def test_a_step_makes_torch_wait_no_more_than_it_must(gpu, tmp_path, name):
 
 
 WAYS = {name: ["--algo", name, "--check-every", "3"] for name in ALGORITHMS}
-WAYS |= {name: ["--feedback", name] + ["--momentum", "0"] * (name in ("ef21", "sa-pef")) for name in FEEDBACKS}
+WAYS |= {name: ["--feedback", name] for name in FEEDBACKS}
 WAYS |= {
     "in buckets": ["--bucket-mb", "0.001"],
-    "in place": ["--zero-copy"],
     "clipped": ["--clip-norm", "0.5"],
     "after a dense warm-up": ["--dense-warmup", "2"],
     "watched": ["--watch-every", "2"],

@@ -30,14 +30,12 @@ def lasting(record: dict) -> dict:
 OPTIONS = {
     "oktopk": [],
     "dense": ["--algo", "dense"],
-    "gtopk": ["--algo", "gtopk", "--no-zero-copy"],
+    "gtopk": ["--algo", "gtopk"],
     "powersgd": ["--algo", "powersgd"],
     "adtopk": ["--algo", "adtopk"],
     "dgc": ["--algo", "topka", "--feedback", "dgc", "--clip-norm", "1"],
     "gmc": ["--feedback", "gmc", "--dense-warmup", "3"],
     "leaky": ["--feedback", "leaky", "--dense-warmup", "3"],
-    "ef21": ["--feedback", "ef21", "--dense-warmup", "3"],
-    "sa-pef": ["--feedback", "sa-pef", "--bucket-mb", "0.0002"],
     "dense warm-up": ["--dense-warmup", "6"],
     "dense warm-up over": ["--dense-warmup", "3"],
     "dense warm-up, dgc": ["--dense-warmup", "3", "--feedback", "dgc"],
@@ -47,7 +45,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.thin(0, size=(3,), what=("oktopk", "gmc", "sa-pef", "density warm-up", "adam"))  # four training runs each
+@pytest.mark.thin(0, size=(3,), what=("oktopk", "gmc", "density warm-up", "adam"))  # four training runs each
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("what", OPTIONS)
 def test_a_resumed_run_ends_in_the_same_bits_and_records(size, what, tmp_path):
@@ -72,8 +70,8 @@ def test_a_run_that_is_over_is_not_trained_further(tmp_path, capsys):
     assert f"resuming from {tmp_path / 'checkpoints' / 'step-00000012'}" in capsys.readouterr().out
 
 
-@pytest.mark.thin(0, feedback=("gmc", "ef21"))  # tests/training takes the states of all over
-@pytest.mark.parametrize("feedback", ["residual", "dgc", "gmc", "leaky", "ef21", "sa-pef"])
+@pytest.mark.thin(0, feedback=("gmc",))  # tests/training takes the states of all over
+@pytest.mark.parametrize("feedback", ["residual", "dgc", "gmc", "leaky"])
 def test_a_run_goes_on_on_other_numbers_of_ranks(feedback, tmp_path):
     """8 images a rank and epoch at 1 rank, 2 at 4: epochs have 8, 2, 4 and 1 steps."""
     options = ["--feedback", feedback, "--checkpoint-every", "1", "--check-every", "1", "--resume"]

@@ -208,8 +208,6 @@ RUNS = {
     "oktopk-resumed": lambda: resumed(SPARSE),
     "dgc": lambda: straight({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}, **PLAIN_SGD),
     "dgc-resumed": lambda: resumed({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}, **PLAIN_SGD),
-    "ef21": lambda: straight({"density": 0.05, "feedback": "ef21"}),
-    "ef21-resumed": lambda: resumed({"density": 0.05, "feedback": "ef21"}),
     "leaky": lambda: straight({"density": 0.05, "feedback": "leaky"}),
     "leaky-resumed": lambda: resumed({"density": 0.05, "feedback": "leaky"}),
     "moments": lambda: straight(CHECKED, **MOMENTS),

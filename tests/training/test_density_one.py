@@ -225,9 +225,6 @@ def test_it_is_with_every_algorithm(ranks, algorithm, name):
 
 @pytest.mark.ranks(1, 3)
 @pytest.mark.thin(1)
-@pytest.mark.parametrize(
-    "options", [{"in_place": True}, {"overlap": False}, {"in_place": True, "overlap": False}], ids=str
-)
 @pytest.mark.parametrize("name", ["SGD momentum, decay", "AdamW", "RMSprop momentum"])
-def test_it_is_in_place_and_without_overlap(ranks, name, options):
-    check(ranks, name, "plain", algorithm="topka", bucket_cap_mb=1e-4, **options)
+def test_it_is_without_overlap(ranks, name):
+    check(ranks, name, "plain", algorithm="topka", bucket_cap_mb=1e-4, overlap=False)

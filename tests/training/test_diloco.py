@@ -153,7 +153,6 @@ BAD = {
     "algorithm": ({"algorithm": "best"}, ValueError, "algorithm must be one of"),
     "feedback": ({"feedback": "all"}, ValueError, "feedback must be one of"),
     "momentum-twice": ({"feedback": GlobalMomentum(0.9)}, ValueError, "momentum must be given once"),
-    "ahead": ({"feedback": "sa-pef"}, ValueError, "feedback must not compute gradients ahead"),
 }
 
 

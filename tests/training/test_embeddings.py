@@ -132,9 +132,7 @@ def test_nothing_of_the_tables_size_is_made(ranks):
     assert all(g.shape == (rows, width) and g._nnz() <= 20 * ranks.size for g in found)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"overlap": False}, {"in_place": True}, {"density": 0.1, "algorithm": "topka"}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"overlap": False}, {"density": 0.1, "algorithm": "topka"}], ids=str)
 def test_the_tables_do_not_depend_on_how_the_rest_is_reduced(ranks, options):
     def tables(comm, options):
         model = Net()

@@ -17,7 +17,6 @@ from .loops import wide_net as net
 few_ranks = pytest.mark.ranks(1, 3)
 LOOPS = {
     "copied": {},
-    "in place": {"in_place": True},
     "late": {"overlap": False},
     "one bucket": {"bucket_cap_mb": None},
     "sum": {"op": "sum"},

@@ -28,13 +28,10 @@ needs_cuda_torch = pytest.mark.skipif(not torch.cuda.is_available(), reason="nee
 NAMES = ("oktopk", "topka", "gtopk", "dense")
 
 
-def in_the_foreground(name: str, in_place: bool = False) -> list[bytes]:
+def in_the_foreground(name: str) -> list[bytes]:
     """Three steps on the host, and the residual."""
-    reducer = SparseAllreduce(N, k=K, comm=NullComm(2), algorithm=name, in_place=in_place)
-    buffer, totals = np.zeros(N, np.float32), []
-    for step in range(3):
-        buffer[...] = vector(0, step) + (buffer if in_place else 0)
-        totals.append(reducer.step(buffer))
+    reducer = SparseAllreduce(N, k=K, comm=NullComm(2), algorithm=name)
+    totals = [reducer.step(vector(0, step)) for step in range(3)]
     return bytes_of(*totals, reducer.state_dict()["residual"])
 
 
@@ -58,11 +55,10 @@ def test_cupy_arrays_in_the_background(name):
 
 
 @needs_cuda_torch
-@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_tensors_that_are_still_being_computed(name, in_place):
+def test_tensors_that_are_still_being_computed(name):
     """On a busy stream of torch's own; several in flight; nobody synchronises."""
-    reducers = [SparseAllreduce(N, k=K, comm=comm, algorithm=name, in_place=in_place) for comm in [Threaded(2)] * 2]
+    reducers = [SparseAllreduce(N, k=K, comm=comm, algorithm=name) for comm in [Threaded(2)] * 2]
     ready = [torch.from_numpy(vector(0, step)).cuda() for step in range(3)]
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -71,13 +67,12 @@ def test_tensors_that_are_still_being_computed(name, in_place):
             torch.cuda._sleep(LATE)
             handles = []
             for reducer, buffer in zip(reducers, buffers, strict=True):
-                if not in_place:
-                    buffer.zero_()
+                buffer.zero_()
                 buffer += gradient
                 handles.append(reducer.start(buffer))
             totals.append([handle.wait() for handle in handles])
         found = [bytes_of(*mine) for mine in zip(*totals, strict=True)]
-    expected = in_the_foreground(name, in_place)
+    expected = in_the_foreground(name)
     for mine, reducer in zip(found, reducers, strict=True):
         assert [*mine, *bytes_of(reducer.state_dict()["residual"])] == expected
 
@@ -125,7 +120,6 @@ def train(comm, dtype: torch.dtype = torch.float32, autocast: bool = False, **op
     "options",
     [
         {},
-        {"in_place": True},
         {"feedback": "dgc"},
         {"compression": "dense"},
         {"clip_norm": 1.0},
@@ -164,9 +158,8 @@ def test_a_trace_has_the_devices_own_times(comm):
 
 
 @needs_cuda_torch
-@pytest.mark.parametrize("in_place", [False, True])
-def test_ranks_that_share_a_gpu_stay_alike(in_place):
-    results = World(3).run(lambda comm: train(comm, in_place=in_place))
+def test_ranks_that_share_a_gpu_stay_alike():
+    results = World(3).run(train)
     assert all(np.array_equal(one, results[0]) for one in results)
 
 

@@ -15,7 +15,7 @@ from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.optimizer_momentum import fading, matched
 
-from .loops import equal, own, train, wrapped
+from .loops import own, train, wrapped
 from .loops import wide_net as net
 
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
@@ -48,8 +48,7 @@ def by_group(parameters, lr):
 
 SGD_OR_ADAM = {
     "global": (torch.optim.SGD, SGD, {"momentum": "global"}),
-    "global in place": (torch.optim.SGD, SGD, {"momentum": "global", "in_place": True}),
-    "leaky in place": (torch.optim.SGD, SGD, {"momentum": "global", "feedback": "leaky", "in_place": True}),
+    "leaky": (torch.optim.SGD, SGD, {"momentum": "global", "feedback": "leaky"}),
     "arrival": (torch.optim.AdamW, {"lr": 0.05}, {"momentum": "arrival"}),
     "second moment": (torch.optim.AdamW, {"lr": 0.05}, {}),
     "second moments by group": (by_group, {"lr": 0.05}, {}),
@@ -77,16 +76,6 @@ def test_a_run_that_is_resumed_ends_in_the_same_bits(ranks, case):
 
     for straight, resumed in ranks.run(body):
         assert straight.tobytes() == resumed.tobytes()
-
-
-@pytest.mark.ranks(1, 3)
-def test_in_place_changes_no_bit(ranks):
-    def body(comm, in_place):
-        model = net()
-        make = partial(torch.optim.SGD, **SGD)
-        return train(model, wrapped(model, comm, make, momentum="global", in_place=in_place), own(comm.rank), range(6))
-
-    assert equal([one for shared in (False, True) for one in ranks.run(lambda comm, x=shared: body(comm, x))])
 
 
 def optimizer_of(options, make=torch.optim.SGD, **own):
@@ -197,7 +186,7 @@ def test_a_leak_goes_with_momentum_that_is_taken_over():
 def test_momentum_is_matched_to_the_wait():
     """Half of the effective rate where little arrives in a step, all of it where everything does."""
     assert matched(0.9, 1.0) == 0.9 and matched(0.9, 0.0) == pytest.approx(0.8) and matched(0.3, 0.0) == 0
-    rule = GlobalMomentum(0.5, late=0.25).start(Layout.of(4), False, 2)
+    rule = GlobalMomentum(0.5, late=0.25).start(Layout.of(4), 2)
     for total, pushed in (
         (np.ones(4, np.float32), 0.25),
         (SparseVector(np.arange(4), np.ones(4, np.float32), 4), 0.125),

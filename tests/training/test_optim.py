@@ -10,34 +10,10 @@ from torch import nn
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import broadcast_optimizer_state, broadcast_parameters
 
-from .loops import SMALL, equal, loss_of, mean, own, train, weights, wrapped
+from .loops import SMALL, loss_of, mean, own, train, weights, wrapped
 from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3, 4)
-
-
-@pytest.mark.parametrize("clear", ["optimizer", "model", "zeros"])
-def test_in_place_however_gradients_are_cleared(ranks, clear):
-    """Zeroing what `.grad` shows after a step is zeroing the mean, never the residual."""
-
-    def run(comm):
-        model = net()
-        optimizer = wrapped(model, comm, in_place=True)
-        for step in range(4):
-            loss_of(model, comm.rank, step).backward()
-            optimizer.step()
-            if clear == "optimizer":
-                optimizer.zero_grad()
-                optimizer.zero_grad(set_to_none=False)
-            else:
-                model.zero_grad(set_to_none=clear == "model")
-        return weights(model)
-
-    def copied(comm):
-        model = net()
-        return train(model, wrapped(model, comm), own(comm.rank), range(4))
-
-    assert equal(ranks.run(run) + ranks.run(copied))
 
 
 def test_nothing_is_lost(ranks):

@@ -117,7 +117,6 @@ def test_parameters_that_freeze_thaw_and_appear(ranks):
         ({"density": 2.0}, "density must be in"),
         ({"k": 0, "density": None}, "k must be"),
         ({"compression": "zip"}, "zip"),
-        ({"in_place": True, "scaler": torch.amp.GradScaler("cpu")}, "in_place must be False with a scaler"),
         ({"named_parameters": [("a", nn.Parameter(torch.zeros(3)))]}, "must have all 6 parameters"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

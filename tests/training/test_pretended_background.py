@@ -19,7 +19,6 @@ from . import test_gpu_background as real
 
 OPTIONS = [
     {},
-    {"in_place": True},
     {"feedback": "dgc"},
     {"compression": "dense"},
     {"clip_norm": 1.0},
@@ -46,10 +45,9 @@ def test_overlap_changes_no_bit(gpu, options):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("schedule", [None, 1])
-@pytest.mark.parametrize("in_place", [False, True])
-def test_ranks_that_share_a_gpu_stay_alike(gpu, in_place, schedule):
+def test_ranks_that_share_a_gpu_stay_alike(gpu, schedule):
     """Hooks are on the one thread that goes through all their passes, and must not wait there for other ranks."""
-    results = World(3, schedule=schedule).run(lambda comm: real.train(comm, in_place=in_place))
+    results = World(3, schedule=schedule).run(real.train)
     assert all(np.array_equal(one, results[0]) for one in results)
 
 

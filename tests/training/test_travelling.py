@@ -74,7 +74,6 @@ def test_it_is_the_default_of_adam_with_elect_at_equal_bytes(ranks):
         (adamw, {"algorithm": "oktopk"}),
         (adamw, {"wire": "coo32"}),
         (adamw, {"density": 1.0}),
-        (adamw, {"in_place": True}),
         (adamw, {"momentum": "arrival"}),
         (lambda p: torch.optim.Adam(p, weight_decay=0.1), {}),
     ],

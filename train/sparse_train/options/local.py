@@ -21,7 +21,7 @@ RULES = ("residual", "leaky", "none")  # of --feedback: the others are for gradi
 # Options for gradients that are reduced in every step
 EXCLUDED = (
     *("plan", "planner", "profile_steps", "dense_warmup", "watch_every", "timeline"),
-    *("elastic", "second_moment", "arrival", "overlap", "bucket_mb", "zero_copy", "budget", "step_seconds"),
+    *("elastic", "second_moment", "arrival", "overlap", "bucket_mb", "budget", "step_seconds"),
 )
 
 
@@ -83,7 +83,7 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
         parser.error(f"argument --local-steps: {error}")
     # Nothing is reduced in inner steps, so that there are no buckets, and all that late gradients need is not needed.
     args.feedback = args.feedback or RULES[0]
-    args.second_moment = args.arrival = args.overlap = args.zero_copy = False
+    args.second_moment = args.arrival = args.overlap = False
     args.bucket_mb = 0.0
 
 

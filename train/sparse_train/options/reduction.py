@@ -15,7 +15,7 @@ from sparse_mpi.cli import values
 from sparse_mpi.cli.values import checked, integer, number, positive, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.planning.planners import PLANNERS
-from sparse_mpi.reduction.arguments import algorithm_spelled, can_carry, spelled, takes
+from sparse_mpi.reduction.arguments import can_carry, spelled, takes
 from sparse_mpi.training.optimizer_momentum import fading
 from sparse_mpi.training.staleness_adam import TRAVELLING
 from sparse_mpi.wire import WIRES
@@ -24,10 +24,8 @@ from sparse_train.options.optimization import densities, given, norm
 AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
 RESIDUALS = ("sender", "owner", "merger", "published")  # of the option ``residual`` of all algorithms
-# Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over. OWN: it does
-# not, because the rule has a momentum of another kind, and the optimizer is made without
-OWN = "local"
-MOMENTUM = {"gmc": "global", "dgc": "corrected", "ef21": OWN}
+# Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over
+MOMENTUM = {"gmc": "global", "dgc": "corrected"}
 LEAKS = {"residual": 0.0, "leaky": 0.05, "gmc": 0.0}  # rules that --leak is for, and its defaults
 OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
 
@@ -64,9 +62,8 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E | D@E", help=text)
     text = "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
     text += "their momentum too, gmc adds the momentum of the result as well, leaky lets them fade by 5 %% a step, "
-    text += "ef21 sends changes of a mean gradient (with --momentum M at 1 / (1 - M) times the rate), sa-pef computes "
-    text += "gradients ahead by half of the residual, none drops them (default: with the momentum of sgd gmc, of which "
-    text += "sums that are late get less; else residual)"
+    text += "none drops them (default: with the momentum of sgd gmc, of which sums that are late get less; else "
+    text += "residual)"
     add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
     text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05; "
     text += "with the default feedback of sgd what lacks to 1 %% where --density is less)"
@@ -80,8 +77,6 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "send all that ranks still owe, densely, and apply it after the last step (default: --no-flush)"
     add("--flush", action=BooleanOptionalAction, default=False, help=text)
-    text = "let gradients add up in the residual's own memory (default: wherever possible, but not with elect:lag=1)"
-    add("--zero-copy", action=BooleanOptionalAction, default=None, help=text)
     text = "reduce while the backward pass still runs, bucket by bucket (default: unless there is a plan)"
     add("--overlap", action=BooleanOptionalAction, default=None, help=text)
     text = "10^6 bytes of gradients a bucket; 0 puts all in one, as a plan and clipping do (default: 25)"
@@ -158,7 +153,7 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
 def resolve_second_moment(parser: ArgumentParser, args: Namespace) -> None:
     """Let second moments travel where optimizer, algorithm and error feedback can take them, unless told otherwise."""
     adam = args.optimizer == "adamw" or (args.optimizer == "adam" and not args.weight_decay)
-    able = adam and args.feedback in (None, "residual", "leaky") and (args.density or 0) < 1 and not args.zero_copy
+    able = adam and args.feedback in (None, "residual", "leaky") and (args.density or 0) < 1
     able = able and args.algo != PLAN
     if able:
         options = algorithm_and_options(args)
@@ -166,14 +161,14 @@ def resolve_second_moment(parser: ArgumentParser, args: Namespace) -> None:
     if args.second_moment and (args.arrival or not able):
         parser.error(
             "argument --second-moment: needs --optimizer adamw, or adam without --weight-decay, --feedback residual or "
-            "leaky, an --algo that can carry them, as elect does with packed wires, no --zero-copy and no --arrival"
+            "leaky, an --algo that can carry them, as elect does with packed wires, and no --arrival"
         )
     if args.second_moment is None:
         args.second_moment = able and args.arrival is None
 
 
 def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
-    """Reduce in place where that is possible, and give momentum to the error feedback if it is the one for momentum."""
+    """Give momentum to the error feedback if it is the one for momentum."""
     args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
     sgd = args.optimizer == "sgd"
     args.matched = args.feedback is None and sgd and 0 < args.momentum < 1 and not args.plan
@@ -186,43 +181,29 @@ def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
         parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual or leaky")
     if args.arrival is None:
         args.arrival = not sgd and args.feedback in ("residual", "leaky") and not args.second_moment
-    possible = rule.traits.works_in_place and args.clip_norm is None and not args.second_moment
-    if args.zero_copy and not possible:
-        able = ", ".join(name for name, kind in sparse_mpi.FEEDBACKS.items() if kind().traits.works_in_place)
-        parser.error(f"argument --zero-copy: needs --feedback {able}, and no clipping (--clip-norm inf)")
     if args.flush and not rule.traits.defers:
         parser.error(f"argument --flush: --feedback {args.feedback} owes nothing; leave out one of them")
-    if args.zero_copy is None:  # entries can be elected ahead only while the residual holds no part of a gradient
-        prepares = args.algo not in (AUTO, PLAN) and algorithm_spelled(args.algo).traits.prepares
-        args.zero_copy = possible and not prepares
     if not sgd:
         args.momentum = 0.0  # Adam has its own
-    needs = "computes gradients ahead by a step" * rule.traits.previews
-    if taking and MOMENTUM[args.feedback] != OWN:
-        needs = "takes over the momentum"
-    if needs and not sgd:
+    if taking and not sgd:
         parser.error(
-            f"argument --feedback: {args.feedback} {needs} of sgd, not of {args.optimizer}; use --feedback residual, "
-            "or --optimizer sgd"
+            f"argument --feedback: {args.feedback} takes over the momentum of sgd, not of {args.optimizer}; use "
+            "--feedback residual, or --optimizer sgd"
         )
     if taking and args.momentum >= 1:
         parser.error(f"argument --momentum: must be below 1 with --feedback {args.feedback}, got {args.momentum}")
     args.correction = args.momentum if taking else 0.0  # the momentum that error feedback applies
-    if taking and MOMENTUM[args.feedback] == OWN:
-        args.momentum = 0.0
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
-    momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, OWN)
+    momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, "local")
     momentum = TRAVELLING if args.second_moment else momentum
     momentum = "matched" if momentum == "global" and args.matched else momentum
-    feedback: str | Feedback = "residual" if momentum != OWN else args.feedback
-    if args.feedback in MOMENTUM and momentum == OWN:
-        feedback = sparse_mpi.EF21(1 - args.correction)
+    feedback: str | Feedback = "residual" if momentum != "local" else args.feedback
     if args.leak:
         feedback = LeakyFeedback(1 - args.leak)
-    return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm, "in_place": args.zero_copy}
+    return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm}
 
 
 def momentum_line(args: Namespace, share: float) -> str:

@@ -64,11 +64,10 @@ class GradientSteps:
     def take(self, batch: Any, start: float, clock: Callable[[], float]) -> Step:
         """Take a step; ``start`` is when the batch began to be made."""
         self.optimizer.zero_grad()
-        with self.optimizer.ahead():
-            loss, sums = self._task.forward_and_loss(batch)
-            forward = clock()
-            loss.backward()
-            computed = clock()
+        loss, sums = self._task.forward_and_loss(batch)
+        forward = clock()
+        loss.backward()
+        computed = clock()
         totals = self.optimizer.synchronize()
         reduced = clock()
         with self.optimizer.skip_synchronize():

@@ -1,0 +1,47 @@
+"""Error feedback that forgets: a share of what was not sent is lost in each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_range
+from sparse_mpi.feedback.base import ErrorFeedback, FeedbackTraits
+from sparse_mpi.sparse import SparseVector
+
+
+@dataclass(eq=False)
+class LeakyFeedback(ErrorFeedback):
+    """Error feedback that keeps a share of the residual from step to step: ``acc = keep * e + g``, ``e = acc - sent``.
+
+    The residual is ``keep * e``: it leaks as soon as a step has sent its part.
+
+    Args:
+        keep: the share that is kept, in (0, 1]; with 1 this is `ErrorFeedback`. 0.95 is SparseLoCo's, 0.999 DeMo's.
+
+    Raises:
+        TypeError, ValueError: keep is not a number in (0, 1].
+    """
+
+    keep: float = 0.95
+
+    def __post_init__(self) -> None:
+        check_range("keep", self.keep, "(0, 1]", "0.95 is usual, feedback='none' keeps nothing")
+
+    @property
+    def traits(self) -> FeedbackTraits:
+        return replace(super().traits, leak=1 - self.keep)
+
+    def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
+        """Subtract ``sent`` from the residual, and let what is left of it leak."""
+        super().consume(sent, total)
+        if self.keep < 1:
+            residual = self.residual
+            residual *= residual.dtype.type(self.keep)
+
+    def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
+        """Return what acc lost before the leak, ``(n,)``."""
+        with np.errstate(invalid="ignore"):
+            return acc - self.residual / self.residual.dtype.type(self.keep)
