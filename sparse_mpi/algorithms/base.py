@@ -86,7 +86,7 @@ class Traits:
     lossless: bool = True  #: values are sent in full precision
     accumulates: bool = False  #: `reduce` hands ``add`` on to its selector; otherwise the caller adds it beforehand
     carries: bool = False  #: `reduce` takes a second vector too, ``beside``, and adds it up where ``total`` has entries
-    scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter.Scatter`
+    scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter_algorithms.Scatter`
     prepares: bool = False  #: `prepare` does a part of the next step's work, which may overlap the backward pass
     auto_candidate: bool = False  #: ``algorithm="auto"`` may choose it, for any gradient
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options

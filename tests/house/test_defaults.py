@@ -38,17 +38,3 @@ def test_all_that_trains_has_one_default(function):
 @pytest.mark.parametrize("function", SUMS, ids=lambda function: function.__name__)
 def test_sums_have_another(function):
     assert default_of(function) == "oktopk"
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/guides/which-one.md"])
-def test_pages_name_both_and_say_why(page):
-    text = " ".join((ROOT / page).read_text().split())
-    training, sums = default_of(DistributedOptimizer), default_of(sparse_mpi.SparseAllreduce)
-    assert f"`{training}`" in text and f"`{sums}`" in text and "its first sum is as good as any" in text
-    assert f"{usual_density(training):.2%}".rstrip("%") in text or page == "README.md"
-
-
-@pytest.mark.parametrize("function", [DistributedOptimizer, sparse_mpi.sparse_allreduce], ids=lambda one: one.__name__)
-def test_docstrings_name_the_other_one(function):
-    text = " ".join(function.__doc__.split())
-    assert "The default" in text and ("elect" in text) and ("oktopk" in text or default_of(function) == "oktopk")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import io
+import inspect
 import re
-import tokenize
+import types
 from collections import Counter
 
 import pytest
@@ -14,9 +14,11 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm.base import MEMBERS, Comm
 from sparse_mpi.feedback import Feedback
 
-from .test_layers import LIBRARY, PACKAGE, lines_of_code, tree_of
+from .test_layers import LIBRARY, PACKAGE, tree_of
 
 MOST = {Comm: 15, Feedback: 14, Algorithm: 14}
+# What users import from
+DOORS = "algorithms checkpoint collectives comm ddp fault_tolerance feedback fsdp optim reduction select wire".split()
 
 
 @pytest.mark.parametrize("protocol", MOST, ids=lambda protocol: protocol.__name__)
@@ -58,28 +60,14 @@ def test_no_two_files_have_one_name():
     assert [name for name, number in names.items() if number > 1] == []
 
 
-@pytest.mark.parametrize("folder", ["algorithms", "comm", "reduction", "training"])
-def test_there_is_a_comment_for_ten_lines_of_code(folder):
-    files = [file for name, file in LIBRARY.items() if name.startswith(f"{PACKAGE}.{folder}")]
-    comments = sum(
-        token.type == tokenize.COMMENT
-        for file in files
-        for token in tokenize.generate_tokens(io.StringIO(file.read_text()).readline)
-    )
-    assert comments >= 0.1 * sum(map(lines_of_code, files)), f"{comments} comments in {folder}"
-
-
-def test_public_names_have_a_docstring():
-    """A method may have it from the base class, or the protocol, that it implements."""
-    nodes = [(name, node) for name, file in LIBRARY.items() for node in ast.walk(tree_of(file))]
-    functions = (node for _, node in nodes if isinstance(node, ast.FunctionDef))
-    described = {function.name for function in functions if ast.get_docstring(function)}
-    for name, node in nodes:
-        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.FunctionDef, ast.ClassDef))]
-        for child in inner if isinstance(node, (ast.Module, ast.ClassDef)) else ():
-            public = not child.name.startswith("_") and not getattr(node, "name", "").startswith("_")
-            inherited = isinstance(node, ast.ClassDef) and (node.bases or child.name in MEMBERS)
-            inherited = inherited and child.name in described
-            decorators = " ".join(map(ast.unparse, child.decorator_list))
-            second = "overload" in decorators or ".setter" in decorators
-            assert not public or second or inherited or ast.get_docstring(child), f"{name}.{child.name}"
+@pytest.mark.parametrize("door", [PACKAGE, *(f"{PACKAGE}.{name}" for name in DOORS)])
+def test_the_public_api_has_docstrings(door):
+    """A method may have its docstring from a base class or, of a transport, from `Comm`."""
+    module = pytest.importorskip(door, exc_type=ImportError)
+    for name, thing in ((name, getattr(module, name)) for name in module.__all__):
+        if isinstance(thing, (type, types.FunctionType)) and thing.__module__.startswith(PACKAGE):
+            members = vars(thing) if isinstance(thing, type) else {}
+            functions = (types.FunctionType, property, classmethod, staticmethod)
+            own = [member for member, value in members.items() if isinstance(value, functions) and member[0] != "_"]
+            bare = [member for member in own if not inspect.getdoc(getattr(thing, member)) and member not in MEMBERS]
+            assert inspect.getdoc(thing) and not bare, f"{name}: {bare}"

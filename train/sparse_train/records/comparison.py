@@ -198,7 +198,7 @@ def measure_race(program: str, ranks: int, ways: Sequence[str], options: Sequenc
     """Measure steps of ``ways`` on emulated hosts, as ``train/pace.py`` does, unless it is recorded already.
 
     Links have this ``rate``, as ``bench network`` takes it, and ``options`` are those of the program for all ways.
-    Returns the file of the record, in a folder in ``out``; raises SystemExit as `live.start` does.
+    Returns the file of the record, in a folder in ``out``; raises SystemExit if it cannot be measured.
     """
     folder = out / f"pace-{rate}"
     if not (folder / "pace.json").exists():
@@ -279,7 +279,7 @@ def until(record: Record, target: float) -> float | None:
 
 
 def courses(records: Records) -> dict[str, list[float]]:
-    """Return the `live.clock` of each way, means over its runs."""
+    """Return the clock of each way, means over its runs."""
     groups = grouped(records, "way").items()
     clocks = {way: [clock(record["epochs"]) for record in of] for (way,), of in groups}
     return {way: [statistics.mean(ends) for ends in zip(*of, strict=True)] for way, of in clocks.items()}
