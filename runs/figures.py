@@ -54,9 +54,6 @@ FIGURES = {
         "1gbit",
         "5gbit",
     ),
-    f"{RESULTS}/budget-alternating.svg": draw(
-        "budget-alternating", "k follows a link that changes, and a step takes the second that was wanted"
-    ),
     f"{RESULTS}/slow-networks.svg": draw(
         "slow-networks", "On 10 Mbit/s sparse local steps (/8) are far ahead of dense ones", "--only", "10mbit"
     ),

@@ -15,12 +15,15 @@ T = TypeVar("T")
 ALIKE = 0.65  # of 1, how much of two spellings is the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
 GONE: dict[str, tuple[str, str]] = {
+    "auto": ("0.4.0", "ask `python -m sparse_mpi predict advise` which algorithm to name"),
     "brute": ("0.4.0", "take the planner greedy"),
+    "budget": ("0.4.0", "let a sparse_mpi.contrib.ByteBudget say the density of the next step"),
     "ef21": ("0.4.0", "use feedback='residual'; it was no gain over that"),
     "in_place": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
     "memory": ("0.4.0", "write --feedback"),
     "refresh": ("0.4.0", "published=vgg has Ok-Topk's stale thresholds, as have PublishedOkTopk and StaleSelector"),
     "sa_pef": ("0.4.0", "use feedback='residual'; it was no gain over that"),
+    "step_seconds": ("0.4.0", "give k or density"),
     "threshold_period": ("0.4.0", "give it beside published=vgg, or to PublishedOkTopk"),
     "zero_copy": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
 }

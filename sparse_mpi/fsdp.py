@@ -53,7 +53,7 @@ def attach(
         replicas: the processes that hold the same shard, in any order: a mesh of one dimension as
             ``mesh["replicate"]``, a process group, or an mpi4py communicator.
         density: the share of a unit's entries that is sent, see `DistributedOptimizer` for what None means.
-        algorithm: a name in `ALGORITHMS`, but not ``"auto"``, or an instance.
+        algorithm: a name in `ALGORITHMS`, or an instance.
         feedback: see `SparseAllreduce`.
         optimizer: of the sharded model's parameters, to take its momentum over as for `SparseState`; made after
             ``fully_shard``.

@@ -32,7 +32,7 @@ from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
 from sparse_train.ranks.job import agreed, run, threads_per_rank
 from sparse_train.tasks.task import Task
-from sparse_train.trainer.planning import spelling
+from sparse_train.trainer.planning import advised
 from sparse_train.trainer.survivors import average_buffers, identical
 
 PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
@@ -71,6 +71,8 @@ def record(args: Namespace, comm: Comm) -> None:
     task.model.train()
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
     optimizer = OPTIMIZERS[options.optimizer](parameters, options)
+    if options.algo == AUTO:
+        options.algo = advised(task.model, options, comm)
     how = feedback_options(options) | algorithm_and_options(options)
     amount = {"k": options.k} if options.k else {"density": options.density}
     optimizer = DistributedOptimizer(optimizer, comm=comm, bucket_cap_mb=None, overlap=False, **amount, **how)
@@ -86,7 +88,7 @@ def record(args: Namespace, comm: Comm) -> None:
     average_buffers(task.model, comm)  # as at the end of training, so that only weights can differ
     (reducer,) = [bucket.reducer for bucket in optimizer.reduction.buckets]
     facts = {
-        "algorithm": spelling(reducer.algorithm) if options.algo == AUTO else options.algo,
+        "algorithm": options.algo,
         "k": reducer.k,
         "shapes": [tuple(parameter.shape) for parameter in parameters],
         "identical": identical(task.model, comm),

@@ -9,7 +9,7 @@ follow a kind of shards too, sorted:norm=group; what comes after -- are options 
 MPI does, to the bit, so that more of them can be studied than the machine has cores.
 
 python train/study.py gpt2 --ranks 4 --seeds 1 2 3 --links 1gbit,50mbit --every 30s --target 6 --out runs/changing \
-    --ways elect:density=0.01 elect:density=0.03 elect:step-seconds=0.07 -- --tiny --epochs 20
+    --ways elect:density=0.01 elect:density=0.03 dense -- --tiny --epochs 20
 
 With --links they are MPI ranks on emulated hosts instead, one run after another, and tables have measured seconds.
 """
@@ -103,7 +103,7 @@ def train(run: Run) -> dict[str, Any]:
         "mb_sent": total / epochs[-1]["step"],
         "mb_total": total,  # with all that a warm-up and a flush sent
         "epochs": epochs,
-        **(comparison.measured(events) if run.links else {}),
+        **({"step_seconds": statistics.median(comparison.step_seconds(events))} if run.links else {}),
         **provenance(),
     }
 

@@ -88,7 +88,6 @@ class Traits:
     carries: bool = False  #: `reduce` takes a second vector too, ``beside``, and adds it up where ``total`` has entries
     scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter_algorithms.Scatter`
     prepares: bool = False  #: `prepare` does a part of the next step's work, which may overlap the backward pass
-    auto_candidate: bool = False  #: ``algorithm="auto"`` may choose it, for any gradient
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
     usual_density: float = DENSITY  #: k over n where a caller gives neither
     #: how far results on two devices may be apart: norm of the difference over that of the result; 0: the same bytes

@@ -19,7 +19,7 @@ from sparse_mpi.sparse import Layout, NoState
 class Dense(Algorithm):
     """Sum every element; k is ignored."""
 
-    traits: ClassVar[Traits] = Traits(auto_candidate=True, in_default_plans=True)
+    traits: ClassVar[Traits] = Traits(in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
         """Return nothing to remember."""

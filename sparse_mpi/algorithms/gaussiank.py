@@ -28,4 +28,4 @@ class GaussianK(TopkA):
         The threshold is a mean of squares that BLAS adds in float32, 2e-5 off. One entry in some thousands is another
         one then, and a norm is off by the root of that.
         """
-        return replace(super().traits, auto_candidate=False, in_default_plans=False, device_difference=0.05)
+        return replace(super().traits, in_default_plans=False, device_difference=0.05)

@@ -54,7 +54,6 @@ class GTopk(Algorithm):
             delegates_residual=merger,
             lossless=self.wire.lossless,
             accumulates=True,
-            auto_candidate=True,
             in_default_plans=True,
         )
 

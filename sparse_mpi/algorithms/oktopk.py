@@ -112,7 +112,6 @@ class OkTopk(Algorithm):
             delegates_residual=self.residual == "owner",
             lossless=self.wire.lossless,
             accumulates=True,
-            auto_candidate=True,
             in_default_plans=True,
         )
 

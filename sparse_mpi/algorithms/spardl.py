@@ -111,7 +111,6 @@ class SparDL(Algorithm):
             delegates_residual=merger,
             lossless=self.wire.lossless,
             accumulates=True,
-            auto_candidate=True,
         )
 
     def init(self, layout: Layout, k: int, ranks: int) -> SparDLState:

@@ -37,7 +37,7 @@ class TopkA(Algorithm):
     @cached_property
     def traits(self) -> Traits:
         """Return what differs from the defaults."""
-        return Traits(lossless=self.wire.lossless, accumulates=True, auto_candidate=True, in_default_plans=True)
+        return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
         """Return the selector's state."""

@@ -15,8 +15,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance.copies import ROUNDINGS, Copies
 from sparse_mpi.fault_tolerance.team import Departure, Team, TooFewRanks
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.engine import Agreed, Attempt, Direct, Engine
-from sparse_mpi.reduction.policy import Plan
+from sparse_mpi.reduction.engine import Agreed, Attempt, Direct, Engine, StepPlan
 
 
 class ElasticAllreduce(SparseAllreduce):
@@ -49,7 +48,7 @@ class ElasticAllreduce(SparseAllreduce):
         team = Team(comm, min_ranks=min_ranks) if team is None else team
         super().__init__(layout, comm=team.comm, **options)
         with same_on_all_ranks(self.comm) as say:
-            check_survival(copy_every, copy, self)
+            check_survival(copy_every, copy)
             say(copy_every=copy_every, copy=copy)
         self.execution = Survival(self.engine, team, copy_every, copy)
 
@@ -91,7 +90,7 @@ class Survival(Direct):
         self._orphaned: list[Array] = []  # residuals of lost ranks, not yet added to this rank's
         self._known = team.lost  # ranks whose loss this reducer has taken note of
 
-    def complete(self, gradient: object, make_plan: Callable[[], Plan], check: bool) -> Attempt:
+    def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
         """Return the attempt that all ranks that are left have made.
 
         Raises:
@@ -171,12 +170,7 @@ class Survival(Direct):
                 raise ValueError("check must be False and watch None where ranks may be lost; take SparseAllreduce")
 
 
-def check_survival(copy_every: object, copy: object, reducer: SparseAllreduce) -> None:
-    """Raise TypeError or ValueError unless these are good arguments, and ``reducer`` can go on without a rank."""
+def check_survival(copy_every: object, copy: object) -> None:
+    """Raise TypeError or ValueError unless these are good arguments of `ElasticAllreduce`."""
     check_whole("copy_every", copy_every, 0, "steps", "0 copies nothing")
     check_choice("copy", copy, ROUNDINGS)
-    if reducer.engine.settings.goal is not None:
-        raise ValueError(
-            "budget and step_seconds must be None where ranks may be lost, because a rank that joins does not know "
-            "what was spent; give k or density"
-        )

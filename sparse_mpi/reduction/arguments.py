@@ -35,9 +35,9 @@ def resolve_k(size: int, k: int | None, density: float | None, usual: float = DE
     return max(1, min(size, round(density * size)))
 
 
-def usual_density(algorithm: str | Algorithm | None) -> float:
+def usual_density(algorithm: str | Algorithm) -> float:
     """Return the density of an algorithm, or of the one with that name, where neither k nor a density is given."""
-    # "auto" and unknown names take the common density; the latter are reported by `make_algorithm`
+    # Unknown names take the common density: `make_algorithm` reports them
     known = ALGORITHMS[algorithm]() if isinstance(algorithm, str) and algorithm in ALGORITHMS else algorithm
     return known.traits.usual_density if isinstance(known, Algorithm) else DENSITY
 
@@ -190,18 +190,18 @@ def can_carry(algorithm: str | Algorithm, options: dict[str, Any]) -> bool:
     """Return True if ``algorithm`` with these options can add up a second vector beside the gradient."""
     try:
         return make_algorithm(algorithm, options).traits.carries
-    except (TypeError, ValueError):  # "auto", and what the reducer will refuse
+    except (TypeError, ValueError):  # which the reducer will report
         return False
 
 
-def check_second_moment(second_moment: float, algorithm: Algorithm | None) -> None:
+def check_second_moment(second_moment: float, algorithm: Algorithm) -> None:
     """Raise TypeError or ValueError unless a second moment of that beta can travel with entries of ``algorithm``."""
     check_range("second_moment", second_moment, "[0, 1)", "0.999 is Adam's, None keeps none")
-    if algorithm is None or not algorithm.traits.carries:
+    if not algorithm.traits.carries:
         able = ", ".join(name for name, kind in ALGORITHMS.items() if kind().traits.carries)
         raise ValueError(
             f"algorithm must carry a second moment beside its values, as {able} does with packed wires, got "
-            f"{algorithm or 'auto'!r}; use it, or second_moment=None"
+            f"{algorithm!r}; use it, or second_moment=None"
         )
 
 

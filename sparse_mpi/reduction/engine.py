@@ -1,6 +1,6 @@
 """The exchange of one gradient, step after step: `Engine`.
 
-It knows no thread, no budget and no fault. A step has two halves. An *attempt* agrees, accumulates and reduces; it
+It knows no thread and no fault. A step has two halves. An *attempt* agrees, accumulates and reduces; it
 changes nothing that another attempt of the same step would not find as it was, so that it may fail and be made again.
 `Engine.commit` takes what was sent out of the residual.
 """
@@ -23,7 +23,6 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reduction.laws import check_laws, raise_nonfinite
-from sparse_mpi.reduction.policy import Plan
 from sparse_mpi.reduction.report import Instrumented, StepReport, check_added, instrument, summarise, unselected
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings
@@ -65,11 +64,19 @@ class Absence:
         self.everywhere = np.flatnonzero(somewhere == 0).tolist()
 
 
+class StepPlan(NamedTuple):
+    """What a step reduces; the same on all ranks."""
+
+    k: int
+    dense: bool = False  # every entry is summed, by a dense allreduce
+    flush: bool = False  # there is no gradient: all that the ranks owe is sent
+
+
 class Agreed(NamedTuple):
     """What all ranks have agreed to reduce in a step."""
 
     flat: Array | None  # (n,) the gradient; None: there is none, in a flush
-    plan: Plan
+    plan: StepPlan
     check: bool  # assert both laws
     dtype: np.dtype  # of acc
     absence_changed: bool  # on some rank, see `Absence.agree`
@@ -103,7 +110,6 @@ class Engine:
     Args:
         settings: what is reduced, and how.
         comm: the ranks.
-        algorithm: the one of the settings, or the one that was picked.
 
     Attributes:
         ranks: the number of ranks whose gradients are in the last result.
@@ -116,10 +122,10 @@ class Engine:
         prepared: traffic of what was prepared for the next step in the background, if anything was.
     """
 
-    def __init__(self, settings: Settings, comm: Comm, algorithm: Algorithm) -> None:
+    def __init__(self, settings: Settings, comm: Comm) -> None:
         self.settings, self.comm, self.layout = settings, comm, settings.layout
         self.feedback: Feedback = settings.feedback.start(settings.layout, comm.size)
-        self.exchange: Exchange = self._exchange(algorithm)
+        self.exchange: Exchange = self._exchange(settings.algorithm)
         self.ranks: int = comm.size
         self.whole: bool = False
         self.absence = Absence(len(self.layout.shapes))
@@ -148,7 +154,7 @@ class Engine:
             self._exchanges += known
         self.exchange = known[0]
 
-    def agree(self, gradient: object, make_plan: Callable[[], Plan], check: bool) -> Agreed:
+    def agree(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Agreed:
         """Return what is to be reduced, once all ranks are about to do the same. Collective.
 
         Args:
@@ -364,7 +370,7 @@ class Direct:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def complete(self, gradient: object, make_plan: Callable[[], Plan], check: bool) -> Attempt:
+    def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
         """Return the attempt that all ranks have made; where it fails the gradient stays in the residual.
 
         The arguments are those of `Engine.agree`.

@@ -9,8 +9,7 @@ from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.arrays import A, Flattens
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.reduction.arguments import resolve_k, usual_density
-from sparse_mpi.reduction.autotune import fastest, make_candidate
+from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
 from sparse_mpi.sparse import Layout, leave
 
 
@@ -32,9 +31,8 @@ def sparse_allreduce(
         density: k as a fraction of n, in (0, 1]. Give k or density; the default is a density of 0.01, or 0.0275
             with elect.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
-        algorithm: a name in `ALGORITHMS`, an instance such as ``OkTopk(period=32)``, or ``"auto"``, which picks the
-            algorithm that is fastest on this network by a few trial steps. The default rounds nothing, and its first
-            sum is as good as any. Training has another, elect, see `sparse_mpi.optim.DistributedOptimizer`.
+        algorithm: a name in `ALGORITHMS`, or an instance such as ``OkTopk(period=32)``. The default rounds nothing, and
+            its first sum is as good as any. Training has another, elect, see `sparse_mpi.optim.DistributedOptimizer`.
         options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as
             ``DGC(seed=1)``.
 
@@ -64,12 +62,10 @@ def _reduce_once(
         flat = arrays.widened(arrays.enter(x))
         if len(flat) == 0:
             raise ValueError("x must have at least one element, got none; leave empty tensors out")
-        k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_candidate(algorithm, options)
+        k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_algorithm(algorithm, options)
         say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
     layout = Layout.of(len(flat))
-    # "auto" tries candidates, which is collective, once all ranks have agreed
-    chosen = made or fastest(layout, k, transport)
     # There is no next step, so that the state is dropped
-    state = chosen.init(layout, k, transport.size)
-    reduction, _ = chosen.reduce(flat, k, transport, state, layout)
+    state = made.init(layout, k, transport.size)
+    reduction, _ = made.reduce(flat, k, transport, state, layout)
     return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

@@ -11,16 +11,12 @@ from typing import Any, overload
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import A, Array, Flattens
-from sparse_mpi.budget import Decision, agreed_on
-from sparse_mpi.budget.goal import check_alone
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, ProgressThread, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import make_algorithm, resolve_k
-from sparse_mpi.reduction.autotune import fastest, fastest_now
-from sparse_mpi.reduction.engine import Absence, Direct, Engine
-from sparse_mpi.reduction.policy import Budget, FixedK, Plan
+from sparse_mpi.reduction.engine import Absence, Direct, Engine, StepPlan
 from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings, make_settings
@@ -28,7 +24,7 @@ from sparse_mpi.reduction.snapshot import Snapshot
 from sparse_mpi.reduction.watch import Watch
 from sparse_mpi.sparse import Layout, SparseVector, leave
 
-FLUSH = Plan(0, flush=True)
+FLUSH = StepPlan(0, flush=True)
 
 
 class SparseAllreduce:
@@ -36,14 +32,10 @@ class SparseAllreduce:
 
     Args:
         layout: the gradient's length, the shapes of the tensors it is made of, or a `Layout`.
-        k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k. The
-            algorithm that ``"auto"`` picked is in ``reducer.algorithm``: give it to resume.
+        k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k.
         feedback: what becomes of entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"``
             corrects their momentum too, ``"none"`` drops them, and so on, see `FEEDBACKS`; or an instance such as
             ``MomentumCorrection(0.9, nesterov=True)``.
-        budget: instead of k, what this rank may send: ``"5MB/s"``, ``"200kB/step"`` or ``"40GB/10000steps"``, see
-            `sparse_mpi.budget`. k then changes from step to step, and where dense costs no more, steps are dense.
-        step_seconds: instead of k, or beside a budget, how long a step may take with all that is between two of them.
         clip_norm: where the mean of all ranks' gradients is longer than this, by its L2 norm, all ranks scale their
             gradients by the same factor before they are added to the residual. The norm is estimated, with a standard
             error of 2.2 %, for 16 KB of control a step; a single rank's is exact. See `reduction.clipping`.
@@ -69,8 +61,6 @@ class SparseAllreduce:
         clip_norm: float | None = None,
         nonfinite: str = "keep",
         second_moment: float | None = None,
-        budget: str | None = None,
-        step_seconds: float | None = None,
         settings: Settings | None = None,
         **options: object,
     ) -> None:
@@ -88,21 +78,10 @@ class SparseAllreduce:
                     clip_norm=clip_norm,
                     nonfinite=nonfinite,
                     second_moment=second_moment,
-                    budget=budget,
-                    step_seconds=step_seconds,
                     **options,
                 )
-            size, ranks, chosen = settings.layout.size, transport.size, settings.algorithm
-            self.policy: FixedK | Budget = FixedK(settings.k)
-            if settings.goal is not None:
-                self.policy = Budget(settings.goal, size, 1, ranks, chosen)
             say(**settings.statement)
-        # Pick by trial, which is collective, and so only once the ranks have agreed
-        if chosen is None and settings.goal is None:
-            chosen = fastest(settings.layout, settings.k, transport)
-        elif chosen is None:  # with a budget one that follows k
-            (chosen,) = fastest_now([settings.layout], [settings.k], transport)
-        self.engine = Engine(settings, transport, chosen)
+        self.engine = Engine(settings, transport)
         self.execution: Direct = Direct(self.engine)  # `ElasticAllreduce` puts transactions in its place
         self._preparing: Handle[None] | None = None  # what `prepare` has begun
         # Ranges and metrics: nothing of them is imported, nor called in a step, where nobody asks for them
@@ -179,11 +158,6 @@ class SparseAllreduce:
         self.engine.watch = watch
 
     @property
-    def decision(self) -> Decision | None:
-        """Return how the budget has decided on the next step; None without one, or before the second step is over."""
-        return self.policy.decision
-
-    @property
     def selections(self) -> list[tuple[float, float]]:
         """Return when the selections of the last step began and ended, in `time.perf_counter` seconds."""
         return [selector.span for selector in self.engine.exchange.selectors]
@@ -252,28 +226,18 @@ class SparseAllreduce:
         """Carry out `step` on the current device and stream."""
         if self._preparing is not None:
             self._finish_preparing()
-        engine, budget = self.engine, self.policy if isinstance(self.policy, Budget) else None
+        engine = self.engine
         began, before = perf_counter(), engine.comm.traffic.copy()
         # Attempt: afterwards all ranks have reduced, and nothing has left the residual
         attempt = self.execution.complete(gradient, partial(self._plan, k, density, dense), check)
-        if budget is not None:
-            budget.observe(attempt.agreed.flat)
-        total = engine.commit(attempt, began, before)
-        if budget is not None and engine.report is not None:
-            # None where no rank has seen the step begin; else the ranks agree on its cost, and decide alike
-            words = budget.measured(began, engine.report)
-            if words is not None:
-                budget.tracker.decide(agreed_on(words, engine.comm))
-        return leave(total, gradient)
+        return leave(engine.commit(attempt, began, before), gradient)
 
-    def _plan(self, k: int | None, density: float | None, dense: bool) -> Plan:
+    def _plan(self, k: int | None, density: float | None, dense: bool) -> StepPlan:
         """Return the plan of a step that is given these arguments."""
         size = self.engine.layout.size
         if k is None and density is None:
-            return Plan(size, dense=True) if dense else self.policy.plan
-        if isinstance(self.policy, Budget):
-            check_alone("a budget", k=k, density=density)
-        return Plan(resolve_k(size, k, density), dense)
+            return StepPlan(size, dense=True) if dense else StepPlan(self.k)
+        return StepPlan(resolve_k(size, k, density), dense)
 
     @overload
     def flush(self, *, check: bool = False, like: None = None) -> Array: ...
@@ -360,7 +324,7 @@ class SparseAllreduce:
         """
         self._finish_preparing()
         self.execution.catch_up()
-        return Snapshot(self.engine, self.policy).taken()
+        return Snapshot(self.engine).taken()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks. Collective.
@@ -373,7 +337,7 @@ class SparseAllreduce:
         """
         self._finish_preparing()
         self.execution.catch_up()
-        Snapshot(self.engine, self.policy).restore(state)
+        Snapshot(self.engine).restore(state)
         self.execution.loaded()
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
@@ -393,5 +357,5 @@ class SparseAllreduce:
         """
         self._finish_preparing()
         self.execution.catch_up()
-        Snapshot(self.engine, self.policy).deal(states, ranks)
+        Snapshot(self.engine).deal(states, ranks)
         self.execution.loaded()

@@ -6,11 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
-from sparse_mpi.budget import Goal, make_goal
 from sparse_mpi.checks import check_choice
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.arguments import check_second_moment, make_feedback, resolve_k, usual_density
-from sparse_mpi.reduction.autotune import make_candidate
+from sparse_mpi.reduction.arguments import (
+    check_second_moment,
+    make_algorithm,
+    make_feedback,
+    resolve_k,
+    usual_density,
+)
 from sparse_mpi.sparse import Layout
 
 DENSE = ALGORITHMS["dense"]()
@@ -22,12 +26,11 @@ class Settings:
 
     layout: Layout
     k: int
-    algorithm: Algorithm | None  # None: to be picked by trial
+    algorithm: Algorithm
     feedback: Feedback  # holds hyperparameters, no arrays
     clip_norm: float | None = None
     nonfinite: str = "keep"
     second_moment: float | None = None
-    goal: Goal | None = None  # of a budget, which then sets k
     dense: Algorithm = DENSE  # sums every entry in dense steps and flushes, whatever the algorithm is
 
     @property
@@ -42,14 +45,12 @@ class Settings:
             "clip_norm": self.clip_norm,
             "nonfinite": self.nonfinite,
             "second_moment": self.second_moment,
-            "budget": self.goal,
         }
 
     def part(self, shapes: object, share: float) -> Settings:
         """Return the settings of a part of the gradient, tensors of these ``shapes``, that sends a ``share`` of it."""
-        # A part has no goal of its own: a budget is for all parts together
         layout = Layout.of(shapes)
-        return replace(self, layout=layout, k=resolve_k(layout.size, None, share), goal=None)
+        return replace(self, layout=layout, k=resolve_k(layout.size, None, share))
 
 
 def make_settings(
@@ -62,8 +63,6 @@ def make_settings(
     clip_norm: float | None = None,
     nonfinite: str = "keep",
     second_moment: float | None = None,
-    budget: str | None = None,
-    step_seconds: float | None = None,
     **options: object,
 ) -> Settings:
     """Return the settings that these arguments of `SparseAllreduce` ask for.
@@ -74,9 +73,8 @@ def make_settings(
     check_choice("nonfinite", nonfinite, ("keep", "raise"))
     shapes = Layout.of(layout)
     rule = make_feedback(feedback, clip_norm)
-    chosen = make_candidate(algorithm, options)
+    chosen = make_algorithm(algorithm, options)
     if second_moment is not None:
         check_second_moment(second_moment, chosen)
-    goal = make_goal(budget, step_seconds, k=k, density=density)
     entries = resolve_k(shapes.size, k, density, usual_density(algorithm))
-    return Settings(shapes, entries, chosen, rule, clip_norm, nonfinite, second_moment, goal)
+    return Settings(shapes, entries, chosen, rule, clip_norm, nonfinite, second_moment)

@@ -1,4 +1,4 @@
-"""Save and restore an engine and its policy, on as many ranks to the bit and on any other number: `Snapshot`.
+"""Save and restore an engine, on as many ranks to the bit and on any other number: `Snapshot`.
 
 A snapshot is a dict of a versioned schema: what it is of, plain numbers, and named arrays. `sealed` adds its form, by
 which damage is found before anything is loaded.
@@ -22,24 +22,22 @@ from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.kernels.base import Later
 from sparse_mpi.reduction.engine import Engine
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
-from sparse_mpi.reduction.policy import Budget, Policy
 from sparse_mpi.sparse import Layout
 
 VERSION = 3  # of the schema, since release 0.3
-BUDGET = "budget"  # the key of what its controller needs to go on
 DTYPE = "dtype"  # of the acc that the algorithm's state is of
 LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of what a state holds
 
 
 class Snapshot:
-    """Takes, restores and deals out the state of an engine and its policy.
+    """Takes, restores and deals out the state of an engine.
 
     Arrays of the feedback rule are *owed*: those of several ranks are added up. Replicated ones are the same on all
     ranks: any of them has it. The state of the algorithm is a rank's own, and begins afresh on other ranks.
     """
 
-    def __init__(self, engine: Engine, policy: Policy) -> None:
-        self._engine, self._budget = engine, policy if isinstance(policy, Budget) else None
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def taken(self) -> dict[str, Any]:
         """Return the state: numbers, texts and NumPy arrays."""
@@ -48,11 +46,10 @@ class Snapshot:
         synchronize((engine.feedback.residual, engine.exchange.state))
         # What the feedback rule owes and what is replicated lie side by side, by name
         owed = {name: to_host(array).copy() for name, array in whole_state(engine.feedback).items()}
-        spent = {} if self._budget is None else {BUDGET: self._budget.tracker.state()}
         exchange = {"state": asdict(engine.exchange.state, dict_factory=on_host)}
         dtype = {DTYPE: engine.exchange.dtype and engine.exchange.dtype.name}
         moment = {} if engine.second_moment is None else engine.second_moment.state()
-        return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | moment | spent)
+        return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | moment)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore what `taken` returned, on the same rank of as many ranks. Collective.
@@ -78,8 +75,6 @@ class Snapshot:
         self._load({name: array.astype(dtype, copy=False) for name, array in remembered.items()})
         if engine.second_moment is not None:
             engine.second_moment.load(state)
-        if self._budget is not None and BUDGET in state:
-            self._budget.tracker.load(state[BUDGET])
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
@@ -108,8 +103,6 @@ class Snapshot:
         self._load(owed | {name: from_first(states, name, size, comm) for name in replicated})
         if engine.second_moment is not None:
             engine.second_moment.deal(states, ranks, comm)
-        if self._budget is not None:
-            self._budget.tracker.take_over([state[BUDGET] for state in states if BUDGET in state], comm)
 
     def _dealt(self, states: Any, ranks: Any) -> list[dict[str, Any]]:
         """Return ``states`` with NumPy arrays, or raise TypeError or ValueError if they are not those for this rank."""
@@ -145,8 +138,6 @@ class Snapshot:
             self._engine.second_moment.check_state(state)
         if state.get(DTYPE) is not None:
             check_choice(f"state[{DTYPE!r}]", state[DTYPE], ("float32", "float64"))
-        if self._budget is not None and BUDGET in state:
-            self._budget.tracker.check_state(state[BUDGET], f"state[{BUDGET!r}]")
 
     def _load(self, owed: dict[str, Any]) -> None:
         """Restore the arrays of the feedback rule, after all work on them and before all that follows."""

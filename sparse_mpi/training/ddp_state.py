@@ -44,8 +44,7 @@ class SparseState:
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
-        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket, but ``"auto"`` is not
-            available.
+        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket.
         optimizer: of these parameters, to take its momentum over as `DistributedOptimizer` does by default: SGD's
             enters before the selection, and Adam, AdamW, NAdam and RMSprop move weights by second moments that travel
             with the entries. The density is .021 then, if none is given: a moment takes a byte an entry. Their

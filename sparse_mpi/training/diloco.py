@@ -29,7 +29,6 @@ from sparse_mpi.reduction.report import StepReport, combined
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.diloco_arguments import (
     check_optimizers,
-    check_options,
     check_schedule,
     cut,
     trained_parameters,
@@ -120,7 +119,6 @@ class DiLoCo:
                 raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
             check_schedule(sync_every, fragments, fragment_sync_delay, fragment_update_alpha)
             check_optimizers(inner_optimizer, outer_optimizer, feedback)
-            check_options(options)
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer, fragments)
             survival = {} if team is None else {name: options.pop(name) for name in SURVIVAL if name in options}
             settings = make_settings(

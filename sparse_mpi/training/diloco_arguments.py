@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,13 +34,6 @@ def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> N
     if alpha is not None:
         usual = "0 takes the global parameters, None keeps the steps of the delay"
         check_range("fragment_update_alpha", alpha, "[0, 1]", usual)
-
-
-def check_options(options: Mapping[str, object]) -> None:
-    """Raise ValueError for options of a reducer that mean nothing in the turns of fragments."""
-    for name in ("budget", "step_seconds"):
-        if options.get(name):
-            raise ValueError(f"{name} must be left out with local steps, got {options[name]!r}; give k or density")
 
 
 def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:

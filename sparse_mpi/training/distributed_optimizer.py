@@ -173,8 +173,6 @@ def DistributedOptimizer(
     feedback: str | Feedback = "residual",
     clip_norm: float | None = None,
     nonfinite: str = "keep",
-    budget: str | None = None,
-    step_seconds: float | None = None,
     momentum: str | None = None,
     backward_passes_per_step: int = 1,
     op: str = Average,
@@ -199,13 +197,10 @@ def DistributedOptimizer(
         density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect, or 0.021 where a
             second moment travels, which makes as many bytes.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`. Duplicated.
-        algorithm: a name in `ALGORITHMS` such as ``"topka"``, an instance, or ``"auto"``, see `sparse_allreduce`. The
-            default of all that trains, elect, was as accurate as dense sums; that of bare sums is oktopk.
+        algorithm: a name in `ALGORITHMS` such as ``"topka"``, or an instance, see `sparse_allreduce`. The default of
+            all that trains, elect, was as accurate as dense sums; that of bare sums is oktopk.
             ``compression`` is Horovod's name for it.
         feedback: see `SparseAllreduce`.
-        budget: instead of k, what a rank may send, as ``"5MB/s"``, see `SparseAllreduce`. What was decided for the next
-            step is in ``optimizer.reduction.decision``.
-        step_seconds: likewise, or beside a budget, how long a step may take.
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
             selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
@@ -255,16 +250,14 @@ def DistributedOptimizer(
         if is_distributed(optimizer):
             raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
         parameters = ordered(optimizer, named_parameters)
-        share = 0.0  # a budget may leave little room
-        if budget is None and step_seconds is None:
-            # The share of entries that arrive in a step, by which momentum is matched to their wait
-            elements = max(1, sum(p.numel() for p in parameters if p.requires_grad))
-            share = resolve_k(elements, k, density, usual_density(algorithm)) / elements
+        # The share of entries that arrive in a step, by which momentum is matched to their wait
+        elements = max(1, sum(p.numel() for p in parameters if p.requires_grad))
+        share = resolve_k(elements, k, density, usual_density(algorithm)) / elements
         # A second moment can travel where a part of the entries does. Options of a team are not the algorithm's
         own = {name: value for name, value in options.items() if name not in SURVIVAL}
         carries = share < 1 and can_carry(algorithm, own)
         mode = default_mode(optimizer, feedback, carries) if momentum is None else momentum
-        if mode == TRAVELLING and share and k is None and density is None:
+        if mode == TRAVELLING and k is None and density is None:
             density = USUAL_DENSITY
         rule = momentum_rule(optimizer, feedback, mode, share)
         say(op=op, parameters=len(parameters), momentum=mode)
@@ -277,8 +270,6 @@ def DistributedOptimizer(
         comm=transport if team is None else comm,
         algorithm=algorithm,
         feedback=rule,
-        budget=budget,
-        step_seconds=step_seconds,
         clip_norm=clip_norm,
         nonfinite=nonfinite,
         second_moment=second_beta(optimizer.param_groups[0]) if mode == TRAVELLING else None,

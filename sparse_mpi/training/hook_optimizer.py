@@ -54,7 +54,7 @@ def hook_settings(
     Raises:
         TypeError, ValueError: bad arguments.
     """
-    made: Algorithm = make_algorithm(algorithm, dict(options))  # "auto" is none
+    made: Algorithm = make_algorithm(algorithm, dict(options))
     share, mode = usual_density(made) if density is None else density, "local"
     if optimizer is not None and not isinstance(optimizer, (SGD, *ADAMS[TRAVELLING])):
         raise TypeError(

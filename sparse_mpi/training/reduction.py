@@ -7,32 +7,27 @@ from dataclasses import replace
 from functools import reduce
 from operator import add
 from threading import get_ident
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import as_arrays
-from sparse_mpi.budget import Decision
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import usual_density
-from sparse_mpi.reduction.autotune import AutoTuner
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
-from sparse_mpi.reduction.policy import Budget
 from sparse_mpi.reduction.report import StepReport
-from sparse_mpi.reduction.settings import DENSE, make_settings
+from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.reduction.watch import Quality, Watch
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import Hooks
-from sparse_mpi.training.bucket import Bucket, cut
-from sparse_mpi.training.bucket_budget import FIRST, BucketBudget
+from sparse_mpi.training.bucket import Bucket
 from sparse_mpi.training.buckets import Buckets
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.parameters import check_options
@@ -55,9 +50,8 @@ class GradientReduction:
 
     Args:
         parameters: in the order in which the model uses them; those that need no gradient are left out.
-        k, density, comm, algorithm, feedback, budget, step_seconds, nonfinite, second_moment, options: as for
-            `SparseAllreduce`; ``k`` and what is set instead of it are for all parameters together. The communicator is
-            duplicated.
+        k, density, comm, algorithm, feedback, nonfinite, second_moment, options: as for `SparseAllreduce`; ``k`` is for
+            all parameters together. The communicator is duplicated.
         clip_norm: as for `SparseAllreduce`, but of the sum with ``average=False``; of the whole gradient if nothing
             overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
         passes: the number of backward passes whose gradients are added up before a reduction.
@@ -91,8 +85,6 @@ class GradientReduction:
         clip_norm: float | None = None,
         nonfinite: str = "keep",
         second_moment: float | None = None,
-        budget: str | None = None,
-        step_seconds: float | None = None,
         passes: int = 1,
         average: bool = True,
         bucket_cap_mb: float | None = 25.0,
@@ -118,21 +110,11 @@ class GradientReduction:
                 clip_norm=clip_norm,
                 nonfinite=nonfinite,
                 second_moment=second_moment,
-                budget=budget,
-                step_seconds=step_seconds,
                 **options,
             )
             if team is not None and clip_norm is not None and not average:
                 raise ValueError(f"clip_norm must be None with a team and average=False, got {clip_norm}")
             max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
-            self._budget: BucketBudget | None = None
-            if settings.goal is not None:
-                if team is not None:
-                    raise ValueError("budget and step_seconds must be None with a team; give k or density")
-                # A budget must leave an entry for each bucket, whose number is known before they are made
-                segments, size, chosen = len(cut(first, max_bytes)), settings.layout.size, settings.algorithm
-                spending = Budget(settings.goal, size, segments, transport.size, chosen)
-                self._budget = BucketBudget(spending, AutoTuner() if chosen is None else None)
             say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=passes, average=average)
             say(scaled=scaler is not None)
         # With a scaler nothing may begin before all ranks know that no gradient has overflowed
@@ -147,9 +129,6 @@ class GradientReduction:
         most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size
         alone = most if self._overlap else None  # of each bucket
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
-        # "auto" picks once the budget has settled on a k
-        if settings.algorithm is None and settings.goal is not None:
-            settings = replace(settings, algorithm=ALGORITHMS[FIRST]())
         self.sparse = SparseGradients(passes, average, alone, raises=nonfinite == "raise")
         self._buckets = Buckets(
             replace(settings, clip_norm=alone),
@@ -208,20 +187,9 @@ class GradientReduction:
         return reduce(lambda a, b: StepReport(*map(add, a, b)), [report for report in reports if report is not None])
 
     @property
-    def decision(self) -> Decision | None:
-        """Return how the budget has decided on the next step; None without one, or before the second step is over."""
-        return None if self._budget is None else self._budget.decision
-
-    @property
-    def decided(self) -> Decision | None:
-        """Return what was decided for the last step; None without a budget, or before the third step."""
-        return None if self._budget is None else self._budget.last_decision
-
-    @property
     def algorithms(self) -> list[Algorithm]:
-        """Return the algorithm of each bucket; dense while a budget has decided on dense steps."""
-        dense = self._budget is not None and self._budget.plan().dense
-        return [DENSE if dense else bucket.reducer.algorithm for bucket in self.buckets]
+        """Return the algorithm of each bucket."""
+        return [bucket.reducer.algorithm for bucket in self.buckets]
 
     def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
         """Reduce the next steps by ``algorithm``, one for all buckets or one for each; residuals are kept.
@@ -250,7 +218,6 @@ class GradientReduction:
         Raises:
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
-        began = perf_counter()
         scale = self._current_scale()
         # Other ranks may have started these already: they come before what ranks ask each other.
         while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].settled:
@@ -266,8 +233,6 @@ class GradientReduction:
         # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
         if self._scaler is not None and self._overflowed():
             self._reset()
-            if self._budget is not None:
-                self._budget.budget.skip()
             self.sparse.fail()
             for bucket in self.buckets:
                 bucket.fail()
@@ -286,9 +251,6 @@ class GradientReduction:
             self._start(bucket, factor)
         # Finish: results come back in the order of the starts
         totals = self._finish(scale, factor)
-        # Budget: the ranks begin to agree on what the step has cost
-        if self._budget is not None:
-            self._budget.spend(began, self.report, self._ranks)
         # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
         for bucket in self.buckets if self._overlap else ():
             bucket.reducer.prepare()
@@ -394,9 +356,8 @@ class GradientReduction:
         self._snapshot().deal(as_arrays(states), ranks, self._average)
 
     def _snapshot(self) -> ReductionSnapshot:
-        """Return what saves and restores this, once the budget's last decision is carried out."""
-        self._decide()
-        return ReductionSnapshot(self._buckets, self._ranks, self._budget, self.use)
+        """Return what saves and restores this."""
+        return ReductionSnapshot(self._buckets, self._ranks)
 
     def loss_of_all(self, loss: Any) -> Any:
         """Return the mean over the ranks of a ``loss``, or the sum if that is what ``.grad`` becomes. Collective."""
@@ -427,25 +388,12 @@ class GradientReduction:
         """Begin to reduce a bucket, the next one in order, times ``factor``."""
         if self._tracer is not None:
             self._tracer.begin(anew=self._next == 0)
-        # What was decided for this step holds from its first bucket on
-        if self._budget is not None and self._next == 0:
-            self._decide()
         self._next += 1
         # None leaves k to the reducer of the bucket
-        density, dense = self._buckets.share_left if self.density is None else self.density, False
-        if self._budget is not None:
-            # A budget sets k for all buckets together, of which each sends the same share
-            self._budget.budget.observe(bucket.flat)
-            plan = self._budget.plan()
-            density, dense = min(1.0, plan.k / self._buckets.elements), plan.dense
-        handle = bucket.start(density=None if dense else density, check=self.check, dense=dense, factor=factor)
+        density = self._buckets.share_left if self.density is None else self.density
+        handle = bucket.start(density=density, check=self.check, factor=factor)
         if self._tracer is not None:
             self._tracer.watch(handle, bucket.reducer)
-
-    def _decide(self) -> None:
-        """Carry out what a budget has decided on the step that begins. Collective."""
-        if self._budget is not None:
-            self._budget.decide(self.buckets, self._buckets.elements, self.comm, self.use)
 
     def _finish(self, scale: float, factor: float = 1.0) -> list[SparseVector[Tensor] | Tensor]:
         """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.

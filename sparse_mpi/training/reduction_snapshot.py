@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,35 +12,28 @@ from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, sealed
 from sparse_mpi.training.bucket import Bucket
-from sparse_mpi.training.bucket_budget import BucketBudget
 from sparse_mpi.training.buckets import Buckets
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.parameters import keep_mean
 
 
 class ReductionSnapshot:
-    """Takes and deals out the state of all buckets, and of their budget.
+    """Takes and deals out the state of all buckets.
 
     Args:
         buckets: of the reduction.
         ranks: those that are left.
-        budget: of all buckets together, or None.
-        use: changes the algorithms of the buckets.
     """
 
-    def __init__(
-        self, buckets: Buckets, ranks: LiveRanks, budget: BucketBudget | None, use: Callable[[Any], None]
-    ) -> None:
-        self._buckets, self._ranks, self._budget, self._use = buckets, ranks, budget, use
+    def __init__(self, buckets: Buckets, ranks: LiveRanks) -> None:
+        self._buckets, self._ranks = buckets, ranks
 
     def taken(self) -> dict[str, Any]:
         """Return the state, in tensors and plain values."""
         buckets = [bucket.reducer.state_dict() for bucket in self._buckets]
         # By parameter, in the order in which they came: buckets change when tables leave them
         kinds = [home.kind(parameter) for parameter, home in self._buckets.home.items()]
-        algorithms = [bucket.reducer.algorithm for bucket in self._buckets]
-        spent = {} if self._budget is None else self._budget.state(algorithms)
-        return dict(as_tensors(sealed({"buckets": buckets, "kinds": kinds, **spent})))
+        return dict(as_tensors(sealed({"buckets": buckets, "kinds": kinds})))
 
     def restore(self, state: Any) -> None:
         """Restore what `taken` returned, on the same rank of as many ranks. Collective.
@@ -51,8 +44,6 @@ class ReductionSnapshot:
         for bucket, (saved,) in self._begin([state]):
             bucket.reducer.load_state_dict(saved)
             bucket.remembers = True
-        if self._budget is not None:
-            self._budget.restore([state], self._ranks.comm.size, self._ranks.comm)
 
     def deal(self, states: Any, ranks: int, average: bool) -> None:
         """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
@@ -71,15 +62,10 @@ class ReductionSnapshot:
             bucket.remembers = True
             if average:
                 keep_mean(bucket.reducer.feedback, ranks, comm.size)
-        if self._budget is not None:
-            self._budget.restore(states, ranks, comm)
 
     def _begin(self, states: Any) -> Iterator[tuple[Bucket, list[dict[str, Any]]]]:
-        """Return every bucket with its states, once kinds and algorithms are those of ``states``. Collective."""
-        # Kinds decide which buckets there are, and the algorithms picked decide what states they can load
+        """Return every bucket with its states, once kinds, which decide on buckets, are known. Collective."""
         self._load_kinds(states)
-        if self._budget is not None:
-            self._budget.restore_choice(states, self._ranks.comm, self._use)
         return zip(self._buckets, self._by_bucket(states), strict=True)
 
     def _load_kinds(self, states: Any) -> None:
@@ -112,8 +98,6 @@ class ReductionSnapshot:
         check_list(state.get("kinds"), "state['kinds']")
         for number, kind in enumerate(state["kinds"]):
             check_whole(f"state['kinds'][{number}]", kind, 0, remedy=WHOLE, most=255)
-        if self._budget is not None:
-            self._budget.check_state(state)
 
     def _by_bucket(self, states: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
         """Return, for every bucket, the list of its states in ``states``. Collective."""

@@ -13,7 +13,6 @@ from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
 from sparse_mpi.reduction.arguments import make_algorithm
-from sparse_mpi.reduction.autotune import candidates
 from sparse_mpi.reduction.report import unselected
 from sparse_mpi.select import Selector
 from sparse_mpi.select.exact import Exact
@@ -100,11 +99,3 @@ def test_no_state_of_an_algorithm_holds_a_layout(name):
     selects = ALGORITHMS[name]().selector is not None
     assert selects or not any(isinstance(getattr(state, field.name), Layout) for field in fields(state))
     assert is_dataclass(state)
-
-
-def test_what_auto_chooses_from():
-    """Algorithms that give everything, or each rank's k largest entries, unrounded."""
-    for algorithm in candidates():
-        traits = algorithm.traits
-        assert traits.auto_candidate and traits.lossless and traits.conserves and not traits.rounds_relative_to_norm
-        assert algorithm.selector is None or (algorithm.selector.band == (1, 1) and not algorithm.selector.patterned)

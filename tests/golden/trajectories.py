@@ -22,7 +22,6 @@ import numpy as np
 import torch
 
 from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce, SparseVector, World
-from sparse_mpi.budget import BudgetTracker
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.optim import DistributedOptimizer
@@ -67,24 +66,10 @@ def gradient(rank: int, step: int, size: int = SIZE) -> np.ndarray:
     return (drawn**3).astype(np.float32) / np.float32(2**27)
 
 
-MEASURED = BudgetTracker.measured
-
-
-class Clocked(BudgetTracker):
-    """A budget for which every step takes as long as the one before, whatever the clock says."""
-
-    def measured(self, waited: float, exchange: float, sent: int, norm: float) -> np.ndarray | None:
-        """Return what each rank tells of a step: 40 ms, half of which it waits."""
-        words = MEASURED(self, waited, exchange, sent, norm)
-        return None if words is None else np.array([20_000_000, -20_000_000, -20_000_000, *words[3:]])
-
-
 def reduced(comm: Any, *, shapes: Any = SHAPES, **options: Any) -> dict[str, Any]:
     """Take the steps of one reducer."""
     trace = Trace()
-    reducer = SparseAllreduce(shapes, comm=comm, **({} if "budget" in options else {"density": 0.05}), **options)
-    if "budget" in options:
-        reducer.policy.tracker.__class__ = Clocked
+    reducer = SparseAllreduce(shapes, comm=comm, density=0.05, **options)
     for step in range(STEPS):
         trace.add(reducer.step(gradient(comm.rank, step)))
     trace.add(reducer.residual)
@@ -150,8 +135,6 @@ def optimized(comm: Any, make: Callable[..., torch.optim.Optimizer] = SGD, **opt
     trace, model = Trace(), Model()
     options = {"bucket_cap_mb": 2e-3} | options
     optimizer = DistributedOptimizer(make(model.parameters()), model.named_parameters(), comm=comm, **options)
-    if "budget" in options:
-        optimizer.reduction._budget.budget.tracker.__class__ = Clocked
     for step in range(STEPS):
         optimizer.zero_grad()
         model.backward(gradient(comm.rank, step))
@@ -264,8 +247,6 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "elect, packed+int8": on(4, reduced, algorithm="elect", wire="packed+int8"),
     "gtopk, clipped": on(3, reduced, algorithm="gtopk", clip_norm=0.5),
     "oktopk, one flat tensor, seven ranks": on(7, reduced, algorithm="oktopk", shapes=SIZE),
-    "budget of bytes": on(3, reduced, algorithm="elect", budget="60kB/30steps"),
-    "budget with dense steps": on(3, reduced, algorithm="oktopk", budget="150kB/30steps"),
     "lost rank, oktopk": on(4, survived, {2: 10}, algorithm="oktopk"),
     "lost rank, elect": on(4, survived, {1: 10}, algorithm="elect"),
     "lost rank, gtopk": on(4, survived, {3: 10}, algorithm="gtopk"),
@@ -280,7 +261,6 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "optimizer, sums": on(3, optimized, op="sum"),
     "optimizer, AdamW": on(3, optimized, make=partial(torch.optim.AdamW, lr=1e-3), momentum="arrival"),
     "optimizer, AdamW, second moment": on(3, optimized, make=partial(torch.optim.AdamW, lr=1e-3)),
-    "optimizer with a budget": on(3, optimized, budget="90kB/30steps"),
     "optimizer, resumed": lambda: resumed_optimizer(3, 3),
     "optimizer, resumed on two": lambda: resumed_optimizer(3, 2),
     "DiLoCo": on(3, local_steps),

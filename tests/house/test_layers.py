@@ -30,7 +30,7 @@ LAYERS = """
     rows
     wire  select  feedback
     comm
-    algorithms  checkpoint  budget
+    algorithms  checkpoint
     reduction  collectives
     fault_tolerance
     training

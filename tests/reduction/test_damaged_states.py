@@ -75,15 +75,6 @@ def test_a_forged_layout_in_a_state_is_refused_by_name():
     World(2).run(run)
 
 
-def test_a_damaged_state_with_a_budget_is_refused_by_name():
-    options = {"k": None, "budget": "200B/step", "algorithm": "elect"}
-    check_all(
-        saved(**options),
-        lambda comm: reducer_of(comm, **options),
-        lambda reducer, rank: reducer.step(gradient(rank, 3, 40)),
-    )
-
-
 @pytest.mark.full("as of a reducer that loses none")
 def test_a_damaged_state_is_refused_where_ranks_may_be_lost():
     check_all(

@@ -24,7 +24,6 @@ RECORDS = {
     "sparse-volume": ["sparse-volume"],
     "volume-vgg": ["volume"],
     "predict-held-out": ["check"],
-    "budget-alternating": ["budget"],
     "overlap-timeline": ["timeline"],
     "slow-networks": ["race"],
     "changing-link": ["race"],
@@ -32,7 +31,7 @@ RECORDS = {
     "accuracy-vgg": ["gaps", "curves"],
     "residual-vgg": ["curves"],
 }
-DRAWN = ("compare-vgg16", "sparse-volume", "predict-held-out", "budget-alternating", "changing-link", "accuracy-lstm")
+DRAWN = ("compare-vgg16", "sparse-volume", "predict-held-out", "changing-link", "accuracy-lstm")
 # What colour-blind eyes see of linear red, green and blue (Machado, Oliveira, Fernandes 2009)
 SEEN = {
     "all": np.eye(3),

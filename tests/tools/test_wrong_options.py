@@ -182,7 +182,7 @@ COMBINATIONS = {
     "draw setup.cfg --plot no/folder.svg": "in a folder that is there",
     "draw setup.cfg --plot figure.no": "a file that ends in .png, .svg, .pdf",
     "draw setup.cfg --plot f.svg --kind pie": "must be one of compare, best",
-    "draw docs/results/budget-alternating.json --plot f.svg --kind gaps": "there is budget, got gaps",
+    "draw docs/results/changing-link.json --plot f.svg --kind gaps": "there is race, got gaps",
     "draw docs/results/volume-vgg.json docs/results/select-cpu.json --plot f.svg": "of one kind",
     "draw docs/results/predict-held-out.json docs/results/predict-held-out.json --plot f.svg": "one record, got 2",
     "bench alreduce": "; did you mean allreduce?",

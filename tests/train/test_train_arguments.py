@@ -13,7 +13,7 @@ from sparse_mpi import ALGORITHMS, SELECTORS
 from sparse_mpi.wire import WIRES
 from sparse_train.options.arguments import Settings, Tiny, parse
 from sparse_train.options.optimization import OPTIMIZERS, Ramp, density, learning_rate
-from sparse_train.options.reduction import algorithm_and_options, feedback_options, momentum_line
+from sparse_train.options.reduction import feedback_options, momentum_line
 
 SETTINGS = {
     "small": Settings(5, 16, 0.1, 0.01, 1, (3, 4), 1e-4),
@@ -133,14 +133,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--keep", "3"], ["argument --keep: "]),
         (["--resume"], ["argument --resume: "]),
         (["--checkpoint-dir", "x"], ["argument --checkpoint-dir: no checkpoints are written or read"]),
-        (["--budget", "5"], ["argument --budget: must be a number above 0 with a unit such as '5MB/s'"]),
-        (["--budget", "0MB/s"], ["argument --budget: must be above 0"]),
-        (["--step-seconds", "0"], ["argument --step-seconds: must be a number > 0"]),
-        (["--budget", "5MB/s", "--k", "5"], ["argument --budget: cannot be combined with --k"]),
-        (["--step-seconds", "1", "--density", "0.1"], ["argument --step-seconds: cannot be combined with --density"]),
-        (["--budget", "5MB/s", "--plan", "auto"], ["cannot be combined with --plan"]),
-        (["--budget", "5MB/s", "--density-warmup", "4"], ["cannot be combined with --density-warmup"]),
-        (["--budget", "5MB/s", "--elastic"], ["cannot be combined with --elastic"]),
+        (["--budget", "5MB/s"], ["budget was removed in 0.4.0: let a sparse_mpi.contrib.ByteBudget"]),
         (["--min-ranks", "2"], ["without --elastic"]),
         (["--spares", "1"], ["no rank may be lost without --elastic"]),
         (["--elastic", "--algo", "auto"], ["--algo auto needs all ranks to stay"]),
@@ -154,7 +147,6 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--local-steps", "4", "--fragment-alpha", "2"], ["must be in [0, 1], or keep, got 2"]),
         (["--local-steps", "4", "--plan", "auto"], ["--plan is for gradients that are reduced in every step"]),
         (["--local-steps", "4", "--elastic"], ["--elastic is for gradients"]),
-        (["--local-steps", "4", "--budget", "5MB/s"], ["--budget is for gradients"]),
         (["--local-steps", "4", "--algo", "auto"], ["--algo auto chooses for gradients of every step"]),
         (["--local-steps", "4", "--feedback", "gmc"], ["take residual, leaky, none: momentum is --outer-momentum"]),
         (["--local-steps", "4", "--bucket-mb", "2"], ["--bucket-mb is for gradients"]),
@@ -273,15 +265,6 @@ def test_momentum_is_the_optimizers_or_that_of_feedback():
         made = {"feedback": "residual", "momentum": momentum, "clip_norm": 2}
         assert feedback_options(args) == made
     assert feedback_options(options()) == {"feedback": "residual", "momentum": "matched", "clip_norm": None}
-
-
-def test_a_budget_takes_the_place_of_the_density():
-    args = options("--budget", "5MB/s", "--step-seconds", "0.2")
-    assert (args.budget, args.step_seconds, args.density, args.k) == ("5MB/s", 0.2, None, None)
-    assert algorithm_and_options(args) == {"algorithm": "elect"}
-    args = options("--step-seconds", "2")
-    assert (args.budget, args.step_seconds, args.density) == (None, 2.0, None)
-    assert options().density == 0.01 and options().budget is None
 
 
 def schedule(**changes):

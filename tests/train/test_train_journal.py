@@ -13,7 +13,7 @@ from sparse_mpi.comm import Traffic
 from sparse_mpi.comm.null import NullComm
 from sparse_train.ranks import job
 from sparse_train.records.journal import Outcome, conclude
-from sparse_train.records.metrics import BUDGET, Meter, Metrics, Resumed, plot, record
+from sparse_train.records.metrics import Meter, Metrics, Resumed, plot
 from sparse_train.trainer.steps import costs
 
 from .small_program import records
@@ -120,22 +120,3 @@ def test_without_tensorboard_records_are_still_written(monkeypatch, tmp_path, ca
     metrics.close()
     assert "tensorboard is not installed" in capsys.readouterr().out
     assert records(tmp_path) == [{"event": "step", "step": 1, "loss": 0.5}]
-
-
-def test_decisions_are_recorded_and_drawn(tmp_path, no_signals):
-    pytest.importorskip("matplotlib")
-    comm, args = NullComm(), settings(out=tmp_path, log_every=1)
-    args.budget, args.step_seconds = "1MB/s", 0.5
-    metrics = record(args, comm, headline="accuracy", algo="topka", data="toy", k=1, parameters=9)
-    metrics.close()
-    train(comm, settings(log_every=1), tmp_path / "run", budget="1MB/s", step_seconds=0.5, algorithm="topka")
-    decided = records(tmp_path / "run", BUDGET)
-    assert [line["decision"] for line in decided] == list(range(1, len(decided) + 1))
-    assert len(decided) == len(records(tmp_path / "run", "step")) - 2
-    assert {"step", "epoch", "k", "dense", "why", "seconds", "exposed", "mb_sent", "mb_credit", "elapsed"} <= {
-        *decided[0]
-    }
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write((tmp_path / "run" / "metrics.jsonl").read_text())
-    plot(tmp_path)
-    assert (tmp_path / "budget.png").read_bytes().startswith(b"\x89PNG")

@@ -137,7 +137,7 @@ def test_frozen_parameters_and_their_groups_stay(ranks):
 
 
 BAD = {
-    "budget": ({"budget": "1MB/step"}, ValueError, "budget must be left out with local steps"),
+    "budget": ({"budget": "1MB/step"}, TypeError, "budget was removed in 0.4.0: let a sparse_mpi.contrib.ByteBudget"),
     "every-0": ({"sync_every": 0}, ValueError, "sync_every must be at least 1"),
     "every-half": ({"sync_every": 2.5}, TypeError, "sync_every must be a whole number"),
     "multiple": ({"sync_every": 5, "fragments": 2}, ValueError, "multiple of the 2 fragments.* got 5; take 6"),

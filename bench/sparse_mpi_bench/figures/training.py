@@ -1,4 +1,4 @@
-"""Figures of training: one run, what a budget decides, and the ways to reduce that ``train/study.py`` compares."""
+"""Figures of training: one run, and the ways to reduce that ``train/study.py`` compares."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from sparse_mpi_bench.figures.style import (
     LINES,
     MOST,
     batches,
-    matplotlib,
     name_lines,
     name_point,
     panels,
 )
 
-RATE_STEPS = 20  # over which the drawn rate is an average
 Records = Sequence[dict[str, Any]]
 
 
@@ -46,31 +44,6 @@ def run(records: Records) -> Any:
     for panel, title in ((loss, "loss"), (score, headline), (traffic, "MB sent per step and rank")):
         panel.set(title=title, xlabel="step")
         name_lines(panel)
-    return shown
-
-
-def budget(records: Records) -> Any:
-    """Draw k, the time of a step and the rate over time, with what was wanted, from all decisions of a budget."""
-    config, decisions = records[0]["config"], records[0]["decisions"]
-    elapsed = [decision["elapsed"] for decision in decisions]
-    shown, axes = panels(3, 1, 1.7, "", "seconds since the beginning", sharex=True)
-    entries, times, rates = axes[:, 0]
-    entries.step(elapsed, [decision["k"] for decision in decisions], where="post", color=COLOURS[0], linewidth=1)
-    entries.set(yscale="log", title="k")
-    entries.yaxis.set_major_formatter(matplotlib("ticker").EngFormatter())
-    for label, field, colour in (("step", "seconds", COLOURS[0]), ("waiting", "exposed", COLOURS[1])):
-        times.plot(elapsed, [decision[field] for decision in decisions], linewidth=1, label=label, color=colour)
-    if config.get("step_seconds") is not None:
-        times.plot(elapsed, [config["step_seconds"]] * len(elapsed), color=INK, linewidth=1, label="wanted")
-    times.set(title="seconds of a step, and of these waiting for the exchange", ylim=(0, None))
-    later = range(RATE_STEPS, len(decisions))
-    sent = [sum(decision["mb_sent"] for decision in decisions[at - RATE_STEPS : at]) for at in later]
-    took = [elapsed[at] - elapsed[at - RATE_STEPS] for at in later]
-    mean = [megabytes / max(spent, 1e-9) for megabytes, spent in zip(sent, took, strict=True)]
-    rates.plot(elapsed[RATE_STEPS:], mean, linewidth=1, color=COLOURS[0])
-    given = f", budget {config['budget']}" if config.get("budget") else ""
-    rates.set(title=f"MB/s sent, mean of {RATE_STEPS} steps{given}", ylim=(0, None))
-    name_lines(times)
     return shown
 
 

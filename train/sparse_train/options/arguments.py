@@ -177,7 +177,6 @@ def parse(
     parser = Parser(description=description)
     reduction.extend(parser, lambda field: _defaults(settings, field))
     local.extend(parser)
-    reduction.extend_budget(parser)
     _add_data(parser, settings, folders, tiny)
     extend(parser)
     _add_training(parser, settings)
@@ -187,7 +186,6 @@ def parse(
     extend_elastic(parser)
     args = parser.parse_args(argv)
     local.resolve(parser, args)
-    reduction.resolve_budget(parser, args)
     reduction.resolve_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
     reduction.resolve_feedback(parser, args)
@@ -213,7 +211,7 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
     args.lr_times_ranks = chosen.lr_times_ranks and args.lr is None and not args.local_steps
     args.warmup_scales = chosen.warmup_scales and args.warmup_epochs is None
     given = {field.name for field in fields(Settings) if getattr(args, field.name) is not None}
-    amount = args.k or isinstance(args.plan, Path) or reduction.budgeted(args)
+    amount = args.k or isinstance(args.plan, Path)
     for field in fields(Settings):
         if field.name not in given and not (field.name == "density" and amount):
             setattr(args, field.name, getattr(chosen, field.name))

@@ -21,7 +21,7 @@ RULES = ("residual", "leaky", "none")  # of --feedback: the others are for gradi
 # Options for gradients that are reduced in every step
 EXCLUDED = (
     *("plan", "planner", "profile_steps", "dense_warmup", "watch_every", "timeline"),
-    *("elastic", "second_moment", "arrival", "overlap", "bucket_mb", "budget", "step_seconds"),
+    *("elastic", "second_moment", "arrival", "overlap", "bucket_mb"),
 )
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import sparse_mpi
-from sparse_mpi.budget import make_goal
-from sparse_mpi.budget.goal import EXAMPLES
 from sparse_mpi.cli import values
-from sparse_mpi.cli.values import checked, integer, number, positive, share
+from sparse_mpi.cli.values import integer, number, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.planning.planners import PLANNERS
 from sparse_mpi.reduction.arguments import can_carry, spelled, takes
@@ -21,7 +19,7 @@ from sparse_mpi.training.staleness_adam import TRAVELLING
 from sparse_mpi.wire import WIRES
 from sparse_train.options.optimization import densities, given, norm
 
-AUTO = "auto"  # --algo auto: the library chooses an algorithm; --plan auto: the job is profiled and planned
+AUTO = "auto"  # --algo auto: `predict` advises an algorithm; --plan auto: the job is profiled and planned
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
 RESIDUALS = ("sender", "owner", "merger", "published")  # of the option ``residual`` of all algorithms
 # Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over
@@ -35,7 +33,7 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     group = parser.add_argument_group("sparse reduction")
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
     text = f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or "
-    text += "auto, which tries them and takes the fastest one for each bucket (default: elect)"
+    text += "auto, which measures the network and takes what predict advises for it (default: elect)"
     add("--algo", type=values.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
     text = "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
     text += "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
@@ -223,35 +221,3 @@ def momentum_line(args: Namespace, share: float) -> str:
         late = f", less of it for sums that are late{fade} (--feedback gmc keeps all, " if args.matched else " ("
         return f"momentum {args.momentum} enters before entries are selected{late}--feedback residual leaves it to sgd)"
     return ""
-
-
-# Options that set the amount themselves, or that need all ranks to stay
-NOT_BUDGETED = ("k", "density", "plan", "dense_warmup", "density_warmup", "elastic")
-
-
-def extend_budget(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument_group("byte budget").add_argument
-    text = f"set k in every step, so that a rank sends so much: {EXAMPLES}; more while gradients change fast, and less "
-    text += "later (default: --density)"
-    add("--budget", type=checked(make_goal, "5MB/s", "budget"), metavar="AMOUNT/s", help=text)
-    text = "set k in every step, so that one takes S seconds; beside --budget, no longer (default: --density)"
-    add("--step-seconds", type=positive, metavar="S", help=text)
-
-
-def budgeted(args: Namespace) -> bool:
-    """Return True if a budget sets the amount."""
-    return args.budget is not None or args.step_seconds is not None
-
-
-def resolve_budget(parser: ArgumentParser, args: Namespace) -> None:
-    """Reject what has no effect beside a budget; to be called before defaults are filled in."""
-    if not budgeted(args):
-        return
-    option = "step-seconds" if args.budget is None else "budget"
-    if other := given(args, NOT_BUDGETED):
-        parser.error(f"argument --{option}: cannot be combined with {other}; leave out one of them")
-    try:
-        make_goal(args.budget, args.step_seconds)
-    except ValueError as error:
-        parser.error(f"argument --{option}: {error}")

@@ -21,7 +21,6 @@ from sparse_mpi.comm.network import Network
 from sparse_mpi.reduction.arguments import spelled
 from sparse_mpi_bench.analysis.interval import Interval
 from sparse_train.options.reduction import AUTO
-from sparse_train.records.metrics import BUDGET
 
 TRAIN = Path(__file__).parents[2]
 LIMIT = 1800  # seconds that a job may take
@@ -89,26 +88,6 @@ def start(program: str, ranks: int, links: Sequence[str], argv: Sequence[str], l
 def step_seconds(events: Records) -> list[float]:
     """Return how long each step took that the records of a run tell of."""
     return [sum(event[part] for part in PARTS) for event in events if event["event"] == "step"]
-
-
-def measured(events: Records) -> dict[str, Any]:
-    """Return what the records of a whole run tell of its time: a median step, and what a budget let it send.
-
-    A budget counts the time between two steps too; ``spent`` has the bytes it counted, its seconds, its steps, and the
-    share of these that were dense.
-    """
-    found: dict[str, Any] = {"step_seconds": statistics.median(step_seconds(events))}
-    if decisions := [event for event in events if event["event"] == BUDGET]:
-        last = decisions[-1]
-        seconds = last["elapsed"] - decisions[0]["elapsed"]
-        found["spent"] = {
-            "mb": sum(event["mb_sent"] for event in decisions[1:]),
-            "mb_credit": last["mb_credit"] - decisions[0]["mb_credit"],
-            "seconds": seconds,
-            "steps": len(decisions) - 1,
-            "dense": statistics.mean(event["dense"] for event in decisions),
-        }
-    return found
 
 
 def clock(epochs: Records) -> list[float]:
@@ -258,18 +237,16 @@ def live_table(records: Records, links: str, target: float | None) -> str:
     for (way,), of in grouped(records, "way").items():
         spans = [clock(record["epochs"])[-1] for record in of]
         sent = [sum(epoch["mb_sent"] * steps for epoch, steps in with_steps(record["epochs"])) for record in of]
-        dense = [record["spent"]["dense"] for record in of if "spent" in record]
         cells = [
             f"{statistics.mean(record['step_seconds'] for record in of) * 1e3:.1f}",
             f"{statistics.mean(mb / span for mb, span in zip(sent, spans, strict=True)):.3g}",
-            f"{statistics.mean(dense):.0%}" if dense else "-",
             str(Interval.of(spans)),
         ]
         if target is not None:
             ends = [end for record in of if (end := until(record, target)) is not None]
             cells += [str(Interval.of(ends)) if ends else "-", f"{len(ends)} of {len(of)}"]
         rows.append([way, *cells])
-    return markdown([f"way, {links}"], ["ms a step", "MB/s", "dense steps", "s in all", *goal(records, target)], rows)
+    return markdown([f"way, {links}"], ["ms a step", "MB/s", "s in all", *goal(records, target)], rows)
 
 
 def until(record: Record, target: float) -> float | None:

@@ -7,7 +7,6 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +14,11 @@ import torch
 from torch import Tensor
 
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
-from sparse_mpi.budget import Decision
 from sparse_mpi.cli.progress import COMPILING, Bar, cold
 from sparse_mpi.comm import Comm
 from sparse_mpi.reduction.watch import Quality
 from sparse_train.ranks.job import JobError
-from sparse_train.records.metrics import BUDGET, PARTS, WORK, Meter, Metrics, plot
+from sparse_train.records.metrics import PARTS, WORK, Meter, Metrics, plot
 from sparse_train.tasks.task import Task
 
 
@@ -47,9 +45,6 @@ class Journal:
         self._watched = ""  # beside the bar: the quality that was last measured
         self._warned = False  # of a quality of which nothing is known
         self._steps = steps
-        self._began = perf_counter()
-        self._at_floor = False  # a budget has been too small once
-        self._spent = ""  # beside the bar: what a budget has decided
         self.bar = self._bar(0)
 
     def _bar(self, step: int) -> Bar:
@@ -105,21 +100,6 @@ class Journal:
         self._warned |= bool(quality.advice)
         self._watched = f", energy {quality.captured:.2f}, xi {quality.xi:.2f}, waited {quality.wait:.0f} steps"
 
-    def spend(self, now: Mapping[str, Any], decision: Decision | None) -> None:
-        """Write the decision of a budget by which the step that is over was made; None is nothing."""
-        if decision is not None:
-            values = decision._asdict() | {"decision": decision.step, "elapsed": perf_counter() - self._began}
-            values |= {"mb_sent": values.pop("sent") / 1e6, "mb_credit": values.pop("credit") / 1e6}
-            self._metrics.write(BUDGET, **values | dict(now))
-            self._spent = f", k {decision.k}" + ", dense" * decision.dense
-            if decision.why == "floor" and not self._at_floor and self._comm.rank == 0:
-                self.bar.write(
-                    f"WARNING: the budget leaves room for one entry a bucket, the least, in a step of "
-                    f"{decision.seconds:.2f} s that waits {decision.exposed:.2f} s for it",
-                    sys.stderr,
-                )
-            self._at_floor |= decision.why == "floor"
-
     def flush(self, now: Mapping[str, Any], sent: float, seconds: float) -> None:
         """Write and print what it cost to send all that was owed: bytes that this rank sent, and seconds.
 
@@ -159,8 +139,7 @@ class Journal:
         """Return the text beside the bar: means of the epoch so far, the traffic of the last step."""
         loss = self._task.scores(epoch.sums)["loss"]
         rate = epoch.items * self._comm.size / seconds
-        beside = self._spent + self._watched
-        return f"loss {loss:.3f}, {rate:.0f} {self._task.items}/s, {step.sent / 1e6:.3g} MB{beside}"
+        return f"loss {loss:.3f}, {rate:.0f} {self._task.items}/s, {step.sent / 1e6:.3g} MB{self._watched}"
 
     def _work_text(self, means: Mapping[str, float], steps: float) -> str:
         """Return rates, traffic and seconds of an epoch of ``steps`` steps as text; the last two are means of ranks."""

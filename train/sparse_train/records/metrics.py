@@ -97,7 +97,6 @@ class Meter:
 
 
 FILE = "metrics.jsonl"
-BUDGET = "budget"  # the event of what a budget decides
 
 
 class Resumed(NamedTuple):
@@ -222,14 +221,10 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
 def plot(folder: Path) -> Path:
     """Draw loss, headline and traffic over steps from the records in ``folder``, as ``plot.png`` there.
 
-    What a budget has decided is drawn as ``budget.png``.
-
     Raises ImportError: matplotlib is not installed; OSError: the plot cannot be written.
     """
     config, *records = _read(folder / FILE)
     write(partial(training.run, [config, *records]), folder / "plot.png")
-    if decided := [record for record in records if record["event"] == BUDGET]:
-        write(partial(training.budget, [{"config": config, "decisions": decided}]), folder / "budget.png")
     return folder / "plot.png"
 
 

@@ -133,7 +133,6 @@ class Training:
             if self._is_due(self.args.watch_every, self.progress.steps):
                 self.journal.watch(self._now(epoch), self.reduction.quality)
             self.journal.step(self._now(epoch), step, self.progress.meter, self.progress.seconds)
-            self.journal.spend(self._now(epoch), self.taking.decided)
             self._flush(epoch)
             if self.progress.steps % self.task.steps:  # at the end of an epoch the test comes first
                 self._save()

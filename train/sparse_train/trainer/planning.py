@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,9 +12,9 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
+from sparse_mpi.comm.network import fit_network
 from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.planning import store
@@ -26,32 +23,25 @@ from sparse_mpi.planning.base import Tensor as Planned
 from sparse_mpi.planning.measure import measure
 from sparse_mpi.planning.planners import PLANNERS, best, explain
 from sparse_mpi.planning.store import algorithm_of
-from sparse_mpi.reduction.arguments import algorithm_spelled, takes
+from sparse_mpi.predict.advice import Job, advise
+from sparse_mpi.predict.cluster import Cluster
 from sparse_mpi.training.reduction import GradientReduction
-from sparse_mpi.wire import WIRES
-from sparse_train.options.reduction import AUTO, algorithm_and_options, budgeted, feedback_options, momentum_line
+from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
 from sparse_train.ranks.job import agreed
 from sparse_train.records.metrics import Stamps
 
 
-def spelling(algorithm: Algorithm) -> str:
-    """Return the text from which `spelled` makes ``algorithm``, whose options but the wire are the defaults.
+def advised(model: nn.Module, args: Namespace, comm: Comm) -> str:
+    """Return the algorithm that `predict advise` names for ``model`` on the network between the ranks. Collective.
 
-    Raises ValueError: it has other options than the defaults.
+    The network is measured.
     """
-    with_wire = [f"{name}:wire={wire}" for name, wire in product(ALGORITHMS, WIRES) if takes(name, "wire", wire)]
-    for text in (*ALGORITHMS, *with_wire):
-        if algorithm_spelled(text) == algorithm:
-            return text
-    raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)} with its default options, got {algorithm!r}")
-
-
-def summary(choices: Sequence[str]) -> str:
-    """Return one phrase about all buckets: ``oktopk for 2 of 3 buckets, dense for 1 of 3 buckets``."""
-    counts = Counter(choices).most_common()
-    if len(counts) == 1:
-        return choices[0]
-    return ", ".join(f"{choice} for {count} of {len(choices)} buckets" for choice, count in counts)
+    n, network = sum(parameter.numel() for parameter in model.parameters()), fit_network(comm)
+    share = args.k / n if args.k else args.density
+    way = tell(comm, advise(Job(n, comm.size, 0.0), Cluster(network.alpha, network.beta), None, (share,)).best.way)
+    if comm.rank == 0:
+        print(f"--algo auto takes {way}, which predict advises for {network}")
+    return way
 
 
 class Profiler:
@@ -102,23 +92,17 @@ class Planning:
     """The decision which reducer a training step uses, and the plan behind it if there is one.
 
     With ``--plan auto`` the first steps reduce densely and are profiled; then the job is planned, and a reducer that
-    carries out the plan takes over the residual of the dense one. With ``--algo auto`` the library chooses an algorithm
-    for each bucket before the first step.
+    carries out the plan takes over the residual of the dense one.
 
     Args:
         over: what carries their reductions.
         found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
             of ranks.
-        choices: what ``--algo auto`` chose for each bucket before the run was resumed. It stays.
     """
 
-    def __init__(
-        self, model: nn.Module, args: Namespace, comm: Comm, over: Comm, found: str = "", choices: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, model: nn.Module, args: Namespace, comm: Comm, over: Comm, found: str = "") -> None:
         planning = args.plan == AUTO
         self.plan: Plan | None = store.loads(found) if found and planning else None
-        self._choosing = args.algo == AUTO and not budgeted(args)  # a budget chooses while training runs
-        self.choices = list(choices) if self._choosing else []  # by bucket
         self._args, self._comm, self._over = args, comm, over
         self._model = model
         self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
@@ -138,44 +122,25 @@ class Planning:
         how: dict[str, Any]
         if self.plan is not None:
             how = {"algorithm": algorithm_of(self.plan)}
-        elif self._profiler is not None or self.choices:
-            how = {"algorithm": "dense"}  # until there is a plan, or until the choices of before take over below
+        elif self._profiler is not None:
+            how = {"algorithm": "dense"}  # until there is a plan
         else:
             how = algorithm_and_options(args)
-        if self._choosing and not self.choices and self._comm.rank == 0:
-            print("--algo auto tries algorithms on the gradient's buckets; a new installation compiles kernels first")
         share = args.k / sum(p.numel() for p in self._model.parameters()) if args.k else args.density or 0.0
         if self._comm.rank == 0 and (line := momentum_line(args, share)):
             print(line)
         team = team_of(self._over)
         how |= {"comm": self._over} if team is None else {"team": team, "copy_every": args.copy_every}
-        distributed = DistributedOptimizer(
+        return DistributedOptimizer(
             optimizer,
             self._model.named_parameters(),
             k=args.k,
             density=args.density,
-            budget=args.budget,
-            step_seconds=args.step_seconds,
             bucket_cap_mb=args.bucket_mb or None,
             overlap=args.overlap,
             **feedback_options(args),
             **how,
         )
-        if self._choosing:
-            self._choose(distributed.reduction)
-        return distributed
-
-    def _choose(self, reduction: GradientReduction) -> None:
-        """Keep what the library has chosen for the buckets, or return to what it chose before the run was resumed.
-
-        Raises ValueError: that is of another number of buckets, or of algorithms that do not exist any more.
-        """
-        how = "chose" if not self.choices else "goes on with"
-        if self.choices:
-            reduction.use([algorithm_spelled(choice) for choice in self.choices])
-        self.choices = [spelling(algorithm) for algorithm in reduction.algorithms]
-        if self._comm.rank == 0:
-            print(f"--algo auto {how} {summary(self.choices)}")
 
     def after(self, stamps: Stamps, reduction: GradientReduction) -> bool:
         """Add a step that is over to the profile; return whether a new plan gives the next step another reducer."""

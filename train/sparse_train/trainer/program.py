@@ -19,6 +19,7 @@ from sparse_train.options import arguments
 from sparse_train.options.arguments import Settings, Tiny
 from sparse_train.options.local import local_steps
 from sparse_train.options.optimization import OPTIMIZERS
+from sparse_train.options.reduction import AUTO
 from sparse_train.ranks import job
 from sparse_train.ranks.device import choose, compute_deterministically, transport
 from sparse_train.ranks.job import JobError
@@ -35,7 +36,7 @@ from sparse_train.trainer.checkpoints import (
     resumed,
 )
 from sparse_train.trainer.loop import Training
-from sparse_train.trainer.planning import Planning
+from sparse_train.trainer.planning import Planning, advised
 
 __all__ = ["Program", "Settings", "Tiny"]
 
@@ -130,6 +131,8 @@ class Program:
         torch.manual_seed(args.seed)
         made = job.agreed(comm, lambda: self.make(args, comm))
         task = cast(Task, OnDevice(made, device, args.precision))
+        if args.algo == AUTO:
+            args.algo = found.identity["algo"] if found else advised(task.model, args, comm)
         identity = job.agreed(comm, lambda: identity_of(self.name, args, task))
         if found:
             job.agreed(comm, lambda: check_identity(found.path, found.identity, identity))
@@ -137,7 +140,7 @@ class Program:
                 print(said)
         before = found.shared if found else {}
         over = transport(args.transport, device, comm)
-        planning = Planning(task.model, args, comm, over, before.get("plan", ""), before.get("choices", ()))
+        planning = Planning(task.model, args, comm, over, before.get("plan", ""))
         optimizer = OPTIMIZERS[args.optimizer](task.model.parameters(), args)
         local = None
         if args.local_steps:
@@ -154,7 +157,6 @@ class Program:
             "items": task.items,
             "headline": task.headline,
             "computes_on": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            "choices": planning.choices,  # of --algo auto
         }
         position = resumed(found, task.steps) if found else None
         metrics = job.agreed(comm, lambda: record(args, comm, position, **facts))

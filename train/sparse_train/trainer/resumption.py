@@ -57,7 +57,6 @@ class Resumption:
         shared = self._shared() | {
             "model": self.taking.model_state(),
             "plan": store.dumps(plan) if plan else "",
-            "choices": self.planning.choices if self.planning else [],
             **{"epoch": epoch, "first": first, "epoch_steps": self.task.steps},
         }
         self.finish_warmup()

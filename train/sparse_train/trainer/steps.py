@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from sparse_mpi import SparseAllreduce, SparseVector, StepReport
-from sparse_mpi.budget import Decision
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.records.metrics import Meter, Stamps, exchanged
@@ -56,11 +55,6 @@ class GradientSteps:
         """Return the buckets' reducers."""
         return [bucket.reducer for bucket in self.reduction.buckets]
 
-    @property
-    def decided(self) -> Decision | None:
-        """Return what a budget has decided for the last step, if there is one."""
-        return self.reduction.decided
-
     def take(self, batch: Any, start: float, clock: Callable[[], float]) -> Step:
         """Take a step; ``start`` is when the batch began to be made."""
         self.optimizer.zero_grad()
@@ -96,8 +90,6 @@ class LocalSteps:
 
     The model is evaluated and saved with the global parameters, which are the same on all ranks.
     """
-
-    decided = None  # no budget sets the amount
 
     def __init__(self, task: Task, optimizer: Any, args: Namespace, reduction: DiLoCo) -> None:
         self.optimizer, self.optimizers = optimizer, (optimizer, reduction.outer)
