@@ -236,7 +236,7 @@ class SparseAllreduce:
         """Return the plan of a step that is given these arguments."""
         size = self.engine.layout.size
         if k is None and density is None:
-            return StepPlan(size, dense=True) if dense else StepPlan(self.k)
+            return StepPlan(size, dense=True) if dense else StepPlan(self.engine.settings.k)
         return StepPlan(resolve_k(size, k, density), dense)
 
     @overload

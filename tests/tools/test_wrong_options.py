@@ -161,7 +161,6 @@ COMBINATIONS = {
     "predict run setup.cfg --rate 1gbit": "the following arguments are required: --score",
     "predict run setup.cfg --rate 1gbit --score 1": "setup.cfg must be metrics.jsonl of a training",
     "predict check --from setup.cfg": "setup.cfg must be a record that bench allreduce",
-    "predict --advise --ranks 8 --rate 1gbit": "--advise must be asked as `predict advise`",
     "predict check": "there must be steps to predict, got none",
     "trace --density 0": "--density: must be in (0, 1], got 0",
     "trace --network fast": "--network: must be 1gbe, 10gbe, 100gb, piz-daint, GBIT/MICROSECONDS",
