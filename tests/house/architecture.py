@@ -37,7 +37,6 @@ BOXES = {
     "predict": Box(5.2, 1, "does it pay?"),
     "cli": Box(5.2, 2, "run, doctor"),
     "integrations": Box(0.0, 0, "of frameworks"),
-    "contrib": Box(3.6, 2, "no promise"),
     "ddp": Box(0.0, 1, "torch's DDP hook"),
     "fsdp": Box(0.95, 1, "sharded models"),
     "optim": Box(1.9, 1, "optimizer"),
