@@ -41,11 +41,6 @@ def test_a_reason_stands_above_the_block_or_in_the_paragraph_before_it(mark):
     assert one.marks == {"not run": "slow"} and not one.run and other.run
 
 
-def test_a_reason_may_hold_for_a_page():
-    seen = page("# A", "", "    ls", "", "text", "", "    ls", "", "<!-- nothing on this page is run: no ls -->")
-    assert not seen.run and not seen.problems and not seen.kinds
-
-
 def test_blocks_inside_of_lists_and_boxes_are_found_at_their_lines():
     seen = page("- a", "", "  ```python", "  1", "  ```", "", "```{note}", "b", "", "~~~sh", "ls", "~~~", "```")
     assert [(block.kind, block.line, block.code) for block in seen.blocks] == [
@@ -104,13 +99,6 @@ def test_commands_of_a_page_find_its_files_and_fail_at_their_line(tmp_path):
     assert not seen.problems and named(seen) == set()
     with pytest.raises(pytest.fail.Exception, match=r"(?s)docs/page.md:10: .*false; :.*ended with status 1"):
         run_commands(seen, seen.commands(), folder_of(seen, tmp_path), environment())
-
-
-def test_a_folder_has_what_commands_name_and_what_they_write_stays_there(tmp_path):
-    seen = page("    python train/vgg.py --out runs/x", "", "    python -m sparse_mpi/x")
-    assert named(seen) == {"train", "runs"}
-    folder = folder_of(seen, tmp_path)
-    assert (folder / "train").is_symlink() and not (folder / "runs").is_symlink()
 
 
 @pytest.mark.parametrize(

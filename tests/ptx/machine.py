@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -11,7 +10,7 @@ from random import Random
 import numpy as np
 
 from .instructions import execute, source, target
-from .memory import Fault, Lanes, Missing, Space, bank_conflicts, sectors
+from .memory import Fault, Lanes, Missing, Space, sectors
 from .text import Address, Instruction, Kernel
 
 NOWHERE = 1 << 30
@@ -26,9 +25,7 @@ class Counts:
     """What a launch took: of warps, not of threads."""
 
     kernel: Kernel
-    instructions: Counter[str] = field(default_factory=Counter)
     sectors: int = 0  # of 32 bytes that an instruction of a warp touches in global memory
-    bank_conflicts: int = 0
     read: set[int] = field(default_factory=set)  # sectors of global memory
     written: set[int] = field(default_factory=set)
 
@@ -134,7 +131,6 @@ class Machine:
                 raise Fault("leaves the memory of its block")
             if space == "local":
                 return memory, at + lanes * size
-            self.counts.bank_conflicts += bank_conflicts(lanes >> 5, at, width, lanes & 31)
             return memory, at + lanes // self.block_threads * size
 
         return in_block
@@ -232,7 +228,6 @@ class Machine:
     def _step(self, here: int, lanes: np.ndarray) -> bool:
         """Execute an instruction; return whether the turn ends."""
         one, run = self.kernel.code[here], self.code[here]
-        self.counts.instructions[one.parts[0]] += int(np.count_nonzero(np.diff(lanes >> 5))) + 1
         if run is None:
             CONTROL[one.parts[0]](self, one, here, lanes)
             return True

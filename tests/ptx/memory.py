@@ -139,19 +139,3 @@ def before(when: np.ndarray, moments: np.ndarray) -> np.ndarray:
 def sectors(warps: np.ndarray, at: np.ndarray) -> int:
     """Count the sectors of 32 bytes that each warp touches in an access, in all."""
     return len(np.unique((warps << 40) + (at >> 5)))
-
-
-def bank_conflicts(warps: np.ndarray, at: np.ndarray, width: int, lane: np.ndarray) -> int:
-    """Count the turns that accesses to shared memory take beyond those that their bytes need.
-
-    Words of 4 bytes lie in 32 banks; accesses of 8 bytes are those of half a warp, of 16 bytes of a quarter.
-    """
-    parts = max(1, width // 4)
-    groups = warps * parts + lane * parts // 32
-    words = np.unique((groups[:, None] << 40) + (at[:, None] >> 2) + np.arange(parts))
-    banks = np.unique((words >> 40 << 5) + (words & 31), return_counts=True)
-    worst = np.zeros(0, np.int64)
-    if len(banks[0]):
-        heads = np.flatnonzero(np.diff(banks[0] >> 5, prepend=-1))
-        worst = np.maximum.reduceat(banks[1], heads)
-    return int((worst - 1).sum())

@@ -6,7 +6,7 @@ import numpy as np
 
 from .buffers import Buffers
 from .machine import Counts
-from .text import module, width_of
+from .text import module
 
 REGISTERS = "".join(f".reg .{kind} %{name}<20>;" for name, kind in (("p", "pred"), ("h", "b16"), ("r", "b32")))
 REGISTERS += ".reg .b64 %l<20>; .reg .f32 %f<20>; .reg .f64 %d<20>;"
@@ -34,20 +34,3 @@ def run(
     kernel = module(f"{variables} {header} {{ {REGISTERS} {FIRST} {body} ret; }}")["program"]
     defined = [None, None if written else np.zeros(found.nbytes, bool)]
     return Buffers(kernel, [given, found], defined).launch([given, found], blocks, threads, **options)
-
-
-def computed(text: str, kinds: tuple[str, ...], inputs: list[np.ndarray]) -> np.ndarray:
-    """Return what one instruction makes of inputs, a thread each: %d of %a, %b and %c, whose types ``kinds`` has."""
-    names, count = "dabc"[: len(kinds)], len(inputs[0])
-    registers = "".join(f".reg .b{max(16, width_of(kind))} %{name};" for name, kind in zip(names, kinds, strict=True))
-    header = ", ".join(f".param .u64 {name}" for name in names)
-    code = "mov.u32 %r0, %tid.x; cvt.u64.u32 %l0, %r0;"
-    for name, kind in zip(names, kinds, strict=True):
-        code += f"ld.param.u64 %l1, [{name}]; mad.lo.s64 %l2, %l0, {width_of(kind) // 8}, %l1;"
-        code += f"ld.global.{kind} %{name}, [%l2];" if name != "d" else "mov.u64 %l3, %l2;"
-    code += f"{text}; st.global.{kinds[0]} [%l3], %d; ret;"
-    kernel = module(f".visible .entry one({header}) {{ {REGISTERS} {registers} {code} }}")["one"]
-    padded = [np.concatenate([part, np.repeat(part[-1:], -count % 32)]) for part in inputs]
-    result = np.zeros(len(padded[0]), f"u{width_of(kinds[0]) // 8}")
-    Buffers(kernel, [result, *padded]).launch([result, *padded], 1, len(result))
-    return result[:count]

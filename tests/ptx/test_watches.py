@@ -8,7 +8,7 @@ import pytest
 from .memory import Fault
 from .programs import run
 
-LOOK = "ld.global.u32 %r5, [%l2];"
+pytestmark = pytest.mark.full("what the interpreter of tests/ptx/test_kernels.py watches")
 TELL = "st.global.u32 [%l3], %r5;"
 SHARED = ".shared .align 4 .b8 s[256]; ---"
 OWN = "shl.b32 %r6, %r0, 2; cvt.u64.u32 %l6, %r6; mov.u64 %l7, s; add.s64 %l7, %l7, %l6;"  # %l7: its word of s
@@ -95,21 +95,6 @@ def test_blocks_are_in_a_race_too(seed):
         run(body, *arrays(), blocks=2, seed=seed)
 
 
-def test_the_seed_draws_the_order_of_blocks():
-    given, found = arrays(256)
-    orders = set()
-    for seed in range(8):
-        given[:] = 0
-        run(f"atom.global.add.u32 %r5, [%l0], 1; {TELL}", given, found, blocks=8, resident=2, seed=seed)
-        assert sorted(found.tolist()) == list(range(256))
-        orders.add(found.tobytes())
-        run(
-            f"atom.global.add.u32 %r5, [%l0], 1; {TELL}", given * 0, again := found * 0, blocks=8, resident=2, seed=seed
-        )
-        assert again.tobytes() == found.tobytes()
-    assert len(orders) == 8
-
-
 def test_blocks_that_wait_for_each_other_both_go_on():
     """Block 0 for block 1, and then the other way."""
     body = """
@@ -122,71 +107,6 @@ def test_blocks_that_wait_for_each_other_both_go_on():
     given, found = arrays()
     run(body, given, found, blocks=2)
     assert found[:2].tolist() == [1, 1]
-
-
-def test_lanes_that_part_meet_again():
-    """Each adds its number as often as that says; then all of them shuffle."""
-    body = f"""
-    mov.u32 %r5, 0; mov.u32 %r6, 0;
-    $loop: setp.ge.u32 %p1, %r6, %r0; @%p1 bra $out; add.u32 %r5, %r5, %r0; add.u32 %r6, %r6, 1; bra $loop;
-    $out: shfl.sync.down.b32 %r5|%p2, %r5, 1, 31, -1; {TELL}"""
-    given, found = arrays()
-    run(body, given, found, threads=64)
-    squares = np.minimum(np.arange(64) % 32 + 1, 31) + np.arange(64) // 32 * 32
-    assert found.tolist() == (squares.astype(int) ** 2).tolist()
-
-
-def test_registers_of_an_inner_scope_are_others():
-    given, found = arrays(32)
-    run(
-        f"mov.u32 %r5, 3; {{ .reg .b32 %r5; mov.u32 %r5, 4; mov.u32 %r6, %r5; }} add.u32 %r5, %r5, %r6; {TELL}",
-        given,
-        found,
-    )
-    assert set(found) == {7}
-
-
-SHUFFLES = {
-    "up.b32 %r5|%p2, %r0, 3, 0": [i - 3 if i >= 3 else i for i in range(32)],
-    "down.b32 %r5|%p2, %r0, 3, 31": [i + 3 if i < 29 else i for i in range(32)],
-    "bfly.b32 %r5|%p2, %r0, 5, 31": [i ^ 5 for i in range(32)],
-    "idx.b32 %r5, %r0, 7, 31": [7] * 32,
-    "up.b32 %r5|%p2, %r0, 1, 0x1800": [i - 1 if i % 8 else i for i in range(32)],  # in eights
-}
-
-
-@pytest.mark.parametrize("text", SHUFFLES)
-def test_shuffles(text):
-    given, found = arrays(32)
-    run(f"shfl.sync.{text}, -1; {TELL}", given, found)
-    assert found.tolist() == SHUFFLES[text]
-
-
-def test_a_vote_and_a_barrier_that_asks():
-    given, found = arrays()
-    run(f"setp.eq.s32 %p1, %r0, 37; vote.sync.ballot.b32 %r5, %p1, -1; {TELL}", given, found, threads=64)
-    assert found.tolist() == [0] * 32 + [1 << 5] * 32
-    run(
-        f"setp.eq.s32 %p1, %r0, 37; bar.red.or.pred %p2, 0, %p1; selp.u32 %r5, 1, 2, %p2; {TELL}",
-        given,
-        found,
-        threads=64,
-    )
-    assert found.tolist() == [1] * 64
-
-
-def test_atomics_of_one_instruction_happen_one_after_the_other():
-    given, found = arrays()
-    run(
-        "and.b32 %r6, %r0, 1; mul.wide.u32 %l5, %r6, 4; add.s64 %l5, %l0, %l5;"
-        f"atom.global.add.u32 %r5, [%l5], %r0; {TELL}",
-        given,
-        found,
-    )
-    odd = np.arange(1, 32, 2)
-    assert given[:2].tolist() == [int(sum(range(0, 32, 2))), int(odd.sum()) + 1] and len({*found[odd]}) == 16
-    run("shl.b32 %r6, 1, %r0; atom.global.or.b32 %r5, [%l0], %r6;", given, found)
-    assert given[0] == 2**32 - 1
 
 
 COUNTED = {  # code: sectors of a warp, bytes moved
@@ -203,18 +123,3 @@ COUNTED = {  # code: sectors of a warp, bytes moved
 def test_sectors(body):
     counts = run(body, *arrays(1024))
     assert (counts.sectors, counts.moved()) == COUNTED[body]
-
-
-@pytest.mark.parametrize(
-    ("stride", "kind", "conflicts"), [(4, "u32", 0), (8, "u32", 1), (128, "u32", 31), (8, "u64", 0), (16, "u64", 1)]
-)
-def test_bank_conflicts(stride, kind, conflicts):
-    register = "%l5" if kind == "u64" else "%r0"
-    body = f".shared .align 8 .b8 s[4096]; --- mul.wide.u32 %l5, %r0, {stride}; mov.u64 %l6, s; add.s64 %l6, %l5, %l6;"
-    counts = run(f"{body} st.shared.{kind} [%l6], {register};", *arrays())
-    assert counts.bank_conflicts == conflicts * (2 if kind == "u64" else 1)
-
-
-def test_instructions_are_counted_by_warps():
-    counts = run(f"setp.lt.s32 %p1, %r0, 32; @%p1 bra $end; {LOOK} $end:", *arrays(), threads=64)
-    assert (counts.instructions["bra"], counts.instructions["ld"], counts.instructions["ret"]) == (2, 2 * 2 + 1, 2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, MomentumCorrection, NoFeedback
+from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, GlobalMomentum, MomentumCorrection
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.sparse import Layout
 
@@ -27,13 +27,6 @@ def test_residual_is_what_was_not_sent(dtype):
     assert joined(feedback, gradient).tolist() == [2, 2, 6, 4] and gradient.tolist() == [1, 2, 3, 4]
     consume(feedback, feedback.residual.copy())
     assert not feedback.residual.any()
-
-
-def test_partial_sends_leave_the_difference():
-    feedback = started(size=2)
-    joined(feedback, np.array([5.0, 7.0]))
-    consume(feedback, sparse([0], [-2.0], 2))
-    assert feedback.residual.tolist() == [7.0, 7.0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -73,30 +66,6 @@ def test_momentum_correction_follows_the_paper(steps, nesterov, masking):
         assert feedback.residual.tolist() == v.tolist() and feedback.velocity.tolist() == u.tolist()
 
 
-@given(STEPS)
-def test_momentum_correction_without_momentum_is_error_feedback(steps):
-    plain, corrected = started(), started(MomentumCorrection(0))
-    for gradient, chosen in steps:
-        for feedback in (plain, corrected):
-            consume(feedback, picked(joined(feedback, gradient), chosen))
-        assert plain.residual.tolist() == corrected.residual.tolist()
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_with_everything_sent_momentum_is_that_of_sgd(nesterov):
-    torch = pytest.importorskip("torch")
-    feedback, gradients = started(MomentumCorrection(0.5, nesterov), 3), np.arange(12.0).reshape(4, 3)
-    weight = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    sgd = torch.optim.SGD([weight], lr=1, momentum=0.5, nesterov=nesterov)
-    for gradient in gradients:
-        before, weight.grad = weight.detach().clone(), torch.from_numpy(gradient)
-        sgd.step()
-        acc = joined(feedback, gradient)
-        assert (before - weight.detach()).tolist() == acc.tolist()
-        consume(feedback, acc)  # the very array, as the dense algorithm does
-        assert not feedback.residual.any() and feedback.velocity.any()
-
-
 @given(STEPS, st.sets(st.integers(0, 4)))
 def test_global_momentum_is_that_of_the_totals(steps, others):
     """What another rank sent, 1 at ``others``, comes back as momentum too, shared out equally among the ranks."""
@@ -112,43 +81,6 @@ def test_global_momentum_is_that_of_the_totals(steps, others):
         owed = owed - part.to_dense() + 0.5 * total / RANKS
         assert feedback.residual.tolist() == owed.tolist()
         assert feedback.contribution(before, part).tolist() == part.to_dense().tolist()
-
-
-@given(STEPS)
-def test_global_momentum_without_momentum_is_error_feedback(steps):
-    plain, corrected = started(), started(GlobalMomentum(0))
-    for gradient, chosen in steps:
-        for feedback in (plain, corrected):
-            consume(feedback, picked(joined(feedback, gradient), chosen))
-        assert plain.residual.tolist() == corrected.residual.tolist()
-
-
-def test_with_everything_sent_global_momentum_is_that_of_sgd():
-    """On two ranks, whose mean gradient SGD steps along."""
-    torch = pytest.importorskip("torch")
-    memories = [started(GlobalMomentum(0.5), 3) for _ in range(RANKS)]
-    gradients = np.arange(24.0).reshape(4, RANKS, 3)
-    weight = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    sgd = torch.optim.SGD([weight], lr=1, momentum=0.5)
-    for step in gradients:
-        before, weight.grad = weight.detach().clone(), torch.from_numpy(step.mean(0))
-        sgd.step()
-        accs = [joined(memory, gradient).copy() for memory, gradient in zip(memories, step, strict=True)]
-        total = accs[0] + accs[1]
-        assert (before - weight.detach()).tolist() == (total / RANKS).tolist()
-        for memory, acc in zip(memories, accs, strict=True):
-            memory.consume(acc, total)
-
-
-def test_no_feedback_keeps_nothing_and_leaves_the_gradient():
-    feedback, gradient = started(NoFeedback(), 3), np.array([1.0, 2.0, 3.0])
-    for _ in range(2):
-        acc = joined(feedback, gradient)
-        assert acc.tolist() == [1, 2, 3]
-        sent = picked(acc, {2})
-        consume(feedback, sent)
-        assert [feedback.contribution(acc, part).tolist() for part in (sent, acc)] == [[0, 0, 3], [1, 2, 3]]
-    assert gradient.tolist() == [1, 2, 3] and feedback.residual.tolist() == [0, 0, 0] and feedback.state() == {}
 
 
 @pytest.mark.parametrize("name", FEEDBACKS)

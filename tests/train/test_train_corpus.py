@@ -18,7 +18,7 @@ from torch import nn
 
 from sparse_mpi import World
 from sparse_mpi.comm import NullComm
-from sparse_train.data import questions, vocabulary
+from sparse_train.data import vocabulary
 from sparse_train.data.corpus import SENTENCES, Document, documents, encoded, gathered, is_test, parts, training
 from sparse_train.data.corpus import TEXTS as LANGUAGE
 from sparse_train.data.corpus import wikipedia as read
@@ -215,12 +215,6 @@ def test_texts_are_cut_at_the_ends_of_paragraphs_and_sentences():
     assert list(parts(text)) == expected
 
 
-def test_topics_are_sorted_and_none_is_empty():
-    titles = [document.title for document in TEXTS]
-    assert titles == sorted(set(titles)) and len(titles) > 60
-    assert all(document.text.strip() == document.text != "" for document in TEXTS)
-
-
 def of_language_models():
     source = LANGUAGE["python-reference"].load(Path())
     return source.train, source.test
@@ -242,11 +236,6 @@ def test_nothing_in_the_test_part_was_there_in_training(split):
     assert len(sentences) > 50 and not [sentence for sentence in sentences if sentence in train]
     runs = [test[start : start + RUN] for start in range(0, len(test) - RUN, RUN // 4)]
     assert sum(run in train for run in runs) < 0.01 * len(runs)
-
-
-def test_no_sentence_is_in_two_paragraphs_of_made_up_questions():
-    seen = [sentence for _, sentences in questions.paragraphs() for sentence in sentences]
-    assert len(seen) == len(set(seen)) > 1000
 
 
 ARGS = Namespace(batch_size=2, seed=1, spares=0)

@@ -66,13 +66,6 @@ def test_batches_are_padded_spectrograms_and_texts_end_to_end():
     assert decode(batch.characters.numpy()) == "AABABB" and batch.lengths.tolist() == [1, 2, 3]
 
 
-def test_an_epoch_can_be_taken_up_at_any_step():
-    task = small_task()
-    whole, rest = list(task.train(1)), list(task.train(1, first=2))
-    assert len(whole) == task.steps == 3
-    assert all(torch.equal(a, b) for a, b in zip(whole[2], rest[0], strict=True)) and len(rest) == 1
-
-
 def test_scores_do_not_depend_on_how_clips_are_dealt_out():
     tasks = [small_task(), *(small_task(rank, 7) for rank in range(7))]  # more ranks than clips
     for task in tasks:
