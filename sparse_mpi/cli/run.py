@@ -12,9 +12,9 @@ from typing import Any
 
 from sparse_mpi.cli import values
 from sparse_mpi.cli.extensions import hook
-from sparse_mpi.cli.launch.command import Line, build
+from sparse_mpi.cli.launch.command import LaunchCommand, build
 from sparse_mpi.cli.launch.environment import cores
-from sparse_mpi.cli.launch.find import Job, LaunchError, find_library
+from sparse_mpi.cli.launch.find import Launch, LaunchError, find_library
 from sparse_mpi.cli.launch.start import run as run_job
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.comm.elastic.ulfm import REMEDY
@@ -24,7 +24,7 @@ DESCRIPTION = """\
 Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a
 Slurm allocation, and with the settings that this needs: for root, for more ranks than cores, for machines without
 network hardware, and for threads to share the cores. Environment variables that are set already stay as they are.
-Signals reach the job, its exit status is returned, and no process, temporary file or shared memory of it stays behind.
+Signals reach the job, its exit status is returned, and no process and no temporary file of it stays behind.
 
   %(prog)s -n 4 example.py --steps 100
   %(prog)s -n 4 -m sparse_mpi bench allreduce
@@ -99,7 +99,7 @@ def _chaos_text(text: str) -> str:
     return checked
 
 
-def _chaos(args: argparse.Namespace, line: Line, job: Job) -> Any:
+def _chaos(args: argparse.Namespace, line: LaunchCommand, job: Launch) -> Any:
     """Return the faults of a job, or raise Refused: they cannot be done here."""
     if sys.platform != "linux":
         raise Refused(f"--chaos needs Linux, whose /proc tells the ranks' processes; this is {sys.platform}")

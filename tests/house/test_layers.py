@@ -88,6 +88,7 @@ OUTSIDE = {
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE},
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
+    "psutil": {"cli.launch.start": ANYWHERE, "cli.doctor.*": INSIDE},
     "tqdm": {"cli.progress": INSIDE},
 }
 # None of them comes with `import sparse_mpi`

@@ -33,7 +33,6 @@ def finish(job: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
     finally:
         job.kill()
     assert list((folder / "temporary").iterdir()) == []
-    assert [file.name for file in Path("/dev/shm").glob(f"sparse_mpi-run-{job.pid}-*")] == []
     assert running(folder) == []
     return job.returncode, out, error
 

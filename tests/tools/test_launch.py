@@ -11,10 +11,10 @@ import pytest
 
 from sparse_mpi.__main__ import main
 from sparse_mpi.cli import run as cli_run
-from sparse_mpi.cli.launch import command, environment, find, start
-from sparse_mpi.cli.launch.command import Allocation, Line, build
+from sparse_mpi.cli.launch import command, environment, find
+from sparse_mpi.cli.launch.command import Allocation, LaunchCommand, build
 from sparse_mpi.cli.launch.environment import cores
-from sparse_mpi.cli.launch.find import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Folders, Job, LaunchError, Library
+from sparse_mpi.cli.launch.find import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Launch, LaunchError, Library
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8", "SLURM_NTASKS": "4"}
 
@@ -146,7 +146,7 @@ def test_elastic_jobs_are_warned_of_an_mpi_that_crashes_survivors(monkeypatch, c
 
 
 def fake_line(ranks, words, found):
-    return Line(tuple(words), {}, (), OPEN_MPI, True), Job(ranks, found, words, False)
+    return LaunchCommand(tuple(words), {}, (), OPEN_MPI, True), Launch(ranks, found, words, False)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -214,13 +214,8 @@ def test_a_task_of_a_step_is_no_allocation():
 
 
 def test_root_is_allowed_only_where_it_is_root():
-    asked = [OPEN_MPI.variables(Job(1, 1, (), root)) for root in (True, False)]
+    asked = [OPEN_MPI.variables(Launch(1, 1, (), root)) for root in (True, False)]
     assert ["OMPI_ALLOW_RUN_AS_ROOT" in variables for variables in asked] == [True, False]
-
-
-def test_temporary_files_of_open_mpi_go_to_the_jobs_folders():
-    confined = OPEN_MPI.confine(Folders(Path("/t"), Path("/m")))
-    assert confined["PRTE_MCA_prte_tmpdir_base"] == "/t" and confined["OMPI_MCA_btl_sm_backing_directory"] == "/m"
 
 
 def test_kernels_are_cached_where_nothing_else_can_be_written_to(monkeypatch, tmp_path):
@@ -231,13 +226,3 @@ def test_kernels_are_cached_where_nothing_else_can_be_written_to(monkeypatch, tm
     Path(folder).chmod(0o755)  # others could have written into it
     assert environment.kernel_cache({"HOME": "/nonexistent"}) is None
     assert environment.kernel_cache({"HOME": "/", "NUMBA_CACHE_DIR": "/x"}) is None
-
-
-def test_only_segments_that_nobody_has_open_are_removed(tmp_path):
-    for name in ("mpich_shm_1", "mpich_shm_2", "other"):
-        (tmp_path / name).touch()
-    with open(tmp_path / "mpich_shm_2"):
-        start.remove_segments(MPICH.leftovers, 0, tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["mpich_shm_2", "other"]
-    start.remove_segments(MPICH.leftovers, 2e10, tmp_path)  # younger than the job, which began in the future
-    assert (tmp_path / "mpich_shm_2").exists()

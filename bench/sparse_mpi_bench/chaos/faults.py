@@ -11,12 +11,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
-from sparse_mpi.cli.launch.start import PROC, family
+import psutil
+
 from sparse_mpi.comm.runtime import MPI_RANKS
 from sparse_mpi_bench.emulation.links import Links
 from sparse_mpi_bench.emulation.schedule import DOWN
@@ -35,13 +37,12 @@ class Fault(NamedTuple):
     lasts: float = 0.0  # seconds, infinite for good; a kill needs none
 
 
-def rank_of(process: int) -> int | None:
+def rank_of(process: psutil.Process) -> int | None:
     """Return the rank that MPI's launcher has told a process; None if it has told none, or the process has ended."""
     try:
-        words = (PROC / str(process) / "environ").read_text(errors="replace").split("\0")
-    except OSError:
+        told = process.environ()
+    except psutil.Error:
         return None
-    told = dict(word.split("=", 1) for word in words if "=" in word)
     return next((int(told[name]) for name in MPI_RANKS if told.get(name, "").isdigit()), None)
 
 
@@ -50,24 +51,25 @@ def ranks_below(parent: int) -> dict[int, int]:
 
     Processes that a rank itself has started are not, though they have its variables.
     """
-    children, found, queue = family(), {}, [parent]
+    found, queue = {}, [psutil.Process(parent)]
     while queue:
-        for process in children.get(queue.pop(), []):
-            rank = rank_of(process)
-            if rank is None:
-                queue.append(process)
-            else:
-                found[rank] = process
+        with suppress(psutil.NoSuchProcess):
+            for process in queue.pop().children():
+                rank = rank_of(process)
+                if rank is None:
+                    queue.append(process)
+                else:
+                    found[rank] = process.pid
     return found
 
 
 def has_mpi(process: int) -> bool:
     """Return whether a process has loaded an MPI library."""
     try:
-        loaded = (PROC / str(process) / "maps").read_text()
-    except OSError:
+        loaded = [file.path for file in psutil.Process(process).memory_maps()]
+    except psutil.Error:
         return False
-    return any(name in loaded for name in LIBRARIES)
+    return any(name in path for name in LIBRARIES for path in loaded)
 
 
 class Chaos:

