@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.cli import values
+from sparse_mpi.cli.options import SPELLINGS
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser, integer, positive, record, share
@@ -242,7 +243,7 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
         parser.add_argument(option, type=integer(1), default=default, metavar=metavar, help=shown)
 
     parser.add_argument("--model", choices=list(MODELS), default="vgg16", help="what is trained (default: vgg16)")
-    text = f"the first is what the others are compared with; {values.SPELLINGS} (default: dense powersgd acpsgd)"
+    text = f"the first is what the others are compared with; {SPELLINGS} (default: dense powersgd acpsgd)"
     algos = ["dense", "powersgd", "acpsgd"]
     parser.add_argument("--algos", nargs="+", type=values.algorithm, default=algos, metavar="NAME", help=text)
     text = "planners, whose plans take part too; the profile is of the first algorithm's warm-up (default: none)"

@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.cli import values
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.reduction.arguments import spelled, takes
 
+SPELLINGS = f"{', '.join(ALGORITHMS)}, with options if need be, as in oktopk:wire=packed:radix=32"
 Option = Callable[[argparse.ArgumentParser], object]  # declares itself
 
 

@@ -8,17 +8,15 @@ import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparse_mpi.cli import values
 from sparse_mpi.cli.extensions import hook
-from sparse_mpi.cli.launch.command import LaunchCommand, build
-from sparse_mpi.cli.launch.environment import cores
-from sparse_mpi.cli.launch.find import Launch, LaunchError, find_library
-from sparse_mpi.cli.launch.start import run as run_job
 from sparse_mpi.cli.values import Refused
-from sparse_mpi.comm.elastic.ulfm import REMEDY
-from sparse_mpi.reduction.metrics import DIRECTORY
+
+if TYPE_CHECKING:
+    from sparse_mpi.cli.launch.command import LaunchCommand
+    from sparse_mpi.cli.launch.find import Launch
 
 DESCRIPTION = """\
 Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a
@@ -67,10 +65,15 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start the job and return its exit status."""
-    command = _command(args)
+    from sparse_mpi.cli.launch import command, environment, find, start
+    from sparse_mpi.comm.elastic.ulfm import REMEDY
+
+    words = _command(args)
     try:
-        line, job = build(args.ranks, (sys.executable, *command), cores(), os.environ, elastic=args.elastic)
-    except LaunchError as error:
+        line, job = command.build(
+            args.ranks, (sys.executable, *words), environment.cores(), os.environ, elastic=args.elastic
+        )
+    except find.LaunchError as error:
         raise SystemExit(f"run: {error}") from None
     if job.ranks > args.max_oversubscribe * job.cores:
         text = f"warning: {job.ranks} ranks share {job.cores} core{'s' if job.cores > 1 else ''} and will be slow"
@@ -81,14 +84,17 @@ def run(args: argparse.Namespace) -> int:
         print(line.shell())
         return 0
     if sys.stderr.isatty():  # Python and its packages take a while on many ranks
-        print(f"starting {job.ranks} ranks of {command[command[0] == '-m']}", file=sys.stderr)
+        print(f"starting {job.ranks} ranks of {words[words[0] == '-m']}", file=sys.stderr)
+    given = dict(os.environ)
     if args.metrics is not None:
+        from sparse_mpi.reduction.metrics import DIRECTORY
+
         args.metrics.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **({DIRECTORY: str(args.metrics.absolute())} if args.metrics else {})}
+        given[DIRECTORY] = str(args.metrics.absolute())
     if args.chaos is None:
-        return run_job(line, environment)
+        return start.run(line, given)
     chaos = _chaos(args, line, job)
-    status = run_job(line, environment, chaos.play())
+    status = start.run(line, given, chaos.play())
     chaos.end(status)
     return status
 
@@ -105,6 +111,8 @@ def _chaos(args: argparse.Namespace, line: LaunchCommand, job: Launch) -> Any:
         raise Refused(f"--chaos needs Linux, whose /proc tells the ranks' processes; this is {sys.platform}")
     if not line.local:
         raise Refused("--chaos needs ranks that mpiexec starts on this machine, and not srun")
+    from sparse_mpi.cli.launch.find import find_library
+
     return hook("chaos", "--chaos").job(args.chaos, job.ranks, args.elastic, find_library(os.environ).version)
 
 

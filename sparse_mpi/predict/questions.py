@@ -266,7 +266,7 @@ BATCH = option(
 )
 ALGORITHMS = option(
     "--algorithms NAME",
-    f"ways to compare, of {values.SPELLINGS} (default: {', '.join(COMPARED)})",
+    f"ways to compare, of {options.SPELLINGS} (default: {', '.join(COMPARED)})",
     values.Value(calibration.flat, "", "oktopk"),
     [],
     nargs="+",

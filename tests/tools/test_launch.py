@@ -110,8 +110,8 @@ def test_modules_are_found_without_importing_them():
 
 
 def test_many_ranks_for_the_cores_are_warned_of(monkeypatch, capsys):
-    monkeypatch.setattr(cli_run, "cores", lambda: 2)
-    monkeypatch.setattr(cli_run, "build", lambda ranks, words, found, given, elastic: fake_line(ranks, words, found))
+    monkeypatch.setattr(environment, "cores", lambda: 2)
+    monkeypatch.setattr(command, "build", lambda ranks, words, found, given, elastic: fake_line(ranks, words, found))
     assert main(["run", "--dry-run", "-n", "9", __file__]) == 0
     assert "warning: 9 ranks share 2 cores" in capsys.readouterr().err
     assert main(["run", "--dry-run", "-n", "9", "--max-oversubscribe", "4.5", __file__]) == 0
@@ -216,13 +216,3 @@ def test_a_task_of_a_step_is_no_allocation():
 def test_root_is_allowed_only_where_it_is_root():
     asked = [OPEN_MPI.variables(Launch(1, 1, (), root)) for root in (True, False)]
     assert ["OMPI_ALLOW_RUN_AS_ROOT" in variables for variables in asked] == [True, False]
-
-
-def test_kernels_are_cached_where_nothing_else_can_be_written_to(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    monkeypatch.setattr(environment.tempfile, "gettempdir", lambda: str(tmp_path))
-    folder = environment.kernel_cache({"HOME": "/nonexistent"})
-    assert folder == str(tmp_path / f"sparse_mpi-kernels-{os.getuid()}")
-    Path(folder).chmod(0o755)  # others could have written into it
-    assert environment.kernel_cache({"HOME": "/nonexistent"}) is None
-    assert environment.kernel_cache({"HOME": "/", "NUMBA_CACHE_DIR": "/x"}) is None

@@ -342,7 +342,7 @@ ELASTIC = Benchmark(
     help="what it costs to be able to lose a rank",
     description=SURVIVING,
     options=(
-        option("--algorithm NAME", f"default: elect; {values.SPELLINGS}", values.algorithm, "elect"),
+        option("--algorithm NAME", f"default: elect; {options.SPELLINGS}", values.algorithm, "elect"),
         count("--n", 14_728_266, "elements of the gradient (default: 14728266, those of VGG-16)"),
         options.share("k over n"),
         count("--copy-every T", 200, "steps in which residuals are copied", 0),

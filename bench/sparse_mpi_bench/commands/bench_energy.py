@@ -178,7 +178,7 @@ ENERGY = Benchmark(
         ),
         option(
             "--algorithms NAME",
-            f"the first is what others are compared with; {values.SPELLINGS}",
+            f"the first is what others are compared with; {options.SPELLINGS}",
             values.algorithm,
             ["oktopk", "elect"],
             nargs="+",

@@ -140,7 +140,7 @@ VOLUME = Benchmark(
     description=DESCRIPTION,
     options=(
         bench_options.POWERS_OF_RANKS,
-        option("--algorithms NAME", values.SPELLINGS, values.algorithm, list(ALGORITHMS), nargs="+"),
+        option("--algorithms NAME", options.SPELLINGS, values.algorithm, list(ALGORITHMS), nargs="+"),
         count("--k-per-rank K", None, "k is K times P, n what that is at the density (default: 64)"),
         count("--n", None, "elements of the gradient, the same for all P; k is what that is at the density"),
         options.share("k over n", 0.05),

@@ -114,7 +114,7 @@ TRACE = Benchmark(
     description=DESCRIPTION,
     options=(
         option("--ranks P", f"{RANKS[0]} to {RANKS[-1]}", values.integer(RANKS[0], RANKS[-1]), 8),
-        option("--algorithms NAME", values.SPELLINGS, values.algorithm, ["oktopk"], nargs="+"),
+        option("--algorithms NAME", options.SPELLINGS, values.algorithm, ["oktopk"], nargs="+"),
         count("--n", None, "elements of the gradient (default: 100,000)"),
         options.share("share of them that is sent"),
         bench_options.RANKS_PER_NODE,

@@ -1,7 +1,4 @@
-"""The environment of a job: what its processes inherit, and what they need beside the settings of an MPI.
-
-How many cores a job may use on this machine.
-"""
+"""What the processes of a job inherit and need beside the settings of an MPI, and the cores of this machine."""
 
 from __future__ import annotations
 
@@ -19,6 +16,8 @@ INHERITED = (
 )
 UNBUFFERED = "PYTHONUNBUFFERED"
 ROOT = Path(__file__).parents[3]  # the folder that holds the package
+TOPOLOGY = Path("/sys/devices/system/cpu")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "200000 100000" is two CPUs, "max 100000" no limit
 
 
 def dropped(environment: Mapping[str, str], keep: tuple[str, ...] = ()) -> list[str]:
@@ -41,8 +40,6 @@ def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
     if not _installed():
         others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(ROOT))]
         found["PYTHONPATH"] = os.pathsep.join([str(ROOT), *others])
-    if folder := kernel_cache({**environment, **found}):
-        found["NUMBA_CACHE_DIR"] = folder
     return found
 
 
@@ -57,29 +54,6 @@ def home() -> str:
 def _installed() -> bool:
     places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     return str(ROOT) in places or "site-packages" in ROOT.parts
-
-
-def kernel_cache(environment: Mapping[str, str]) -> str | None:
-    """Return a folder for Numba's cache if it would find none and fail: package and home cannot be written to.
-
-    The folder belongs to this user alone, because loading a cache runs what is in it.
-    """
-    package, user = ROOT / "sparse_mpi" / "kernels" / "cpu", Path(environment["HOME"]) / ".cache"
-    while not user.exists() and user != user.parent:
-        user = user.parent
-    if "NUMBA_CACHE_DIR" in environment or os.access(package, os.W_OK) or os.access(user, os.W_OK):
-        return None
-    folder = Path(tempfile.gettempdir()) / f"sparse_mpi-kernels-{os.getuid()}"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-    except OSError:
-        return None
-    return str(folder) if status.st_uid == os.getuid() and not status.st_mode & 0o077 else None
-
-
-TOPOLOGY = Path("/sys/devices/system/cpu")
-QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "200000 100000" is two CPUs, "max 100000" no limit
 
 
 def cores(topology: Path = TOPOLOGY, quota: Path = QUOTA) -> int:

@@ -18,7 +18,7 @@ import psutil
 
 from sparse_mpi.cli.launch.command import LaunchCommand
 from sparse_mpi.comm.job.launcher import FOLDER, TERMINAL, WORD
-from sparse_mpi.comm.job.time_limit import WATCH
+from sparse_mpi.comm.job.watchdog import WATCH
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36

@@ -9,15 +9,14 @@ import numpy as np
 from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import Moments
+from sparse_mpi.kernels.cpu.first_use import compiled, summed
 from sparse_mpi.kernels.cpu.passes import (
     TILE,
     Found,
     bits_of,
-    compiled,
     readable,
     scratch_for,
     select,
-    summed,
     widened,
 )
 

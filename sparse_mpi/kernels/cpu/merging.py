@@ -8,8 +8,8 @@ from itertools import zip_longest
 import numpy as np
 
 from sparse_mpi.arrays import Array
+from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import lowest, ones
-from sparse_mpi.kernels.cpu.passes import compiled
 
 WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags it stays in the second-level cache
 FEW, RUNS = 1 << 10, 1 << 10  # pairs that are sorted; ascending runs beyond which pairs are sorted, too

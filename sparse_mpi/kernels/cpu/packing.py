@@ -13,8 +13,8 @@ import numpy as np
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels.array import FIBONACCI
 from sparse_mpi.kernels.base import FIELDS, MESSAGE, MISCOUNTED, MalformedMessage
+from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
-from sparse_mpi.kernels.cpu.passes import compiled
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 
@@ -150,7 +150,9 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
     scales = np.zeros(((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum(), np.float32)
-    bad = _read(messages, np.ascontiguousarray(buffer), indices, codes, scales.view(np.uint8))
+    source = np.ascontiguousarray(buffer).view()
+    source.flags.writeable = False  # of one type, whoever has made it: `_read` is compiled once
+    bad = _read(messages, source, indices, codes, scales.view(np.uint8))
     if bad >= 0:
         raise MalformedMessage(bad, len(messages), MISCOUNTED)
     return indices, codes, scales

@@ -9,9 +9,10 @@ import numpy as np
 from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.cpu.counts import count
+from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, prefetch, reached
 from sparse_mpi.kernels.cpu.merging import merge
-from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of, compiled
+from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of
 
 
 def add_rows(matrix: Array) -> Array:
@@ -310,12 +311,12 @@ def _candidates(line, magnitude, threshold, k, indices, found):
     Entries that reach the threshold are appended. Whenever they have become many, only the k largest stay, and the
     threshold is raised above the k-th, so that most of the row is compared but not copied.
     """
-    count, whole = 0, line.size - line.size % LANES
+    count, whole, start = 0, line.size - line.size % LANES, np.int64(0)
     for lo in range(0, line.size, LANES):
         if lo < whole:
-            count = append_marked(line, lo, reached(line, lo, threshold), 0, count, indices, found)
+            count = append_marked(line, lo, reached(line, lo, threshold), start, count, indices, found)
         else:
-            count = append_rest(line, whole, threshold, 0, count, indices, found)
+            count = append_rest(line, whole, threshold, start, count, indices, found)
         if count > indices.size - LANES:
             kth, ties = kth_of(found[:count], magnitude, k)
             keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices[:k], found[:k])

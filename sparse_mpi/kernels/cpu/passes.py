@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import Protocol
 
-import numba
 import numpy as np
+from numba import types
 from numba.extending import overload
 
 from sparse_mpi.arrays import Array, bits_type, index_dtype, wide_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS
+from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, added, lowest, reached
 
 TILE = 2048  # entries worked on at once: two tiles stay in the first-level cache
-
-compiled = numba.njit(nogil=True, cache=True, boundscheck=False)
 
 
 @compiled
@@ -25,9 +24,6 @@ def mixed(x):
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     return np.uint32(x ^ (x >> np.uint32(16)))
-
-
-summed = numba.njit(nogil=True, cache=True, boundscheck=False, fastmath={"reassoc"})  # sums in any order, vectorised
 
 
 def readable(x: Array) -> np.ndarray:
@@ -49,7 +45,7 @@ def bits_of(part):
 @overload(bits_of, inline="always")
 def _bits_of(part):
     """Choose the implementation of `bits_of` by type."""
-    if part.dtype == numba.types.float64:
+    if part.dtype == types.float64:
         return lambda part: part.view(np.int64)
     return lambda part: part.view(np.int32)
 
@@ -62,9 +58,9 @@ def widened(part, scratch):
 @overload(widened, inline="always")
 def _widened(part, scratch):
     """Choose the implementation of `widened` by type."""
-    if part.dtype == numba.types.uint16:
+    if part.dtype == types.uint16:
         return lambda part, scratch: _widened_bfloat16(part, scratch)
-    if part.dtype == numba.types.int16:
+    if part.dtype == types.int16:
         return lambda part, scratch: _widened_float16(part, scratch)
     return lambda part, scratch: part
 
@@ -212,7 +208,7 @@ def _columns(size: int, *dtypes: np.dtype) -> list[np.ndarray]:
 @compiled
 def _select(x, scratch, threshold, room, most, offset, indices, values):
     """Scan a part of a vector, tile by tile; its first entry has the index ``offset``. See `Scan`."""
-    count = 0
+    count = np.int64(0)  # not a literal, for which `append` would be compiled once more
     for lo in range(0, x.size, TILE):
         part = widened(x[lo : lo + TILE], scratch)
         if count <= room:

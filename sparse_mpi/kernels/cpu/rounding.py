@@ -7,8 +7,9 @@ import numpy as np
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
+from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import real_of
-from sparse_mpi.kernels.cpu.passes import bits_of, compiled, mixed
+from sparse_mpi.kernels.cpu.passes import bits_of, mixed
 from sparse_mpi.kernels.levels import (
     DRAWS,
     HASH,

@@ -1,0 +1,141 @@
+"""The first use of a kernel: one process of a node compiles it, the others wait for its cache, and rank 0 says so.
+
+Numba compiles a function when it is first called with arguments of new types. The ranks of a job come to it at the same
+time, whatever launcher has started them. A lock beside Numba's cache, which ends with its process, lets one compile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any
+
+import numba
+from numba.core.caching import FunctionCache
+
+QUIET, EVERY = 3.0, 4.0  # seconds until rank 0 says that kernels are compiled, and from one line to the next
+LONGEST, POLL = 120.0, 0.02  # seconds that a process waits for one that compiles, and from one look to the next
+# Variables in which launchers tell a process its rank: Open MPI, PMIx, PMI, PALS, Slurm, torchrun
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "RANK")
+SAYS = "(`python -m sparse_mpi doctor --compile` does it before)"
+
+
+class Turn:
+    """The right to compile. A kernel is compiled within the turn of its caller; Numba lets one thread in at a time.
+
+    While rank 0 compiles, or waits, a thread prints a line now and then.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._lock: int | None = None
+        self._patient = True  # no process has been waited for in vain
+        self._teller: Thread | None = None
+        self._began = self._last = self._said = -EVERY
+
+    def take(self, folder: str) -> bool:
+        """Begin, as soon as no other process of the node compiles; return True if one has been waited for."""
+        self._depth += 1
+        first_rank = next((os.environ[name] == "0" for name in RANKS if name in os.environ), True)
+        if first_rank and not (self._teller and self._teller.is_alive()):
+            self._began = self._began if monotonic() < self._last + EVERY else monotonic()
+            self._teller = Thread(target=self._tell, daemon=True)
+            self._teller.start()
+        return self._depth == 1 and self._patient and self._wait(Path(folder, f".compiling-{platform.node()}"))
+
+    def give(self) -> None:
+        """End."""
+        self._depth, self._last = max(0, self._depth - 1), monotonic()
+        if not self._depth and self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _wait(self, file: Path) -> bool:
+        deadline, waited = monotonic() + LONGEST, False
+        try:
+            self._lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            while monotonic() < deadline:
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return waited
+                except BlockingIOError:
+                    waited = True
+                    sleep(POLL)
+        except OSError:  # a file system without locks: nobody waits
+            return False
+        self._patient = False  # the process that has the lock is frozen
+        return True
+
+    def _tell(self) -> None:
+        while True:
+            sleep(max(0.0, self._began + QUIET - monotonic(), self._said + EVERY - monotonic()))
+            if not self._depth:
+                return
+            self._said = monotonic()
+            text = f"sparse_mpi: compiling kernels, once per installation: {self._said - self._began:.0f} s so far"
+            print(f"{text} {SAYS}", file=sys.stderr, flush=True)
+
+
+TURN = Turn()
+
+
+class SharedCache(FunctionCache):
+    """Numba's cache of a function, which one process fills while others wait."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return a compiled function; None if this process is to compile it."""
+        found = super().load_overload(sig, target_context)
+        if found is None and TURN.take(self.cache_path):
+            found = super().load_overload(sig, target_context)
+            if found is not None:
+                TURN.give()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled function, unless the disk is full, and let others go on."""
+        try:
+            super().save_overload(sig, data)
+        except OSError:
+            self.disable()
+        finally:
+            TURN.give()
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
+    """Have Numba compile a function when it is first called."""
+    made = numba.njit(nogil=True, boundscheck=False, **options)(function)
+    # Its own `cache=True` fails where package and home cannot be written to
+    before = numba.config.CACHE_DIR
+    for folder in (before, private_folder):
+        numba.config.CACHE_DIR = folder() if callable(folder) else folder
+        try:
+            made._cache = SharedCache(function)
+            break
+        except RuntimeError:
+            continue
+        finally:
+            numba.config.CACHE_DIR = before
+    return made
+
+
+def summed(function: Callable[..., Any]) -> Any:
+    """Have Numba compile a function whose sums may be in any order, and so vectorised."""
+    return compiled(function, fastmath={"reassoc"})
+
+
+def private_folder() -> str:
+    """Return a folder of this user alone, because loading a cache runs what is in it; "" if there can be none."""
+    folder = Path(tempfile.gettempdir()) / f"sparse_mpi-kernels-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return ""
+    return str(folder) if status.st_uid == os.getuid() and not status.st_mode & 0o077 else ""
