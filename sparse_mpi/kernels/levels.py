@@ -13,6 +13,11 @@ from sparse_mpi.arrays import Array, index_dtype, magnitude_bits
 from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
 
 LARGEST = np.float32(2.0**128 - 2.0**107)  # the scale made of it, times 127, is finite whichever way it is rounded
+HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries are dealt out to ranks
+SHIFT = 21  # a level is a quarter of an octave, 2^21 in magnitude bits of float32
+LEVEL = 1 << SHIFT
+NOT_FINITE = 7  # the level of NaN and Inf
+INF_BITS = 0x7F800000
 LARGEST_SHORT = np.uint32(0x7C010000)  # likewise of bfloat16, as bits
 TOP = np.uint32(0x7F7FFF00)  # the largest magnitude of a word
 SHARE = np.uint32(0xFF)  # the bits of a word that hold the smaller magnitude
@@ -149,16 +154,6 @@ def numbered_blocks(edges: np.ndarray) -> tuple[Array, Array]:
     counts = np.diff(edges)
     of = np.repeat(np.arange(len(counts)), counts)
     return of, np.arange(len(of)) - edges[:-1][of]
-
-
-# Ballots, see `wire.packed.Ballots`: a sign and one of eight magnitudes.
-
-
-HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries are dealt out to ranks
-SHIFT = 21  # a level is a quarter of an octave, 2^21 in magnitude bits of float32
-LEVEL = 1 << SHIFT
-NOT_FINITE = 7  # the level of NaN and Inf
-INF_BITS = 0x7F800000
 
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:

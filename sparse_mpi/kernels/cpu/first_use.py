@@ -12,6 +12,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -24,17 +25,13 @@ QUIET, EVERY = 3.0, 4.0  # seconds until rank 0 says that kernels are compiled, 
 LONGEST, POLL = 120.0, 0.02  # seconds that a process waits for one that compiles, and from one look to the next
 # Variables in which launchers tell a process its rank: Open MPI, PMIx, PMI, PALS, Slurm, torchrun
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "RANK")
-SAYS = "(`python -m sparse_mpi doctor --compile` does it before)"
 
 
 class Turn:
-    """The right to compile. A kernel is compiled within the turn of its caller; Numba lets one thread in at a time.
-
-    While rank 0 compiles, or waits, a thread prints a line now and then.
-    """
+    """The right to compile, for one thread of a process. While rank 0 compiles, or waits, a thread prints lines."""
 
     def __init__(self) -> None:
-        self._depth = 0
+        self._depth = 0  # kernels that are compiled: one, and those that it calls
         self._lock: int | None = None
         self._patient = True  # no process has been waited for in vain
         self._teller: Thread | None = None
@@ -79,8 +76,8 @@ class Turn:
             if not self._depth:
                 return
             self._said = monotonic()
-            text = f"sparse_mpi: compiling kernels, once per installation: {self._said - self._began:.0f} s so far"
-            print(f"{text} {SAYS}", file=sys.stderr, flush=True)
+            text = f"compiling kernels, once per installation: {self._said - self._began:.0f} s so far"
+            print(f"sparse_mpi: {text} (`doctor --compile` does it before)", file=sys.stderr, flush=True)
 
 
 TURN = Turn()
@@ -111,10 +108,9 @@ class SharedCache(FunctionCache):
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Have Numba compile a function when it is first called."""
     made = numba.njit(nogil=True, boundscheck=False, **options)(function)
-    # Its own `cache=True` fails where package and home cannot be written to
     before = numba.config.CACHE_DIR
-    for folder in (before, private_folder):
-        numba.config.CACHE_DIR = folder() if callable(folder) else folder
+    for folder in (lambda: before, private_folder):  # Numba's own cache fails where package and home are read-only
+        numba.config.CACHE_DIR = folder()
         try:
             made._cache = SharedCache(function)
             break
@@ -123,11 +119,6 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
         finally:
             numba.config.CACHE_DIR = before
     return made
-
-
-def summed(function: Callable[..., Any]) -> Any:
-    """Have Numba compile a function whose sums may be in any order, and so vectorised."""
-    return compiled(function, fastmath={"reassoc"})
 
 
 def private_folder() -> str:
@@ -139,3 +130,6 @@ def private_folder() -> str:
     except OSError:
         return ""
     return str(folder) if status.st_uid == os.getuid() and not status.st_mode & 0o077 else ""
+
+
+summed = partial(compiled, fastmath={"reassoc"})  # sums in any order, vectorised

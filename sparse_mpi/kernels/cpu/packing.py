@@ -246,9 +246,6 @@ def _read_lows(lows, part, shift):
         part[i] += np.int64((_last_word(lows, bit >> 3) >> np.uint64(bit & 7)) & mask)
 
 
-# Indices that are dealt out to ranks, and get numbers.
-
-
 def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
     """See `base.Kernels.deal`."""
     width, counts = -(-size // ranks), np.zeros(ranks, np.int64)

@@ -34,6 +34,8 @@ def _add_rows(matrix, total):
 
 
 BLOCK = 1 << 13  # values, at least, of which `truncate` looks for the k-th at a time
+CANDIDATES = 192  # entries that a row has room for, beyond 3k
+MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
 MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
 
 
@@ -260,13 +262,6 @@ def _contains(indices, sought, found):
         found[j] |= here == there
         i += here <= there
         j += there <= here
-
-
-# Row-wise top-k: every row of a matrix is searched by itself, and the threads share out the rows.
-
-
-CANDIDATES = 192  # entries that a row has room for, beyond 3k
-MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:

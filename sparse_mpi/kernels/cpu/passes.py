@@ -15,7 +15,13 @@ from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, added, lowest, reached
 
+Found = tuple[Array, Array]
 TILE = 2048  # entries worked on at once: two tiles stay in the first-level cache
+EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
+GROUPS = 16  # groups of 64 that are added before their entries are looked for
+STRETCH = GROUPS * LANES
+ONE = np.uint64(1)
+CHUNK = SKETCHED_ROWS * SKETCH  # entries added up by themselves, so that the number of threads changes no bit
 
 
 @compiled
@@ -86,17 +92,6 @@ def _widened_float16(part, scratch):
         special = 0x7F800000 if (bits & 0x7C00) == 0x7C00 else 0
         scratch[i] |= special | ((bits & 0x8000) << 16)
     return magnitudes
-
-
-# Ordered compaction: the entries that reach a threshold, in one pass over the vector.
-
-
-EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
-GROUPS = 16  # groups of 64 that are added before their entries are looked for
-STRETCH = GROUPS * LANES
-ONE = np.uint64(1)
-
-Found = tuple[Array, Array]
 
 
 class Scan(Protocol):
@@ -295,12 +290,6 @@ def _count(bits, threshold):
     for i in range(bits.size):
         count += (bits[i] & magnitude) >= threshold
     return count
-
-
-# Sketch a vector by signed sums of its entries, from which its norm and that of a sum of vectors can be estimated.
-
-
-CHUNK = SKETCHED_ROWS * SKETCH  # entries added up by themselves, so that the number of threads changes no bit
 
 
 def sketch(x: Array, seed: int) -> np.ndarray:

@@ -25,6 +25,7 @@ from sparse_mpi.kernels.levels import (
 )
 
 PIECE = 1024  # values that are rounded at a time
+SIGN, INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)  # all bits but the sign, and the magnitude of Inf
 
 
 def to_bfloat16(x: Array, back: Array | None = None) -> Array:
@@ -127,12 +128,6 @@ def _round_to_float16(bits, rounded):
         code = sign | (tiny if capped < np.uint32(113 << 23) else normal)
         code = sign | np.uint32(0x7C00) if magnitude == np.uint32(0x7F800000) else code
         rounded[i] = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else code
-
-
-# Round values to eight, four or two bits and decode them, block by block; `kernels.levels` explains the formats.
-
-
-SIGN, INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)  # all bits but the sign, and the magnitude of Inf
 
 
 def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
@@ -352,9 +347,6 @@ def _from_levels(codes, scales, edges, places, bits, x):
                 byte >>= bits
         for i in range(whole * each, part.size):
             part[i] = values[packed[whole] >> (i % each * bits) & (2 * half - 1)]
-
-
-# Ballots: a sign and one of eight magnitudes.
 
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
