@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.cli.doctor import interfaces
 from sparse_mpi.cli.launch.find import call
 from sparse_mpi.cli.records import versions
 from sparse_mpi.comm.elastic import ulfm
@@ -53,10 +54,13 @@ def _of_mpi(MPI: Any) -> dict[str, Any]:
         takes, because = asked_for_device_pointers(MPI, MPI.COMM_WORLD)
     except ValueError as error:
         takes, because = None, str(error)
-    return {
+    hosts = MPI.COMM_WORLD.allgather(platform.node())
+    other = next((host for host in hosts if host != platform.node()), interfaces.ELSEWHERE)
+    return interfaces.route(other) | {
         "rank": MPI.COMM_WORLD.rank,
         "size": MPI.COMM_WORLD.size,
         "vendor": MPI.get_vendor()[0],
+        "library": MPI.Get_library_version(),
         "mpi": MPI.Get_library_version().split(",")[0].strip("\0\n "),
         "standard": "{}.{}".format(*MPI.Get_version()),
         "thread level": names[MPI.Query_thread()],

