@@ -9,11 +9,11 @@ import pytest
 
 from sparse_mpi.__main__ import main
 from sparse_mpi.cli import doctor
-from sparse_mpi.cli.doctor import findings, first_step, probes
+from sparse_mpi.cli.doctor import findings, interfaces, probes
 from sparse_mpi.cli.doctor.command import render
 from sparse_mpi.cli.doctor.facts import facts
 from sparse_mpi.cli.doctor.findings import Finding
-from sparse_mpi.cli.doctor.probes import Outcome
+from sparse_mpi.cli.doctor.probes import ChildExit
 
 from ..launch import launch, needs_mpi
 
@@ -31,6 +31,10 @@ HEALTHY = {
     "vendor": "Open MPI",
     "mpi": "Open MPI v5",
     "survives": False,
+    "interface": "eth0",
+    "rate": 25_000,
+    "ports": [],
+    "library": "Open MPI v5",
     "standard": "3.1",
     "thread level": "multiple",
     "device pointers": False,
@@ -96,7 +100,7 @@ def test_a_child_that_ends_badly_is_a_finding(monkeypatch, takes, program):
     ],
 )
 def test_what_a_device_message_shows(takes, message, grade, remedy):
-    outcome = Outcome("well", "", {"bytes": 1 << 20, "message": message, "allreduce": True})
+    outcome = ChildExit("well", "", {"bytes": 1 << 20, "message": message, "allreduce": True})
     finding = probes.judge_device_message(outcome, takes, "nobody says so")
     assert finding.grade == grade and remedy in finding.remedy
     assert ("wrong bytes (message)" in finding.says) == (not message) and probes.SHOWS in finding.says
@@ -114,44 +118,82 @@ def test_device_pointers_that_cannot_be_tested():
     [
         ({}, "compiled already, in /cache", ""),
         ({"compiled": 4}, "4 functions compiled just now, kept in /cache", ""),
-        ({"compiled": 4, "writable": False}, "in each process anew: /cache is read-only", "export NUMBA_CACHE_DIR"),
+        ({"compiled": 4, "writable": False}, "in each process anew: /cache", "export NUMBA_CACHE_DIR"),
+        ({"compiled": 4, "folders": []}, "in each process anew: no folder", "export NUMBA_CACHE_DIR"),
         ({"writable": False}, "compiled already", ""),
     ],
 )
-def test_what_the_first_step_costs(changes, says, remedy):
-    result = {"seconds": {"import": 0.25, "select": 1.5}, "compiled": 0, "folders": ["/cache"], "writable": True}
-    finding = probes.judge_first_step(Outcome("well", "", result | changes))
-    assert finding.says.startswith("first step: up to 1.8 s (select 1.5 s)") and says in finding.says
+def test_what_first_steps_cost(changes, says, remedy):
+    result = {"seconds": {"import": 0.25, "elect": 1.5}, "compiled": 0, "folders": ["/cache"], "writable": True}
+    finding = probes.judge_first_step(ChildExit("well", "", result | changes))
+    assert finding.says.startswith("first steps: 1.8 s (import 0.2 s, elect 1.5 s)") and says in finding.says
     assert finding.remedy.startswith(remedy) and (finding.grade == "advice") == bool(remedy)
 
 
-@pytest.mark.parametrize(
-    ("says", "remedy"),
-    [("cannot cache function: no locator available", "NUMBA_CACHE_DIR"), ("ImportError: Numba needs NumPy", "numba")],
-)
-def test_kernels_that_do_not_compile(says, remedy):
-    finding = probes.judge_first_step(Outcome("failed", says, {}))
-    assert finding.grade == "broken" and says in finding.says and remedy in finding.remedy
-
-
-@pytest.mark.full("compiles all kernels anew, which takes a minute")
-def test_the_first_step_is_measured_with_an_empty_cache():
-    pytest.importorskip("numba")
-    finding = probes.first_step({"versions": {"numba": "1"}}, cold=True)
-    assert finding.grade == "fine" and "functions compiled into an empty cache" in finding.says
+def test_kernels_that_do_not_compile():
+    finding = probes.judge_first_step(ChildExit("failed", "ImportError: Numba needs NumPy", {}))
+    assert finding.grade == "broken" and "Numba needs NumPy" in finding.says and "numba" in finding.remedy
     assert probes.first_step({"versions": {}}).grade == "advice"
 
 
-def test_every_kernel_of_the_protocol_is_called_in_a_first_step():
-    import numpy as np
+OPEN_MPI_SAYS = """
+[a:1] select: initializing btl component self
+[a:1] select: init of component self returned success
+[a:1] select: initializing btl component ofi
+[a:1] select: init of component ofi returned failure
+[a:1] select: initializing btl component tcp
+[a:1] btl:tcp: 0x1: if eth1 kidx 4 cnt 0 addr 10.0.0.1 IPv4 bw 100 lt 100
+[a:1] select: init of component tcp returned success
+[a:1] select: component ob1 selected
+"""
 
-    from sparse_mpi.kernels import array, base
 
-    methods = {name for name in vars(base.Kernels) if not name.startswith("_")}
-    calls = first_step.calls(np.random.default_rng(0).standard_normal(1 << 12, np.float32))
-    assert set(calls) == methods
-    for call in calls.values():
-        call(array)
+@pytest.mark.parametrize(
+    ("log", "library", "transport"),
+    [
+        (OPEN_MPI_SAYS, "Open MPI v5", "ob1 with self, tcp (eth1)"),
+        (
+            "[a:1] mca:base:select:(  mtl) Selected component [ofi]\n[a:1] select: component cm selected\n",
+            "",
+            "cm with ofi",
+        ),
+        ("[a:1] select: component ucx selected\n", "Open MPI v5", "ucx"),
+        (
+            "==== libfabric provider: tcp - 10.0.0.0/24",
+            "MPICH Version: 4\nMPICH Device:    ch4:ofi\n",
+            "ch4:ofi, provider tcp",
+        ),
+        ("", "MPICH Device: ch4:ucx", "ch4:ucx"),
+        ("[0] MPI startup(): libfabric provider: mlx", "Intel(R) MPI Library 2021.18", "mlx"),
+        ("", "Open MPI v5", None),
+    ],
+)
+def test_a_transport_is_what_an_mpi_says_at_its_start(log, library, transport):
+    assert interfaces.transport(log, library) == transport
+
+
+def test_the_network_is_named_and_unknown_parts_are_said_to_be_unknown():
+    two = interfaces.network(job({}, {"host": "b", "rate": 0}), "ucx").says
+    assert two == "transport ucx; interface eth0, 25 Gbit/s (rank 0); eth0, rate unknown (rank 1)"
+    one = interfaces.network(job({"interface": None, "rate": 0, "ports": ["mlx5_0 port 1, 100 Gb/sec"]}), None).says
+    assert one.startswith(
+        "transport unknown; one host, messages stay in memory; towards others interface unknown, rate"
+    )
+    assert one.endswith("; mlx5_0 port 1, 100 Gb/sec")
+
+
+def test_ports_that_are_up_have_their_rate(tmp_path):
+    for name, state in ("mlx5_0", "4: ACTIVE"), ("mlx5_1", "1: DOWN"):
+        port = tmp_path / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "state").write_text(f"{state}\n")
+        (port / "rate").write_text("100 Gb/sec (4X EDR)\n")
+    assert interfaces.ports(tmp_path) == ["mlx5_0 port 1, 100 Gb/sec (4X EDR)"]
+    assert interfaces.ports(tmp_path / "none") == []
+
+
+def test_a_host_that_nobody_knows_has_no_route():
+    assert interfaces.route("no-such-host.invalid")["interface"] is None
 
 
 def test_ranks_that_differ_are_named():
@@ -215,7 +257,7 @@ def test_gpus_as_the_driver_lists_them(tmp_path, monkeypatch):
 
 def test_an_mpi_that_does_not_start(monkeypatch, capsys):
     monkeypatch.setattr(probes, "START_MPI", ["-c", "import os; os.abort()"])
-    monkeypatch.setattr(probes, "first_step", lambda rank, cold: Finding("kernels", "none"))
+    monkeypatch.setattr(probes, "first_step", lambda rank: Finding("kernels", "none"))
     for name in doctor.LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
     assert main(["doctor"]) == 1
@@ -235,9 +277,17 @@ def test_one_process_is_enough():
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(done.stdout)
     subjects = [finding["about"] for finding in record["findings"]]
-    assert {"versions", "MPI", "ranks", "thread level", "kernel threads", "kernels", "GPU", "device pointers"} <= set(
-        subjects
-    )
+    assert {
+        "versions",
+        "MPI",
+        "ranks",
+        "network",
+        "thread level",
+        "kernel threads",
+        "kernels",
+        "GPU",
+        "device pointers",
+    } <= set(subjects)
     assert len(record["ranks"]) == 1 and record["ranks"][0]["size"] == 1
 
 

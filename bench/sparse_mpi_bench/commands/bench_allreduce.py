@@ -27,7 +27,7 @@ from sparse_mpi.checks import present
 from sparse_mpi.cli import options, records, values
 from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.options import count, option
-from sparse_mpi.cli.progress import COMPILING, Bar, cold
+from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.comm import Comm
@@ -61,7 +61,7 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     measured = {}
     with Bar(len(args.algorithms), "algorithms", comm.rank == 0) as bar:
         for name in args.algorithms:
-            bar.phase(COMPILING) if cold() else bar.say(name)
+            bar.say(name)
             measured[name] = _measure(name, base, layout, args, comm)
             bar.update()
     yield _render(measured, baseline, args, comm.size)

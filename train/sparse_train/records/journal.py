@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
-from sparse_mpi.cli.progress import COMPILING, Bar, cold
+from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import Comm
 from sparse_mpi.reduction.watch import Quality
 from sparse_train.ranks.job import JobError
@@ -53,11 +53,6 @@ class Journal:
     def close(self) -> None:
         """End the bar."""
         self.bar.close()
-
-    def first_step(self) -> None:
-        """Show on the bar why the first step may take long, until the first `step` replaces it."""
-        if self.bar.shown and cold():
-            self.bar.phase(COMPILING)
 
     def resume(self, step: int, coverages: Iterable[float]) -> None:
         """Go on after ``step``, with the ``coverages`` noted until then."""

@@ -93,8 +93,6 @@ class Training:
         """Train for ``args.epochs`` epochs or ``args.max_steps`` steps, whichever ends first."""
         began = time.perf_counter()
         with closing(self.journal):
-            if self.progress.steps < self.limit:
-                self.journal.first_step()
             if self.args.watch_every:
                 self.reduction.watch(self.args.watch_every, self.progress.steps)
             while self.progress.steps < self.limit or not self.progress.recorded:
