@@ -171,7 +171,6 @@ COMBINATIONS = {
     "plan --model vgg": "bert-base",
     "plan --profile nowhere.json": "nowhere.json",
     "plan --profile setup.cfg --planner worst": "greedy",
-    "plan --profile setup.cfg --plot figure.no": "--plot: must be a file that ends in .png, .svg, .pdf",
     "bench network --trace none.txt": "argument --trace: must be a file that is there, got none.txt",
     "bench network --trace setup.cfg --every 3s -- bench select": "--trace has all changes: leave --every out",
     "bench network --trace setup.cfg --rate 1gbit,2gbit -- bench select": "--trace has all changes",
