@@ -174,74 +174,10 @@ def test_published_rule_takes_any_magnitude(value):
         assert (value != 0) <= selected.nnz <= 1000 * (value != 0)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", NAMES)
-def test_kernel_sets_agree_to_the_bit(name, dtype):
-    """Numba's kernels and the whole-array ones."""
-    pytest.importorskip("numba", reason="the compiled kernels need Numba")
-    from sparse_mpi.kernels import cpu
-
-    x, top = inputs(dtype)[name], 8 * np.dtype(dtype).itemsize - 1
-    first = cpu.histogram(x, top, 0, 16)
-    assert (first == array.histogram(x, top, 0, 16)).all() and first.sum() == N
-    for prefix in np.argsort(first)[-3:]:
-        deeper = cpu.histogram(x, top - 16, int(prefix), 15)
-        assert (deeper == array.histogram(x, top - 16, int(prefix), 15)).all() and deeper.sum() == first[prefix]
-    threshold = int(np.median(magnitude_bits(x)))
-    for most in (N, 10):
-        a, b = cpu.select(x, threshold, most), array.select(x, threshold, most)
-        assert (a is None) == (b is None)
-        if a is not None and b is not None:
-            assert a[0].tobytes() == b[0].tobytes() and a[1].tobytes() == b[1].tobytes()
-    y, z, indices = x.copy(), x.copy(), np.arange(0, N, 7, dtype=np.int32)
-    cpu.subtract(y, indices, x[indices])
-    array.subtract(z, indices, x[indices])
-    assert y.tobytes() == z.tobytes() and not y[indices].any()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", NAMES)
-def test_accumulate_select_is_addition_then_selection(name, dtype):
-    """To the bit, in every kernel set, and the whole residual is accumulated even where too many are found."""
-    x, sets = inputs(dtype)[name], [array, kernels.of(np.empty(0))]
-    gradient = np.roll(x, 1) / 2
-    with np.errstate(invalid="ignore", over="ignore"):
-        acc = x + gradient
-    threshold = int(np.median(magnitude_bits(acc)))
-    for most in (N, 10):
-        expected = array.select(acc, threshold, most)
-        for kernel_set in sets:
-            residual = x.copy()
-            with np.errstate(invalid="ignore", over="ignore"):
-                found = kernel_set.accumulate_select(residual, gradient, threshold, most)
-            assert residual.tobytes() == acc.tobytes()
-            assert (found is None) == (expected is None)
-            if found is not None and expected is not None:
-                assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-@pytest.mark.parametrize("n", [1, 63, 64, 65, 5000, N])
-def test_the_number_of_threads_changes_no_bit(monkeypatch, count, n):
-    monkeypatch.setattr(threads, "limit", lambda: count)
-    monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
-    assert len(threads.parts(n)) == min(count, max(1, n // 64))
-    x = inputs(np.float32)["ties"][:n]
-    kernel_set, gradient = kernels.of(x), np.ones(n, np.float32)
-    top = 31
-    assert (kernel_set.histogram(x, top, 0, 16) == array.histogram(x, top, 0, 16)).all()
-    for threshold in (0, int(magnitude_bits(x).max())):
-        reached = int((magnitude_bits(x) >= threshold).sum())
-        for most in (n, reached, reached - 1):
-            expected, found = array.select(x, threshold, most), kernel_set.select(x, threshold, most)
-            assert (found is None) == (expected is None) == (most < reached)
-            if found is not None and expected is not None:
-                assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
-        residuals = x.copy(), x.copy()
-        a = array.accumulate_select(residuals[0], gradient, threshold, n)
-        b = kernel_set.accumulate_select(residuals[1], gradient, threshold, n)
-        assert a is not None and b is not None and residuals[0].tobytes() == residuals[1].tobytes()
-        assert [part.tobytes() for part in a] == [part.tobytes() for part in b]
 
 
 def test_strided_input_selects_the_same():
