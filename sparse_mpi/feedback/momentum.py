@@ -21,6 +21,8 @@ from sparse_mpi.feedback.base import ErrorFeedback, FeedbackTraits, add, fitted
 from sparse_mpi.feedback.leaky import LeakyFeedback
 from sparse_mpi.sparse import Layout, SparseVector, merge
 
+LAST = "last"  # the key, in a state, of the last result
+
 
 @dataclass(eq=False)
 class MomentumCorrection(ErrorFeedback):
@@ -132,9 +134,6 @@ def check_momentum(momentum: float, name: str = "momentum") -> None:
 # selection: after every step each rank adds its share of the momentum of the result, ``m / P * total``, to its
 # residual. The shares add up to the momentum that SGD has where the result has entries. That costs no byte, and
 # momentum that is not selected again waits in the residual with the gradient that it belongs to.
-
-
-LAST = "last"  # the key, in a state, of the last result
 
 
 @dataclass(eq=False)

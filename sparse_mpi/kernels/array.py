@@ -69,10 +69,11 @@ __all__ = [
     "undeal",
     "write_messages",
 ]
+FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
+NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`
 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
-    """See `base.Kernels.count`."""
     bits = magnitude_bits(widened(x) if x.itemsize == 2 else x)
     bins = thresholds.astype(bits.dtype).searchsorted(bits, side="right")
     counts = np.bincount(bins, minlength=len(thresholds) + 1)
@@ -80,18 +81,15 @@ def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
 
 
 def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
-    """See `base.Kernels.count_select`."""
     found = np.flatnonzero(magnitude_bits(x) >= thresholds[0])
     return count(x[found], thresholds), (found.astype(index_dtype(len(x))), x[found])
 
 
 def smallest(values: Array) -> Number:
-    """See `base.Kernels.smallest`."""
     return int(magnitude_bits(values).min())
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
-    """See `base.Kernels.histogram`."""
     x = widened(x)
     bits = magnitude_bits(x)
     if prefix:
@@ -103,39 +101,33 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
 
 
 def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
-    """See `base.Kernels.kth_bin`."""
     at_least = counts[::-1].cumsum()[::-1]
     chosen = int(np.count_nonzero(at_least >= k)) - 1
     return chosen, int(at_least[chosen]), int(counts[chosen])
 
 
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-    """See `base.Kernels.select`."""
     x = widened(x) if x.itemsize == 2 else x
     positions = np.flatnonzero(magnitude_bits(x) >= threshold)
     return None if len(positions) > most else (positions.astype(index_dtype(len(x))), x[positions])
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
-    """See `base.Kernels.accumulate`."""
     residual += widened(gradient)
 
 
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-    """See `base.Kernels.accumulate_select`."""
     residual += widened(gradient) if gradient.itemsize == 2 else gradient
     return select(residual, threshold, most)
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
-    """See `base.Kernels.top_k_rows`."""
     order = np.argsort(-magnitude_bits(matrix), axis=1, kind="stable")[:, :k]
     columns = np.sort(order, axis=1)
     return columns.astype(np.int32), np.take_along_axis(matrix, columns, axis=1)
 
 
 def to_bfloat16(x: Array, back: Array | None = None) -> Array:
-    """See `base.Kernels.to_bfloat16`."""
     with np.errstate(over="ignore"):
         bits = x.astype(np.float32).view(np.uint32)
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
@@ -148,7 +140,6 @@ def to_bfloat16(x: Array, back: Array | None = None) -> Array:
 
 
 def to_float16(x: Array) -> Array:
-    """See `base.Kernels.to_float16`."""
     xp = namespace(x)
     codes = xp.clip(x, np.float32(-65504), np.float32(65504)).astype(np.float16).view(np.uint16)
     special = xp.where(xp.isnan(x), 0x7E00, (x.view(np.uint32) >> 16 & 0x8000) | 0x7C00)
@@ -156,7 +147,6 @@ def to_float16(x: Array) -> Array:
 
 
 def moments(x: Array, threshold: int) -> Moments:
-    """See `base.Kernels.moments`."""
     x = widened(x)
     magnitudes = np.abs(x[magnitude_bits(x) >= threshold]).astype(np.float64)
     if len(magnitudes) == 0:
@@ -173,7 +163,7 @@ def moments(x: Array, threshold: int) -> Moments:
 
 
 def sketch(x: Array, seed: int) -> np.ndarray:
-    """See `base.Kernels.sketch`. Works in chunks, so that signs and positions need little memory."""
+    # Works in chunks, so that signs and positions need little memory
     key, total = np.uint32(seed), np.zeros(SKETCH)
     for start in range(0, len(x), SKETCHED_ROWS * SKETCH):
         chunk = x[start : start + SKETCHED_ROWS * SKETCH]
@@ -192,53 +182,44 @@ def sketch(x: Array, seed: int) -> np.ndarray:
 
 
 def add(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.add`."""
     x[indices] += values
 
 
 def add_merged(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.add_merged`."""
     add(x, *merge(indices, values, len(x)))
 
 
 def subtract(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.subtract`."""
     xp = namespace(x)
     x[indices] = xp.where(xp.isfinite(values), x[indices] - values, 0)
 
 
 def subtract_dense(x: Array, values: Array) -> None:
-    """See `base.Kernels.subtract_dense`."""
     with np.errstate(invalid="ignore"):
         x -= values
     x[~np.isfinite(values)] = 0
 
 
 def follow_squares(mean: Array, x: Array, weight: float) -> None:
-    """See `base.Kernels.follow_squares`."""
     with np.errstate(over="ignore", invalid="ignore"):
         change = (x * x - mean) * mean.dtype.type(weight)
     mean += np.where(np.isfinite(change), change, mean.dtype.type(0))
 
 
 def gather(x: Array, indices: Array) -> Array:
-    """See `base.Kernels.gather`."""
     return x[indices]
 
 
 def clear(x: Array, indices: Array) -> None:
-    """See `base.Kernels.clear`."""
     x[indices] = 0
 
 
 def mark(bits: Array, indices: Array) -> None:
-    """See `base.Kernels.mark`."""
     xp = namespace(bits)
     xp.bitwise_or.at(bits, indices >> 3, xp.left_shift(1, indices & 7).astype(np.uint8))
 
 
 def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
-    """See `base.Kernels.merge`."""
     # Sort the pairs; stable, so that values of one index keep their order.
     order = indices.argsort(kind="stable")
     indices, values = indices[order], values[order]
@@ -252,13 +233,11 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
 
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
-    """See `base.Kernels.merge_runs`."""
     indices, values = map(np.concatenate, zip(*runs, strict=True))
     return merge(indices, values, size, low)
 
 
 def add_rows(matrix: Array) -> Array:
-    """See `base.Kernels.add_rows`."""
     total: Array = matrix[0].copy()
     with np.errstate(over="ignore", invalid="ignore"):
         for row in matrix[1:]:
@@ -267,7 +246,6 @@ def add_rows(matrix: Array) -> Array:
 
 
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
-    """See `base.Kernels.truncate`."""
     if len(values) <= k:
         return indices, values
     bits = magnitude_bits(values)
@@ -279,38 +257,30 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
 
 
 def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
-    """See `base.Kernels.compress`."""
     return indices[chosen], values[chosen]
 
 
 def split_counts(indices: Array, boundaries: np.ndarray) -> np.ndarray:
-    """See `base.Kernels.split_counts`."""
     return np.diff(indices.searchsorted(boundaries.astype(indices.dtype)))
 
 
 def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
-    """See `base.Kernels.to_pairs`."""
     columns = [column.view(unit).reshape(len(column), column.itemsize // unit.itemsize) for column in (indices, values)]
     return np.concatenate(columns, axis=1)
 
 
 def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
-    """See `base.Kernels.from_pairs`."""
     split = index.itemsize // pairs.itemsize
     return pairs[:, :split].copy().view(index).reshape(-1), pairs[:, split:].copy().view(value).reshape(-1)
 
 
 def contains(indices: Array, sought: Array) -> Array:
-    """See `base.Kernels.contains`."""
     if len(indices) == 0:
         return np.zeros(len(sought), bool)
     return indices[np.minimum(indices.searchsorted(sought), len(indices) - 1)] == sought
 
 
 # Indices that are dealt out to ranks, and what votes change.
-
-
-FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 
 
 def fractions(x: Array) -> Array:
@@ -324,7 +294,6 @@ def _first(rounds: Array, ranks: int) -> Array:
 
 
 def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-    """See `base.Kernels.deal`."""
     width, nonzero = -(-size // ranks), values != 0
     indices, values = indices[nonzero].astype(index_dtype(width * ranks), copy=False), values[nonzero]
     rounds = indices // ranks
@@ -337,7 +306,6 @@ def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, A
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:
-    """See `base.Kernels.undeal`."""
     width = -(-size // ranks)
     owners = numbers // width
     rounds = numbers - owners * width
@@ -347,16 +315,12 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
 
 
 def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
-    """See `base.Kernels.changes`."""
     with np.errstate(invalid="ignore"):
         deltas = values - x[indices]
         return deltas, np.sqrt(np.abs(deltas)) * np.sqrt(np.abs(values))
 
 
 # Packed messages by whole-array functions, which unpack every bit of a message into a byte.
-
-
-NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`
 
 
 def count_bytes(widths: np.ndarray) -> np.ndarray:
@@ -373,7 +337,6 @@ def lay_out(
     tail: int = 0,
     scale_bytes: int = 4,
 ) -> np.ndarray:
-    """See `base.Kernels.lay_out`."""
     starts, widths, there = regions[:, 0], regions[:, 1] - regions[:, 0], entries > 0
     # The shorter one of the two forms of the indices of each message, see `wire.packed`.
     exponents = np.frexp((widths // np.maximum(entries, 1)).astype(np.float64))[1]
@@ -394,7 +357,6 @@ def lay_out(
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
-    """See `base.Kernels.write_messages`."""
     buffer = np.zeros(int(messages["end"][-1]), np.uint8)
     codes, scales = codes.view(np.uint8), scales.view(np.uint8).reshape(-1, 4)
     for (
@@ -429,7 +391,6 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
 
 
 def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
-    """See `base.Kernels.read_messages`."""
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
     scales = np.zeros((((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum(), 4), np.uint8)
@@ -452,7 +413,6 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 
 
 def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
-    """See `base.HostKernels.misplaced`."""
     ends = counts.cumsum()
     rises = np.empty(len(indices), bool)
     rises[1:] = indices[1:] > indices[:-1]

@@ -9,6 +9,42 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 
+LONG = 1 << 13  # entries from which on a row is long
+SKETCH = 1024  # numbers in the result of `Kernels.sketch`
+SKETCHED_ROWS = 128  # so many rows of `SKETCH` entries are added up by themselves, and then the sums of all in order
+BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 8 levels
+SCALED = 128  # neighbouring values of a message, a block, that share a scale in `Kernels.to_int8`, `to_int4`, `to_int2`
+# The layout of packed messages that stand one after another in a buffer of bytes: a structured array (m,), m >= 1, on
+# the host, with one record a message. `wire.packed` explains the format.
+#
+# A message is a number, the codes of its values, their scales, the low bits of its indices and their high bits. Indices
+# count from the start of the message's region. The low bits of all entries, `shift` each, stand side by side. The high
+# part h of the i-th entry is one bit: at position h + i of the high section if `spread` is 1, else at position h. Bits
+# fill each byte from its lowest bit up. A message of every index of its region has neither low nor high bits; a message
+# without entries is empty.
+MESSAGE = np.dtype(
+    [
+        ("entries", np.int64),
+        ("first", np.int64),  # entries of all messages before
+        ("start", np.int64),  # first index of the region
+        ("shift", np.int64),  # low bits of an index
+        ("spread", np.int64),  # 1 or 0: Elias-Fano or bitmap
+        ("span", np.int64),  # bits of the high section
+        ("block", np.int64),  # scales of all messages before
+        ("code", np.int64),  # bytes of the codes of all messages before
+        ("scale_bytes", np.int64),  # 2 or 4, the upper bytes of a float32 scale that are sent
+        # Byte offsets in the buffer:
+        ("head", np.int64),  # the number, which is entries - 1 in little endian
+        ("values", np.int64),  # the codes
+        ("scales", np.int64),  # the scales
+        ("lows", np.int64),  # the low bits
+        ("highs", np.int64),  # the high bits
+        ("end", np.int64),  # the end of the message
+    ]
+)
+FIELDS = len(MESSAGE.names or ())
+MISCOUNTED = "it does not have as many indices as entries"
+
 
 class Moments(NamedTuple):
     """Sums, in float64, over those entries of a vector whose magnitude reaches a threshold."""
@@ -40,50 +76,12 @@ class Later:
 Number = int | Later
 
 
-LONG = 1 << 13  # entries from which on a row is long
-SKETCH = 1024  # numbers in the result of `Kernels.sketch`
-SKETCHED_ROWS = 128  # so many rows of `SKETCH` entries are added up by themselves, and then the sums of all in order
-BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 8 levels
-SCALED = 128  # neighbouring values of a message, a block, that share a scale in `Kernels.to_int8`, `to_int4`, `to_int2`
-
-
 def code_places(edges: np.ndarray, bits: int) -> np.ndarray:
     """Return where the codes of each block begin ``(b + 1,)``, in bytes, if a code has so many bits, 1 to 8.
 
     Every block begins a new byte. Its values lie between ``edges`` ``(b + 1,)``.
     """
     return np.append(0, np.cumsum(-(-np.diff(edges) * bits // 8)))
-
-
-# The layout of packed messages that stand one after another in a buffer of bytes: a structured array (m,), m >= 1, on
-# the host, with one record a message. `wire.packed` explains the format.
-#
-# A message is a number, the codes of its values, their scales, the low bits of its indices and their high bits. Indices
-# count from the start of the message's region. The low bits of all entries, `shift` each, stand side by side. The high
-# part h of the i-th entry is one bit: at position h + i of the high section if `spread` is 1, else at position h. Bits
-# fill each byte from its lowest bit up. A message of every index of its region has neither low nor high bits; a message
-# without entries is empty.
-MESSAGE = np.dtype(
-    [
-        ("entries", np.int64),
-        ("first", np.int64),  # entries of all messages before
-        ("start", np.int64),  # first index of the region
-        ("shift", np.int64),  # low bits of an index
-        ("spread", np.int64),  # 1 or 0: Elias-Fano or bitmap
-        ("span", np.int64),  # bits of the high section
-        ("block", np.int64),  # scales of all messages before
-        ("code", np.int64),  # bytes of the codes of all messages before
-        ("scale_bytes", np.int64),  # 2 or 4, the upper bytes of a float32 scale that are sent
-        # Byte offsets in the buffer:
-        ("head", np.int64),  # the number, which is entries - 1 in little endian
-        ("values", np.int64),  # the codes
-        ("scales", np.int64),  # the scales
-        ("lows", np.int64),  # the low bits
-        ("highs", np.int64),  # the high bits
-        ("end", np.int64),  # the end of the message
-    ]
-)
-FIELDS = len(MESSAGE.names or ())
 
 
 class Kernels(Protocol):
@@ -378,9 +376,6 @@ class Kernels(Protocol):
 
 
 # Messages that are not as they were sent: what would make kernels write outside of a vector is found before that.
-
-
-MISCOUNTED = "it does not have as many indices as entries"
 
 
 class MalformedMessage(ValueError):

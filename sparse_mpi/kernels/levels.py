@@ -25,7 +25,6 @@ DRAWS = np.float32(1 << 24)  # values that 24 hash bits have, and the parts in w
 
 
 def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int8`."""
     # The scale of each block.
     finite, lengths = np.isfinite(x), np.diff(edges)
     safe = np.where(finite, x, np.float32(0))
@@ -57,13 +56,11 @@ def hashed(x: Array, key: Array | np.uint32) -> Array:
 
 
 def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
-    """See `base.Kernels.from_int8`."""
     steps = np.where(codes == -128, np.float32(np.nan), codes.astype(np.float32))
     return steps * scales.repeat(np.diff(edges))
 
 
 def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int4`."""
     # The levels of each block: from the smallest magnitude, or a little less, to the largest, or a little more.
     blocks = _Blocks(x, edges)
     largest, smallest = blocks.rows.max(axis=1), blocks.smallest
@@ -80,7 +77,6 @@ def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 
 def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int2`."""
     # Add up the magnitudes of each block as whole parts of the largest, so that their order does not matter.
     blocks = _Blocks(x, edges)
     largest, counts = blocks.rows.max(axis=1), np.diff(edges)
@@ -130,7 +126,6 @@ class _Blocks:
 
 
 def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
-    """See `base.Kernels.from_levels`."""
     half = 1 << (bits - 1)
     of, places = numbered_blocks(edges)
     starts, each = code_places(edges, bits), 8 // bits
@@ -157,7 +152,6 @@ def numbered_blocks(edges: np.ndarray) -> tuple[Array, Array]:
 
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
-    """See `base.Kernels.to_ballots`."""
     bits = magnitude_bits(values)
     low = lowest(int(bits.sum(dtype=np.int64)), int(bits.min(initial=INF_BITS)), len(bits))
     levels = np.where(bits < INF_BITS, np.clip((bits - low) >> SHIFT, 0, NOT_FINITE - 1), NOT_FINITE)
@@ -168,7 +162,6 @@ def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, 
 
 
 def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
-    """See `base.Kernels.from_ballots`."""
     indices = (coded // BALLOTS).astype(index_dtype(size))
     return indices, _decoded(indices, coded & (BALLOTS - 1), lows.view(np.int32))
 

@@ -13,7 +13,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
 from sparse_mpi.rows import Pattern
-from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.sparse import Layout, NoState, SparseVector
 
 NOT_ZERO = 1  # the magnitude bits that every number but zero reaches
 
@@ -26,13 +26,12 @@ class Selector(ABC):
     than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros: if fewer entries are not zero,
     it returns these, and nothing of nothing.
 
-    A selector implements ``init`` and ``select``. All other members have a default; a selector for which the default
-    is not true overrides it.
+    A selector implements ``select``, and ``init`` if it remembers something. Its other members have defaults.
     """
 
-    @abstractmethod
     def init(self, layout: Layout, k: int) -> Any:
-        """Return the state before the first step."""
+        """Return the state before the first step; by default the empty one of a selector that remembers nothing."""
+        return NoState()
 
     @abstractmethod
     def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:

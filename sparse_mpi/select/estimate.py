@@ -21,15 +21,21 @@ from sparse_mpi.select.exact import largest
 from sparse_mpi.select.random import Drawn, check_seed, generator
 from sparse_mpi.sparse import Layout, NoState, SparseVector, at_least, truncate
 
+PIECE = 1 << 22  # elements whose squares are added at once
+MIN_ENTRIES_ABOVE = 100  # entries of a sample that should reach its threshold: their number varies by a tenth
+MAX_ENLARGED_SAMPLE = 1 << 16  # entries up to which a sample is enlarged for that
+RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
+MAX_SELECTED_PER_K = 1.75  # a pass that finds more entries ends early, so that they never fill memory
 
-class Attempt(NamedTuple):
+
+class ThresholdPass(NamedTuple):
     """The outcome of one selection pass with an estimated threshold."""
 
     selected: SparseVector | None  # the entries that reach it, if their number is in the band
     reached: int  # how many reach it; one more than the band allows if they are too many
 
 
-def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> Attempt:
+def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> ThresholdPass:
     """Select the entries of ``x`` ``(n,)`` whose magnitude reaches ``threshold``, in one pass.
 
     Where k = n everything is selected, whatever the threshold, but for zeros, which never are.
@@ -43,11 +49,11 @@ def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> At
     most = max(k, int(band[1] * k))
     passed = at_least(x, max(bits_of(threshold, x), NOT_ZERO) if k < len(x) else NOT_ZERO, most)
     if passed is None:
-        return Attempt(None, most + 1)
-    return Attempt(passed if passed.nnz >= band[0] * k else None, passed.nnz)
+        return ThresholdPass(None, most + 1)
+    return ThresholdPass(passed if passed.nnz >= band[0] * k else None, passed.nnz)
 
 
-def settle(tried: Attempt, x: Array, k: int) -> SparseVector:
+def settle(tried: ThresholdPass, x: Array, k: int) -> SparseVector:
     """Return what the last attempt selected, or else the k largest entries of ``x`` ``(n,)``, without zeros."""
     return largest(x, k) if tried.selected is None else tried.selected
 
@@ -76,10 +82,6 @@ class Gaussian(Selector):
     band: ClassVar[tuple[float, float]] = (2 / 3, 4 / 3)
     exact_order: ClassVar[bool] = False  # its mean and deviation are sums in an order that is each library's own
 
-    def init(self, layout: Layout, k: int) -> NoState:
-        """Return the empty state: nothing is remembered from step to step."""
-        return NoState()
-
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select between 2k/3 and 4k/3 entries of ``x`` ``(n,)``."""
         accumulate(x, add)
@@ -88,9 +90,6 @@ class Gaussian(Selector):
             deviation = sqrt(max(square - mean * mean, 0.0))
         threshold = mean + deviation * NormalDist().inv_cdf(1 - k / len(x) / 2)
         return settle(attempt(x, threshold, k, self.band), x, k), state
-
-
-PIECE = 1 << 22  # elements whose squares are added at once
 
 
 def mean_square(x: Array) -> float:
@@ -102,10 +101,6 @@ def mean_square(x: Array) -> float:
 
 
 # Selection by the threshold of a sample (DGC: Lin et al., ICLR 2018).
-
-
-MIN_ENTRIES_ABOVE = 100  # entries of a sample that should reach its threshold: their number varies by a tenth
-MAX_ENLARGED_SAMPLE = 1 << 16  # entries up to which a sample is enlarged for that
 
 
 @dataclass(frozen=True)
@@ -165,10 +160,6 @@ class DGC(Selector):
 # Selection between the mean and the largest magnitude (RedSync: Fang et al., JPDC 2019).
 
 
-RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
-MAX_SELECTED_PER_K = 1.75  # a pass that finds more entries ends early, so that they never fill memory
-
-
 @dataclass(frozen=True)
 class RedSync(Selector):
     """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 1.75k are.
@@ -188,15 +179,11 @@ class RedSync(Selector):
     def __post_init__(self) -> None:
         check_whole("halvings", self.halvings, 1)
 
-    def init(self, layout: Layout, k: int) -> NoState:
-        """Return the empty state: nothing is remembered from step to step."""
-        return NoState()
-
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select between k and 1.75k entries of ``x`` ``(n,)``."""
         accumulate(x, add)
         mean, peak = _mean_and_largest(x)
-        low, high, tried = 0.0, 1.0, Attempt(None, 0)
+        low, high, tried = 0.0, 1.0, ThresholdPass(None, 0)
         for _ in range(self.halvings):
             middle = (low + high) / 2
             tried = attempt(x, mean + middle * (peak - mean), k, self.band)
@@ -216,10 +203,6 @@ class RedSyncTrim(Selector):
     The first m that at least k entries pass decides. Where no m does, or where more than 1.75k entries pass, the k
     largest are found as the selector ``exact`` finds them; the selection is the same.
     """
-
-    def init(self, layout: Layout, k: int) -> NoState:
-        """Return the empty state: nothing is remembered from step to step."""
-        return NoState()
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""

@@ -9,7 +9,7 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, bits_type, index_dtype, magnitude_bits, namespace
 from sparse_mpi.select.base import NOT_ZERO, Selector, accumulate
-from sparse_mpi.sparse import Layout, NoState, SparseVector, at_least, truncate
+from sparse_mpi.sparse import NoState, SparseVector, at_least, truncate
 
 
 def top_k(x: Array, k: int) -> SparseVector:
@@ -58,10 +58,6 @@ def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
 @dataclass(frozen=True)
 class Exact(Selector):
     """The k largest magnitudes, of equal ones those of lower index; no zeros."""
-
-    def init(self, layout: Layout, k: int) -> NoState:
-        """Return the empty state: nothing is remembered from step to step."""
-        return NoState()
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         """Select exactly k entries of ``x`` ``(n,)``, or those that are not zero if there are fewer."""

@@ -149,7 +149,8 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
 def _keep_of(rule: object) -> float | None:
     """Return the share of the residual that ``rule`` keeps, or None if it does more than that."""
     # A class of the user's that derives from one of these does more
-    if type(rule) not in (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection):
+    known = type(rule) in (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection)
+    if not isinstance(rule, ErrorFeedback) or not known:
         return None
     return None if rule.traits.momentum else getattr(rule, "keep", 1.0)
 

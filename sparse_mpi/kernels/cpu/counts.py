@@ -27,7 +27,6 @@ BLOCK = 512  # entries whose mantissas are multiplied before one logarithm is ta
 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
-    """See `base.Kernels.count`."""
     kind = bits_type(x)
     x, limits = readable(x), thresholds.astype(kind)
     magnitude = kind.type(np.iinfo(kind).max)
@@ -53,7 +52,7 @@ def _count(x, scratch, magnitude, limits, counts):
 
 
 def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, Found]:
-    """See `base.Kernels.count_select`. Only what reaches the lowest threshold is counted."""
+    # Only what reaches the lowest threshold is counted
     found = select(x, int(thresholds[0]), x.size)
     if found is None:
         raise RuntimeError(f"a kernel found more than {x.size} entries in as many")
@@ -61,7 +60,6 @@ def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, Found]:
 
 
 def smallest(values: Array) -> int:
-    """See `base.Kernels.smallest`."""
     return int(_smallest(bits_of(values), np.iinfo(bits_type(values)).max))
 
 
@@ -75,7 +73,6 @@ def _smallest(bits, magnitude):
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
-    """See `base.Kernels.histogram`."""
     kind = bits_type(x).type
     x = readable(x)
     magnitude, mask = kind(np.iinfo(kind).max), kind((1 << width) - 1)
@@ -117,10 +114,7 @@ def _histogram(x, scratch, magnitude, shift, prefix, low, mask, counts):
 
 
 def moments(x: Array, threshold: int) -> Moments:
-    """See `base.Kernels.moments`.
-
-    Each tile is summed by itself and the tiles in order, so that the number of threads changes no bit.
-    """
+    # Each tile is summed by itself and the tiles in order, so that the number of threads changes no bit
     kind = bits_type(x).type
     x = readable(x)
     tiles = np.zeros((-(-x.size // TILE), 6))

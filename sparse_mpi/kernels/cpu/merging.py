@@ -19,13 +19,10 @@ ONE = np.uint64(1)
 
 
 def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
-    """See `base.Kernels.merge`.
-
-    The pairs are ascending runs, one of each rank, as a rule. Where they are dense, a window moves over the vector; at
-    each place all runs are added into it, in their order, and the sums are read out in index order. Where they are less
-    dense, indices are flagged there first, so that sums are made where they stay. Two runs, or few pairs for the length
-    of the vector, are merged two by two. Few pairs at all, or pairs in no order, are sorted.
-    """
+    # The pairs are ascending runs, one of each rank, as a rule. Where they are dense, a window moves over the vector:
+    # there all runs are added into it, in their order, and the sums are read out in index order. Where they are less
+    # dense, indices are flagged first, so that sums are made where they stay. Two runs, or few pairs for the length of
+    # the vector, are merged two by two. Few pairs at all, or pairs in no order, are sorted.
     starts = np.empty(RUNS + 1, np.int64)
     runs = _runs(indices, starts) if indices.size > FEW else 0
     if runs and _far(indices.size, runs, size):
@@ -47,7 +44,7 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
 
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
-    """See `base.Kernels.merge_runs`; those that are merged two by two are not copied before."""
+    # Those that are merged two by two are not copied before
     pairs = sum(indices.size for indices, _ in runs)
     if pairs > FEW and len(runs) <= RUNS and _far(pairs, len(runs), size):
         return _two_by_two(list(runs))

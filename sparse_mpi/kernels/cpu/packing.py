@@ -28,7 +28,6 @@ def lay_out(
     tail: int = 0,
     scale_bytes: int = 4,
 ) -> np.ndarray:
-    """See `base.Kernels.lay_out`."""
     words = np.empty((len(entries), FIELDS), np.int64)
     _lay_out(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
     return words.view(MESSAGE).reshape(-1)
@@ -70,7 +69,6 @@ def _bytes(bits):
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
-    """See `base.Kernels.write_messages`."""
     buffer = np.empty(messages["end"][-1], np.uint8)
     _write(messages, np.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint8), buffer)
     return buffer
@@ -146,7 +144,6 @@ def _write_highs(highs, part, start, shift, spread):
 
 
 def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
-    """See `base.Kernels.read_messages`."""
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
     scales = np.zeros(((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum(), np.float32)
@@ -185,7 +182,6 @@ def _read(messages, buffer, indices, codes, scales):
 
 
 def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
-    """See `base.HostKernels.misplaced`."""
     return _misplaced(np.ascontiguousarray(indices), counts, low, high)
 
 
@@ -247,7 +243,6 @@ def _read_lows(lows, part, shift):
 
 
 def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-    """See `base.Kernels.deal`."""
     width, counts = -(-size // ranks), np.zeros(ranks, np.int64)
     numbers, dealt = np.empty(len(indices), index_dtype(width * ranks)), np.empty_like(values)
     count = _deal(indices, values, ranks, width, np.empty(len(indices), np.uint16), numbers, dealt, counts)
@@ -285,7 +280,6 @@ def _deal(indices, values, ranks, width, owners, numbers, dealt, counts):
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:
-    """See `base.Kernels.undeal`."""
     indices = np.empty(len(numbers), index_dtype(size))
     _undeal(numbers, ranks, -(-size // ranks), indices)
     return indices
@@ -293,7 +287,6 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
 
 @compiled
 def _undeal(numbers, ranks, width, indices):
-    """Compute the indices one by one."""
     for i in range(numbers.size):
         owner = np.int64(np.uint64(numbers[i]) // np.uint64(width))
         round_number = np.int64(numbers[i]) - owner * width

@@ -14,9 +14,14 @@ from sparse_mpi.kernels.cpu.lanes import LANES, prefetch, reached
 from sparse_mpi.kernels.cpu.merging import merge
 from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of
 
+BLOCK = 1 << 13  # values, at least, of which `truncate` looks for the k-th at a time
+CANDIDATES = 192  # entries that a row has room for, beyond 3k
+MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
+MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
+AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
+
 
 def add_rows(matrix: Array) -> Array:
-    """See `base.Kernels.add_rows`."""
     total = matrix[0].copy()
     _add_rows(matrix, total)
     return total
@@ -33,15 +38,6 @@ def _add_rows(matrix, total):
                 sums[i] += part[i]
 
 
-BLOCK = 1 << 13  # values, at least, of which `truncate` looks for the k-th at a time
-CANDIDATES = 192  # entries that a row has room for, beyond 3k
-MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
-MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
-
-
-AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
-
-
 @compiled
 def fetch_ahead(x, indices, i):
     """Have the cache line fetched that is needed `AHEAD` entries after ``indices[i]``, or the last one of all.
@@ -52,25 +48,21 @@ def fetch_ahead(x, indices, i):
 
 
 def add(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.add`."""
     _add(x, indices, values)
 
 
 @compiled
 def _add(x, indices, values):
-    """Add in place."""
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
         x[indices[i]] += values[i]
 
 
 def add_merged(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.add_merged`."""
     _add(x, *merge(indices, values, x.size))
 
 
 def subtract(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.subtract`."""
     _subtract(x, indices, values)
 
 
@@ -84,7 +76,6 @@ def _subtract(x, indices, values):
 
 
 def gather(x: Array, indices: Array) -> Array:
-    """See `base.Kernels.gather`."""
     values = np.empty(len(indices), x.dtype)
     _gather(x, indices, values)
     return values
@@ -92,14 +83,12 @@ def gather(x: Array, indices: Array) -> Array:
 
 @compiled
 def _gather(x, indices, values):
-    """Read the entries one by one."""
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
         values[i] = x[indices[i]]
 
 
 def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
-    """See `base.Kernels.changes`."""
     deltas, worth = np.empty_like(values), np.empty_like(values)
     _changes(x, indices, values, deltas, worth)
     return deltas, worth
@@ -116,32 +105,27 @@ def _changes(x, indices, values, deltas, worth):
 
 
 def clear(x: Array, indices: Array) -> None:
-    """See `base.Kernels.clear`."""
     _clear(x, indices)
 
 
 @compiled
 def _clear(x, indices):
-    """Set to zero in place."""
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
         x[indices[i]] = 0
 
 
 def mark(bits: Array, indices: Array) -> None:
-    """See `base.Kernels.mark`."""
     _mark(bits, indices)
 
 
 @compiled
 def _mark(bits, indices):
-    """Set the bits one by one."""
     for i in range(indices.size):
         bits[indices[i] >> 3] |= np.uint8(1 << (indices[i] & 7))
 
 
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
-    """See `base.Kernels.truncate`."""
     if len(values) <= k:
         return indices, values
     kind = bits_type(values).type
@@ -229,7 +213,6 @@ def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_value
 
 
 def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
-    """See `base.Kernels.compress`."""
     number = int(np.count_nonzero(chosen)) if count is None else count
     kept, of_kept = np.empty(number, indices.dtype), np.empty(number, values.dtype)
     _compress(indices, values, chosen, kept, of_kept)
@@ -247,7 +230,6 @@ def _compress(indices, values, chosen, kept, of_kept):
 
 
 def contains(indices: Array, sought: Array) -> Array:
-    """See `base.Kernels.contains`."""
     found = np.zeros(len(sought), bool)
     _contains(indices, sought, found)
     return found
@@ -265,7 +247,6 @@ def _contains(indices, sought, found):
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
-    """See `base.Kernels.top_k_rows`."""
     matrix = np.ascontiguousarray(matrix)
     rows = len(matrix)
     columns, values = np.empty((rows, k), np.int32), np.empty((rows, k), matrix.dtype)

@@ -50,7 +50,6 @@ def bits_of(part):
 
 @overload(bits_of, inline="always")
 def _bits_of(part):
-    """Choose the implementation of `bits_of` by type."""
     if part.dtype == types.float64:
         return lambda part: part.view(np.int64)
     return lambda part: part.view(np.int32)
@@ -63,7 +62,6 @@ def widened(part, scratch):
 
 @overload(widened, inline="always")
 def _widened(part, scratch):
-    """Choose the implementation of `widened` by type."""
     if part.dtype == types.uint16:
         return lambda part, scratch: _widened_bfloat16(part, scratch)
     if part.dtype == types.int16:
@@ -106,7 +104,6 @@ class Scan(Protocol):
 
 
 def select(x: Array, threshold: int, most: int) -> Found | None:
-    """See `base.Kernels.select`."""
     source = readable(x)
     limit = bits_type(x).type(threshold)
 
@@ -117,7 +114,6 @@ def select(x: Array, threshold: int, most: int) -> Found | None:
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
-    """See `base.Kernels.accumulate`."""
     if gradient.dtype.itemsize == 2:
         accumulate_select(residual, gradient, np.iinfo(bits_type(residual)).max, 0)
     else:
@@ -125,7 +121,6 @@ def accumulate(residual: Array, gradient: Array) -> None:
 
 
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> Found | None:
-    """See `base.Kernels.accumulate_select`."""
     if not residual.flags.c_contiguous:
         raise ValueError("residual must be contiguous, to be accumulated in place; pass a contiguous copy")
     gradient = readable(gradient)
@@ -293,7 +288,6 @@ def _count(bits, threshold):
 
 
 def sketch(x: Array, seed: int) -> np.ndarray:
-    """See `base.Kernels.sketch`."""
     x = np.ascontiguousarray(x)
     partial = np.zeros((-(-x.size // CHUNK), SKETCH))
     threads.each(

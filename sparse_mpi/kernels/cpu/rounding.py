@@ -29,7 +29,6 @@ SIGN, INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)  # all bits but th
 
 
 def to_bfloat16(x: Array, back: Array | None = None) -> Array:
-    """See `base.Kernels.to_bfloat16`."""
     x, rounded = np.ascontiguousarray(x), np.empty(len(x), np.uint16)
     wide = x[:0] if back is None else back
     threads.each(lambda lo, hi: _to_bfloat16(x[lo:hi], rounded[lo:hi], wide[lo:hi]), threads.parts(len(x)))
@@ -75,7 +74,6 @@ def _round_bits(bits, rounded):
 
 
 def subtract_dense(x: Array, values: Array) -> None:
-    """See `base.Kernels.subtract_dense`."""
     threads.each(lambda lo, hi: _subtract_dense(x[lo:hi], values[lo:hi]), threads.parts(len(x)))
 
 
@@ -88,7 +86,6 @@ def _subtract_dense(x, values):
 
 
 def follow_squares(mean: Array, x: Array, weight: float) -> None:
-    """See `base.Kernels.follow_squares`."""
     share = mean.dtype.type(weight)
     threads.each(lambda lo, hi: _follow_squares(mean[lo:hi], x[lo:hi], share), threads.parts(len(mean)))
 
@@ -102,7 +99,6 @@ def _follow_squares(mean, x, weight):
 
 
 def to_float16(x: Array) -> Array:
-    """See `base.Kernels.to_float16`."""
     rounded = np.empty(len(x), np.uint16)
     _round_to_float16(np.ascontiguousarray(x).view(np.uint32), rounded)
     return rounded.view(np.float16)
@@ -131,7 +127,6 @@ def _round_to_float16(bits, rounded):
 
 
 def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int8`."""
     codes, scales = np.empty(len(x), np.int8), np.empty(len(edges) - 1, np.float32)
     _to_int8(np.ascontiguousarray(x), indices, edges, short, codes, scales)
     return codes, scales
@@ -169,7 +164,6 @@ def _step(x, bits, indices, scale, codes):
 
 
 def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
-    """See `base.Kernels.from_int8`."""
     x = np.empty(len(codes), np.float32)
     _from_int8(codes, scales, edges, x)
     return x
@@ -185,7 +179,6 @@ def _from_int8(codes, scales, edges, x):
 
 
 def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int4`."""
     places = code_places(edges, 4)
     codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
     _to_int4(np.ascontiguousarray(x), indices, edges, codes, places, scales)
@@ -264,7 +257,6 @@ def _pack(found, count, codes, bits):
 
 
 def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int2`."""
     places = code_places(edges, 2)
     codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
     _to_int2(np.ascontiguousarray(x), edges, codes, places, scales)
@@ -320,7 +312,6 @@ def _above(parts, cut):
 
 
 def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
-    """See `base.Kernels.from_levels`."""
     x = np.empty(edges[-1] if len(edges) else 0, np.float32)
     _from_levels(codes, scales, edges, code_places(edges, bits), bits, x)
     return x
@@ -350,7 +341,6 @@ def _from_levels(codes, scales, edges, places, bits, x):
 
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
-    """See `base.Kernels.to_ballots`."""
     coded, rounded = np.empty(len(indices), index_dtype(BALLOTS * size)), np.empty_like(values)
     total, least = _sums(values)
     low = lowest(total, least, len(values))
@@ -393,7 +383,6 @@ def _decoded(index, code, low):
 
 
 def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
-    """See `base.Kernels.from_ballots`."""
     indices, values = np.empty(len(coded), index_dtype(size)), np.empty(len(coded), np.float32)
     _from_ballots(coded, lows.view(np.int32), indices, values)
     return indices, values

@@ -100,7 +100,7 @@ WIDENED = {"float16", "float32", "uint16"}  # types of gradients that select.cu 
 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
-    """See `base.Kernels.count`. The thresholds travel in one table with their counts, which needs no clearing then."""
+    # The thresholds travel in one table with their counts, which needs no clearing then
     x, number = cupy.ascontiguousarray(x), len(thresholds)
     table = np.concatenate([thresholds.astype(np.int64), np.zeros(number + 1, np.int64)])
     if x.size == 0 or number == 0:
@@ -112,7 +112,7 @@ def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
 
 
 def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
-    """See `base.Kernels.count_select`. Of two passes the second one is not waited for: its length is known."""
+    # Of two passes the second one is not waited for: its length is known
     counts = count(x, thresholds)
     x = cupy.ascontiguousarray(x)
     found = _compacted(x, (x,), int(thresholds[0]), int(counts[0]), known=True)
@@ -122,14 +122,13 @@ def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Ar
 
 
 def smallest(values: Array) -> Number:
-    """See `base.Kernels.smallest`. The host waits when it asks for the number, if that is not there by then."""
+    # The host waits when it asks for the number, if that is not there by then
     found, find = Told(1), kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype.name)
     start(find, 1, values, values.size, found.pointer, threads=SELECTING)
     return Later(found.written().number)
 
 
 def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
-    """See `base.Kernels.histogram`."""
     x = cupy.ascontiguousarray(x)
     counts = cupy.zeros(1 << width, np.uint64)
     device = cupy.cuda.Device().attributes
@@ -147,7 +146,6 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
 
 
 def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
-    """See `base.Kernels.kth_bin`."""
     found, find = Told(3), kernel("kth_bin", "histogram.cu", COUNTING, REAL="float32")
     start(find, 1, counts, counts.size, k, found.pointer, threads=COUNTING)
     number, reached, inside = found.written().numbers().tolist()
@@ -155,13 +153,12 @@ def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
 
 
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-    """See `base.Kernels.select`."""
     x = cupy.ascontiguousarray(x)
     return _compacted(x, (x,), threshold, most)
 
 
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-    """See `base.Kernels.accumulate_select`. Half precision is widened in registers."""
+    # Half precision is widened in registers
     gradient = cupy.ascontiguousarray(gradient)
     if gradient.dtype != residual.dtype and gradient.dtype.name not in WIDENED:
         gradient = gradient.astype(residual.dtype)
@@ -188,7 +185,6 @@ def _compacted(
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
-    """See `base.Kernels.top_k_rows`."""
     matrix = cupy.ascontiguousarray(matrix)
     rows, columns = matrix.shape
     chosen, values = cupy.empty((rows, k), np.int32), cupy.empty((rows, k), matrix.dtype)
@@ -200,7 +196,7 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 
 def select_rows(x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -> tuple[Array, Array]:
-    """See `base.DeviceKernels.select_rows`. It takes two launches at most, whatever the number of tensors."""
+    # It takes two launches at most, whatever the number of tensors
     x = cupy.ascontiguousarray(x)
     indices, values = cupy.empty(entries, index_dtype(x.size)), cupy.empty(entries, x.dtype)
     of_types: dict[str, Any] = {"REAL": x.dtype.name, "INDEX": indices.dtype.name, "DIGIT": DIGIT}
@@ -212,7 +208,7 @@ def select_rows(x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -
 
 
 def moments(x: Array, threshold: int) -> Moments:
-    """See `base.Kernels.moments`. Results have the same bits on every call and on any device."""
+    # Results have the same bits on every call and on any device
     x = cupy.ascontiguousarray(x)
     if x.size == 0:
         return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
@@ -225,7 +221,7 @@ def moments(x: Array, threshold: int) -> Moments:
 
 
 def sketch(x: Array, seed: int) -> np.ndarray:
-    """See `base.Kernels.sketch`. The host adds up the sums of all chunks."""
+    # The host adds up the sums of all chunks
     x = cupy.ascontiguousarray(x)
     chunks = blocks_for(x.size, SKETCHED_ROWS * SKETCH)
     if chunks == 0:
@@ -237,12 +233,11 @@ def sketch(x: Array, seed: int) -> np.ndarray:
 
 
 def add(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.add`."""
     _scatter("add", x, indices, values)
 
 
 def add_merged(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.add_merged`. It waits for nothing, for nothing has the length of what is merged."""
+    # It waits for nothing, for nothing has the length of what is merged
     size = indices.size
     if not size:
         return
@@ -252,7 +247,6 @@ def add_merged(x: Array, indices: Array, values: Array) -> None:
 
 
 def subtract(x: Array, indices: Array, values: Array) -> None:
-    """See `base.Kernels.subtract`."""
     _scatter("subtract", x, indices, values)
 
 
@@ -267,7 +261,6 @@ def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
 
 
 def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
-    """See `base.Kernels.merge`."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     # Sort the pairs; stable, so that values of one index keep their order.
     pairs, order = indices.size, cupy.argsort(indices, kind="stable")
@@ -291,13 +284,11 @@ def _tiles(size: int) -> Array:
 
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
-    """See `base.Kernels.merge_runs`."""
     indices, values = map(cupy.concatenate, zip(*runs, strict=True))
     return merge(indices, values, size, low)
 
 
 def add_rows(matrix: Array) -> Array:
-    """See `base.Kernels.add_rows`."""
     rows, columns = matrix.shape
     total = cupy.empty(columns, matrix.dtype)
     if columns:
@@ -307,7 +298,6 @@ def add_rows(matrix: Array) -> Array:
 
 
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
-    """See `base.Kernels.truncate`."""
     if values.size <= k:
         return indices, values
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
@@ -322,7 +312,6 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
 
 
 def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
-    """See `base.Kernels.compress`."""
     size = indices.size if count is None else count
     kept, of_kept = cupy.empty(size, indices.dtype), cupy.empty(size, values.dtype)
     if not size:
@@ -336,7 +325,6 @@ def compress(indices: Array, values: Array, chosen: Array, count: int | None = N
 
 
 def contains(indices: Array, sought: Array) -> Array:
-    """See `base.Kernels.contains`."""
     common = np.promote_types(indices.dtype, sought.dtype)
     indices, sought = cupy.ascontiguousarray(indices, common), cupy.ascontiguousarray(sought, common)
     found = cupy.empty(sought.size, bool)

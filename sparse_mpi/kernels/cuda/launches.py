@@ -14,7 +14,6 @@ from sparse_mpi.kernels.cuda.told import Told
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
-    """See `base.Kernels.write_messages`."""
     length = int(messages["end"][-1])
     words = cupy.zeros(-(-length // 4), np.uint32)
     if indices.size:
@@ -25,7 +24,6 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
 
 
 def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
-    """See `base.Kernels.read_messages`."""
     entries, table, buffer = int(messages["entries"].sum()), _table(messages), cupy.ascontiguousarray(buffer)
     bytes_of_codes = int((messages["scales"] - messages["values"]).sum())
     indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(bytes_of_codes, np.uint8)
@@ -60,7 +58,7 @@ def _table(messages: np.ndarray) -> Array:
 
 
 def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
-    """See `base.Kernels.split_counts`. The host waits when it looks at the counts."""
+    # The host waits when it looks at the counts
     regions = len(boundaries) - 1
     told, indices = Told(regions), cupy.ascontiguousarray(indices)
     split = kernel("split_counts", "sparse.cu", REAL="float32", INDEX=indices.dtype.name)
@@ -70,7 +68,6 @@ def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
 
 
 def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
-    """See `base.Kernels.to_pairs`."""
     split, rest = indices.itemsize // unit.itemsize, values.itemsize // unit.itemsize
     pairs = cupy.empty((indices.size, split + rest), unit)
     columns = (cupy.ascontiguousarray(column).view(unit) for column in (indices, values))
@@ -79,7 +76,6 @@ def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
 
 
 def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
-    """See `base.Kernels.from_pairs`."""
     indices, values = cupy.empty(len(pairs), index), cupy.empty(len(pairs), value)
     split, rest = index.itemsize // pairs.itemsize, value.itemsize // pairs.itemsize
     columns = (column.view(pairs.dtype) for column in (indices, values))
@@ -97,14 +93,13 @@ def _pairs(name: str, pairs: Array, *arguments: Any) -> None:
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
-    """See `base.Kernels.accumulate`. CuPy's own addition would take subnormal numbers for zero."""
+    # CuPy's own addition would take subnormal numbers for zero
     if residual.size:
         accumulated = kernel("accumulate", "accumulate.cu", REAL=residual.dtype.name, GRADIENT=gradient.dtype.name)
         start(accumulated, blocks_for(residual.size), residual, cupy.ascontiguousarray(gradient), residual.size)
 
 
 def to_bfloat16(x: Array, back: Array | None = None) -> Array:
-    """See `base.Kernels.to_bfloat16`."""
     x, codes = cupy.ascontiguousarray(x), cupy.empty(x.size, np.uint16)
     if x.size:
         rounded = kernel("to_bfloat16", "dense.cu", REAL=x.dtype.name)
@@ -113,7 +108,6 @@ def to_bfloat16(x: Array, back: Array | None = None) -> Array:
 
 
 def subtract_dense(x: Array, values: Array) -> None:
-    """See `base.Kernels.subtract_dense`."""
     if x.size:
         subtracted = kernel("subtract_dense", "dense.cu", REAL=x.dtype.name)
         values = cupy.ascontiguousarray(values.astype(x.dtype, copy=False))
@@ -121,7 +115,6 @@ def subtract_dense(x: Array, values: Array) -> None:
 
 
 def follow_squares(mean: Array, x: Array, weight: float) -> None:
-    """See `base.Kernels.follow_squares`."""
     if mean.size:
         followed = kernel("follow_squares", "dense.cu", REAL=mean.dtype.name)
         start(followed, blocks_for(mean.size), mean, cupy.ascontiguousarray(x), mean.dtype.type(weight), mean.size)
@@ -131,7 +124,6 @@ def follow_squares(mean: Array, x: Array, weight: float) -> None:
 
 
 def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int8`."""
     codes, scales = cupy.empty(x.size, np.int8), cupy.empty(len(edges) - 1, np.float32)
     given = cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), cupy.asarray(edges)
     _start("to_int8", scales.size, *given, int(short), codes, scales, index=indices.dtype)
@@ -139,14 +131,12 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) ->
 
 
 def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
-    """See `base.Kernels.from_int8`."""
     x = cupy.empty(codes.size, np.float32)
     _start("from_int8", scales.size, codes, scales, cupy.asarray(edges), x)
     return x
 
 
 def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int4`."""
     places = code_places(edges, 4)
     codes, scales = cupy.empty(int(places[-1]), np.uint8), cupy.empty(len(edges) - 1, np.float32)
     given = cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), *_both(edges, places)
@@ -155,7 +145,6 @@ def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 
 def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    """See `base.Kernels.to_int2`."""
     places = code_places(edges, 2)
     codes, scales = cupy.empty(int(places[-1]), np.uint8), cupy.empty(len(edges) - 1, np.float32)
     _start("to_int2", scales.size, cupy.ascontiguousarray(x), *_both(edges, places), codes, scales)
@@ -163,7 +152,6 @@ def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 
 def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
-    """See `base.Kernels.from_levels`."""
     x = cupy.empty(int(edges[-1]), np.float32)
     _start("from_levels", scales.size, codes, scales, *_both(edges, code_places(edges, bits)), bits, x)
     return x
@@ -185,7 +173,6 @@ def _start(name: str, blocks: int, *arguments: Any, index: Any = np.int32) -> No
 
 
 def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-    """See `base.Kernels.deal`."""
     width = -(-size // ranks)
     numbers = cupy.empty(len(indices), index_dtype(width * (ranks + 1)))
     types = (indices.dtype, numbers.dtype)
@@ -198,7 +185,6 @@ def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, A
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:
-    """See `base.Kernels.undeal`."""
     indices = cupy.empty(len(numbers), index_dtype(size))
     types = (indices.dtype, numbers.dtype)
     _vote("undeal", len(numbers), types, numbers, ranks, -(-size // ranks), indices)
@@ -206,7 +192,6 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
 
 
 def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
-    """See `base.Kernels.changes`."""
     deltas, worth = cupy.empty_like(values), cupy.empty_like(values)
     types = (indices.dtype, indices.dtype)
     _vote("changes", len(values), types, x, indices, values, deltas, worth, real=values.dtype.name)
@@ -214,7 +199,6 @@ def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
 
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
-    """See `base.Kernels.to_ballots`."""
     coded, low = cupy.empty(len(indices), index_dtype(BALLOTS * size)), cupy.empty(1, np.int64)
     lows, rounded = cupy.empty_like(values), cupy.empty_like(values)
     types = (indices.dtype, coded.dtype)
@@ -224,7 +208,6 @@ def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, 
 
 
 def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
-    """See `base.Kernels.from_ballots`."""
     indices, values = cupy.empty(len(coded), index_dtype(size)), cupy.empty(len(coded), np.float32)
     _vote("from_ballots", len(coded), (indices.dtype, coded.dtype), coded, lows, indices, values)
     return indices, values
