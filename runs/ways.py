@@ -17,10 +17,10 @@ from typing import Any
 import sparse_mpi.predict.ways as ways
 from sparse_mpi.cli.progress import progress
 from sparse_mpi.cli.records import provenance
-from sparse_mpi.predict import calibration
-from sparse_mpi.predict.advice import everything
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi_bench.analysis.measured_ways import measure
+from sparse_mpi_bench.calibration import fit as calibration
+from sparse_mpi_bench.candidates import everything
 
 FILE = Path(ways.__file__).with_name("ways.json")
 DIGITS = 4

@@ -21,11 +21,12 @@ from sparse_mpi.checks import present
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.forwarding import ForwardingComm
-from sparse_mpi.predict.break_even import Cost
-from sparse_mpi.predict.candidates import BASELINE, Candidate
+from sparse_mpi.predict.ways import BASELINE
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.sparse import Layout
+from sparse_mpi_bench.break_even import Cost
+from sparse_mpi_bench.candidates import Candidate
 
 T = TypeVar("T")
 

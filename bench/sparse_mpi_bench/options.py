@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+
 from sparse_mpi.cli import values
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.predict.models import MODELS, layout
+from sparse_mpi.sparse import Layout
 from sparse_mpi_bench.analysis.gradients import KINDS
 from sparse_mpi_bench.chaos import drawing
 from sparse_mpi_bench.emulation import schedule
 
+USUAL_MODEL = "vgg16"
 POWERS = tuple(2**i for i in range(1, 11))
 
 gradients = values.file_or(list(KINDS), f"{', '.join(KINDS)}, or a file of train/gradients.py", "independent")
@@ -23,3 +28,19 @@ POWERS_OF_RANKS = option(
 RANKS_PER_NODE = count("--ranks-per-node R", 4, "consecutive ranks that are a node")
 MOST_GIGABYTES = option("--most-gigabytes GB", "skip what needs more GB of memory", values.positive, 12.0)
 GRADIENTS = option("--gradients KIND", f"{', '.join(KINDS)}, or a file of train/gradients.py", gradients, "independent")
+
+
+def gradient(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--model`` and ``--n``: the tensors of a model, or a single one."""
+    group = parser.add_mutually_exclusive_group()
+    text = f"whose tensors make up the gradient (default: {USUAL_MODEL})"
+    group.add_argument("--model", choices=list(MODELS), help=text)
+    text = "elements of a gradient that is one flat tensor (default: --model)"
+    group.add_argument("--n", type=values.integer(1), help=text)
+
+
+def layout_of(args: argparse.Namespace) -> Layout:
+    """Return the gradient's layout; ``args.model`` becomes the model that is taken, None if there is none."""
+    if args.n is None:
+        args.model = args.model or USUAL_MODEL
+    return Layout.of(args.n) if args.n else layout(args.model)

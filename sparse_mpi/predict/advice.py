@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.predict.calibration import Fit, Prediction, predictable
-from sparse_mpi.predict.candidates import BASELINE, OWN, accepts, candidates
-from sparse_mpi.predict.cluster import Cluster, Step, step
-from sparse_mpi.predict.ways import way_of
+from sparse_mpi.predict.cluster import Cluster, StepTime, step_time
+from sparse_mpi.predict.fitted import FittedCluster
+from sparse_mpi.predict.ways import BASELINE, table, way_of
 
 DENSITIES = (0.03, 0.01, 0.003, 0.001)  # from which one is advised, the largest that is fast enough
 USUAL = 0.01  # the density at which candidates are compared, and with which local steps are advised
 LOCAL_STEPS = (2, 4, 8, 16, 32, 64)
-WIRES = (OWN, "packed", "packed+bf16")
 GAIN = 1.05  # a sparse step must be so many times faster than a dense one to be advised
 BACKWARD = 2 / 3  # of a batch's time: the backward pass, behind which exchanges may hide
 LAST = 1 / 8  # of an exchange: the last bucket, which nothing is left to hide
+FASTEST = 7.9e-9 / 5  # seconds a byte of the fastest link that was measured
 
 
 class Off(NamedTuple):
@@ -30,15 +27,13 @@ class Off(NamedTuple):
 
 
 MEASURED = Off(1.5, 1.5)  # what nine of ten held-out steps on emulated hosts were off, and some more
-UNMEASURED = Off(2.0, 2.0)  # on links faster than `FASTEST`, where none was measured
-FASTEST = 7.9e-9 / 5  # seconds a byte of the fastest link that was measured
+UNMEASURED = Off(2.0, 2.0)  # on links faster than `FASTEST`
 # The only sparse sums that were measured between ranks on a GPU, 2 and 4 of which shared it, took 5.8 and 7.9 ms with
 # oktopk, where 0.5 ms are predicted for one each (docs/results/gpu-h200.json)
 OF_A_GPU = Off(12.0, 1.5)
-FEW = 4  # measured steps of an algorithm from which its own error is told, rather than that of all
 
 
-class Job(NamedTuple):
+class TrainingJob(NamedTuple):
     """What is trained, and what is wanted."""
 
     n: int  # elements of the gradient
@@ -68,7 +63,7 @@ class Offer(NamedTuple):
 class Pays(NamedTuple):
     """Whether sparse sums pay: how many times as fast as dense the best of them is."""
 
-    verdict: str  # sparse, dense, or either where what is known does not tell
+    verdict: str  # sparse, dense, or either where the errors of the model decide
     sparse: Offer
     factor: float
     low: float  # as little as that, by the errors of both
@@ -102,9 +97,9 @@ class Advice(NamedTuple):
 
 
 def advise(
-    job: Job,
+    job: TrainingJob,
     on: Cluster,
-    fit: Fit | None = None,
+    fit: FittedCluster | None = None,
     densities: Sequence[float] = DENSITIES,
     names: Iterable[str] = (),
 ) -> Advice:
@@ -112,37 +107,29 @@ def advise(
 
     Dense is left where it is fast enough, or where no sparse step is `GAIN` times faster. Otherwise the largest density
     is advised at which a step is fast enough, with the fastest algorithm; and where none is, as many local steps as it
-    takes at the usual density. ``names`` are the ways to compare, as a command line spells them: by default all that
-    need neither shapes nor nodes. What the steps of ``fit`` took longer than it explains, others of their way take too.
+    takes at the usual density. ``names`` are the ways to compare, as a command line spells them: by default all of the
+    table. ``fit`` tells how much longer steps of a way take than the cluster explains, and the errors.
     """
 
     def offer(way: str, density: float) -> Offer:
-        plain = step(way, way_of(way), job.n, density, job.ranks, on)
+        plain = step_time(way, way_of(way), job.n, density, job.ranks, on)
         if way == BASELINE and job.dense is not None:
-            plain, off = Step(0.0, job.dense), Off()
+            plain, off = StepTime(0.0, job.dense), Off()
         else:
             off = off_of(way, job.n, fit, on)
-        found = plain.longer(fit.longer(way) if fit else 1.0)
+        found = plain.longer(fit.longer.get(way, 1.0) if fit else 1.0)
         exposed = overlapped(found, job.batch) if job.overlap else found.seconds
         return Offer(way, density, 1, job.batch + exposed, exposed, off)
 
     # Compare all at one density, and the fastest of them at the others.
     at = USUAL if USUAL in densities else densities[0]
     dense = offer(BASELINE, at)
-    compared = sorted((offer(way, at) for way in names or everything() if way != BASELINE), key=lambda of: of.step)
+    compared = sorted((offer(way, at) for way in names or table() if way != BASELINE), key=lambda of: of.step)
     at_others = [offer(of.way, density) for density in densities if density != at for of in compared[:2]]
-    offers = [dense, *compared, *at_others]
-    return chosen(job, dense, offers, at)
+    return chosen(job, dense, [dense, *compared, *at_others], at)
 
 
-def everything() -> list[str]:
-    """Return every way to reduce that needs neither shapes nor nodes."""
-    names = [name for name in ALGORITHMS if predictable(name)]
-    wires = [wire for wire in WIRES if any(accepts(name, wire) for name in names)]
-    return [c.algorithm if c.wire == OWN else f"{c.algorithm}:wire={c.wire}" for c in candidates(names, wires)]
-
-
-def overlapped(found: Step, batch: float) -> float:
+def overlapped(found: StepTime, batch: float) -> float:
     """Return the seconds of a reduction that a batch of ``batch`` seconds does not hide.
 
     Computing hides nothing. The exchange hides behind the backward pass, but for the last bucket; while it runs before
@@ -158,7 +145,7 @@ def every(offer: Offer, local_steps: int, batch: float) -> Offer:
     return offer._replace(local_steps=local_steps, step=batch + exposed, exposed=exposed)
 
 
-def chosen(job: Job, dense: Offer, offers: Sequence[Offer], usual: float = USUAL) -> Advice:
+def chosen(job: TrainingJob, dense: Offer, offers: Sequence[Offer], usual: float = USUAL) -> Advice:
     """Return the advice among ``offers``, of which ``dense`` is one."""
     sparse = sorted((of for of in offers if of is not dense), key=lambda of: of.step)
     limit = job.batch / job.utilisation
@@ -183,54 +170,16 @@ def chosen(job: Job, dense: Offer, offers: Sequence[Offer], usual: float = USUAL
     return Advice(sorted(found, key=lambda of: of.step), best, reason, job.batch, job.utilisation)
 
 
-def off_of(way: str, n: int, fit: Fit | None, on: Cluster) -> Off:
+def off_of(way: str, n: int, fit: FittedCluster | None, on: Cluster) -> Off:
     """Return by what factors a step may be off: as nine of ten that were fitted to, or of emulated hosts.
 
     Dense sums of GPUs may be as far off as published ones.
     """
     if on.fabric is not None:
         return Off(*[on.fabric.error(4 * n)] * 2) if way == BASELINE else OF_A_GPU
-    if fit is None or not fit.predictions:
+    if fit is None:
         return UNMEASURED if on.beta < FASTEST else MEASURED
-    name = way.split(":")[0]
-    own = [of for of in fit.predictions if of.measured.candidate.split()[0] == name]
-    return Off(*[1 + spread(own if len(own) >= FEW else fit.predictions)] * 2)
-
-
-def spread(predictions: Sequence[Prediction]) -> float:
-    """Return the relative error of the step that nine of ten predictions do not exceed."""
-    off = sorted(abs(math.log(of.step / of.measured.step)) for of in predictions)
-    return math.expm1(off[math.ceil(0.9 * len(off)) - 1])
-
-
-class Verdict(NamedTuple):
-    """The advice for one job that was measured, and how good it was. Times are seconds of a step."""
-
-    job: tuple[str, int, int, float]  # rate, ranks, n, density
-    advised: Prediction
-    best: Prediction  # the one that was measured to be fastest
-
-    @property
-    def regret(self) -> float:
-        """Return by what share the advised step is longer than the fastest."""
-        return self.advised.measured.step / self.best.measured.step - 1
-
-
-def judged(predictions: Sequence[Prediction]) -> list[Verdict]:
-    """Return how good the advice is for each job among measured steps, of the candidates that were measured there.
-
-    Raises ValueError: a job has no dense sum.
-    """
-    verdicts = []
-    for job in dict.fromkeys(of.measured.job for of in predictions):
-        of_job = [of for of in predictions if of.measured.job == job]
-        dense = next((of for of in of_job if of.measured.candidate == BASELINE), None)
-        if dense is None:
-            raise ValueError(f"job {job} must have measured {BASELINE}, got {of_job[0].measured.candidate} and others")
-        fastest = min(of_job, key=lambda of: of.step)
-        advised = dense if dense.step <= GAIN * fastest.step else fastest
-        verdicts.append(Verdict(job, advised, min(of_job, key=lambda of: of.measured.step)))
-    return verdicts
+    return Off(*[1 + fit.error(way)] * 2)
 
 
 def crossing(gain: Callable[[float], float], least: float = 1e6, most: float = 1e13) -> float | None:
@@ -241,9 +190,3 @@ def crossing(gain: Callable[[float], float], least: float = 1e6, most: float = 1
         middle = math.sqrt(least * most)
         least, most = (middle, most) if gain(middle) > 0 else (least, middle)
     return least
-
-
-def placed(plain: Cluster, bits: float, latency: float | None, cores: float, node: int) -> Cluster:
-    """Return a cluster with links of so many bits a second, and with other cores and nodes."""
-    there = replace(plain, beta=8 / bits, cores=cores, node=node)
-    return there if latency is None else replace(there, alpha=latency)

@@ -111,8 +111,8 @@ class Cluster:
         return replace(self, beta=8e-9 / gbit, burst=burst)
 
 
-class Step(NamedTuple):
-    """How long a step takes; seconds."""
+class StepTime(NamedTuple):
+    """Seconds of a step."""
 
     computing: float  # waiting for a core included
     exchanging: float
@@ -122,25 +122,25 @@ class Step(NamedTuple):
         """Return the whole."""
         return self.computing + self.exchanging
 
-    def longer(self, factor: float) -> Step:
+    def longer(self, factor: float) -> StepTime:
         """Return a step in which everything takes that many times as long."""
-        return Step(factor * self.computing, factor * self.exchanging)
+        return StepTime(factor * self.computing, factor * self.exchanging)
 
 
-def step(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> Step:
+def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> StepTime:
     """Return how long a step of algorithm ``name`` takes that sums ``n`` elements of ``ranks`` ranks."""
     if name == "dense" and on.fabric is not None:
-        return Step(0.0, dense_seconds(4 * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks)))
+        return StepTime(0.0, dense_seconds(4 * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks)))
     crowd = max(1.0, ceil(min(on.node, ranks) / on.cores))  # in turns, of which the last may be of few
     sent = sum(_seconds(of, of.bytes(n, density, ranks), ranks, on, crowd) for of in way.sent) if ranks > 1 else 0.0
     if on.gpu is None:
         slower = crowd * (1 + on.crowding * (1 - 1 / crowd)) * on.speed
         plain = way.computing(n, density, ranks) + (on.memory - 1) * n * way.element
-        return Step(slower * plain, sent).longer(way.longer)
+        return StepTime(slower * plain, sent).longer(way.longer)
     launches, waits, copies = STEADY[name.split(":")[0]]
     crossing = 2 * sum(of.bytes(n, density, ranks) for of in way.sent) / on.gpu.bus
     started = (launches + copies) * on.gpu.launch + waits * on.gpu.wait + way.fixed
-    return Step(started + PASSES * n / on.gpu.bandwidth + crossing, sent)
+    return StepTime(started + PASSES * n / on.gpu.bandwidth + crossing, sent)
 
 
 def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> float:

@@ -1,9 +1,6 @@
-"""Networks by name, by bandwidth and latency, or from a file that `predict fit` wrote."""
+"""Networks by name, or by bandwidth and latency."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 from sparse_mpi.comm.network import Network
 
@@ -16,7 +13,7 @@ NETWORKS = {
     # Daint; their paper has neither figure.
     "piz-daint": (Network(1.09e-6, (431.85e-6 - 1.09e-6) / (1 << 22)), "Piz Daint, Cray Aries"),
 }
-CHOICES = f"{', '.join(NETWORKS)}, GBIT/MICROSECONDS such as 25/5, or a file of predict fit"
+CHOICES = f"{', '.join(NETWORKS)}, or GBIT/MICROSECONDS such as 25/5"
 
 
 def named(text: str) -> tuple[Network, str]:
@@ -30,14 +27,5 @@ def named(text: str) -> tuple[Network, str]:
     try:
         gigabits, microseconds = map(float, text.split("/"))
     except ValueError:
-        return _of_file(text)
-    return Network.of(gigabits, microseconds), text
-
-
-def _of_file(text: str) -> tuple[Network, str]:
-    """Read a network from a file of `predict fit`."""
-    try:
-        fitted = json.loads(Path(text).read_text())
-        return Network(float(fitted["alpha"]), float(fitted["beta"])), f"fitted, {Path(text).name}"
-    except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(f"network must be {CHOICES}, got {text!r}") from None
+    return Network.of(gigabits, microseconds), text

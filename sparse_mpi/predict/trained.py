@@ -7,14 +7,14 @@ import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.predict.cluster import Cluster, step
+from sparse_mpi.predict.cluster import Cluster, step_time
 from sparse_mpi.predict.ways import way_of
 from sparse_mpi.reduction.arguments import algorithm_spelled, takes
 
 LOWER_IS_BETTER = ("loss", "perplexity", "wer")
 
 
-class Run(NamedTuple):
+class RecordedRun(NamedTuple):
     """What `metrics.jsonl` of a training program tells of a run."""
 
     way: str  # the algorithm as a command line spells it
@@ -38,7 +38,7 @@ class Run(NamedTuple):
         raise ValueError(f"target must be one that the run reaches, {self.score} {best:g} at best, got {target:g}")
 
 
-def read_run(file: str | Path) -> Run:
+def read_run(file: str | Path) -> RecordedRun:
     """Return the run that a training program recorded in ``file``.
 
     Raises ValueError: it is no such file, its algorithm is not known in advance, or no epoch has ended.
@@ -48,7 +48,7 @@ def read_run(file: str | Path) -> Run:
         config = next(line for line in lines if line["event"] == "config")
         epochs = [line for line in lines if line["event"] == "epoch"]
         score = config.get("headline") or next(name for name in ("accuracy", *LOWER_IS_BETTER) if name in epochs[0])
-        return Run(
+        return RecordedRun(
             _way(config),
             int(config["parameters"]),
             float(config["k"]) / float(config["parameters"]) if config.get("k") else float(config["density"]),
@@ -73,7 +73,7 @@ def _way(config: dict[str, Any]) -> str:
     return way
 
 
-def run_seconds(run: Run, target: float, cluster: Cluster, batch: float | None = None) -> float:
+def run_seconds(run: RecordedRun, target: float, cluster: Cluster, batch: float | None = None) -> float:
     """Return the seconds until the run reaches ``target`` on a cluster; those of tests are not in it.
 
     A rank computes ``batch`` seconds in a step there, reducing apart; None: as recorded.
@@ -81,5 +81,5 @@ def run_seconds(run: Run, target: float, cluster: Cluster, batch: float | None =
     Raises ValueError: the run does not reach it.
     """
     count = run.steps_to(target)
-    reducing = step(run.way, way_of(run.way), run.n, run.density, run.ranks, cluster).seconds
+    reducing = step_time(run.way, way_of(run.way), run.n, run.density, run.ranks, cluster).seconds
     return count * ((run.batch if batch is None else batch) + reducing)

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi.cli.extensions import hook
+from sparse_mpi.reduction.arguments import spelled, takes
 
+BASELINE = "dense"
 RANKS = (2, 4, 8, 16)  # on which bytes were counted
 DENSITIES = (0.01, 0.001)  # at which they were
 SHARES: dict[str, Callable[[int], float]] = {  # of what a rank has for all, that it sends in one call on P ranks
@@ -93,6 +95,12 @@ def way_of(name: str) -> Way:
     """
     known = table().get(name)
     return hook("way", f"predicting {name}")(name) if known is None else known
+
+
+def predictable(name: str) -> bool:
+    """Tell if the length of the gradient alone tells the traffic of an algorithm, and all of it uses the network."""
+    name = spelled(name)[0]
+    return not (takes(name, "rank") or takes(name, "ranks_per_node"))
 
 
 def _read(sent: list[list[Any]], computing: list[float], longer: float = 1.0) -> Way:

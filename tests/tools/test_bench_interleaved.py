@@ -17,12 +17,12 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.cli import benchmark
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import NullComm
-from sparse_mpi.predict.break_even import Cost, break_even, ring_bound
-from sparse_mpi.predict.candidates import Candidate, candidates
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import Coo, Wire
 from sparse_mpi_bench import comparison
 from sparse_mpi_bench import comparison as processor
+from sparse_mpi_bench.break_even import Cost, break_even, ring_bound
+from sparse_mpi_bench.candidates import Candidate, candidates
 from sparse_mpi_bench.commands import bench_interleaved
 from sparse_mpi_bench.commands.bench_interleaved import render, results
 from sparse_mpi_bench.comparison import FIELDS, MIN_STEPS, batches, summarise, take_turns

@@ -35,7 +35,6 @@ from sparse_mpi.comm.base import local_rank
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.network import Network
 from sparse_mpi.fault_tolerance import ElasticAllreduce
-from sparse_mpi.predict import options as predict_options
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.reduction.laws import LawError
@@ -43,6 +42,7 @@ from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import WIRES
+from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.commands import formats
 from sparse_mpi_bench.commands.formats import NCCL
 from sparse_mpi_bench.comparison import rank_seconds, wrong_entries
@@ -52,7 +52,7 @@ OPTIONS = ("selector", "wire", "rank")  # of the algorithms that have them
 
 def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     """Yield the table and the record of all algorithms."""
-    layout = predict_options.layout_of(args)
+    layout = bench_options.layout_of(args)
     args.n = layout.size
     base = np.random.default_rng([args.seed, comm.rank]).standard_normal(args.n, np.float32)
     if args.device == "gpu":
@@ -178,7 +178,7 @@ ALLREDUCE = Benchmark(
     description="Time of a step (selection, exchange, merge) and bytes a rank, with error feedback on Gaussian "
     "gradients. Example: mpiexec -n 4 python -m sparse_mpi bench allreduce --model vgg16 --density 0.01 --steps 20",
     options=(
-        predict_options.gradient,
+        bench_options.gradient,
         options.share("share of them that is sent"),
         count("--steps", 20, "steps counted, after --warmup more"),
         count("--warmup", 3, "steps not counted", 0),
@@ -219,7 +219,7 @@ AGREEMENT = Table(
 
 def agree(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     """Yield the table, the record, and 1 if a law is broken or results differ by more than the algorithm declares."""
-    layout = predict_options.layout_of(args)
+    layout = bench_options.layout_of(args)
     on_gpu(np.zeros(1, np.float32), comm)  # or say what is missing
     rng, found = np.random.default_rng([args.seed, comm.rank]), {}
     gradients = [rng.standard_normal(layout.size, np.float32) for _ in range(args.steps)]
@@ -281,7 +281,7 @@ AGREE = Benchmark(
     "CPU's result: products of matrices and means are rounded by each device in an order of its own. Exits with 1 if "
     "any break a law or are further apart. Example: mpiexec -n 2 python -m sparse_mpi bench agree",
     options=(
-        predict_options.gradient,
+        bench_options.gradient,
         options.several("--algorithms", ALGORITHMS),
         options.share("share of the elements that is sent"),
         count("--steps", 2, "of each algorithm"),

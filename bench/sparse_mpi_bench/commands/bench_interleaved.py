@@ -23,9 +23,10 @@ from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import refusing
 from sparse_mpi.comm import Comm
-from sparse_mpi.predict import options as predict_options
-from sparse_mpi.predict.break_even import FAIR, break_even, ring_bound
-from sparse_mpi.predict.candidates import BASELINE, OWN, Candidate, accepts, candidates
+from sparse_mpi.predict.ways import BASELINE
+from sparse_mpi_bench import options as bench_options
+from sparse_mpi_bench.break_even import FAIR, break_even, ring_bound
+from sparse_mpi_bench.candidates import OWN, Candidate, accepts, candidates
 from sparse_mpi_bench.commands import bench_network, formats
 from sparse_mpi_bench.commands.formats import NCCL
 from sparse_mpi_bench.comparison import FIELDS, batches, cost, peak_memory, slowest, summarise, take_turns
@@ -54,7 +55,7 @@ MEASURED = (
         nargs="+",
         choices=[OWN, *WIRES],
     ),
-    predict_options.gradient,
+    bench_options.gradient,
     options.share("share of them that is sent"),
     count("--steps", 8, "steps counted, after --warmup more"),
     count("--warmup", 2, "steps not counted", 0),
@@ -80,7 +81,7 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     """Yield the table and the record of all candidates."""
     groups = check(args)
     comm.job.guard()
-    layout = predict_options.layout_of(args)
+    layout = bench_options.layout_of(args)
     wrong: dict[str, int] | None = {} if args.format == NCCL else None
     with Bar(len(groups) * (args.warmup + args.steps), "turns", comm.rank == 0) as bar:
         measured = [take_turns(group, layout, args, comm, bar, wrong) for group in groups]

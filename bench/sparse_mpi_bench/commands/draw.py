@@ -46,7 +46,9 @@ KINDS = {
     "select": Kind(_within("cases", "methods"), draw_volume.select, "bench select"),
     "sparse-volume": Kind(_within("volumes", "case"), draw_volume.keyed, "bench sparse-volume"),
     "volume": Kind(_within("volumes", "lowest"), draw_volume.figure, "bench volume"),
-    "check": Kind(lambda record: "rates" in record and "advice" in record, draw_predict.check, "predict check", False),
+    "check": Kind(
+        lambda record: "rates" in record and "advice" in record, draw_predict.check, "bench calibrate", False
+    ),
     "trace": Kind(lambda record: "matrix" in _first(record.get("algorithms")), draw_timeline.trace, "trace", False),
     "plan": Kind(lambda record: record.get("format") in draw_timeline.PLANNED, draw_timeline.planned, "plan"),
     "timeline": Kind(lambda record: "timeline" in record, draw_timeline.figure, "train/*.py --timeline", False),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.inputs import AUTO
-from sparse_mpi.predict.candidates import BASELINE
+from sparse_mpi.predict.ways import BASELINE
 from sparse_mpi_bench.emulation.probe import SLOW, below
 from sparse_mpi_bench.figures.style import LINES, MOST, SHADES, batches, finish, panels
 

@@ -1,4 +1,4 @@
-"""The figure of ``predict check``: predictions over what was measured."""
+"""The figure of ``bench calibrate``: predictions over what was measured."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.predict import models
-from sparse_mpi.predict.reported import HEADLINES, Headline
+from sparse_mpi_bench.analysis.reported import HEADLINES, Headline
 
 
 def size(tensors):
@@ -84,7 +84,7 @@ def test_a_ring_on_gtopks_own_link_would_be_a_tenth_of_what_its_dense_step_took(
 def test_the_model_is_held_to_them(tmp_path, capsys):
     """On 256 ranks of Piz Daint the farthest of five algorithms is as far from Ok-Topk as reported, within 30 %."""
     file = tmp_path / "p.json"
-    assert main(["predict", "published", "--json", str(file)]) == 0
+    assert main(["bench", "published", "--json", str(file)]) == 0
     told = capsys.readouterr().out
     cases = json.loads(file.read_text())["cases"]
     assert len(cases) == len(HEADLINES) and told.count("not told") >= 3 and "PPoPP'22" in told

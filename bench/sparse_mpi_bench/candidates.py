@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.predict.ways import BASELINE, predictable
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 
-BASELINE = "dense"
 OWN = "own"  # the wire format that an algorithm has if none is asked for
+WIRES = (OWN, "packed", "packed+bf16")  # of the table of predict
 
 
 @dataclass(frozen=True)
@@ -49,3 +50,10 @@ def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidat
             if accepts(name, wire):
                 found.setdefault(Candidate(name, wire).make(), Candidate(name, wire))
     return list(found.values())
+
+
+def everything() -> list[str]:
+    """Return every way to reduce that needs neither shapes nor nodes, as a command line spells it."""
+    names = [name for name in ALGORITHMS if predictable(name)]
+    wires = [wire for wire in WIRES if any(accepts(name, wire) for name in names)]
+    return [c.algorithm if c.wire == OWN else f"{c.algorithm}:wire={c.wire}" for c in candidates(names, wires)]

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.predict.advice import everything
-from sparse_mpi.predict.cluster import GPUS, INSIDE, OF_GPUS, RING, STEADY, TYPICAL, Cluster, Step, step
+from sparse_mpi.predict.cluster import GPUS, INSIDE, OF_GPUS, RING, STEADY, TYPICAL, Cluster, StepTime, step_time
 from sparse_mpi.predict.fabrics import dense_seconds
 from sparse_mpi.predict.ways import RANKS, SHARES, Sent, Way, table, way_of
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.sparse import Layout
 from sparse_mpi_bench.analysis.measured_ways import fitted, measure, recorded
+from sparse_mpi_bench.candidates import everything
 
 NAMES = sorted(table())
 PLAIN = Cluster(alpha=1.0, beta=0.5)  # seconds of a message, and of a byte
@@ -28,7 +28,7 @@ def one(call, length, **more):
 
 
 def seconds(way, ranks, on=PLAIN):
-    return step("topka", way, 1, 0.1, ranks, on).exchanging
+    return step_time("topka", way, 1, 0.1, ranks, on).exchanging
 
 
 def test_calls_by_hand():
@@ -68,12 +68,12 @@ def test_ranks_that_share_cores_compute_in_turns_and_more_slowly_in_a_crowd():
         (replace(plain, crowding=0.4, cores=1), 12 * 1.3),
         (replace(plain, speed=2.0), 12.0),
     ):
-        assert step("topka", way, 1, 0.1, 4, on).seconds == pytest.approx(expected)
+        assert step_time("topka", way, 1, 0.1, 4, on).seconds == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_rank_exchanges_nothing(name):
-    assert step(name, table()[name], 5000, 0.01, 1, Cluster(alpha=9.0, beta=9.0)).exchanging == 0
+    assert step_time(name, table()[name], 5000, 0.01, 1, Cluster(alpha=9.0, beta=9.0)).exchanging == 0
 
 
 @given(
@@ -89,7 +89,7 @@ def test_one_rank_exchanges_nothing(name):
 def test_more_of_anything_takes_no_less(name, n, density, ranks, bits, on, what, factor):
     """Elements, entries, seconds of a byte, of a message and on its way."""
     on = replace(on, beta=8 / bits)
-    less = step(name, table()[name], n, density, ranks, on).seconds
+    less = step_time(name, table()[name], n, density, ranks, on).seconds
     if what == "n":
         n = round(n * factor)
     elif what == "density":
@@ -97,7 +97,9 @@ def test_more_of_anything_takes_no_less(name, n, density, ranks, bits, on, what,
     else:
         on = replace(on, **{what: getattr(on, what) * factor})
     # A call that grows long enough to go round a ring may gain by that.
-    assert step(name, table()[name], n, density, ranks, on).seconds >= less * (0.99 if what in ("n", "density") else 1)
+    assert step_time(name, table()[name], n, density, ranks, on).seconds >= less * (
+        0.99 if what in ("n", "density") else 1
+    )
 
 
 @pytest.mark.parametrize("ranks", [3, pytest.param(6, marks=pytest.mark.full("as on 3"))])
@@ -144,7 +146,7 @@ def test_coefficients_are_found_and_none_is_below_zero():
 def test_a_dense_sum_of_gpus_is_that_of_their_fabric():
     on = replace(OF_GPUS["rdma"], gpu=GPUS["h100"], beta=8e-11)
     expected = dense_seconds(4e8, 16, 1 / 8e-11, on.alpha, on.fabric)
-    assert step("dense", table()["dense"], 10**8, 0.01, 16, on) == Step(0.0, expected)
+    assert step_time("dense", table()["dense"], 10**8, 0.01, 16, on) == StepTime(0.0, expected)
 
 
 def test_gpus_know_what_every_algorithm_costs_there():

@@ -1,4 +1,4 @@
-"""``predict published``: what the model says of the headlines that papers report, beside what they say."""
+"""``bench published``: what the model says of the headlines that papers report, beside what they say."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import NamedTuple
 from sparse_mpi.cli import options
 from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.table import Column, Table
-from sparse_mpi.predict.cluster import GPUS, Cluster, step
-from sparse_mpi.predict.reported import HEADLINES, Headline, Workload
+from sparse_mpi.predict.cluster import GPUS, Cluster, step_time
 from sparse_mpi.predict.ways import table
+from sparse_mpi_bench.analysis.reported import HEADLINES, Headline, Workload
 
 MESSAGE = 1e-6  # seconds of processor time at either end: assumed
 UNTOLD = "p100"  # where a source does not tell the GPU
 NEAR = 0.3
 
 
-class Held(NamedTuple):
+class ModelledHeadline(NamedTuple):
     """A headline and what the model says."""
 
     headline: Headline
@@ -35,18 +35,18 @@ class Held(NamedTuple):
         return f"{off:.2f}" + ("" if abs(off - 1) <= NEAR else " !")
 
 
-def held(headline: Headline) -> Held:
+def held(headline: Headline) -> ModelledHeadline:
     """Return what the model says of a headline, where its source tells the link and the table has the ways."""
     known = {headline.algorithm, *headline.against} <= set(table())
     if headline.network is None or not known:
-        return Held(headline, None, None)
+        return ModelledHeadline(headline, None, None)
     plain = Cluster(headline.network.alpha, headline.network.beta, message=MESSAGE, node=headline.ranks_per_node)
     gpu = GPUS[(headline.gpu or UNTOLD).lower()]
 
     def seconds(name: str, work: Workload, ours: bool) -> float:
         on = plain if not ours or name == "dense" else Cluster(plain.alpha, plain.beta, message=MESSAGE, gpu=gpu)
         copies = 0.0 if ours else 8 * work.n / gpu.bus  # of the whole gradient, down and up again
-        found = step(name, table()[name], work.n, work.density or 1.0, headline.ranks, on)
+        found = step_time(name, table()[name], work.n, work.density or 1.0, headline.ranks, on)
         return (work.compute or 0.0) + found.seconds + copies
 
     def ratios(ours: bool) -> tuple[float, float]:
@@ -57,7 +57,7 @@ def held(headline: Headline) -> Held:
         ]
         return min(found), max(found)
 
-    return Held(headline, ratios(False), ratios(True))
+    return ModelledHeadline(headline, ratios(False), ratios(True))
 
 
 def _published(args: argparse.Namespace) -> Iterator[Output]:

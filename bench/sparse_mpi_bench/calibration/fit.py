@@ -12,24 +12,31 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from argparse import ArgumentTypeError
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.cli import values
-from sparse_mpi.predict.candidates import BASELINE
-from sparse_mpi.predict.cluster import TYPICAL, Cluster, step
+from sparse_mpi.predict.advice import GAIN
+from sparse_mpi.predict.cluster import TYPICAL, Cluster, step_time
+from sparse_mpi.predict.fitted import ALL
 from sparse_mpi.predict.models import layout
-from sparse_mpi.predict.ways import way_of
-from sparse_mpi.reduction.arguments import spelled, takes
+from sparse_mpi.predict.ways import BASELINE, predictable, way_of
+from sparse_mpi.reduction.arguments import takes
 
 BENCHES = "bench allreduce, bench interleaved or bench compare"
+FITTED = ("speed", "message", "alpha", "byte", "crowding", "memory")
+FEWEST = 3  # steps, for a fit to be of any use
+START = replace(TYPICAL, cores=2.0)  # a number that is to be moved by factors must not be 0
+FAR = math.e
+DENSE = 6.0  # steps that a dense one counts for
+ROUNDS, FACTOR, FINE = 14, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
+LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
+FEW = 4  # measured steps of an algorithm from which its own error is told, rather than that of all
 
 
-class Exchange(NamedTuple):
+class MeasuredStep(NamedTuple):
     """A measured step of one candidate. Times are seconds."""
 
     candidate: str  # as tables have it: oktopk packed
@@ -54,7 +61,7 @@ class Exchange(NamedTuple):
         return self.rate, self.ranks, self.n, self.density
 
 
-def read(file: str | Path) -> list[Exchange]:
+def read(file: str | Path) -> list[MeasuredStep]:
     """Read the steps that one of `BENCHES` recorded in ``file``.
 
     Raises ValueError: the file is not of that kind, or of one rank, which exchanges nothing.
@@ -71,7 +78,7 @@ def read(file: str | Path) -> list[Exchange]:
     return found
 
 
-def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
+def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[MeasuredStep]:
     """Return the steps of one job of a record, without algorithms that need shapes or nodes."""
     options: dict[str, Any] = job["options"]
     together = "algorithms" in job  # of bench allreduce, where algorithms share one message format
@@ -83,7 +90,7 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
     if gbit is not None:
         gbit = min(gbit, float(links.get("together", gbit)))  # as far as cores carry all links at once
     return [
-        Exchange(
+        MeasuredStep(
             f"{name} {wire}" if wire and takes(name, "wire", wire) else name,
             int(job["ranks"]),
             int(n),
@@ -99,20 +106,7 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[Exchange]:
     ]
 
 
-def predictable(name: str) -> bool:
-    """Tell if the length of the gradient alone tells the traffic of an algorithm, and all of it uses the network."""
-    name = spelled(name)[0]
-    return not (takes(name, "rank") or takes(name, "ranks_per_node"))
-
-
-def flat(text: str) -> str:
-    """Return an algorithm whose traffic the length of the gradient tells; for argparse."""
-    if not predictable(values.algorithm(text)):
-        raise ArgumentTypeError(f"{text} needs shapes or nodes, which the length of a gradient does not tell")
-    return text
-
-
-def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[Exchange], list[Exchange]]:
+def held_out(measured: Iterable[MeasuredStep], ranks: Sequence[int]) -> tuple[list[MeasuredStep], list[MeasuredStep]]:
     """Divide exchanges into those to fit to and those held out, which are the ones on ``ranks`` ranks.
 
     Raises ValueError: no exchange was measured on one of ``ranks``, or none on others.
@@ -126,19 +120,10 @@ def held_out(measured: Iterable[Exchange], ranks: Sequence[int]) -> tuple[list[E
     return [e for e in measured if e.ranks not in ranks], [e for e in measured if e.ranks in ranks]
 
 
-FITTED = ("speed", "message", "alpha", "byte", "crowding", "memory")
-FEWEST = 3  # steps, for a fit to be of any use
-START = replace(TYPICAL, cores=2.0)  # a number that is to be moved by factors must not be 0
-FAR = math.e
-DENSE = 6.0  # steps that a dense one counts for
-ROUNDS, FACTOR, FINE = 14, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
-LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
-
-
 class Prediction(NamedTuple):
     """A measured step, and what is predicted for it; seconds."""
 
-    measured: Exchange
+    measured: MeasuredStep
     step: float
 
     @property
@@ -158,10 +143,20 @@ class Fit(NamedTuple):
         of_way = [of.measured.step / of.step for of in self.predictions if of.measured.spelled == way]
         return statistics.median(of_way) if of_way else 1.0
 
-    def predict(self, exchange: Exchange) -> Prediction:
+    def predict(self, exchange: MeasuredStep) -> Prediction:
         """Return what is predicted for another measured step by the cluster, and as much `longer` as its way's were."""
         found = predict(exchange, self.cluster)
         return found._replace(step=found.step * self.longer(exchange.spelled))
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Return the error of the steps of each algorithm that was measured often enough, and of `ALL`."""
+        of_name = defaultdict(list)
+        for of in self.predictions:
+            of_name[of.measured.candidate.split()[0]].append(of)
+        return {ALL: spread(self.predictions)} | {
+            name: spread(those) for name, those in of_name.items() if len(those) >= FEW
+        }
 
     @property
     def ranks(self) -> list[int]:
@@ -169,18 +164,17 @@ class Fit(NamedTuple):
         return sorted({of.measured.ranks for of in self.predictions})
 
 
-def predict(exchange: Exchange, on: Cluster) -> Prediction:
+def predict(exchange: MeasuredStep, on: Cluster) -> Prediction:
     """Return what a cluster predicts for a measured step: on its links and its cores, all ranks on one machine."""
     there = replace(on, cores=float(exchange.cores), node=exchange.ranks)
     if exchange.gbit is not None:
         there = there.on(exchange.gbit, exchange.burst)
     way = way_of(exchange.spelled)
-    return Prediction(
-        exchange, step(exchange.spelled, way, exchange.n, exchange.density, exchange.ranks, there).seconds
-    )
+    found = step_time(exchange.spelled, way, exchange.n, exchange.density, exchange.ranks, there)
+    return Prediction(exchange, found.seconds)
 
 
-def fit(measured: Sequence[Exchange], start: Cluster = START) -> Fit:
+def fit(measured: Sequence[MeasuredStep], start: Cluster = START) -> Fit:
     """Return the cluster that explains the measured steps best.
 
     No more numbers are fitted than there are steps: the first of `FITTED`, and what a byte takes where records do not
@@ -233,3 +227,39 @@ def by_rate(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
 def median_error(predictions: Sequence[Prediction]) -> float:
     """Return the median of the absolute relative errors."""
     return statistics.median(abs(of.error) for of in predictions)
+
+
+def spread(predictions: Sequence[Prediction]) -> float:
+    """Return the relative error of the step that nine of ten predictions do not exceed."""
+    off = sorted(abs(math.log(of.step / of.measured.step)) for of in predictions)
+    return math.expm1(off[math.ceil(0.9 * len(off)) - 1])
+
+
+class JudgedAdvice(NamedTuple):
+    """The advice for one job that was measured, and how good it was. Times are seconds of a step."""
+
+    job: tuple[str, int, int, float]  # rate, ranks, n, density
+    advised: Prediction
+    best: Prediction  # the one that was measured to be fastest
+
+    @property
+    def regret(self) -> float:
+        """Return by what share the advised step is longer than the fastest."""
+        return self.advised.measured.step / self.best.measured.step - 1
+
+
+def judged(predictions: Sequence[Prediction]) -> list[JudgedAdvice]:
+    """Return how good the advice is for each job among measured steps, of the candidates that were measured there.
+
+    Raises ValueError: a job has no dense sum.
+    """
+    found = []
+    for job in dict.fromkeys(of.measured.job for of in predictions):
+        of_job = [of for of in predictions if of.measured.job == job]
+        dense = next((of for of in of_job if of.measured.candidate == BASELINE), None)
+        if dense is None:
+            raise ValueError(f"job {job} must have measured {BASELINE}, got {of_job[0].measured.candidate} and others")
+        fastest = min(of_job, key=lambda of: of.step)
+        advised = dense if dense.step <= GAIN * fastest.step else fastest
+        found.append(JudgedAdvice(job, advised, min(of_job, key=lambda of: of.measured.step)))
+    return found

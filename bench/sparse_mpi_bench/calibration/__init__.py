@@ -1,0 +1,1 @@
+"""Fits of the model of `predict` to what was measured, and how good its predictions are."""
