@@ -8,7 +8,7 @@ from functools import partial
 from textwrap import fill
 from typing import Any
 
-from sparse_mpi.cli import options
+from sparse_mpi.cli import values
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
 from sparse_mpi.predict import advice, fitted, rates, trained
@@ -43,7 +43,7 @@ Answer = tuple[str, dict[str, Any]]
 
 def flat(text: str) -> str:
     """Return an algorithm whose traffic the length of the gradient tells; for argparse."""
-    if not predictable(options.algorithm(text)):
+    if not predictable(values.algorithm(text)):
         raise ArgumentTypeError(f"{text} needs shapes or nodes, which the length of a gradient does not tell")
     return text
 

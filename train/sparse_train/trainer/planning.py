@@ -23,7 +23,7 @@ from sparse_mpi.planning.base import Tensor as Planned
 from sparse_mpi.planning.measure import measure
 from sparse_mpi.planning.planners import PLANNERS, best, explain
 from sparse_mpi.planning.store import algorithm_of
-from sparse_mpi.predict.advice import Job, advise
+from sparse_mpi.predict.advice import TrainingJob, advise
 from sparse_mpi.predict.cluster import Cluster
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
@@ -38,7 +38,9 @@ def advised(model: nn.Module, args: Namespace, comm: Comm) -> str:
     """
     n, network = sum(parameter.numel() for parameter in model.parameters()), fit_network(comm)
     share = args.k / n if args.k else args.density
-    way = tell(comm, advise(Job(n, comm.size, 0.0), Cluster(network.alpha, network.beta), None, (share,)).best.way)
+    way = tell(
+        comm, advise(TrainingJob(n, comm.size, 0.0), Cluster(network.alpha, network.beta), None, (share,)).best.way
+    )
     if comm.rank == 0:
         print(f"--algo auto takes {way}, which predict advises for {network}")
     return way
