@@ -14,7 +14,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds as rounds  # part of the bounds of algorithms
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
-from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.sparse import Layout, NoState, SparseVector
 from sparse_mpi.wire import SizeBound, Wire
 
 T = TypeVar("T")
@@ -118,8 +118,8 @@ class Algorithm(ABC):
 
     No return may depend on one rank's data before the last message: a rank with nothing to say still takes part.
 
-    An algorithm implements ``init``, ``reduce`` and ``bound``. All other members have a default; an algorithm for
-    which the default is not true overrides it, by a field, a ``ClassVar`` or a property.
+    An algorithm implements ``reduce`` and ``bound``. All other members have a default; an algorithm for which the
+    default is not true overrides it, by a field, a ``ClassVar`` or a property.
     """
 
     selector: Selector | None = None  # picks the entries to send, from all of acc
@@ -138,9 +138,12 @@ class Algorithm(ABC):
         """Return what the algorithm declares about itself."""
         return Traits(lossless=self.wire is None or self.wire.lossless)
 
-    @abstractmethod
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """Return the state before the first step: a frozen dataclass of numbers, arrays and such dataclasses."""
+        """Return the state before the first step: a frozen dataclass of numbers, arrays and such dataclasses.
+
+        That is the selector's, or nothing, for an algorithm that remembers no more.
+        """
+        return NoState() if self.selector is None else self.selector.init(layout, k)
 
     @abstractmethod
     def reduce(

@@ -27,10 +27,6 @@ class DenseBF16(Algorithm):
 
     traits: ClassVar[Traits] = Traits(lossless=False, in_default_plans=True)
 
-    def init(self, layout: Layout, k: int, ranks: int) -> NoState:
-        """Return nothing to remember."""
-        return NoState()
-
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, NoState]:

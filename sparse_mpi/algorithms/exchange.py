@@ -31,6 +31,8 @@ from sparse_mpi.sparse import (
 from sparse_mpi.wire import Packed, SizeBound, Wire, pack_whole, unpack_whole
 from sparse_mpi.wire.packed import KnownCounts, cut_messages
 
+MOVED = KnownCounts()  # the format of results that move, of which every rank knows how many come from where
+
 
 class WireFormat(Protocol):
     """The members of `Wire` that an exchange needs."""
@@ -83,9 +85,6 @@ def swap(vector: SparseVector, wire: Wire, comm: Comm, dest: int | None, source:
     nothing = take(vector, slice(0, 0))
     buffer = comm.sendrecv(pack_whole(wire, nothing if dest is None else vector).buffer, dest, source)
     return nothing if buffer is None else unpack_whole(wire, buffer, [len(buffer)], vector.size, vector.values.dtype)
-
-
-# Ok-Topk's regions (Li & Hoefler, PPoPP'22): which rank owns which indices, and how results are balanced.
 
 
 def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
@@ -172,9 +171,6 @@ def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
     return bool(entries.max() > imbalance_limit(entries.mean(), max(trigger, 2)))
 
 
-MOVED = KnownCounts()  # the format of results that move, of which every rank knows how many come from where
-
-
 def balance(
     results: SparseVector, counts: np.ndarray, regions: np.ndarray, ring: Comm
 ) -> tuple[SparseVector, np.ndarray, np.ndarray]:
@@ -236,18 +232,13 @@ def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.nda
     return np.maximum(np.minimum(stop, other_stop) - np.maximum(start, other_start), 0)
 
 
-# Ok-Topk's split and reduce (Li & Hoefler, PPoPP'22): every rank gets the sum of all selections in its own region.
-#
-# One stage takes P - 1 messages a rank, and sends each entry once. Several stages take fewer messages, but forward
-# entries from rank to rank, adding them up on the way.
-
-
 def split_reduce(
     selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
 ) -> tuple[SparseVector, SparseVector, int]:
-    """Send every part of a selection to the rank that owns its region, and add up what arrives in one's own.
+    """Split and reduce: send every part of a selection to the rank that owns its region, which adds up what arrives.
 
-    See `split` for the arguments.
+    See `split` for the arguments. One stage takes P - 1 messages a rank, and sends each entry once. Several stages take
+    fewer messages, but forward entries from rank to rank, adding them up on the way.
 
     Returns:
         The sum of all selections in this rank's region; this rank's contribution to the sums of all regions; and how
@@ -257,7 +248,7 @@ def split_reduce(
     return _added_up(received, senders, boundaries[comm.rank : comm.rank + 2]), contributed, added
 
 
-class Arrived(NamedTuple):
+class SplitResult(NamedTuple):
     """What the last stage of a `split` brought, and what all stages did."""
 
     received: SparseVector  # message after message, in the rank order of their senders
@@ -273,7 +264,7 @@ def split(
     radix: int | None,
     wire: WireFormat,
     comm: Comm,
-) -> Arrived:
+) -> SplitResult:
     """Send every part of a selection to the rank that owns its region; what arrives last is not added up.
 
     Args:
@@ -316,7 +307,7 @@ def split(
 
         # Go on within the own group, whose messages are added up in the rank order of their senders.
         partial, added = received, added + len(received.indices)
-    return Arrived(partial, senders, contributed, added)
+    return SplitResult(partial, senders, contributed, added)
 
 
 def _added_up(received: SparseVector, messages: int, region: np.ndarray) -> SparseVector:

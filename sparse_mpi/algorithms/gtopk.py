@@ -57,10 +57,6 @@ class GTopk(Algorithm):
             in_default_plans=True,
         )
 
-    def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """Return the selector's state."""
-        return self.selector.init(layout, k)
-
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:

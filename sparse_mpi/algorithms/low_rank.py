@@ -25,7 +25,7 @@ from sparse_mpi.checks import check_whole
 from sparse_mpi.sparse import Layout
 
 
-class Group(NamedTuple):
+class SameShape(NamedTuple):
     """All matrices of one shape."""
 
     rows: int
@@ -51,7 +51,7 @@ class Parts(NamedTuple):
     """A layout, cut into what is compressed and what is not."""
 
     size: int  # n, length of the flat vector
-    groups: tuple[Group, ...]
+    groups: tuple[SameShape, ...]
     dense: tuple[tuple[int, int], ...]  # where elements that stay dense start and stop
 
     @property
@@ -122,7 +122,7 @@ def parts_of(layout: Layout, rank: int) -> Parts:
             adjacent = runs and runs[-1][0] + runs[-1][1] * size == start
             first, count = runs.pop() if adjacent else (start, 0)
             runs.append((first, count + 1))
-    return Parts(layout.size, tuple(Group(*key, tuple(runs)) for key, runs in groups.items()), tuple(dense))
+    return Parts(layout.size, tuple(SameShape(*key, tuple(runs)) for key, runs in groups.items()), tuple(dense))
 
 
 def orthonormal(factors: Array, left: bool) -> Array:
@@ -136,7 +136,7 @@ def orthonormal(factors: Array, left: bool) -> Array:
     return basis if left else basis.transpose(0, 2, 1)
 
 
-def drawn(group: Group, number: int, left: bool, seed: int) -> np.ndarray:
+def drawn(group: SameShape, number: int, left: bool, seed: int) -> np.ndarray:
     """Return random factors of a group, the same on every rank: float64 on the host."""
     return np.random.default_rng([seed, number, left]).standard_normal(group.factor_shape(left))
 

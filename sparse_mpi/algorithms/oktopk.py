@@ -117,7 +117,6 @@ class OkTopk(Algorithm):
 
     @cached_property
     def _rule(self) -> Any:
-        """Return the rule by which the global threshold is found."""
         return Counted() if self.wire.lossless else Counted(mantissa=7)
 
     def init(self, layout: Layout, k: int, ranks: int) -> OkTopkState:

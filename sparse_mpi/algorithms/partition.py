@@ -85,9 +85,7 @@ class Partition:
         return namespace(x).concatenate([blocks, x[whole * self.block :]])
 
     def _first(self, owners: Any) -> Any:
-        """Return the first block of each of the ``owners``."""
         return (owners - self.shift) % self.owners
 
     def _starts(self, vector: SparseVector) -> Array:
-        """Return `boundaries` in the library and the type of the vector's indices."""
         return namespace(vector.indices).asarray(self.boundaries.astype(vector.indices.dtype))

@@ -247,5 +247,4 @@ class SparDL(Algorithm):
 
 
 def _moved(vector: SparseVector, by: int) -> SparseVector:
-    """Return the entries with ``by`` added to their indices."""
     return vector._replace(indices=vector.indices + vector.indices.dtype.type(by))

@@ -39,10 +39,6 @@ class TopkA(Algorithm):
         """Return what differs from the defaults."""
         return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True)
 
-    def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """Return the selector's state."""
-        return self.selector.init(layout, k)
-
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:

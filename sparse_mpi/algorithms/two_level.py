@@ -48,7 +48,7 @@ class TwoLevelState:
     members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the lane's members, by rank
 
 
-class Place(NamedTuple):
+class Lanes(NamedTuple):
     """The place of a rank among nodes and lanes."""
 
     node: Comm  # the ranks of its node
@@ -184,14 +184,14 @@ class TwoLevel(Algorithm):
             for smallest in range(1, ranks // nodes + 1):
                 yield nodes, smallest, ranks - (nodes - 1) * smallest
 
-    def _place(self, comm: Comm) -> Place:
+    def _place(self, comm: Comm) -> Lanes:
         """Return this rank's place in ``comm``, which is found on first use and kept as an attribute of it."""
-        key = (Place, self.ranks_per_node)
+        key = (Lanes, self.ranks_per_node)
         if key not in comm.attributes:
             node = comm.split(host_leader(comm) if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
             lane = comm.split(node.rank)
             sizes, numbers = comm.duplicate().allgather(np.array([node.size, node.rank])).T  # traffic of no step
-            comm.attributes[key] = Place(node, lane, int(sizes.min()), numbers, np.flatnonzero(numbers == node.rank))
+            comm.attributes[key] = Lanes(node, lane, int(sizes.min()), numbers, np.flatnonzero(numbers == node.rank))
         return comm.attributes[key]
 
 

@@ -12,13 +12,14 @@ from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import FEW, USUAL
 from sparse_mpi.collectives.device import HostInput
+from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.entries import Entries, canonical, combined
 from sparse_mpi.collectives.kinds import InputAdapter, adapt, plain_type
 from sparse_mpi.collectives.messages import Format, codec_of
 from sparse_mpi.collectives.operations import named, operation
 from sparse_mpi.collectives.ownership import WORDS, told
-from sparse_mpi.collectives.strings import STRINGS, WIDE, Dictionary, type_of_all
-from sparse_mpi.collectives.wide import WideDictionary
+from sparse_mpi.collectives.strings import STRINGS, WIDE, StringKeys, type_of_all
+from sparse_mpi.collectives.wide import WideKeys
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.network import Network
@@ -40,7 +41,7 @@ class Ready(NamedTuple):
     few: tuple[Entries, np.ndarray] | None  # all ranks' entries, as `gathered`, where they came with the arguments
     words: np.ndarray  # (P,) that those take; too many where it was not counted
     adapter: InputAdapter
-    dictionary: Dictionary | WideDictionary | None  # of keys that are strings or pairs
+    dictionary: Dictionary | None  # of keys that are strings or pairs
 
     def leave(self, results: list[Entries], ranges: np.ndarray) -> list[Any]:
         """Return results as the kind of data that was given. Collective where keys are strings.
@@ -98,11 +99,10 @@ def ready(
         say(algorithm=algorithm, root=root, network=network, wire=wire)
         _tell(agreement.words, mine, entries, transport)
     table: np.ndarray = agreement.rows
-    dictionary: Dictionary | WideDictionary | None = None
+    dictionary: Dictionary | None = None
     kind = type_of_all(table[:, 0], mine.type, transport)
     if kind in (*STRINGS, WIDE):
-        wide = kind == WIDE
-        dictionary = WideDictionary(mine.strings, transport) if wide else Dictionary(mine.strings, kind, transport)
+        dictionary = Dictionary(mine.strings, WideKeys() if kind == WIDE else StringKeys(kind), transport)
         entries = entries._replace(keys=dictionary.numbers)
         _tell(agreement.words, mine, entries, transport)
         table = to_host(transport.allgather(agreement.words, control=True))

@@ -290,7 +290,6 @@ def _flattened(coords: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.nda
 
 
 def _check_size(shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless each element of an array of that shape has a place of 64 bits."""
     if prod(shape) >= 1 << 63:
         raise ValueError(f"x must have fewer than 2^63 elements, zeros too, got shape {shape}; cut it in two")
 

@@ -147,12 +147,10 @@ class Format:
 
     @property
     def _numbers(self) -> int:
-        """Return the numbers of a value."""
         return prod(self.shape)
 
     @property
     def _whole(self) -> bool:
-        """Tell if values are sent as the shortest integers that hold them."""
         return self.dtype.kind in "iu" and self.dtype.itemsize > 1
 
     def _coded(self, values: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.collectives.device import HostInput, array_to_host_input
+from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.entries import Entries, Runs, canonical
 from sparse_mpi.collectives.kinds import here, integers_or_strings
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.operations import named, operation
 from sparse_mpi.collectives.ownership import counts_by_region, pooled, regions_of
-from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, Dictionary, encoded, ordered, type_of_all
+from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, StringKeys, encoded, ordered, type_of_all
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -84,7 +85,7 @@ def allreduce_init(
             agreement.words[0] = kind
         kind = type_of_all(agreement.rows[:, 0], kind, transport)
         if kind in STRINGS:
-            numbers = Dictionary(strings, kind, transport).numbers
+            numbers = Dictionary(strings, StringKeys(kind), transport).numbers
             mine, wanted = numbers[mine], numbers[wanted]
         return PersistentAllreduce(mine, wanted, ufunc, number, trailing, transport, validate)
 
@@ -188,7 +189,6 @@ class PersistentAllreduce:
 
 
 def _flags(keys: np.ndarray) -> Entries:
-    """Return ascending keys as entries, for messages of keys: a byte comes with each."""
     return Entries(keys, np.ones(len(keys), bool))
 
 

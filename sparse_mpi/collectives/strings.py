@@ -1,11 +1,7 @@
-"""Keys that are strings: a dictionary on which all ranks agree numbers them, in the order of the strings.
+"""Keys that are strings: their types, their order, and the messages in which they travel to a `Dictionary`.
 
 Strings are compared as they are, never by a checksum, so that no two can be taken for one. They travel as bytes: of a
-str in UTF-8, whose order is that of its code points, as Python sorts. Each rank owns a range of strings, and ranges
-hold about as many strings of all ranks; they end at quantiles of samples, as regions of keys do.
-
-Of m distinct strings on a rank, and u of all, a rank sends samples to all, its m to their owners, a number for each
-string it owns to those who have it, and to each rank those of its u strings that stand in the result there.
+str in UTF-8, whose order is that of its code points, as Python sorts.
 """
 
 from __future__ import annotations
@@ -16,16 +12,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, index_dtype
+from sparse_mpi.arrays import Array
+from sparse_mpi.collectives.dictionary import SAMPLES, quantile_places
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency
-from sparse_mpi.comm.quantiles import Pool, told
+from sparse_mpi.comm.quantiles import told
 from sparse_mpi.kernels.base import MalformedMessage
 
 UNKNOWN, INTEGERS, STR, BYTES, WIDE = range(5)  # types of keys; a rank without keys may not know
 STRINGS = (STR, BYTES)
 NAMES = ("none", "integers", "str", "bytes", "pairs of integers")
-SAMPLES, LONGEST = 32, 64  # strings that a rank shows to all, and the bytes of each
+LONGEST = 64  # bytes of a string that a rank shows to all
 _HEAD = 9  # bytes of a message that say how many strings there are, and how wide their lengths
 
 
@@ -37,7 +34,8 @@ def encoded(keys: Iterable[str | bytes]) -> list[bytes]:
 def ordered(strings: list[bytes]) -> tuple[list[bytes], np.ndarray]:
     """Return the distinct strings in their order, and the place of each of ``strings`` among them ``(m,)`` int64."""
     distinct = sorted(set(strings))
-    return distinct, _places(strings, distinct)
+    place = dict(zip(distinct, range(len(distinct)), strict=True))
+    return distinct, np.fromiter(map(place.__getitem__, strings), np.int64, len(strings))
 
 
 def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
@@ -52,78 +50,41 @@ def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
     return known.pop() if known else UNKNOWN
 
 
-class Dictionary:
-    """The distinct strings of all ranks, each of which holds a range of them. Collective to make.
+class StringKeys:
+    """How strings of one type, `STR` or `BYTES`, travel; see `dictionary.Keys`."""
 
-    Args:
-        strings: those of this rank, distinct and in their order.
-        kind: `STR` or `BYTES`, the same on all ranks.
-        comm: all ranks.
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
 
-    Attributes:
-        rank: of this process.
-        numbers: ``(m,)`` int64, ascending: the place of each of ``strings`` among all distinct ones.
-    """
+    def starts(self, keys: Sequence[bytes], comm: Comm) -> list[int]:
+        each = min(len(keys), SAMPLES)
+        at = told(np.arange(len(keys)), each, comm.rank)[3:].tolist()
+        message = packed([keys[place][:LONGEST] for place in at])
+        rows = comm.allgather(np.array([len(keys), len(message)]), control=True)
+        shown = unpacked(*comm.allgatherv(message, rows[:, 1]))
+        # A sample stands for as many strings as its rank has for each of those it shows.
+        told_by = zip(shown, rows[:, 0].tolist(), strict=True)
+        samples = sorted((sample, count / len(part)) for part, count in told_by for sample in part)
+        if not samples:
+            return [0] * (comm.size - 1)
+        places = quantile_places(np.array([weight for _, weight in samples]), rows[:, 0])
+        return [bisect_left(keys, samples[place][0]) for place in places.tolist()]
 
-    def __init__(self, strings: Sequence[bytes], kind: int, comm: Comm) -> None:
-        self._comm, self._kind = comm, kind
-        self.rank: int = comm.rank
-        # Owners: each gets the strings of its range, from all ranks.
-        cuts = [0, *(bisect_left(strings, first) for first in _first_strings(strings, comm)), len(strings)]
-        parts = _exchanged([strings[start:end] for start, end in pairwise(cuts)], comm)
-        self._own = sorted(set().union(*parts))
-        # Numbers: those of an owner follow those of the owner before.
-        counts = comm.allgather(np.array([len(self._own)]), control=True)[:, 0]
-        self._first = int(counts[: comm.rank].sum())
-        found = np.concatenate([_places(part, self._own) for part in parts]) + self._first
-        numbers, _ = comm.alltoallv(found.astype(index_dtype(int(counts.sum()))), [*map(len, parts)], np.diff(cuts))
-        self.numbers: np.ndarray = numbers.astype(np.int64)
+    def exchanged(self, parts: list[Sequence[bytes]], comm: Comm) -> tuple[list[bytes], np.ndarray]:
+        messages = [packed(part) for part in parts]
+        came = unpacked(*comm.alltoallv(np.concatenate(messages), np.array([*map(len, messages)])))
+        return [string for part in came for string in part], np.array([*map(len, came)])
 
-    def strings(self, ranges: np.ndarray) -> np.ndarray:
-        """Return this rank's range of strings, objects of type str or bytes. Collective.
+    def distinct(self, keys: list[bytes]) -> tuple[list[bytes], np.ndarray]:
+        return ordered(keys)
 
-        Args:
-            ranges: ``(P, 2)`` int64, the first and the last number that each rank wants.
-        """
-        ends = np.clip(ranges + [0, 1] - self._first, 0, len(self._own)).tolist()
-        parts = _exchanged([self._own[start:end] for start, end in ends], self._comm)
-        found = [string for part in parts for string in part]
-        if self._kind == STR:
-            return np.array([string.decode("utf-8", "surrogatepass") for string in found], object)
+    def shown(self, keys: list[bytes]) -> np.ndarray:
+        """Return objects of type str or bytes."""
+        found = [key.decode("utf-8", "surrogatepass") for key in keys] if self._kind == STR else keys
         return np.array(found, object)
 
 
-def _places(strings: Sequence[bytes], distinct: Sequence[bytes]) -> np.ndarray:
-    """Return the place of each string among ``distinct`` ones."""
-    place = dict(zip(distinct, range(len(distinct)), strict=True))
-    return np.fromiter(map(place.__getitem__, strings), np.int64, len(strings))
-
-
-def _first_strings(strings: Sequence[bytes], comm: Comm) -> list[bytes]:
-    """Return the strings ``(P - 1)`` at which the ranges of all ranks but the first begin."""
-    each = min(len(strings), SAMPLES)
-    at = told(np.arange(len(strings)), each, comm.rank)[3:].tolist()
-    message = _packed([strings[place][:LONGEST] for place in at])
-    rows = comm.allgather(np.array([len(strings), len(message)]), control=True)
-    shown = _unpacked(*comm.allgatherv(message, rows[:, 1]))
-    # A sample stands for as many strings as its rank has for each of those it shows.
-    told_by = zip(shown, rows[:, 0].tolist(), strict=True)
-    samples = [(sample, count / len(part)) for part, count in told_by for sample in part]
-    if not samples:
-        return [b""] * (comm.size - 1)
-    samples.sort()
-    weights = np.array([weight for _, weight in samples])
-    pool = Pool(rows[:, 0], np.arange(len(samples)), weights, 0, len(samples) - 1)
-    return [samples[place][0] for place in pool.quantiles(comm.size).tolist()]
-
-
-def _exchanged(parts: Sequence[Sequence[bytes]], comm: Comm) -> list[list[bytes]]:
-    """Send each rank its part of some strings, and return what comes from each."""
-    messages = [_packed(part) for part in parts]
-    return _unpacked(*comm.alltoallv(np.concatenate(messages), np.array([*map(len, messages)])))
-
-
-def _packed(strings: Sequence[bytes]) -> np.ndarray:
+def packed(strings: Sequence[bytes]) -> np.ndarray:
     """Return a message of strings: how many, the bytes of a length, the lengths, all strings; none is empty."""
     lengths = np.fromiter(map(len, strings), np.int64, len(strings))
     if not len(lengths):
@@ -133,7 +94,7 @@ def _packed(strings: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join([head, lengths.astype(kind).tobytes(), *strings]), np.uint8)
 
 
-def _unpacked(buffer: Array, lengths: np.ndarray) -> list[list[bytes]]:
+def unpacked(buffer: Array, lengths: np.ndarray) -> list[list[bytes]]:
     """Return the strings of each of the messages of these ``lengths`` that stand in ``buffer``."""
     found: list[list[bytes]] = []
     for end, length in zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):

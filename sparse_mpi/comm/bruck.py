@@ -46,5 +46,4 @@ def _with_counts(rows: Array, counts: np.ndarray) -> Array:
 
 
 def _rows_of_counts(rows: Array, number: int) -> int:
-    """Return how many rows like those of ``rows`` hold a number of counts."""
     return -(-COUNT_BYTES * number // row_bytes(rows))

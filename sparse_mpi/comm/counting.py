@@ -37,9 +37,8 @@ from sparse_mpi.comm.base import Counts, Job, Ledger, RankFailure, Take, Traffic
 from sparse_mpi.comm.job.call_log import CALLS, Watched
 from sparse_mpi.comm.staging import Staging
 
-# What happens around each call of a communicator: it is timed and watched over, and failures get one name.
-
-
+OPS = ("sum", "max")
+REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")  # integers of all widths, float32, float64
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -80,10 +79,6 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
                 traffic.calls.append((start, end))
 
     return call
-
-
-OPS = ("sum", "max")
-REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")  # integers of all widths, float32, float64
 
 
 class CountingComm(ABC):
@@ -317,7 +312,6 @@ class CountingComm(ABC):
         return contiguous
 
     def _unstage(self, came: Array, send: Array) -> Array:
-        """Return what was received in the library of what was sent."""
         return self._staging.upload(came, send) if self.staged and is_device(send) else came
 
     def _children(self, root: int) -> int:

@@ -26,7 +26,6 @@ class ForwardingComm:
 
     @property
     def _comm(self) -> Comm:
-        """Return the communicator that does the work."""
         return self._inner
 
     def _around(self, call: Callable[[], T]) -> T:
@@ -167,10 +166,8 @@ class Renumbered(ForwardingComm):
         return Renumbered(part, int(numbers.argmin()))
 
     def _original(self, number: int | None) -> int | None:
-        """Return the rank in ``comm`` of the rank that has this ``number`` here."""
         return None if number is None else (number + self._first) % self.size
 
 
 def _rotated(rows: Array, start: int) -> Array:
-    """Return ``rows`` from row ``start`` on, followed by those before it."""
     return rows if start in (0, len(rows)) else namespace(rows).concatenate([rows[start:], rows[:start]])

@@ -16,14 +16,14 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.comm.job.call_log import Watched
 
-# MPI datatypes of rows: messages are counted in rows, so that they may have more than 2^31 bytes.
-
-
 CHUNK = 2**30  # rows or elements of one MPI message
+PAUSE = 1e-3  # seconds, at most, before ranks ask again
+_LOCK = threading.Lock()  # over the making of communicators in this process
+_DRAWN = random.Random()  # not the random numbers of the program
 
 
 class RowTypes:
-    """The datatypes of rows of any number of bytes, made when they are first needed."""
+    """The MPI datatypes of rows, in which messages are counted so that they may have more than 2^31 bytes."""
 
     def __init__(self, MPI: Any) -> None:
         self._mpi = MPI
@@ -50,11 +50,6 @@ class RowTypes:
         for rowtype in self._made.values():
             rowtype.Free()
         self._made.clear()
-
-
-PAUSE = 1e-3  # seconds, at most, before ranks ask again
-_LOCK = threading.Lock()  # over the making of communicators in this process
-_DRAWN = random.Random()  # not the random numbers of the program
 
 
 @contextmanager

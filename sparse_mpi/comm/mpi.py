@@ -143,7 +143,6 @@ class MPIComm(CountingComm):
 
     @property
     def _elastic(self) -> ulfm.Ulfm:
-        """Return what the ranks can do that go on, where they survive the failure of others."""
         return ulfm.Ulfm(self._raw, self._watchdog, self._remade, self.yielding, self.start_sendrecv)
 
     def _hosts(self) -> Counts:

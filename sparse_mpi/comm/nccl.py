@@ -244,5 +244,4 @@ def _communicator(nccl: ModuleType, ranks: int, number: bytes, rank: int) -> Any
 
 
 def _stream(x: Array) -> int:
-    """Return the stream on which the library works now."""
     return namespace(x).cuda.get_current_stream().ptr

@@ -13,6 +13,11 @@ import numpy as np
 
 from sparse_mpi.comm import Comm, Traffic
 
+MIN_SECONDS = 1e-6  # the precision of a measurement; shorter times count as this
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages to which `fit_network` fits
+FEW = 5  # of each size
+REPEATS = 15  # messages of each size; the median is right if less than half of them are disturbed
+
 
 @dataclass(frozen=True)
 class Network:
@@ -48,15 +53,6 @@ class Network:
         control is added.
         """
         return self.alpha * traffic.messages + self.beta * (max(traffic.sent, traffic.received) + traffic.control)
-
-
-# Fit alpha and beta of a network to messages that all ranks exchange at once, or to whole exchanges.
-
-
-MIN_SECONDS = 1e-6  # the precision of a measurement; shorter times count as this
-SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages to which `fit_network` fits
-FEW = 5  # of each size
-REPEATS = 15  # messages of each size; the median is right if less than half of them are disturbed
 
 
 def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[float]:

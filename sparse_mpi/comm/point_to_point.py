@@ -222,5 +222,4 @@ class PointToPoint:
 
 
 def _lengths(parts: list[Array]) -> Counts:
-    """Return the rows of each part."""
     return np.array(list(map(len, parts)), np.int64)

@@ -35,6 +35,9 @@ _OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 # What gloo cannot reduce, in what it can: sums agree modulo 2^bits, maxima because every value fits
 _CARRIERS = {"int16": np.int32, "uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 _SIGN = np.uint64(1 << 63)
+_ALL = -1  # the number under which groups are made that are parts of none of ours
+_families = count()  # of communicators that this process has made
+_WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
 
 
 class ProcessGroupComm(CountingComm):
@@ -234,11 +237,6 @@ class ProcessGroupComm(CountingComm):
         return [self._group.recv([_bytes(rows)], source, tag)] if rows.size else []
 
 
-_ALL = -1  # the number under which groups are made that are parts of none of ours
-_families = count()  # of communicators that this process has made
-_WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
-
-
 def _watchdog(limit: float) -> StoreWatchdog | None:
     """Return the watchdog of this process, with that time limit if it is new; None where it is alone."""
     group = dist.group.WORLD
@@ -348,6 +346,5 @@ def _bytes(rows: Array) -> torch.Tensor:
 
 
 def _wait(works: list[Any]) -> None:
-    """Wait until all these sends and receives are complete."""
     for work in works:
         work.wait()

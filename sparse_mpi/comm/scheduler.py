@@ -61,10 +61,10 @@ class _Rendezvous(NamedTuple):
     result: list[Any]
 
 
-class Run:
-    """One run: its threads, which ranks are ready, and what the others wait for."""
+class WorldRun:
+    """A run of a `World`: its threads, which ranks are ready, and what the others wait for."""
 
-    def __init__(self, size: int, fn: Callable[[int, Run], object], schedule: int | None = None) -> None:
+    def __init__(self, size: int, fn: Callable[[int, WorldRun], object], schedule: int | None = None) -> None:
         # No locks: all but the gates is touched only by the one thread whose turn it is. Threads are numbered: first
         # one of each rank, then those that ranks have started.
         self.size = size
@@ -81,7 +81,7 @@ class Run:
         self.departed: set[int] = set()  # ranks that have failed
         self.failure: BaseException | None = None  # why the run ends; whoever calls then is to `check`
         self._over = threading.Event()  # set by the last of them
-        self.everybody: Group = Group(self, range(size))
+        self.everybody: Members = Members(self, range(size))
 
     def results(self) -> list[Any]:
         """Run all ranks to their end and return what each returned, or raise what the first that failed raised.
@@ -224,17 +224,16 @@ class Run:
         return "deadlock: " + "; ".join(lines)
 
     def _others(self, ranks: Iterable[int]) -> str:
-        """Name all ranks of the run but these."""
         return _ranks(set(range(self.size)).difference(ranks))
 
 
-class Group:
+class Members:
     """The ranks of a communicator: all of a run, or some, by their numbers in the run.
 
     It keeps the rendezvous of the collective call in progress and the messages that have not been received.
     """
 
-    def __init__(self, run: Run, members: Sequence[int]) -> None:
+    def __init__(self, run: WorldRun, members: Sequence[int]) -> None:
         self.run = run
         self.members = members  # ascending
         # (source, dest, kind) -> rows that were sent but not received, the first of them first
@@ -242,7 +241,7 @@ class Group:
         self._rendezvous: _Rendezvous | None = None
         self._shrinking: _Rendezvous | None = None  # apart, for a failed rank may leave the other one open
         self._revoked = False
-        self._made: list[Group] = []  # by `split`
+        self._made: list[Members] = []  # by `split`
 
     def rendezvous(self, rank: int, call: Call, given: object, combine: Callable[[list[Any]], object]) -> Any:
         """Wait for the same call on all members; the last to call combines what all have given, in rank order."""
@@ -288,7 +287,7 @@ class Group:
         # Those who wait look again, and raise.
         self.run.wake(self.members)
 
-    def survivors(self, rank: int) -> Group:
+    def survivors(self, rank: int) -> Members:
         """Wait for this call on all members that have not failed, and return the group of these."""
         self.run.check()
         calling = self._shrinking = self._shrinking or _Rendezvous(Call("shrink"), {}, [])
@@ -297,20 +296,20 @@ class Group:
             # Another rank may fail meanwhile, and is waited for no longer: look anew after each pause.
             alive = [member for member in self.members if member not in self.run.departed]
             if calling.given.keys() >= set(alive):
-                calling.result.append(Group(self.run, alive))
+                calling.result.append(Members(self.run, alive))
                 self._shrinking = None
                 self.run.wake(alive)
             else:
                 self.run.pause(lambda: self._absent(calling))
-        group: Group = calling.result[0]
+        group: Members = calling.result[0]
         return group
 
-    def split(self, colors: Sequence[int]) -> dict[int, Group]:
+    def split(self, colors: Sequence[int]) -> dict[int, Members]:
         """Return for each colour the group of those members to which ``colors`` gives it."""
         members: dict[int, list[int]] = {}
         for member, color in zip(self.members, colors, strict=True):
             members.setdefault(color, []).append(member)
-        groups = {color: Group(self.run, some) for color, some in members.items()}
+        groups = {color: Members(self.run, some) for color, some in members.items()}
         self._made += groups.values()
         return groups
 

@@ -129,6 +129,5 @@ class _Pinned:
 
 
 def _pin(size: int, library: Namespace) -> np.ndarray:
-    """Return ``(size,)`` uint8 in newly pinned memory."""
     # The array keeps the memory alive, and so do its views.
     return np.frombuffer(library.cuda.alloc_pinned_memory(size), np.uint8, size)

@@ -19,7 +19,7 @@ from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.base import Comm, Counts, Elastic, Job, Take, Turns
 from sparse_mpi.comm.buffers import cut
 from sparse_mpi.comm.counting import CountingComm, received
-from sparse_mpi.comm.scheduler import Call, DeadlockError, Group, Killed, MismatchError, Run
+from sparse_mpi.comm.scheduler import Call, DeadlockError, Killed, Members, MismatchError, WorldRun
 
 __all__ = ["DeadlockError", "MismatchError", "World"]
 
@@ -78,11 +78,11 @@ class World:
             Exception: whatever ``fn`` raised on the first rank that failed.
         """
 
-        def main(rank: int, run: Run) -> T:
+        def main(rank: int, run: WorldRun) -> T:
             fate = _Fate(self.leave.get(rank))
             return fn(_WorldComm(rank, run.everybody, self.per_node, fate, self.schedule is not None))
 
-        return Run(self.size, main, self.schedule).results()
+        return WorldRun(self.size, main, self.schedule).results()
 
 
 @dataclass
@@ -108,7 +108,7 @@ class _Fate:
 class _WorldComm(CountingComm):
     """The `Comm` of one rank of a run, or of a group of its ranks."""
 
-    def __init__(self, number: int, group: Group, per_node: int, fate: _Fate, concurrent: bool) -> None:
+    def __init__(self, number: int, group: Members, per_node: int, fate: _Fate, concurrent: bool) -> None:
         super().__init__(group.members.index(number), len(group.members))
         self._number = number  # of this rank in the run; `rank` is the one in the group
         self._group = group
@@ -138,11 +138,11 @@ class _WorldComm(CountingComm):
         return made
 
     @property
-    def group(self) -> Group:
+    def group(self) -> Members:
         """Return the ranks of this communicator in the run."""
         return self._group
 
-    def _of(self, group: Group) -> _WorldComm:
+    def _of(self, group: Members) -> _WorldComm:
         return _WorldComm(self._number, group, self._per_node, self._fate, self.concurrent)
 
     def duplicate(self, yield_cpu: bool = False) -> _WorldComm:
@@ -284,7 +284,6 @@ class _Survival(Elastic):
 
 
 def _rows_of(send: Array) -> tuple[np.dtype, tuple[int | str, ...]]:
-    """Return what must be equal on all ranks where each sends its own number of rows."""
     return send.dtype, ("n", *send.shape[1:])
 
 

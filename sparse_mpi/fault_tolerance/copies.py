@@ -25,16 +25,15 @@ from sparse_mpi.comm.base import elastic_of
 from sparse_mpi.comm.counting import received
 from sparse_mpi.sparse import SparseVector
 
-# The values of a copy, of which some have left their owner since: `Held`.
-#
-# In host memory these are noted in a bit each: notes of n / 8 bytes stay in a cache that the copy is too large for.
+WORD = 8  # bits in an entry of the notes of a `HeldCopy`
+ROUNDINGS = ("exact", "bfloat16")
+PARTS = 25  # of a copy, at most: a message each; 50 to 200 took as long
 
 
-WORD = 8  # bits in an entry of the notes
+class HeldCopy:
+    """A copy of a residual ``(n,)``, of which some entries have left their owner since.
 
-
-class Held:
-    """A copy of a residual ``(n,)``.
+    In host memory these are noted in a bit each: notes of n / 8 bytes stay in a cache that the copy is too large for.
 
     Args:
         values: the copy; kept.
@@ -65,10 +64,6 @@ class Held:
         return self._values
 
 
-ROUNDINGS = ("exact", "bfloat16")
-PARTS = 25  # of a copy, at most: a message each; 50 to 200 took as long
-
-
 class _Part(NamedTuple):
     """A part of the copy that is on its way from the rank before."""
 
@@ -97,7 +92,7 @@ class Copies:
     def __init__(self, every: int, rounding: str) -> None:
         self.every, self.rounding = every, rounding
         self.owner: int | None = None  # by its number at the start
-        self._held: Held | None = None
+        self._held: HeldCopy | None = None
         self._parts = min(every, PARTS)
         self._taken = np.zeros(self._parts, np.int64)  # the step before which each part was renewed
         self._steps = 0  # that were completed
@@ -150,7 +145,7 @@ class Copies:
         self._staged = self._part = None
         if staged.whole is not None:
             self.owner, values = staged.whole
-            self._held, self._whole = Held(values), self.every > 1
+            self._held, self._whole = HeldCopy(values), self.every > 1
             self._taken[:], self._since = self._steps - 1, self._steps
         elif self._held is not None:
             # A part is from before the step: what the owner sent in it leaves the copy after that.
@@ -208,7 +203,6 @@ class Copies:
 
 
 def _neighbours(comm: Comm) -> tuple[int, int]:
-    """Return the ranks before and after this one."""
     return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
 
 

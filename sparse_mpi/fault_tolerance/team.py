@@ -33,7 +33,6 @@ class _Over(Exception):
 
 
 def _ranks_of(departures: Sequence[Departure]) -> frozenset[int]:
-    """Return the ranks that were lost in ``departures``."""
     return frozenset(rank for departure in departures for rank in departure.ranks)
 
 

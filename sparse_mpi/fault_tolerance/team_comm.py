@@ -31,7 +31,6 @@ class TeamComm(ForwardingComm):
 
     @property
     def _comm(self) -> Comm:
-        """Return the ranks that are left."""
         return self.team.comm
 
     @property

