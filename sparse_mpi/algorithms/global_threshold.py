@@ -22,11 +22,11 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
-from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.sparse import SparseVector, all_at_least, take
 
+NOTHING = SparseVector(np.empty(0, np.int32), np.empty(0), 0)
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
 
 
@@ -253,13 +253,12 @@ class Counted:
     ) -> tuple[SparseVector, np.ndarray, ThresholdPredictor]:
         """Return those of this rank's `dense` sums that are in the result, and otherwise what `cut` does."""
         counted, predictor, reaching = self.count(values, k, predictor, comm)
-        reaching = present(reaching, "cut_dense is for dense sums alone")
         mask, counts = result_mask(reaching.values, counted, k, comm.rank)
         return take(reaching, mask, int(counts[comm.rank])), counts, predictor
 
     def count(
         self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, *piggyback: int
-    ) -> tuple[RankCounts, ThresholdPredictor, SparseVector | None]:
+    ) -> tuple[RankCounts, ThresholdPredictor, SparseVector]:
         """Find the threshold, and count each rank's entries at it; see `cut` for the arguments.
 
         Returns:
@@ -269,7 +268,7 @@ class Counted:
         resolution = max(octave >> self.mantissa, 1)
         bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
         counted: RankCounts | None = None
-        reaching: SparseVector | None = None
+        reaching = NOTHING
 
         # The fast path: candidates around the predicted threshold.
         if near:
@@ -296,7 +295,7 @@ class Counted:
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
             bracket = search(values, k, comm, bracket, near, resolution, self.searched, self.lowest)
-            reaching = all_at_least(values, bracket.low) if self.dense else None
+            reaching = all_at_least(values, bracket.low) if self.dense else NOTHING
             counted = self._rank_counts(values, reaching, bracket, k, comm, *piggyback)
             predictor = predictor.updated(bracket.low, octave)
         return counted, predictor, reaching
@@ -327,11 +326,11 @@ class Counted:
         return 1 + ceil((12 + self.mantissa) / log2((self.searched or candidates_per_round(k)) + 1))
 
     def _rank_counts(
-        self, values: Array, reaching: SparseVector | None, bracket: Bracket, k: int, comm: Comm, *piggyback: int
+        self, values: Array, reaching: SparseVector, bracket: Bracket, k: int, comm: Comm, *piggyback: int
     ) -> RankCounts:
         """Return the counts of a settled bracket: one allgather."""
-        ends = np.array(bracket) if reaching is None else np.unique(bracket)
-        counts = counts_at(values if reaching is None else reaching.values, ends)
+        ends = np.unique(bracket) if self.dense else np.array(bracket)
+        counts = counts_at(reaching.values if self.dense else values, ends)
         by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
         return RankCounts.of(bracket, by_rank[:, np.searchsorted(ends, bracket)], piggybacked)
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.collectives.dictionary import SAMPLES, quantile_places
+from sparse_mpi.collectives.dictionary import SAMPLES, Keys, quantile_places
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.comm.quantiles import told
@@ -50,7 +50,7 @@ def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
     return known.pop() if known else UNKNOWN
 
 
-class StringKeys:
+class StringKeys(Keys):
     """How strings of one type, `STR` or `BYTES`, travel; see `dictionary.Keys`."""
 
     def __init__(self, kind: int) -> None:

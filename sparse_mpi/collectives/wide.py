@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.collectives.dictionary import SAMPLES, quantile_places
+from sparse_mpi.collectives.dictionary import SAMPLES, Keys, quantile_places
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.quantiles import told
 
@@ -28,7 +28,7 @@ def unpacked(keys: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return (numbers if dtype.kind == "u" else (numbers ^ SIGN).view(np.int64)).astype(dtype, copy=False)
 
 
-class WideKeys:
+class WideKeys(Keys):
     """How keys of 16 bytes travel; see `dictionary.Keys`."""
 
     def starts(self, keys: np.ndarray, comm: Comm) -> np.ndarray:
