@@ -1,7 +1,8 @@
 """Add up gradients that are sparse tensors exactly, row by row: those of embeddings with ``sparse=True``.
 
 A row is what a sparse tensor has at one place of its sparse dimensions. Rows of all parameters whose rows have the same
-ours"""
+ours
+"""
 
 from __future__ import annotations
 
