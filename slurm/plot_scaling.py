@@ -28,25 +28,23 @@ class Point(NamedTuple):
 
 
 def read(file: Path) -> list[Point]:
-    """Return the points of one record of ``bench allreduce`` or ``train/throughput.py``.
+    """Return the points of one record of ``bench allreduce`` or ``train/pace.py``.
 
     Raises:
         ValueError: it is neither.
     """
     try:
         record = json.loads(file.read_text())
-        options = record["options"]
-        training = "algos" in options
-        seconds, sent = ("step_seconds", "bytes_per_step_and_rank") if training else ("step", "bytes")
+        ranks, options = record["ranks"], record["options"]
+        if "medians" in record:
+            panel = f"{record['program']} {' '.join(options)}, training"
+            return [Point(panel, way, ranks, of["seconds"], of["mb"]) for way, of in record["medians"].items()]
         what = options["model"] or f"n = {options['n']:,}"
-        panel = f"{what}, {'training' if training else 'reduction'}, density {options['density']:g}"
-        return [
-            Point(panel, name, record["ranks"], found[seconds], found[sent] / 1e6)
-            for name, found in record["algorithms"].items()
-        ]
+        panel = f"{what}, reduction, density {options['density']:g}"
+        return [Point(panel, name, ranks, of["step"], of["bytes"] / 1e6) for name, of in record["algorithms"].items()]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{file} must be a record of bench allreduce --json or train/throughput.py --json, got {error!r}; "
+            f"{file} must be a record of bench allreduce --json or train/pace.py --json, got {error!r}; "
             f"draw only files that slurm/scaling.sh has made"
         ) from None
 

@@ -5,7 +5,7 @@ set -euo pipefail
 usage='usage: slurm/scaling.sh [--ranks "4 8 16 32"] [--densities 0.01] [--algorithms "dense oktopk ..."] [--per-node 1]
                         [--out DIR] [--dry-run] [-- options of sbatch]
 
-Submits slurm/bench.sbatch and slurm/throughput.sbatch for each number of ranks and density, and says how to draw their
+Submits slurm/bench.sbatch and slurm/pace.sbatch with VGG-16 for each number of ranks and density, and says how to draw their
 records. --algorithms are all there are unless given, --dry-run only prints the jobs. Example:
     slurm/scaling.sh --ranks "8 16" --per-node 4 -- --account=me'
 fail() { echo "error: $*; slurm/scaling.sh --help explains all options" >&2; exit 2; }
@@ -46,8 +46,8 @@ for count in $ranks; do
         record=p$count-d$density.json
         $print sbatch "${shape[@]}" "$@" slurm/bench.sbatch \
             --density "$density" --json "$out/step-$record" --algorithms "${names[@]}"
-        $print sbatch "${shape[@]}" "$@" slurm/throughput.sbatch \
-            --density "$density" --json "$out/training-$record" --algos "${names[@]}"
+        $print sbatch "${shape[@]}" "$@" slurm/pace.sbatch vgg \
+            --json "$out/training-$record" --ways "${names[@]}" -- --density "$density"
     done
 done
 echo "When they are done: python slurm/plot_scaling.py $out"

@@ -57,7 +57,7 @@ class GPT2(nn.Module):
 
     def __init__(self, tokens: int, shape: Shape, dropout: float = 0.1) -> None:
         super().__init__()
-        transformers = needed("transformers", "GPT-2 needs the package transformers: pip install transformers")
+        transformers = needed("transformers", "GPT-2")
         config = transformers.GPT2Config(
             vocab_size=tokens,
             n_positions=shape.block,

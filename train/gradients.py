@@ -26,10 +26,10 @@ from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser, integer
 from sparse_mpi.comm import Comm
 from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
-from sparse_mpi_bench.analysis.gradients import write
 from sparse_train.options.arguments import new_file
 from sparse_train.options.optimization import OPTIMIZERS
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
+from sparse_train.packages import needed
 from sparse_train.ranks.job import agreed, run, threads_per_rank
 from sparse_train.tasks.task import Task
 from sparse_train.trainer.planning import advised
@@ -128,7 +128,7 @@ def _write(args: Namespace, steps: dict[int, np.ndarray], facts: dict[str, Any])
         **provenance(),
     }
     args.save.parent.mkdir(parents=True, exist_ok=True)
-    write(args.save, steps, about)
+    needed("sparse_mpi_bench.analysis.gradients", "a record of gradients").write(args.save, steps, about)
     ranks, size = next(iter(steps.values())).shape
     print(f"{args.save}: steps {', '.join(map(str, steps))} of {ranks} ranks, {size:,} elements each")
 

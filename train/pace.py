@@ -1,5 +1,6 @@
 """Measure how long a training step takes, way beside way: each takes a few steps in its turn, in rounds, in one job.
 
+mpiexec -n 4 python train/pace.py vgg --ways dense powersgd:rank=4 oktopk oktopk:no-overlap --out runs/pace
 python -m sparse_mpi bench network --ranks 4 --rate 10mbit -- \
     train/pace.py gpt2 --ways dense elect:local-steps=4 --out runs/pace -- --tiny
 
@@ -20,40 +21,43 @@ from pathlib import Path
 from typing import Any
 
 from sparse_mpi.cli.records import provenance
-from sparse_mpi.cli.values import Parser, checked, integer, new_folder
+from sparse_mpi.cli.values import Parser, checked, integer, new_folder, record
 from sparse_mpi.comm import Comm
 from sparse_train.ranks import job
 from sparse_train.records.comparison import arguments, check_program, check_way, step_seconds
 
+Turn = dict[str, float]  # means of a way's steps in a round: "seconds", of which "exposed", and "mb" that a rank sends
 
-def step_seconds_by_way(args: Namespace, comm: Comm) -> dict[str, list[float]]:
-    """Train each way in each round, and return the mean seconds of its steps, one number a round.
 
-    Returns:
-        Seconds by way on rank 0; on the others nothing that means anything.
-    """
-    seconds: dict[str, list[float]] = {way: [] for way in args.ways}
-    for turn in range(args.rounds):
+def turns(args: Namespace, comm: Comm) -> dict[str, list[Turn]]:
+    """Train each way in each round, and return its turns on rank 0; on the others nothing that means anything."""
+    found: dict[str, list[Turn]] = {way: [] for way in args.ways}
+    for number in range(args.rounds):
         for way in args.ways:
-            folder = args.out / "runs" / f"{turn}-{args.ways.index(way)}"
+            folder = args.out / "runs" / f"{number}-{args.ways.index(way)}"
             import_module(args.program).PROGRAM.train(_options(args, way, folder), comm)
             comm.barrier()  # rank 0 has written all
-            lines = (folder / "metrics.jsonl").read_text().splitlines()
-            taken = step_seconds([json.loads(line) for line in lines])
-            seconds[way].append(statistics.mean(taken[args.warm_up :]))
-    return seconds
+            events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+            steps = [event for event in events if event["event"] == "step"][args.warm_up :]
+            turn = {"seconds": statistics.mean(step_seconds(steps))}
+            for name, field in (("exposed", "exposed_seconds"), ("mb", "mb_sent")):
+                turn[name] = statistics.mean(step[field] for step in steps)
+            found[way].append(turn)
+    return found
 
 
 def _options(args: Namespace, way: str, folder: Path) -> Namespace:
     """Return the options of the training program for a few steps of a way."""
     argv = [*args.options, *arguments(way), "--max-steps", str(args.warm_up + args.steps), "--log-every", "1"]
-    argv += ["--threads", "1", "--no-progress", "--checkpoint-every", "0", "--out", str(folder)]
+    argv += ["--no-progress", "--checkpoint-every", "0", "--out", str(folder)]
+    if "--threads" not in argv:
+        argv += ["--threads", "1"]
     parsed: Namespace = import_module(args.program).PROGRAM.parse(argv)
     return parsed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, and write ``pace.json`` on rank 0."""
+    """Measure, and write the record on rank 0."""
     parser = Parser(description=__doc__)
     add = parser.add_argument
     add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, gpt2, ...")
@@ -65,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--rounds", type=integer(1), default=2, metavar="N", help="turns of each way (default: 2)")
     text = "folder for pace.json and the metrics of the turns"
     add("--out", type=new_folder("runs/pace"), required=True, metavar="DIR", help=text)
+    text = "write the record there (default: pace.json in --out)"
+    add("--json", type=record, metavar="FILE", help=text)
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:end])
@@ -77,13 +83,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def measure(args: Namespace, comm: Comm) -> None:
     """Write what the ways take, and print it."""
-    seconds = step_seconds_by_way(args, comm)
-    if comm.rank == 0:
-        record: dict[str, Any] = {"program": args.program, "ranks": comm.size, "options": args.options}
-        record |= {"steps": args.steps, "warm_up": args.warm_up, "seconds": seconds, **provenance()}
-        (args.out / "pace.json").write_text(json.dumps(record, indent=1) + "\n")
-        for way, taken in seconds.items():
-            print(f"{way}: {statistics.median(taken) * 1e3:.2f} ms a step")
+    found = turns(args, comm)
+    if comm.rank:
+        return
+    medians = {way: {name: statistics.median(turn[name] for turn in of) for name in of[0]} for way, of in found.items()}
+    seconds = {way: [turn["seconds"] for turn in of] for way, of in found.items()}
+    measured: dict[str, Any] = {"program": args.program, "ranks": comm.size, "options": args.options}
+    measured |= {"steps": args.steps, "warm_up": args.warm_up, "seconds": seconds, "medians": medians, **provenance()}
+    (args.json or args.out / "pace.json").write_text(json.dumps(measured, indent=1) + "\n")
+    first = medians[args.ways[0]]["seconds"]
+    for way, of in medians.items():
+        print(
+            f"{way}: {of['seconds'] * 1e3:.2f} ms a step, {of['exposed'] * 1e3:.2f} of them exposed, {of['mb']:.3f} MB "
+            f"a step and rank, {first / of['seconds']:.2f} times the speed of {args.ways[0]}"
+        )
 
 
 if __name__ == "__main__":

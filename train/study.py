@@ -7,11 +7,6 @@ A way is an algorithm, options of it, and options of the training program: elect
 follow a kind of shards too, sorted:norm=group; what comes after -- are options of all runs. Runs are shared out among
 --jobs processes; records that are there already are not made again. The ranks are those of a `World`, which reduces as
 MPI does, to the bit, so that more of them can be studied than the machine has cores.
-
-python train/study.py gpt2 --ranks 4 --seeds 1 2 3 --links 1gbit,50mbit --every 30s --target 6 --out runs/changing \
-    --ways elect:density=0.01 elect:density=0.03 dense -- --tiny --epochs 20
-
-With --links they are MPI ranks on emulated hosts instead, one run after another, and tables have measured seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ import re
 import statistics
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from functools import partial
@@ -36,15 +31,11 @@ from typing import Any, NamedTuple
 
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
-from sparse_mpi.cli.values import Parser, checked, finite, integer, new_folder, number
+from sparse_mpi.cli.values import Parser, checked, finite, integer, new_folder
 from sparse_mpi.comm.world import World
-from sparse_mpi.predict import networks
-from sparse_mpi.predict.options import network, rate
-from sparse_mpi_bench.emulation import hosts, schedule
-from sparse_mpi_bench.figures.style import write
-from sparse_mpi_bench.figures.training import curves, gaps, losses
-from sparse_mpi_bench.options import every, turns
+from sparse_mpi.predict.options import rate
 from sparse_train.options.arguments import file_name
+from sparse_train.packages import needed
 from sparse_train.records import comparison
 from sparse_train.records.comparison import (
     LOWER_IS_BETTER,
@@ -55,6 +46,7 @@ from sparse_train.records.comparison import (
     dealing,
     paired_table,
 )
+from sparse_train.records.metrics import STYLE
 
 
 class Run(NamedTuple):
@@ -67,13 +59,11 @@ class Run(NamedTuple):
     seed: int
     options: tuple[str, ...]
     tuned: str = ""  # what was tuned for the way, an option of it
-    links: tuple[str, ...] = ()  # options of bench network, to run on emulated hosts; none: in this process
 
     @property
     def name(self) -> str:
         """Return the name of its record."""
-        links = "".join(f"-{value}" for value in self.links[1::2])
-        return file_name(f"{self.program}-p{self.ranks}-{self.whole_way}-{self.shards}-{self.seed}{links}")
+        return file_name(f"{self.program}-p{self.ranks}-{self.whole_way}-{self.shards}-{self.seed}")
 
     @property
     def whole_way(self) -> str:
@@ -88,12 +78,9 @@ def train(run: Run) -> dict[str, Any]:
         argv = [*run.options, *arguments(run.whole_way), *dealing(run.shards)]
         argv += ["--seed", str(run.seed), "--threads", "1", "--no-progress"]
         argv += ["--checkpoint-every", "0", "--out", folder]
-        if run.links:
-            comparison.start(run.program, run.ranks, run.links, [*argv, "--log-every", "1"], Path(folder) / "log")
-        else:
-            args = program.parse(argv)
-            with redirect_stdout(StringIO()):
-                World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))
+        args = program.parse(argv)
+        with redirect_stdout(StringIO()):
+            World(run.ranks).run(lambda comm: program.train(Namespace(**vars(args)), comm))
         events = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     epochs, final = [event for event in events if event["event"] == "epoch"], events[-1]
     total = sum(epoch["mb_sent"] * steps for epoch, steps in comparison.with_steps(epochs))
@@ -103,7 +90,6 @@ def train(run: Run) -> dict[str, Any]:
         "mb_sent": total / epochs[-1]["step"],
         "mb_total": total,  # with all that a warm-up and a flush sent
         "epochs": epochs,
-        **({"step_seconds": statistics.median(comparison.step_seconds(events))} if run.links else {}),
         **provenance(),
     }
 
@@ -147,21 +133,6 @@ def _check_tune(text: str) -> None:
         raise ValueError(f"must be OPTION=VALUE,VALUE,.., got {text}")
 
 
-def _links(args: Namespace, parser: Parser) -> tuple[str, ...]:
-    """Return the options of bench network that --links and --every ask for; a wrong one ends the process."""
-    if args.links is None:
-        if args.every is not None:
-            parser.error("argument --every: goes with --links, for example --links 1gbit,50mbit --every 30s")
-        return ()
-    try:
-        schedule.turns(args.links, args.every, args.ranks)
-    except ValueError as error:
-        parser.error(f"argument --{error}; for example --links 1gbit,50mbit --every 30s")
-    if lacks := hosts.missing():
-        raise SystemExit("\n".join(["--links cannot be emulated here:", *lacks]))
-    return ("--rate", args.links, *(("--every", args.every) if args.every else ()))
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the study, print its tables, draw its plot."""
     parser = Parser(description=__doc__)
@@ -189,45 +160,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = "give each way the best of these, as lr=0.1,0.05"
     add("--tune", type=checked(_check_tune, "lr=0.1,0.05"), metavar="OPTION=VALUE,VALUE,..", help=text)
     add("--tuning-seeds", type=integer(0), nargs="+", default=[11, 12], metavar="S", help="for that (default: 11 12)")
-    text = f"also tell how long the runs take there, by alpha and beta: {networks.CHOICES}"
-    add("--network", type=network, nargs="+", default=[], metavar="NAME", help=text)
-    text = "seconds that a rank computes in a step there (default: 0)"
-    add("--compute", type=number, default=0.0, metavar="SECONDS", help=text)
     text = "also measure steps of each way on emulated networks with links of these rates, none: no limit (needs root)"
     add("--emulate", type=rate, nargs="+", default=[], metavar="RATE", help=text)
-    text = "train on emulated hosts whose links have this rate, or take turns as those of bench network (needs root)"
-    add("--links", type=turns, metavar="RATE[,RATE..]", help=text)
-    add("--every", type=every, metavar="TIME", help="how long each of several rates of --links holds: 30s, 2min")
-    add("--target", type=finite, metavar="SCORE", help="and how long until an epoch ends with this score")
+    add("--target", type=finite, metavar="SCORE", help="and how long until an epoch ends with this score, there")
     add("--jobs", type=integer(1), default=os.cpu_count(), metavar="N", help="processes (default: one a CPU)")
     text = "folder for the records, tables and plot"
     add("--out", type=new_folder("runs/study"), required=True, metavar="DIR", help=text)
+    figures = needed("sparse_mpi_bench.figures.training", "a study")
+    write = import_module(STYLE).write
     words = list(sys.argv[1:] if argv is None else argv)
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
-    links = _links(args, parser)
-    given = {name: networks.named(name)[0] for name in args.network}
     for way in args.ways:
         import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about what is wrong
     cells = product(args.seeds, args.shards, args.ways)
-    runs = [Run(args.program, args.ranks, way, kind, seed, options, links=links) for seed, kind, way in cells]
-    jobs = 1 if links else args.jobs  # runs side by side would share the cores, and be timed wrong
+    runs = [Run(args.program, args.ranks, way, kind, seed, options) for seed, kind, way in cells]
     if args.tune:
         if both := set(args.seeds) & set(args.tuning_seeds):
             parser.error(f"argument --tuning-seeds: must be apart from --seeds, got {sorted(both)} in both")
         option, _, values = args.tune.partition("=")
         tried = [f"{option}={value}" for value in values.split(",")]
-        best = tune(runs, tried, args.tuning_seeds, args.out / "tuning", jobs)
+        best = tune(runs, tried, args.tuning_seeds, args.out / "tuning", args.jobs)
         runs = [run._replace(tuned=best[run.way, run.shards]) for run in runs]
-    records = study(runs, args.out, jobs)
+    records = study(runs, args.out, args.jobs)
     tables = [paired_table(records, field) for field in ("score", "loss", "mb_sent", "mb_total")]
-    if given and not all("messages" in epoch for record in records for epoch in record["epochs"]):
-        raise SystemExit(
-            f"records in {args.out} are of before messages were counted; leave out --network, or --out anew"
-        )
-    tables += [
-        comparison.duration_table(records, name, network, args.compute, args.target) for name, network in given.items()
-    ]
     paces = {
         text: comparison.median_step_seconds(
             comparison.measure_race(args.program, args.ranks, args.ways, options, text, args.out)
@@ -236,19 +192,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     for text, seconds in paces.items():
         tables.append(comparison.race_table(records, text, seconds, paces.get("none", {}), args.target))
-    clocks: dict[str, Mapping[str, float | list[float]]] = {**paces}
-    if links:
-        name = " every ".join(links[1::2])
-        tables.append(comparison.live_table(records, name, args.target))
-        clocks[name] = comparison.courses(records)
-    if clocks:
-        shown = comparison.race_record(records, clocks) | provenance()
+    if paces:
+        shown = comparison.race_record(records, paces) | provenance()
         (args.out / "race.json").write_text(json.dumps(shown, indent=1) + "\n")
-        write(partial(losses, [shown]), args.out / "race.svg")
+        write(partial(figures.losses, [shown]), args.out / "race.svg")
     text = "\n\n".join(tables)
     (args.out / "tables.md").write_text(text + "\n")
-    write(partial(curves, records), args.out / "study.svg")
-    write(partial(gaps, records), args.out / "gaps.svg")
+    write(partial(figures.curves, records), args.out / "study.svg")
+    write(partial(figures.gaps, records), args.out / "gaps.svg")
     print(text)
 
 

@@ -45,6 +45,7 @@ SETTINGS = {
     "ptb": PUBLISHED,
 }
 TINY = Tiny("python-reference", Settings(epochs=1, batch_size=16, lr=3e-3, optimizer="adam"))
+extend = partial(shape_options, shapes=SHAPES)
 
 
 def make(args: Namespace, comm: Comm) -> LanguageTask:
@@ -58,7 +59,6 @@ def make(args: Namespace, comm: Comm) -> LanguageTask:
     return language_task(args, comm, shape.block, shape.vocabulary, words, build)
 
 
-extend = partial(shape_options, shapes=SHAPES)
 PROGRAM = Program("transformer", __doc__ or "", make, SETTINGS, FOLDERS, TINY, extend, check_vocabulary)
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ srun -n 16 python train/vgg.py --data cifar10 --data-dir ~/datasets  settings pu
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 
 from sparse_mpi.comm import Comm
 from sparse_train.models.vision import NORMS, VGG16
@@ -15,7 +16,7 @@ from sparse_train.tasks.images import ADTOPK, DIGITS, FASHION_MNIST, FOLDERS, Im
 from sparse_train.trainer.program import Program, Settings, Tiny
 
 SETTINGS = {
-    "digits": DIGITS,
+    "digits": replace(DIGITS, epochs=8, batch_size=32, warmup_epochs=1, milestones=(6,)),  # least time to 97 %
     "fashion-mnist": FASHION_MNIST,
     # Li and Hoefler, Ok-Topk, PPoPP 2022: 16 ranks
     "cifar10": Settings(

@@ -16,7 +16,7 @@ LIBRARY = ("-m", "sparse_mpi")
 DEVICE = ("--device", "gpu")
 MARGIN = 2.0  # times its estimate that a stage may take: on one H100 they took 0.3 to 1.3
 FEW = ("dense", "topka", "oktopk", "elect")  # algorithms that are compared on the largest model
-MEASURED = ("--overlap", "--warmup", "3", "--rounds", "3", "--iterations", "5")  # of the benchmark of throughput
+WAYS = ("dense", "dense:no-overlap", "elect", "elect:no-overlap")  # of which training steps are timed
 TOOLKITS = ("$CUDA_HOME/bin", "/usr/local/cuda/bin")  # folders of CUDA's tools that need not be on the path
 MODULES = {"scikit-learn": "sklearn"}  # of packages that are imported by another name
 
@@ -100,11 +100,12 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
         basis = f"imports 10, two trainings of 4 steps with each algorithm {seconds - 10}"
         options = (str(out / model), ",".join(algorithms), model, "--device", "cuda", "--deterministic")
         found.append(Stage(f"train-{model}", seconds, basis, ranks(2, *train, *options), needs, mpi=True))
-    least = ("--batch-size", "2", "--warmup", "1", "--rounds", "2", "--iterations", "1") if pretend else MEASURED
-    program = (str(ROOT / "train" / "throughput.py"), "--algos", "dense", "elect", "--device", "cuda", *least)
-    command = ranks(2 if pretend else 4, *program, *record("throughput"))
-    basis = "imports of 4 ranks 20, four candidates of 18 steps 15"
-    found.append(Stage("throughput", 35, basis, command, checkout, mpi=True))
+    least = ("--warm-up", "1", "--steps", "1", "--rounds", "1") if pretend else ("--warm-up", "3", "--steps", "5")
+    program = (str(ROOT / "train" / "pace.py"), "lstm", "--ways", *WAYS, *least, "--out", str(out / "pace"))
+    options = ("--", "--task", "text", "--device", "cuda", *(("--tiny",) if pretend else ()))
+    command = ranks(2 if pretend else 4, *program, *record("pace"), *options)
+    basis = "imports of 4 ranks 20, a text and a model for each of 8 turns 30, 64 steps 15"
+    found.append(Stage("pace", 65, basis, command, checkout, mpi=True))
     program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
     picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
     command = ranks(1, *program, *picture)

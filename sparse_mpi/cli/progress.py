@@ -10,7 +10,8 @@ from typing import Any, TextIO, TypeVar
 from sparse_mpi.comm.job.launcher import told_terminal
 
 T = TypeVar("T")
-EVERY = 30.0  # seconds from one line in a file to the next
+EVERY = 30.0  # seconds from one line in a file to the next, of work that takes minutes; less before, from `SOON` on
+SOON = 5.0
 BETWEEN = 0.5  # seconds from one look of a bar to the next, at least
 FIRST = 3.0  # seconds until the first one
 FORMAT = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
@@ -110,7 +111,7 @@ class Bar:
         count = f"{self._done}/{self._total}" if self._total else str(self._done)
         beside = f", {self._beside}" if self._beside else ""
         print(f"{self._title}: {count} after {now - self._began:.0f} s{beside}", file=sys.stderr, flush=True)
-        self._next, self._told = now + EVERY, True
+        self._next, self._told = now + min(EVERY, max(SOON, (now - self._began) / 4)), True
 
 
 def progress(items: Iterable[T], title: str, shown: bool = True, total: int | None = None) -> Iterator[T]:

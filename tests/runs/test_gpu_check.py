@@ -28,7 +28,7 @@ from .. import gpu
 from ..fakes.fake_array import WholeArrays
 from ..launch import ROOT, launch, needs_mpi
 
-JOBS = {"allreduce", "agree", "train", "throughput", "timeline"}  # the stages, up to a dash, that start ranks
+JOBS = {"allreduce", "agree", "train", "pace", "timeline"}  # the stages, up to a dash, that start ranks
 FACTS = {"pretended": False, "gpu": "NVIDIA H100 80GB HBM3", "source": "abc", "versions": {"cupy": "14"}}
 FACTS |= {"mpi": {"library": "Open MPI v5", "launcher": "mpiexec"}}
 
@@ -141,7 +141,7 @@ def test_stages_whose_packages_are_missing_are_skipped_by_name(tmp_path, monkeyp
     needs = {stage.name: stage.needs for stage in stages(tmp_path, True)}
     images = "needs scikit-learn: pip install scikit-learn"
     assert [needs[name] for name in ("train-vgg", "train-resnet", "timeline")] == [images] * 3
-    assert needs["train-bert"].startswith("needs tokenizers: ") and needs["throughput"] == ""
+    assert needs["train-bert"].startswith("needs tokenizers: ") and needs["pace"] == ""
 
 
 def test_the_tests_that_need_a_gpu_are_all_in_the_named_files():

@@ -132,5 +132,5 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_pa
     assert "Nothing here was run on a GPU" in page and f"Skipped, so not shown: {left_out}." in page
     for name in ("warm", "agree-vgg16", "agree-resnet50"):
         assert found[name]["why"] == "14 of 14 to the bit, with both laws"
-    assert record["measured"]["throughput"]["ranks"] == 2 and record["measured"]["allreduce-4"]["ranks"] == 4
+    assert record["measured"]["pace"]["ranks"] == 2 and record["measured"]["allreduce-4"]["ranks"] == 4
     assert re.search(r"[1-9]\d* passed", found["tests"]["why"])

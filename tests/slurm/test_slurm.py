@@ -173,9 +173,9 @@ def test_benchmarks_leave_records_that_can_be_drawn(queue):
     options = ["--n", "20000", "--steps", "2", "--algorithms", *names, "--json", "runs/a.json"]
     printed = queue.finish("--nodes=2", "slurm/bench.sbatch", *options)
     assert "ranks: 2 ranks on" in printed and "0 broken" in printed and "KB/rank" in printed, printed
-    small = ["--batch-size", "2", "--image-size", "8", "--warmup", "1", "--rounds", "1", "--iterations", "1"]
-    printed = queue.finish("--nodes=2", "slurm/throughput.sbatch", *small, "--algos", *names, "--json", "runs/b.json")
-    assert "images/s" in printed, printed
+    few = ["--steps", "1", "--warm-up", "1", "--rounds", "1", "--json", "runs/b.json"]
+    printed = queue.finish("--nodes=2", "slurm/pace.sbatch", "vgg", "--ways", *names, *few, "--", "--tiny")
+    assert "times the speed of dense" in printed, printed
     done = queue.run("python", "slurm/plot_scaling.py", "runs/a.json", "runs/b.json")
     assert done.returncode == 0 and (queue.folder / "runs" / "scaling.png").exists(), done.stderr
 

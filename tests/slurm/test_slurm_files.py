@@ -249,13 +249,12 @@ def test_records_become_a_figure(tmp_path):
     pytest.importorskip("matplotlib")
     for ranks in (2, 4):
         step = {name: {"step": 0.01 * ranks, "bytes": 1e6} for name in ("dense", "oktopk")}
-        training = {"dense": {"step_seconds": 0.1, "bytes_per_step_and_rank": 2e6}}
-        for kind, options, found in (
-            ("step", {"model": None, "n": 1000, "density": 0.01}, step),
-            ("training", {"model": "vgg16", "algos": ["dense"], "density": 0.05}, training),
+        training = {"dense": {"seconds": 0.1, "exposed": 0.05, "mb": 2.0}}
+        for kind, found in (
+            ("step", {"options": {"model": None, "n": 1000, "density": 0.01}, "algorithms": step}),
+            ("training", {"options": ["--density", "0.05"], "program": "vgg", "medians": training}),
         ):
-            record = {"ranks": ranks, "options": options, "algorithms": found}
-            (tmp_path / f"{kind}-p{ranks}.json").write_text(json.dumps(record))
+            (tmp_path / f"{kind}-p{ranks}.json").write_text(json.dumps({"ranks": ranks, **found}))
     done = plot(tmp_path)
     assert done.returncode == 0 and done.stdout.strip() == str(tmp_path / "scaling.png"), done.stderr
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")

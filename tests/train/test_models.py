@@ -190,7 +190,7 @@ def test_options_go_before_a_size_and_a_size_before_the_defaults():
     [
         ("", "speech"),
         ("--data an4", "speech"),
-        ("--data=asterisk --lr 0.1", "speech"),
+        ("--data=an4 --lr 0.1", "speech"),
         ("--data ptb", "text"),
         ("--task text", "text"),
         ("--task text --data wikitext-2", "text"),

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import study
-from sparse_mpi.comm.network import Network
 from sparse_mpi_bench.analysis.interval import Interval
+from sparse_mpi_bench.figures.training import short
 from sparse_train.records import comparison
-from sparse_train.records.comparison import arguments, dealing, modelled_seconds
+from sparse_train.records.comparison import arguments, dealing
 from study import Run
 
 from ..launch import ROOT
@@ -60,7 +60,8 @@ def test_each_way_gets_the_value_that_is_best_for_it_on_seeds_of_its_own(headlin
         return {**run._asdict(), "headline": headline, "score": score, **costs, "epochs": epochs}
 
     monkeypatch.setattr(study, "train", train)
-    monkeypatch.setattr(study, "write", lambda draw, file: None)  # figures, which the test before draws
+    # figures, which the test before draws
+    monkeypatch.setattr("sparse_mpi_bench.figures.style.write", lambda draw, file: None)
     monkeypatch.setattr(study, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(1))
     out = ["--out", str(tmp_path), "--seeds", "1", "2", "--tuning-seeds", "7", "8"]
     study.main(["vgg", "--ways", "dense", "topka", "--tune", "lr=0.1,0.2", *out, "--", "--tiny"])
@@ -81,38 +82,18 @@ def run(way, seed, *scores, seconds=(1.0, 1.0), headline="perplexity", **more):
     return {"way": way, "seed": seed, "headline": headline, "epochs": epochs, **about, **more}
 
 
-def test_seconds_on_a_network_until_a_target():
-    """Two epochs of 10 steps, each 1 ms of computing, 4 messages of 1 ms and 2 MB of 1 ms a MB: 7 ms a step."""
-    network = Network(alpha=1e-3, beta=1e-9)
-    first, second = (run("elect", seed, *of, headline="accuracy") for seed, of in ((1, (0.7, 0.9)), (2, (0.5, 0.6))))
-    assert modelled_seconds(first, network, 1e-3) == pytest.approx(0.14)
-    assert modelled_seconds(first, network, 1e-3, target=0.7) == pytest.approx(0.07)
-    assert modelled_seconds(first, network, 0, target=0.8) == pytest.approx(0.12)
-    assert modelled_seconds(second, network, 0, target=0.8) is None
-    assert modelled_seconds(run("elect", 1, 0.5, 0.6, headline="wer"), network, 0, target=0.5) == pytest.approx(0.06)
-    assert modelled_seconds(run("elect", 1, 0.7, 0.9, headline="wer"), network, 0, target=0.6) is None
-    assert comparison.duration_table([first, second], "lan", network, 0, target=0.8).splitlines() == [
-        "| shards | way | s on lan | s until accuracy 0.8 | reached by |",
-        "| --- | --- | ---: | ---: | ---: |",
-        "| shuffled | elect | 0.12 | 0.12 | 1 of 2 |",
-    ]
-
-
-def test_old_records_are_refused_by_folder(tmp_path):
-    out = ["--seeds", "1", "--ways", "dense", "--out", str(tmp_path)]
-    record = {"way": "dense", "shards": "shuffled", "seed": 1, "options": ["--tiny"], "headline": "accuracy"}
-    record |= {"score": 1, "loss": 1, "mb_sent": 2, "mb_total": 4, "epochs": [{"step": 1, "mb_sent": 2}]}
-    (tmp_path / f"{Run('vgg', 8, 'dense', 'shuffled', 1, ('--tiny',)).name}.json").write_text(json.dumps(record))
-    with pytest.raises(SystemExit, match="before messages were counted"):
-        study.main(["vgg", *out, "--network", "1gbe", "--", "--tiny"])
-
-
 def test_options_of_a_way_go_to_the_algorithm_or_to_the_program():
     assert arguments("elect:votes=0.5:feedback=gmc:no-overlap") == [
         *("--algo", "elect:votes=0.5", "--feedback", "gmc", "--no-overlap")
     ]
     assert dealing("sorted:norm=group") == ["--shards", "sorted", "--norm", "group"]
     assert dealing("shuffled:norm=group") == ["--norm", "group"]
+
+
+def test_ways_of_one_algorithm_are_told_apart_by_what_they_send():
+    ways = ["elect:density=0.01:lr=0.1", "elect:density=0.03:lr=0.1", "elect:local-steps=4", "dense"]
+    assert list(short(ways).values())[:2] == ["elect 0.01", "elect 0.03"] and len(set(short(ways).values())) == 4
+    assert list(short(["dense", "elect:local-steps=4:density=0.1"]).values()) == ["dense", "elect /4"]
 
 
 def test_an_interval_is_students():

@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, World
-from sparse_mpi.algorithms.hybrid import Fused, Hybrid
+from sparse_mpi import SparseVector
+from sparse_mpi.algorithms.hybrid import Hybrid
 from sparse_mpi.planning import store
 from sparse_mpi.planning.base import Plan, PlannedPart
 from sparse_train.ranks.job import JobError
-from sparse_train.records.journal import coverage
 from sparse_train.records.metrics import Stamps
 from sparse_train.trainer.planning import Planning, Profiler
 
@@ -124,17 +123,3 @@ def test_plans_that_cannot_be_followed_are_refused_on_every_rank(ranks, tmp_path
             Planning(network(), settings(algo="plan", plan=file), comm, comm)
 
     ranks.run(body)
-
-
-@pytest.mark.parametrize("algorithm", ["dense", "mixed"])
-def test_coverage_of_a_dense_total_counts_what_is_there(algorithm):
-    """All of it where everything is reduced; where a plan mixes, rows without an entry are missed."""
-    mixed = Hybrid((Fused(ALGORITHMS["dense"](), (0, 1), 0), Fused(ALGORITHMS["topka"](), (2,), 1.0)))
-    layout = [(8, 4), (16,), (50, 2)]
-    reducer = SparseAllreduce(layout, k=5, comm=World(1).run(lambda comm: comm)[0], algorithm="dense")
-    if algorithm == "mixed":
-        reducer.engine.exchange.algorithm = mixed
-    total = torch.zeros(148)
-    total[:48] = 1
-    total[48:53] = 1  # 3 of 50 rows
-    assert coverage([total], [reducer]) == (1.0 if algorithm == "dense" else pytest.approx((8 + 3) / 58))

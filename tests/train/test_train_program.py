@@ -40,6 +40,8 @@ def test_every_optimizer_learns(tmp_path, optimizer):
     losses = [r["test_loss"] for r in records(tmp_path, "epoch")]
     assert len(losses) == 6 and losses[-1] < 0.7 * losses[0]
     assert outcome.identical and (outcome.steps, outcome.score) == (30, other.score)
+    sent = sum(5 * r["mb_sent"] for r in records(tmp_path, "epoch"))
+    assert outcome.mb_sent == pytest.approx(sent) and outcome.mb_dense == pytest.approx(30 * 4 * 41 / 1e6)
     assert (config["optimizer"], config["headline"], config["items"]) == (optimizer, "worst", "points")
     assert (config["k"], config["parameters"], config["clip_norm"]) == (20, 41, 5.0)
 

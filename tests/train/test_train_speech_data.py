@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import wave
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from sparse_train.data.speech import (
     decode,
     encode,
     load_an4,
-    load_asterisk,
     log_spectrogram,
     read_sound,
     written,
@@ -109,29 +107,6 @@ def test_an4_is_read_as_converted(tmp_path, root):
         (base / "txt" / "a.txt").write_text(text)
     speech = load_an4(tmp_path)
     assert [clip.text for clip in (*speech.train, *speech.test)] == ["RUBOUT", "GO"]
-
-
-def test_announcements_with_known_words_are_taken(tmp_path):
-    lines = ["; a comment: not text", "", "beep: [this is a tone]", "long: Far too long.", "gone: Not there."]
-    lines += [
-        "dir/press: Press 1, or #: it's free... (a remark)",
-        "number: Dial 28.8",
-        *(f"n{i}: Nine" for i in range(9)),
-    ]
-    docs, sounds = tmp_path / "doc" / "asterisk-core-sounds-en", tmp_path / "asterisk" / "sounds" / "en_US_f_Allison"
-    docs.mkdir(parents=True)
-    (docs / "core-sounds-en.txt.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    for name in ("beep", "dir/press", "number", *(f"n{i}" for i in range(9))):
-        write(sounds / f"{name}.wav", noise(4), 8000)
-    write(sounds / "long.wav", np.ones(20 * 8000 + 1), 8000)
-    speech = load_asterisk(tmp_path)
-    assert [clip.text for clip in speech.test] == ["PRESS ONE OR POUND IT'S FREE"]
-    assert [clip.text for clip in speech.train] == ["NINE"] * 9 and speech.train[0].rate == 8000
-    (docs / "core-sounds-en.txt.gz").rename(sounds / "core-sounds-en.txt.gz")  # as the upstream archive has it
-    assert len(load_asterisk(sounds).train) == 9
-    (sounds / "n8.wav").unlink()
-    with pytest.raises(ValueError, match="has 9 of the announcements"):
-        load_asterisk(sounds)
 
 
 def test_synthetic_speech_is_the_same_every_time():

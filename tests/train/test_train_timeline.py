@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_drawn_is_refused_before_training(tmp_path, monkey
         record(settings(timeline=file, out=tmp_path / "run"), World(1).run(lambda comm: comm)[0]).close()
     assert (tmp_path / "old.png").read_text() == "old" and not (tmp_path / "new.png").exists()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert refused(tmp_path / "new.png").startswith("--timeline: figures need matplotlib")
+    assert refused(tmp_path / "new.png").startswith("--timeline needs matplotlib")
 
 
 # What Chrome's trace event format asks of the events of each phase, beside ph, name, pid and tid

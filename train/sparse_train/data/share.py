@@ -18,6 +18,8 @@ from torch.nn.functional import interpolate, pad
 from sparse_mpi.comm import Comm
 
 Parts = Sequence[np.ndarray]  # of a step: the positions of its samples, one array for each rank of the start
+TEST_BATCH = 250  # images evaluated at once; bounds memory only
+SAMPLE = 5000  # training images from which mean and standard deviation of the channels are taken
 
 
 def share_of(args: Namespace, comm: Comm) -> Share:
@@ -162,10 +164,6 @@ class Images(NamedTuple):
     train: Split
     test: Split
     classes: int
-
-
-TEST_BATCH = 250  # images evaluated at once; bounds memory only
-SAMPLE = 5000  # training images from which mean and standard deviation of the channels are taken
 
 
 class Batches:

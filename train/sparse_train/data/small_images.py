@@ -24,6 +24,13 @@ from sparse_train.data.share import Images, Split
 from sparse_train.packages import needed
 
 TEST = 360  # images held out: one in five
+UNSIGNED_BYTE = 8  # the only element type of these files: third byte of an IDX file
+# These build a pickled array. Nothing else is unpickled: a pickle from elsewhere could run any code.
+ALLOWED = {
+    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): np.ndarray.__reduce__(np.empty(0))[0],
+}
 
 
 def load_scikit_digits(folder: Path) -> Images:
@@ -31,15 +38,12 @@ def load_scikit_digits(folder: Path) -> Images:
 
     Raises ImportError: scikit-learn is not installed.
     """
-    datasets = needed("sklearn.datasets", "--data digits needs scikit-learn: pip install scikit-learn")
+    datasets = needed("sklearn.datasets", "--data digits")
     pixels, labels = datasets.load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     images = (pixels[order] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     labels = labels[order].astype(np.int64)
     return Images(Split(images[TEST:], labels[TEST:]), Split(images[:TEST], labels[:TEST]), classes=10)
-
-
-UNSIGNED_BYTE = 8  # the only element type of these files: third byte of an IDX file
 
 
 def load_fashion_mnist(folder: Path) -> Images:
@@ -88,14 +92,6 @@ def read_idx(path: Path) -> np.ndarray:
     if len(content) - start != math.prod(shape):
         raise ValueError(f"{path} is damaged: {shape} announced, {len(content) - start} bytes there; fetch it again")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
-
-
-# These build a pickled array. Nothing else is unpickled: a pickle from elsewhere could run any code.
-ALLOWED = {
-    ("numpy", "dtype"): np.dtype,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy.core.multiarray", "_reconstruct"): np.ndarray.__reduce__(np.empty(0))[0],
-}
 
 
 def load_cifar10(folder: Path) -> Images:

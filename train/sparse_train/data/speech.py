@@ -11,15 +11,11 @@ Data sets of speech: clips of sound with their texts, written in 28 characters.
 
 AN4 is the "census" data of Carnegie Mellon University (1991): names, addresses, numbers and dates, spelled and spoken.
 84 speakers read 948 clips for training and 130 for the test. Its makers offer it at http://www.speech.cs.cmu.edu.
-
-The announcements of the Asterisk telephone exchange, read by one speaker, are 25 minutes of recorded English at 8 kHz.
-Debian's packages asterisk-core-sounds-en-wav and asterisk-core-sounds-en (the texts) install them.
 """
 
 from __future__ import annotations
 
 import ctypes
-import gzip
 import re
 import wave
 from functools import cache
@@ -33,6 +29,32 @@ from sparse_train.packages import needed
 
 RAW_RATE = 16_000  # of files that cannot say, which are AN4's, as is their order of bytes
 _ORDERS = {b"01": "<i2", b"10": ">i2"}  # how SPHERE names little and big endian
+BINS = 161  # of 50 Hz, from 0 to 8 kHz
+WINDOWS = 50  # as long as a second: 20 ms
+STRIDES = 100  # a second
+SEED = 1991
+TRAINED, TESTED = 948, 130  # clips, as in AN4
+SPEAKERS, TEST_SPEAKERS = 74, 10  # as in AN4
+ACCENTS = ("en", "en-us", "en-gb-x-rp", "en-029")
+# Of the library's voices those that say the same thing the same way twice; others waver with what was said before
+VOICES = ("Denis", "Diogo", "Hugo", "Storm", "adam", "david", "edward2", "michel", "shelby")
+TEST_VOICES = ("Henrique", "miguel", "mike2")
+LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+DIGITS = tuple("ZERO OH ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE".split())
+TENS = tuple("TWENTY THIRTY FORTY FIFTY SIXTY SEVENTY EIGHTY NINETY".split())
+ORDERS = tuple("ENTER ERASE RUBOUT REPEAT HELP GO STOP START YES NO".split())
+MONTHS = tuple("JANUARY FEBRUARY MARCH APRIL MAY JUNE JULY AUGUST SEPTEMBER OCTOBER NOVEMBER DECEMBER".split())
+DAYS = tuple(
+    "FIRST SECOND THIRD FOURTH FIFTH SIXTH SEVENTH EIGHTH NINTH TENTH ELEVENTH TWELFTH THIRTEENTH FOURTEENTH FIFTEENTH "
+    "SIXTEENTH SEVENTEENTH EIGHTEENTH NINETEENTH TWENTIETH".split()
+)
+# Constants from the library's header
+_AUDIO_OUTPUT_SYNCHRONOUS, _RATE, _PITCH, _UTF8, _PHONEMES = 2, 1, 3, 1, 0x100
+_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+BLANK = "_"  # nothing, or the end of a character, of CTC; code 0
+ALPHABET = BLANK + "'ABCDEFGHIJKLMNOPQRSTUVWXYZ "
+_CODES = {character: code for code, character in enumerate(ALPHABET)}
+SUFFIXES = (".raw", ".sph", ".wav")  # of the sounds: bare, as in an4_raw, an4_sphere, or converted
 
 
 class Sound(NamedTuple):
@@ -84,11 +106,6 @@ def _sound(path: Path, content: bytes, order: str, rate: int) -> Sound:
     return Sound(np.frombuffer(content, order).astype(np.int16), rate)
 
 
-BINS = 161  # of 50 Hz, from 0 to 8 kHz
-WINDOWS = 50  # as long as a second: 20 ms
-STRIDES = 100  # a second
-
-
 def log_spectrogram(samples: np.ndarray, rate: int) -> np.ndarray:
     """Return ``(BINS, frames)`` float32, log magnitudes of the short-time Fourier transform of ``(N,)`` int16 samples.
 
@@ -102,29 +119,6 @@ def log_spectrogram(samples: np.ndarray, rate: int) -> np.ndarray:
     spectrogram = np.zeros((BINS, len(levels)), np.float32)
     spectrogram[: levels.shape[1]] = levels.T
     return (spectrogram - spectrogram.mean()) / max(spectrogram.std(), 1e-6)
-
-
-SEED = 1991
-TRAINED, TESTED = 948, 130  # clips, as in AN4
-SPEAKERS, TEST_SPEAKERS = 74, 10  # as in AN4
-ACCENTS = ("en", "en-us", "en-gb-x-rp", "en-029")
-# Of the library's voices those that say the same thing the same way twice; others waver with what was said before
-VOICES = ("Denis", "Diogo", "Hugo", "Storm", "adam", "david", "edward2", "michel", "shelby")
-TEST_VOICES = ("Henrique", "miguel", "mike2")
-
-LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-DIGITS = tuple("ZERO OH ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE".split())
-TENS = tuple("TWENTY THIRTY FORTY FIFTY SIXTY SEVENTY EIGHTY NINETY".split())
-ORDERS = tuple("ENTER ERASE RUBOUT REPEAT HELP GO STOP START YES NO".split())
-MONTHS = tuple("JANUARY FEBRUARY MARCH APRIL MAY JUNE JULY AUGUST SEPTEMBER OCTOBER NOVEMBER DECEMBER".split())
-DAYS = tuple(
-    "FIRST SECOND THIRD FOURTH FIFTH SIXTH SEVENTH EIGHTH NINTH TENTH ELEVENTH TWELFTH THIRTEENTH FOURTEENTH FIFTEENTH "
-    "SIXTEENTH SEVENTEENTH EIGHTEENTH NINETEENTH TWENTIETH".split()
-)
-
-# Constants from the library's header
-_AUDIO_OUTPUT_SYNCHRONOUS, _RATE, _PITCH, _UTF8, _PHONEMES = 2, 1, 3, 1, 0x100
-_Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
 class Speaker(NamedTuple):
@@ -176,8 +170,7 @@ def say(text: str, speaker: Speaker) -> Clip:
 @cache
 def _library() -> tuple[Any, int, list[np.ndarray]]:
     """Load the library, once a process; return it, its samples a second, and the list that its output is added to."""
-    remedy = "pip install espeakng-loader, or take another --data"
-    loader = needed("espeakng_loader", f"the data set espeak needs the package espeakng-loader; {remedy}")
+    loader = needed("espeakng_loader", "--data espeak")
     library: Any = ctypes.CDLL(loader.get_library_path())
     voices = loader.get_data_path()
     rate = library.espeak_Initialize(_AUDIO_OUTPUT_SYNCHRONOUS, 0, voices.encode(), 0)
@@ -233,11 +226,6 @@ def _some(rng: np.random.Generator, words: tuple[str, ...], count: int) -> str:
     return " ".join(words[i] for i in rng.integers(len(words), size=count))
 
 
-BLANK = "_"  # nothing, or the end of a character, of CTC; code 0
-ALPHABET = BLANK + "'ABCDEFGHIJKLMNOPQRSTUVWXYZ "
-_CODES = {character: code for code, character in enumerate(ALPHABET)}
-
-
 class Clip(NamedTuple):
     """An utterance."""
 
@@ -269,9 +257,6 @@ def encode(text: str) -> np.ndarray:
 def decode(codes: np.ndarray) -> str:
     """Return the text from which `encode` makes these codes."""
     return "".join(ALPHABET[code] for code in codes)
-
-
-SUFFIXES = (".raw", ".sph", ".wav")  # of the sounds: bare, as in an4_raw, an4_sphere, or converted
 
 
 def load_an4(folder: Path) -> Speech:
@@ -327,73 +312,3 @@ def _converted(root: Path) -> tuple[Clip, ...]:
     if not files:
         raise FileNotFoundError(f"no *.txt in {root / 'txt'}; convert all of AN4, or name another --data-dir")
     return tuple(Clip(*read_sound(_recording(root / "wav" / file.stem)), written(file.read_text())) for file in files)
-
-
-TEXTS = "core-sounds-en.txt"
-MAX_SECONDS = 20  # of a clip that is taken; few are longer, up to a minute
-NTH = 10  # every tenth clip, in order of name, is for tests
-SPOKEN = dict(zip("0123456789*#", "ZERO ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE STAR POUND".split(), strict=True))
-
-
-def load_asterisk(folder: Path) -> Speech:
-    """Read the announcements that have words, except those with numbers above 9, which can be read in several ways.
-
-    ``folder`` is Debian's ``/usr/share``, with ``doc/asterisk-core-sounds-en`` and ``asterisk/sounds``; or what the
-    upstream archive unpacks to, texts and sounds together.
-
-    Raises FileNotFoundError: texts or sounds are not there; ValueError: a sound is damaged, or there are too few to
-    test with.
-    """
-    texts, sounds = _find_texts(folder), _find_sounds(folder)
-    clips = []
-    for name, text in sorted(texts.items()):
-        path = sounds / f"{name}.wav"
-        if text and path.is_file():
-            sound = read_sound(path)
-            if len(sound.samples) <= MAX_SECONDS * sound.rate:
-                clips.append(Clip(*sound, text))
-    if len(clips) < NTH:
-        raise ValueError(f"{sounds} has {len(clips)} of the announcements of {TEXTS}; install both packages again")
-    train = tuple(clip for number, clip in enumerate(clips) if number % NTH)
-    return Speech(train, tuple(clips[::NTH]))
-
-
-def transcriptions(lines: str) -> dict[str, str]:
-    """Return texts by name, from lines ``name: text``; a text is empty where its words are unknown, see `spoken`."""
-    pairs = (line.split(":", 1) for line in lines.splitlines() if not line.startswith(";") and ":" in line)
-    return {name.strip(): spoken(text) for name, text in pairs}
-
-
-def spoken(text: str) -> str:
-    """Return the words of ``text`` without ``[noises]``, ``(remarks)`` and ``<noises>``.
-
-    The result is empty if ``text`` has numbers of several digits.
-
-    >>> spoken("Dial 2, then # [beep]")
-    'DIAL TWO THEN POUND'
-    """
-    text = re.sub(r"\[.*?\]|\(.*?\)|<.*?>", " ", text)
-    text = re.sub(r"(?<![\w.])[0-9](?![\w]|\.\w)|[*#]", lambda sign: f" {SPOKEN[sign[0]]} ", text)
-    return "" if re.search("[0-9]", text) else written(text)
-
-
-def _find_texts(folder: Path) -> dict[str, str]:
-    for place in (folder / "doc" / "asterisk-core-sounds-en", folder):
-        if (place / f"{TEXTS}.gz").is_file():
-            return transcriptions(gzip.decompress((place / f"{TEXTS}.gz").read_bytes()).decode())
-        if (place / TEXTS).is_file():
-            return transcriptions((place / TEXTS).read_text(encoding="utf-8"))
-    raise FileNotFoundError(
-        f"no {TEXTS} or {TEXTS}.gz in {folder} or its doc/asterisk-core-sounds-en; install Debian's package "
-        "asterisk-core-sounds-en, or name the folder that has it with --data-dir"
-    )
-
-
-def _find_sounds(folder: Path) -> Path:
-    for place in (*sorted((folder / "asterisk" / "sounds").glob("en*")), folder):
-        if any(place.glob("*.wav")):
-            return place
-    raise FileNotFoundError(
-        f"no *.wav in {folder} or its asterisk/sounds/en*; install Debian's package asterisk-core-sounds-en-wav, "
-        "or name the folder that has them with --data-dir"
-    )

@@ -16,7 +16,9 @@ from sparse_train.packages import needed
 UNKNOWN, END = "<unk>", "<eos>"  # a word that is not in the vocabulary, and the end of a line
 BYTES = 256
 LINES = 10_000  # tokenised together; bounds memory only
-BYTE_PAIRS = "pairs of bytes need the package tokenizers: pip install tokenizers"
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+INSIDE = "##"  # begins a piece that does not begin a word
+MAX_ALPHABET = 1000  # different characters that a vocabulary is train_pieces with
 
 
 class Bytes:
@@ -64,7 +66,7 @@ class BytePairs:
     """
 
     def __init__(self, description: str) -> None:
-        self._tokenizer = needed("tokenizers", BYTE_PAIRS).Tokenizer.from_str(description)
+        self._tokenizer = needed("tokenizers", "a vocabulary of byte pairs").Tokenizer.from_str(description)
         self.size: int = self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> np.ndarray:
@@ -86,7 +88,7 @@ def train_byte_pairs(text: str, most: int) -> str:
     """
     if most < BYTES:
         raise ValueError(f"vocabulary must be at least {BYTES}, the bytes there are, got {most}")
-    package = needed("tokenizers", BYTE_PAIRS)
+    package = needed("tokenizers", "a vocabulary of byte pairs")
     tokenizer = package.Tokenizer(package.models.BPE())
     tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = package.decoders.ByteLevel()
@@ -101,11 +103,6 @@ def _batches(text: str) -> Iterator[list[str]]:
     lines = StringIO(text)
     while batch := list(islice(lines, LINES)):
         yield batch
-
-
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-INSIDE = "##"  # begins a piece that does not begin a word
-MAX_ALPHABET = 1000  # different characters that a vocabulary is train_pieces with
 
 
 class Pieces(NamedTuple):
@@ -189,5 +186,5 @@ def read_pieces(path: Path) -> list[str]:
 
 
 def _tokenizer(numbers: dict[str, int] | None) -> Any:
-    package = needed("tokenizers", "WordPiece needs the package tokenizers: pip install tokenizers")
+    package = needed("tokenizers", "WordPiece")
     return package.BertWordPieceTokenizer(numbers, lowercase=True)

@@ -25,6 +25,13 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from sparse_train.packages import needed
 
 UNIFORM = 0.1  # weights of embedding and output start within it
+DEVIATION = 0.02  # of embeddings at the start
+Length = TypeVar("Length", int, Tensor)
+LOOKAHEAD = 20  # frames, of 20 ms
+CONVOLUTIONS = (((41, 11), (2, 2)), ((21, 11), (2, 1)))  # kernel and stride: bins, frames
+POSITIONS = 512  # longest sequence, in tokens
+ENCODER = "bert."  # what the names of the encoder's weights begin with
+POOLER = "bert.pooler."  # which questions and answers have no use for
 
 
 class WordLSTM(nn.Module):
@@ -56,9 +63,6 @@ class WordLSTM(nn.Module):
         """Return the logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
         states, _ = self.lstm(self.dropout(self.embedding(tokens)))
         return self.output(self.dropout(states))
-
-
-DEVIATION = 0.02  # of embeddings at the start
 
 
 class Transformer(nn.Module):
@@ -96,12 +100,6 @@ class Transformer(nn.Module):
         for layer in self.layers:
             states = layer(states, mask, is_causal=True)
         return linear(self.norm(states), self.embedding.weight)
-
-
-Length = TypeVar("Length", int, Tensor)
-
-LOOKAHEAD = 20  # frames, of 20 ms
-CONVOLUTIONS = (((41, 11), (2, 2)), ((21, 11), (2, 1)))  # kernel and stride: bins, frames
 
 
 class SpeechLSTM(nn.Module):
@@ -174,12 +172,6 @@ def _replace(packed: PackedSequence, data: Tensor) -> PackedSequence:
     return PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
 
 
-POSITIONS = 512  # longest sequence, in tokens
-ENCODER = "bert."  # what the names of the encoder's weights begin with
-POOLER = "bert.pooler."  # which questions and answers have no use for
-TRANSFORMERS = "BERT needs the package transformers: pip install transformers"
-
-
 class Shape(NamedTuple):
     """The size of a BERT."""
 
@@ -195,7 +187,7 @@ def for_pretraining(shape: Shape, vocabulary: int) -> Any:
 
     Raises ImportError: transformers is not installed; ValueError: see `_config`.
     """
-    model = needed("transformers", TRANSFORMERS).BertForPreTraining(_config(shape, vocabulary))
+    model = needed("transformers", "BERT").BertForPreTraining(_config(shape, vocabulary))
     model.cls.predictions.decoder.bias = model.cls.predictions.bias  # two names, of one bias or two by version
     return model
 
@@ -207,7 +199,7 @@ def for_answering(shape: Shape, vocabulary: int) -> Any:
 
     Raises ImportError, ValueError: see `for_pretraining`.
     """
-    return needed("transformers", TRANSFORMERS).BertForQuestionAnswering(_config(shape, vocabulary))
+    return needed("transformers", "BERT").BertForQuestionAnswering(_config(shape, vocabulary))
 
 
 def load_encoder(model: Any, path: Path) -> None:
@@ -243,7 +235,7 @@ def _config(shape: Shape, vocabulary: int) -> Any:
     """Return the configuration of a model of that shape. Raises ValueError: the width is no multiple of the heads."""
     if shape.width % shape.heads:
         raise ValueError(f"--width must be a multiple of --heads, got {shape.width} and {shape.heads}")
-    return needed("transformers", TRANSFORMERS).BertConfig(
+    return needed("transformers", "BERT").BertConfig(
         vocab_size=vocabulary,
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,

@@ -16,6 +16,19 @@ from torch.nn.functional import pad, relu
 from sparse_train.packages import needed
 
 SMALL = 64  # pixels: smaller images enter the first stage of a ResNet at their own size, and a ViT by patches of 4 x 4
+BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # output channels of convolutions
+# Over the batch; or over groups of 8 channels of one image, which does not depend on what else a rank sees
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(channels // 8, channels),
+}
+# Layers, width and heads of a Transformer's encoder
+SIZES = {
+    "base": (12, 768, 12),  # 86,567,656 parameters for ImageNet, as published
+    "small": (12, 384, 6),  # Touvron et al., DeiT, 2021
+    "mini": (6, 192, 3),  # for small images, of which there are few
+    "micro": (4, 64, 2),
+}
 
 
 class Residual(nn.Module):
@@ -139,14 +152,6 @@ class ResNet(nn.Module):
         return self.classifier(self.blocks(self.stem(images)).mean((2, 3)))
 
 
-BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # output channels of convolutions
-# Over the batch; or over groups of 8 channels of one image, which does not depend on what else a rank sees
-NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "batch": nn.BatchNorm2d,
-    "group": lambda channels: nn.GroupNorm(channels // 8, channels),
-}
-
-
 class VGG16(nn.Module):
     """VGG-16: 14,728,266 parameters for 10 classes of 3 channels.
 
@@ -177,15 +182,6 @@ class VGG16(nn.Module):
         return self.classifier(self.features(images))
 
 
-# Layers, width and heads of a Transformer's encoder
-SIZES = {
-    "base": (12, 768, 12),  # 86,567,656 parameters for ImageNet, as published
-    "small": (12, 384, 6),  # Touvron et al., DeiT, 2021
-    "mini": (6, 192, 3),  # for small images, of which there are few
-    "micro": (4, 64, 2),
-}
-
-
 class ViT(nn.Module):
     """A classifier of square images, from random weights.
 
@@ -200,7 +196,7 @@ class ViT(nn.Module):
         self, size: str, classes: int = 1000, channels: int = 3, image_size: int = 224, patch: int | None = None
     ) -> None:
         super().__init__()
-        transformers = needed("transformers", "a ViT needs transformers: pip install 'transformers>=4.50'")
+        transformers = needed("transformers", "ViT")
         patch = patch or (4 if image_size < SMALL else 16)
         if image_size % patch:
             near = max(patch, image_size // patch * patch)

@@ -25,6 +25,12 @@ from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES, spelled_opt
 TRANSPORTS = ("auto", *conversion.TRANSPORTS)
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("float32", "bf16")
+FOLDER = "checkpoints"  # within the folder of a run
+NEWEST = True  # --resume without a value
+# Options that take messages beside a step, which nothing would repeat
+NOT_ELASTIC = ("plan", "dense_warmup", "watch_every", "check_every")
+COPY_EVERY = 200  # steps
+BETA1 = 0.9  # of Adam
 
 
 def extend_device(parser: ArgumentParser) -> None:
@@ -41,10 +47,6 @@ def extend_device(parser: ArgumentParser) -> None:
     text = "choose kernels of cuDNN, cuBLAS and torch that give the same bits each time, where there are any; slower. "
     text += "Without it runs on GPUs differ, and so does one that is resumed; on CPUs they do not"
     add("--deterministic", action="store_true", help=text)
-
-
-FOLDER = "checkpoints"  # within the folder of a run
-NEWEST = True  # --resume without a value
 
 
 def extend_checkpoints(parser: ArgumentParser) -> None:
@@ -81,11 +83,6 @@ def resolve_checkpoints(parser: ArgumentParser, args: Namespace, new: Path) -> N
         args.out = there.parent if there and there.name == FOLDER else new
         args.checkpoint_dir = there or args.out / FOLDER
     args.checkpoint_dir = args.checkpoint_dir or args.out / FOLDER
-
-
-# Options that take messages beside a step, which nothing would repeat
-NOT_ELASTIC = ("plan", "dense_warmup", "watch_every", "check_every")
-COPY_EVERY = 200  # steps
 
 
 def extend_elastic(parser: ArgumentParser) -> None:
@@ -135,9 +132,6 @@ class Settings:
     decay: float = 1.0  # of the schedule exponential
     clip_norm: float | None = None
     warmup_scales: bool = False  # whether warmup_epochs goes with the number of epochs; no option, nor for those given
-
-
-BETA1 = 0.9  # of Adam
 
 
 def new_file(example: str, suffixes: Sequence[str]) -> Value[Path]:

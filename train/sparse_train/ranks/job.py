@@ -25,6 +25,8 @@ from sparse_mpi.fault_tolerance import team_of
 
 T = TypeVar("T")
 MAX_CPUS = 4096  # logical CPUs of a host
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+EVERY = 5  # steps from one exchange of what ranks have noticed to the next
 
 
 class JobError(Exception):
@@ -137,10 +139,6 @@ def allowed_cpus() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_CPUS)
     return list(range(min(os.cpu_count() or 1, MAX_CPUS)))
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-EVERY = 5  # steps from one exchange of what ranks have noticed to the next
 
 
 class Interruption:

@@ -1,7 +1,4 @@
-"""Ways to reduce as the command line of a study spells them, and their runs as real jobs on emulated hosts.
-
-Tables of a study: scores paired by seed, and how long runs take on networks, by alpha and beta or as measured.
-"""
+"""Ways to reduce as the command line of a study spells them, and its tables: scores paired by seed, measured times."""
 
 from __future__ import annotations
 
@@ -11,16 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.comm import Traffic
-from sparse_mpi.comm.network import Network
 from sparse_mpi.reduction.arguments import spelled
-from sparse_mpi_bench.analysis.interval import Interval
 from sparse_train.options.reduction import AUTO
+from sparse_train.packages import needed
 
 TRAIN = Path(__file__).parents[2]
 LIMIT = 1800  # seconds that a job may take
@@ -28,6 +23,7 @@ PARTS = ("compute_seconds", "exposed_seconds", "update_seconds")  # of a step
 SHARDS = ("shuffled", "sorted")
 Record = dict[str, Any]  # of a run of a study
 Records = Sequence[Record]
+LOWER_IS_BETTER = ("perplexity", "wer")  # of headlines, see `Task.headline`
 
 
 def arguments(way: str) -> list[str]:
@@ -75,7 +71,7 @@ def start(program: str, ranks: int, links: Sequence[str], argv: Sequence[str], l
     """Run a program of train/, by its name without .py, on as many emulated hosts as ``ranks`` until it ends.
 
     ``links`` are the options of ``bench network`` that say what their links give, ``argv`` those of the program; the
-    file ``log`` gets what is printed. Raises SystemExit, with the exit code, if the job fails, which has said why.
+    file ``log`` gets what is printed. Raises SystemExit with its exit code if the job fails.
     """
     command = [sys.executable, "-m", "sparse_mpi", "bench", "network", "--ranks", str(ranks), *links]
     command += ["--timeout", str(LIMIT), "--", str(TRAIN / f"{program}.py"), *argv]
@@ -88,14 +84,6 @@ def start(program: str, ranks: int, links: Sequence[str], argv: Sequence[str], l
 def step_seconds(events: Records) -> list[float]:
     """Return how long each step took that the records of a run tell of."""
     return [sum(event[part] for part in PARTS) for event in events if event["event"] == "step"]
-
-
-def clock(epochs: Records) -> list[float]:
-    """Return after how many seconds of steps each epoch was over; tests take no time in it."""
-    return list(accumulate(epoch["seconds"] for epoch in epochs))
-
-
-LOWER_IS_BETTER = ("perplexity", "wer")  # of headlines, see `Task.headline`
 
 
 def markdown(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -123,22 +111,6 @@ def with_steps(epochs: Records) -> list[tuple[Record, int]]:
     return [(epoch, end - start) for epoch, (start, end) in zip(epochs, pairwise(ends), strict=True)]
 
 
-def modelled_seconds(record: Record, network: Network, compute: float, target: float | None = None) -> float | None:
-    """Return the seconds that a run takes on ``network``, or until an epoch ends with the score ``target``, or None.
-
-    Nothing is hidden behind the backward pass, a rank receives as much as it sends, and computes for ``compute``
-    seconds in a step.
-    """
-    last = len(record["epochs"]) - 1 if target is None else reached(record, target)
-    if last is None:
-        return None
-    spent = 0.0
-    for epoch, steps in with_steps(record["epochs"][: last + 1]):
-        step = Traffic(sent=epoch["mb_sent"] * 1e6, messages=epoch["messages"])
-        spent += steps * (compute + network.seconds(step))
-    return spent
-
-
 def reached(record: Record, target: float) -> int | None:
     """Return the index of the first epoch whose test is as good as ``target``; None if there is none."""
     name = record["headline"]
@@ -146,30 +118,18 @@ def reached(record: Record, target: float) -> int | None:
     return next((i for i, score in scores if (score <= target if name in LOWER_IS_BETTER else score >= target)), None)
 
 
-def duration_table(records: Records, name: str, network: Network, compute: float, target: float | None) -> str:
-    """Return a table of seconds on the network ``name``, means over the seeds, and of those until the target.
-
-    Seeds that do not reach the target are left out of the mean, and counted.
-    """
-    rows = []
-    for group, of in grouped(records, "shards", "way").items():
-        cells = [f"{statistics.mean(modelled_seconds(record, network, compute) or 0 for record in of):.4g}"]
-        if target is not None:
-            spent = [modelled_seconds(record, network, compute, target) for record in of]
-            until = [seconds for seconds in spent if seconds is not None]
-            cells += [f"{statistics.mean(until):.4g}" if until else "-", f"{len(until)} of {len(of)}"]
-        rows.append([*group, *cells])
-    return markdown(["shards", "way"], [f"s on {name}", *goal(records, target)], rows)
+def _interval() -> Any:
+    return needed("sparse_mpi_bench.analysis.interval", "a table of means").Interval
 
 
 def paired_table(records: Records, field: str) -> str:
     """Return a table of means of ``field`` over the seeds, and of differences from the first way, paired by seed."""
-    reference = records[0]["way"]
+    reference, interval = records[0]["way"], _interval()
     first = {(r["shards"], r["seed"]): r[field] for r in records if r["way"] == reference}
     rows = []
     for (shards, way), of in grouped(records, "shards", "way").items():
-        apart = Interval.of([record[field] - first[shards, record["seed"]] for record in of])
-        rows.append([shards, way, Interval.of([record[field] for record in of]), apart])
+        apart = interval.of([record[field] - first[shards, record["seed"]] for record in of])
+        rows.append([shards, way, interval.of([record[field] for record in of]), apart])
     return markdown(["shards", "way"], [field, f"minus {reference}, paired"], rows)
 
 
@@ -177,7 +137,7 @@ def measure_race(program: str, ranks: int, ways: Sequence[str], options: Sequenc
     """Measure steps of ``ways`` on emulated hosts, as ``train/pace.py`` does, unless it is recorded already.
 
     Links have this ``rate``, as ``bench network`` takes it, and ``options`` are those of the program for all ways.
-    Returns the file of the record, in a folder in ``out``; raises SystemExit if it cannot be measured.
+    Returns the file of the record, in a folder in ``out``; raises SystemExit as `start` does.
     """
     folder = out / f"pace-{rate}"
     if not (folder / "pace.json").exists():
@@ -225,38 +185,7 @@ def race_table(
         if target is not None:
             found = [(run, index) for run in runs if (index := reached(run, target)) is not None]
             ends = [run["epochs"][index]["step"] * taken for run, index in found]
-            cells += [f"{Interval.of(ends).mean:.1f}" if ends else "-", f"{len(ends)} of {len(runs)}"]
+            cells += [f"{statistics.mean(ends):.1f}" if ends else "-", f"{len(ends)} of {len(runs)}"]
         rows.append(cells)
     numbers = [f"ms a step, {rate}", "of the speed without a limit", "s in all", *goal(records, target)]
     return markdown(["way"], numbers, rows)
-
-
-def live_table(records: Records, links: str, target: float | None) -> str:
-    """Return a table of how fast the ways were on ``links``; means over seeds, of medians for a step."""
-    rows = []
-    for (way,), of in grouped(records, "way").items():
-        spans = [clock(record["epochs"])[-1] for record in of]
-        sent = [sum(epoch["mb_sent"] * steps for epoch, steps in with_steps(record["epochs"])) for record in of]
-        cells = [
-            f"{statistics.mean(record['step_seconds'] for record in of) * 1e3:.1f}",
-            f"{statistics.mean(mb / span for mb, span in zip(sent, spans, strict=True)):.3g}",
-            str(Interval.of(spans)),
-        ]
-        if target is not None:
-            ends = [end for record in of if (end := until(record, target)) is not None]
-            cells += [str(Interval.of(ends)) if ends else "-", f"{len(ends)} of {len(of)}"]
-        rows.append([way, *cells])
-    return markdown([f"way, {links}"], ["ms a step", "MB/s", "s in all", *goal(records, target)], rows)
-
-
-def until(record: Record, target: float) -> float | None:
-    """Return after how many seconds of steps a run is tested to be as good as ``target``; None if it never is."""
-    index = reached(record, target)
-    return None if index is None else clock(record["epochs"])[index]
-
-
-def courses(records: Records) -> dict[str, list[float]]:
-    """Return the clock of each way, means over its runs."""
-    groups = grouped(records, "way").items()
-    clocks = {way: [clock(record["epochs"]) for record in of] for (way,), of in groups}
-    return {way: [statistics.mean(ends) for ends in zip(*of, strict=True)] for way, of in clocks.items()}

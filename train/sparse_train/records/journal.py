@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 import sys
 from argparse import Namespace
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from sparse_mpi import Layout, SparseAllreduce, SparseVector, dimension_coverage
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import Comm
 from sparse_mpi.reduction.watch import Quality
@@ -34,6 +30,8 @@ class Outcome(NamedTuple):
     step_seconds: float | None  # median of the last reducer's unchecked steps, but its first two; mean over the ranks
     predicted_seconds: float | None  # of a step, by the plan if there is one
     digest: str  # of parameters and buffers, see `survivors.digest`
+    mb_sent: float  # by a rank in the steps since this process began; mean over the ranks
+    mb_dense: float  # that a rank would have sent in them with dense sums, by the convention of `Traffic`
 
 
 class Journal:
@@ -41,10 +39,10 @@ class Journal:
 
     def __init__(self, task: Task, args: Namespace, comm: Comm, metrics: Metrics, steps: int) -> None:
         self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
-        self.coverages: deque[float] = deque(maxlen=2)  # see `cover`
         self._watched = ""  # beside the bar: the quality that was last measured
         self._warned = False  # of a quality of which nothing is known
         self._steps = steps
+        self.counted, self.mb_sent = 0.0, 0.0  # steps of the epochs so far, and what a rank sent in them
         self.bar = self._bar(0)
 
     def _bar(self, step: int) -> Bar:
@@ -54,26 +52,16 @@ class Journal:
         """End the bar."""
         self.bar.close()
 
-    def resume(self, step: int, coverages: Iterable[float]) -> None:
-        """Go on after ``step``, with the ``coverages`` noted until then."""
+    def resume(self, step: int) -> None:
+        """Go on after ``step``."""
         self.bar.start_at(step)
-        self.coverages.extend(coverages)
-
-    def cover(self, step: int, totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> None:
-        """Note the coverage of a step, if a record needs it: the share of the tensors' rows that have an entry.
-
-        A record has the mean of its step and the one before, because selectors may take turns.
-        """
-        if step % self._args.log_every < 2:
-            self.coverages.append(coverage(totals, reducers))
 
     def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
         """Move the bar on, and write the record if it is the step's turn."""
         due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
         if due:
             scores = known(self._task.scores(step.sums))
-            covered = {"coverage": float(np.mean(self.coverages))} if self.coverages else {}
-            self._metrics.write("step", **now, **covered, **scores, **step.means())
+            self._metrics.write("step", **now, **scores, **step.means())
         if not self.bar.shown and self._args.progress and self._comm.rank == 0:  # the ranks before this one are lost
             self.bar = self._bar(now["step"] - 1)
         self.bar.title(f"epoch {now['epoch']}/{self._args.epochs}")
@@ -107,6 +95,8 @@ class Journal:
     def epoch(self, now: Mapping[str, Any], meter: Meter, seconds: float, test: Mapping[str, float]) -> None:
         """Write and print what all ranks did in an epoch. Raises JobError: the loss is no finite number any more."""
         everybody = meter.summed(self._comm)
+        self.counted += meter.steps
+        self.mb_sent += everybody.sent / self._comm.size / 1e6
         train = known(self._task.scores(everybody.sums))
         if not math.isfinite(train["loss"] + test["loss"]):
             raise _diverged(now["epoch"], f"the loss is {train['loss']}")
@@ -153,19 +143,6 @@ class Journal:
         return ", ".join(f"{prefix}{name} {scores[name]:.{digits}f}" for name in names)
 
 
-def coverage(totals: Sequence[SparseVector | Tensor], reducers: Sequence[SparseAllreduce]) -> float:
-    """Return the share of the tensors' rows that have an entry in ``totals``, one of each of ``reducers``."""
-    indices, start = [], 0
-    for total, reducer in zip(totals, reducers, strict=True):
-        if not isinstance(total, SparseVector) and not reducer.algorithm.parts:
-            return 1.0
-        indices.append(start + (total.indices if isinstance(total, SparseVector) else total.nonzero().flatten()))
-        start += reducer.layout.size
-    entries = torch.cat(indices)
-    layout = Layout(tuple(shape for reducer in reducers for shape in reducer.layout.shapes))
-    return dimension_coverage(SparseVector(entries, entries, start), layout)
-
-
 def _diverged(epoch: int, how: str) -> JobError:
     return JobError(f"training diverged in epoch {epoch}: {how}; try a lower --lr")
 
@@ -186,6 +163,8 @@ def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) ->
                 f"a step: predicted {outcome.predicted_seconds:.4f} s, measured {outcome.step_seconds:.4f} s (median), "
                 f"off by {error:+.1%}"
             )
+        ratio = f", {outcome.mb_dense / outcome.mb_sent:.1f} times as much" if outcome.mb_sent else ""
+        print(f"traffic: a rank sent {outcome.mb_sent:.1f} MB; dense would have sent {outcome.mb_dense:.1f} MB{ratio}")
         print(
             f"final: test {outcome.headline} {outcome.score:.4f}, "
             f"replicas {'identical' if outcome.identical else 'DIFFER'}, "

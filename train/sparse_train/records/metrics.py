@@ -22,11 +22,12 @@ import torch
 from sparse_mpi import StepReport
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.comm import Comm
-from sparse_mpi_bench.figures import training
-from sparse_mpi_bench.figures.style import matplotlib, write
+from sparse_train.packages import needed
 from sparse_train.tasks.task import Sums
 
 PARTS = ("compute", "exposed", "update")  # of a step, in seconds
+FILE = "metrics.jsonl"
+STYLE = "sparse_mpi_bench.figures.style"  # which writes figures
 WORK = ("selection", "exchange", "merge")  # of reductions, exposed or in the background, in seconds
 
 
@@ -96,9 +97,6 @@ class Meter:
         }
 
 
-FILE = "metrics.jsonl"
-
-
 class Resumed(NamedTuple):
     """How far a run had come before it was resumed."""
 
@@ -142,7 +140,7 @@ class Metrics:
         try:
             self._board = import_module("torch.utils.tensorboard").SummaryWriter(str(folder), purge_step=purged)
         except ImportError:
-            print("no TensorBoard events, because the package tensorboard is not installed")
+            print("no TensorBoard events: they need tensorboard; in the checkout: pip install '.[train]'")
 
     def write(self, event: str, **values: Any) -> None:
         """Append ``{"event": event, **values}``; TensorBoard gets the numbers of what has a ``step``."""
@@ -199,15 +197,13 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
 
     A resumed run appends to the file of before, with a record of where and how it was resumed.
 
-    Raises ImportError: a plot is wanted and matplotlib is not installed; OSError: the folder cannot be made or written
+    Raises ImportError: a package that a figure needs is not installed; OSError: the folder cannot be made or written
     to, or not the file of ``args.timeline``, whose folder is made.
     """
     for option in ("plot", "timeline"):
         if getattr(args, option):
-            try:
-                matplotlib("figure")  # which draws it
-            except ImportError as error:
-                raise ImportError(f"--{option}: {error}") from None
+            for module in ("sparse_mpi_bench.figures", "matplotlib.figure"):
+                needed(module, f"--{option}")
     if args.timeline and comm.rank == 0:
         _check_writable(args.timeline, "--timeline")
     begun = resumed is not None and (args.out / FILE).exists()
@@ -221,8 +217,9 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
 def plot(folder: Path) -> Path:
     """Draw loss, headline and traffic over steps from the records in ``folder``, as ``plot.png`` there.
 
-    Raises ImportError: matplotlib is not installed; OSError: the plot cannot be written.
+    Raises ImportError: a package is not installed; OSError: the plot cannot be written.
     """
+    training, write = import_module("sparse_mpi_bench.figures.training"), import_module(STYLE).write
     config, *records = _read(folder / FILE)
     write(partial(training.run, [config, *records]), folder / "plot.png")
     return folder / "plot.png"

@@ -13,6 +13,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -26,9 +27,7 @@ from sparse_mpi.comm.base import hosts_of
 from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.tracer import BucketTrace, Interval
-from sparse_mpi_bench.figures.draw_timeline import figure
-from sparse_mpi_bench.figures.style import write
-from sparse_train.records.metrics import Stamps
+from sparse_train.records.metrics import STYLE, Stamps
 
 RECENT = 21  # steps, of which the one of median length is drawn
 
@@ -149,7 +148,8 @@ def draw(ranks: Sequence[dict[str, Any] | None], file: Path) -> None:
     """
     record = {"traceEvents": trace_events(ranks), "displayTimeUnit": "ms", "timeline": ranks[0]}
     file.with_suffix(".json").write_text(json.dumps(record | provenance()) + "\n")
-    write(partial(figure, [record]), file)
+    figure = import_module("sparse_mpi_bench.figures.draw_timeline").figure
+    import_module(STYLE).write(partial(figure, [record]), file)
 
 
 def trace_events(ranks: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:

@@ -21,6 +21,28 @@ from sparse_train.models.language import SpeechLSTM
 from sparse_train.options.arguments import Settings, Tiny
 from sparse_train.tasks.task import Sums, sums
 
+TEST_BATCH = 16  # clips evaluated at once; bounds memory only
+LOADERS: dict[str, Callable[[Path], Speech]] = {
+    "espeak": speech.load,
+    "an4": speech.load_an4,
+    "espeak-tiny": speech.load_few,
+}
+SYNTHETIC = "(synthetic, made by eSpeak NG)"
+FOLDERS = {"espeak": SYNTHETIC, "an4": "data", "espeak-tiny": SYNTHETIC}
+# Li and Hoefler, Ok-Topk, PPoPP 2022: 32 ranks; their program clips the mean, and has no Nesterov momentum
+PUBLISHED = Settings(
+    density=0.02,
+    epochs=161,
+    batch_size=2,
+    lr=1e-3,
+    weight_decay=1e-4,
+    schedule="exponential",
+    decay=1 / 1.01,
+    clip_norm=400,
+)
+SETTINGS = {name: PUBLISHED for name in ("espeak", "an4")}
+TINY = Tiny("espeak-tiny", Settings(density=0.02, epochs=6, batch_size=2, lr=1e-3, clip_norm=400))
+
 
 class Errors(NamedTuple):
     """The errors in a text, and its length."""
@@ -45,32 +67,6 @@ def distance(first: Sequence[str], second: Sequence[str]) -> int:
         for j, other in enumerate(second, 1):
             diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (mine != other))
     return row[-1]
-
-
-TEST_BATCH = 16  # clips evaluated at once; bounds memory only
-
-LOADERS: dict[str, Callable[[Path], Speech]] = {
-    "espeak": speech.load,
-    "an4": speech.load_an4,
-    "asterisk": speech.load_asterisk,
-    "espeak-tiny": speech.load_few,
-}
-SYNTHETIC = "(synthetic, made by eSpeak NG)"
-FOLDERS = {"espeak": SYNTHETIC, "an4": "data", "asterisk": "/usr/share", "espeak-tiny": SYNTHETIC}
-
-# Li and Hoefler, Ok-Topk, PPoPP 2022: 32 ranks; their program clips the mean, and has no Nesterov momentum
-PUBLISHED = Settings(
-    density=0.02,
-    epochs=161,
-    batch_size=2,
-    lr=1e-3,
-    weight_decay=1e-4,
-    schedule="exponential",
-    decay=1 / 1.01,
-    clip_norm=400,
-)
-SETTINGS = {name: PUBLISHED for name in ("espeak", "an4", "asterisk")}
-TINY = Tiny("espeak-tiny", Settings(density=0.02, epochs=6, batch_size=2, lr=1e-3, clip_norm=400))
 
 
 class Batch(NamedTuple):

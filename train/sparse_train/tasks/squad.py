@@ -28,6 +28,9 @@ from sparse_train.tasks.task import Sums, sums
 
 FRAME = 3  # special tokens of a window
 MAX_ANSWER_TOKENS = 30
+TEST_BATCH = 32  # windows evaluated at once, or a few more: bounds memory only
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Window(NamedTuple):
@@ -133,11 +136,6 @@ class Windows:
         )
         text = self.questions[window.question].context[spans[start, 0] : spans[end, 1]]
         return float(sums[start, end]), text
-
-
-TEST_BATCH = 32  # windows evaluated at once, or a few more: bounds memory only
-ARTICLES = re.compile(r"\b(a|an|the)\b")
-PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Answering:

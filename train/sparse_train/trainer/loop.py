@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.comm import Comm
 from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.optim import broadcast_parameters
@@ -113,7 +114,17 @@ class Training:
         predicted = plan.predicted if plan else None
         score, loss, usual = self.progress.scores[headline], self.progress.scores["loss"], self._usual_step()
         return Outcome(
-            headline, score, loss, same, self.progress.steps, seconds, usual, predicted, digest(self.task.model)
+            headline,
+            score,
+            loss,
+            same,
+            self.progress.steps,
+            seconds,
+            usual,
+            predicted,
+            digest(self.task.model),
+            self.journal.mb_sent,
+            self._dense_bytes() * self.journal.counted / 1e6,
         )
 
     def _epoch(self, epoch: int, first: int) -> None:
@@ -199,8 +210,6 @@ class Training:
         measuring = (self.args.check_every, self.args.watch_every)  # takes two dense allreduces more
         if not any(self._is_due(every, self.progress.steps) for every in measuring):
             self.durations.append(step.stamps.updated - start)
-        if step.totals:
-            self.journal.cover(self.progress.steps, step.totals, self.taking.reducers)
         if self.recorder is not None:
             self.recorder.add(self.progress.steps, step.stamps)
         if self.planning is not None and self.planning.after(step.stamps, self.reduction):
@@ -234,6 +243,11 @@ class Training:
         usual = np.median(self.durations[2:] or self.durations)
         total, ranks = self.comm.allreduce(np.array([usual, 1]), control=True)
         return float(total / ranks)
+
+    def _dense_bytes(self) -> float:
+        """Return what a rank sends in a step with dense sums of float32."""
+        layouts = [reducer.layout for reducer in self.taking.reducers]
+        return sum(Dense().bound(layout, layout.size, self.ranks).payload(8, 4) for layout in layouts)
 
     def _now(self, epoch: int) -> dict[str, Any]:
         return {"epoch": epoch + 1, "step": self.progress.steps, "lr": self.taking.optimizer.param_groups[0]["lr"]}

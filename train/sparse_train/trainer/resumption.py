@@ -107,7 +107,6 @@ class Resumption:
             "flushed": progress.flushed == progress.steps > 0,
             "sums": progress.meter.sums.numel(),
             "scores": {name: float(score) for name, score in progress.scores.items()},
-            "coverages": list(self.journal.coverages),
         }
 
     def _load(self, shared: Mapping[str, Any], steps: int, seconds: float) -> None:
@@ -120,7 +119,7 @@ class Resumption:
         progress.steps, progress.seconds = steps, seconds
         progress.meter = Meter(torch.zeros(shared["sums"], dtype=torch.float64, device=device))
         progress.flushed = steps if shared.get("flushed") else 0
-        self.journal.resume(steps, shared["coverages"])
+        self.journal.resume(steps)
 
 
 @contextmanager

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from sparse_mpi import SparseAllreduce, SparseVector, StepReport
+from sparse_mpi import SparseAllreduce, StepReport
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.records.metrics import Meter, Stamps, exchanged
@@ -18,10 +18,9 @@ from sparse_train.tasks.task import Sums, Task
 
 
 class Step(NamedTuple):
-    """A step that was taken: its phases, what was reduced, and its measurements."""
+    """A step that was taken: its phases and measurements."""
 
     stamps: Stamps
-    totals: Sequence[SparseVector | Tensor]  # one of each reducer, or none
     meter: Meter
 
 
@@ -62,12 +61,12 @@ class GradientSteps:
         forward = clock()
         loss.backward()
         computed = clock()
-        totals = self.optimizer.synchronize()
+        self.optimizer.synchronize()
         reduced = clock()
         with self.optimizer.skip_synchronize():
             self.optimizer.step()
         stamps = Stamps(start, forward, computed, reduced, clock())
-        return Step(stamps, totals, metered(stamps, sums, self.reduction.report))
+        return Step(stamps, metered(stamps, sums, self.reduction.report))
 
     def finish(self) -> Meter | None:
         """Apply all that the ranks owe after the last step; return what it cost, None if it is not wanted."""
@@ -112,7 +111,7 @@ class LocalSteps:
         computed = clock()
         self.optimizer.step()
         stamps = Stamps(start, forward, computed, computed + self.reduction.seconds, clock())
-        return Step(stamps, (), metered(stamps, sums, self.reduction.report))
+        return Step(stamps, metered(stamps, sums, self.reduction.report))
 
     def finish(self) -> Meter:
         """Bring all ranks together after the last step, with all that they owe if that is wanted."""
