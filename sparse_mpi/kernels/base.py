@@ -58,7 +58,7 @@ class Moments(NamedTuple):
 
 
 class Later:
-    """A whole number that is being found out, on a device for example; ``int()`` waits for it."""
+    """An integer still being computed on a device; ``int()`` synchronizes."""
 
     def __init__(self, find: Callable[[], int]) -> None:
         self._find: Callable[[], int] | None = find
@@ -316,7 +316,7 @@ class Kernels(Protocol):
         """Return the indices ``(m,)`` that `deal` gives these ``numbers`` ``(m,)``, in their order."""
 
     def changes(self, x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
-        """Return ``values - x[indices]``, and the root of each of them times that of its value, of magnitudes."""
+        """Return ``(delta, sqrt(|delta|) * sqrt(|value|))`` of each value, where ``delta = values - x[indices]``."""
 
     def to_ballots(self, values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
         """Round votes to a sign and one of 8 magnitudes, which makes a code of `BALLOTS`; see `wire.packed.Ballots`.

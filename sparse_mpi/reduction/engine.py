@@ -1,8 +1,7 @@
 """The exchange of one gradient, step after step: `Engine`.
 
-It knows no thread and no fault. A step has two halves. An *attempt* agrees, accumulates and reduces; it
-changes nothing that another attempt of the same step would not find as it was, so that it may fail and be made again.
-`Engine.commit` takes what was sent out of the residual.
+It knows no thread and no fault. A step has two halves. An *attempt* agrees, accumulates and reduces, and can be
+retried: until `Engine.commit` takes what was sent out of the residual, residual and state are unchanged.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from sparse_mpi.sparse import SparseVector
 class Absence:
     """Finds out which of some tensors have no gradient on any rank.
 
-    The ranks ask each other only where a rank lacks other gradients than all of them lacked in the step before. Whether
-    one does they learn from the check of arguments, at no cost: see `same_on_all_ranks`.
+    Ranks exchange the set only if some rank's set differs from the one agreed in the last step, which the check of
+    arguments tells at no cost: see `same_on_all_ranks`.
 
     Attributes:
         here: the tensors without a gradient on this rank in the next step, set by whoever has the gradients.

@@ -50,7 +50,7 @@ class MomentumState:
 
 
 def default_mode(optimizer: Optimizer, feedback: str | Feedback, carries: bool) -> str:
-    """Return the mode in which training of sparse sums comes closest to that of dense ones, of those that can be used.
+    """Return the best momentum mode that this optimizer and algorithm support.
 
     The momentum of SGD becomes global and is matched to the wait, and Adam goes by second moments that travel, where
     the algorithm ``carries`` them, or else by arrival, if ``feedback`` leaves that open.

@@ -14,9 +14,9 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm.base import MEMBERS, Comm
 from sparse_mpi.feedback import Feedback
 
-from .test_layers import LIBRARY, PACKAGE, tree_of
+from .test_layers import LIBRARY, PACKAGE, ROOT, tree_of
 
-MOST = {Comm: 15, Feedback: 14, Algorithm: 14}
+MOST = {Comm: 15, Feedback: 10, Algorithm: 14}
 # What users import from
 DOORS = "algorithms checkpoint collectives comm ddp fault_tolerance feedback fsdp optim reduction select wire".split()
 
@@ -43,7 +43,8 @@ def classes():
 
 def test_no_class_lies_in_several_files():
     """A base class that is a part of one other class, and of nothing else, is a mixin: compose objects instead."""
-    found, text = classes(), "\n".join(file.read_text() for file in LIBRARY.values())
+    bench = (ROOT / "bench").rglob("*.py")  # its classes may derive from ours
+    found, text = classes(), "\n".join(file.read_text() for file in [*LIBRARY.values(), *bench])
     words, defined = Counter(re.findall(r"\w+", text)), Counter(re.findall(r"^class (\w+)", text, re.M))
     for name, (module, bases) in found.items():
         ours = [base for base in bases if base in found]

@@ -60,18 +60,3 @@ def test_a_tensor_that_is_sent_whole_keeps_its_momentum():
     reducer = SparseAllreduce([(20, 10), (10,)], k=30, comm=NullComm(), algorithm="adtopk", feedback="dgc")
     arrived = sum(dense_of(reducer.step(np.ones(210, np.float32)))[200:] for _ in range(50))
     np.testing.assert_allclose(arrived, 10 * 50 - 90 * (1 - 0.9**50), rtol=1e-4)
-
-
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("algorithm", ["dense", "topka"])
-def test_with_everything_sent_momentum_is_that_of_sgd_in_whatever_form(ranks, algorithm):
-    def body(comm):
-        reducer = SparseAllreduce(LAYOUT, density=1.0, comm=comm, algorithm=algorithm, feedback=MomentumCorrection(0.5))
-        velocity = np.zeros(LAYOUT.size)
-        for step in range(4):
-            velocity = 0.5 * velocity + sum(gradient(rank, step).astype(float) for rank in range(comm.size))
-            np.testing.assert_allclose(
-                dense_of(reducer.step(gradient(comm.rank, step))), velocity, rtol=1e-4, atol=1e-3
-            )
-
-    ranks.run(body)

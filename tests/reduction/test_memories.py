@@ -125,8 +125,6 @@ def test_another_k_on_one_rank_raises_on_every_rank(ranks):
     ranks.run(body)
 
 
-
-
 BAD = {
     "name": ({"feedback": "best"}, ValueError, "feedback must be one of residual, .*none, got 'best'"),
     "class": ({"feedback": ErrorFeedback}, TypeError, "feedback must be a name or an instance"),
@@ -182,5 +180,3 @@ def test_state_of_another_feedback_is_refused(ranks):
             SparseAllreduce(N, k=K, comm=comm, feedback="dgc").load_state_dict(damaged)
 
     ranks.run(body)
-
-
