@@ -53,7 +53,9 @@ def add_parser(commands: Any) -> None:
         "kinds=kill,freeze, lasts=SECONDS, faults=MOST, after=SECONDS or a FILE that the job writes, record=FILE "
         "(default: none)"
     )
-    parser.add_argument("--chaos", type=_chaos_text, metavar="mtti=60,seed=1", help=text)
+    parser.add_argument(
+        "--chaos", type=values.checked(_check_chaos, "mtti=60,seed=1", "chaos"), metavar="mtti=60,seed=1", help=text
+    )
     text = "write metrics to this folder, for `top`; see docs/guides/observe.md"
     parser.add_argument("--metrics", type=values.new_folder("metrics"), metavar="FOLDER", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the command line for a shell, and do nothing")
@@ -99,10 +101,11 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _chaos_text(text: str) -> str:
-    """Check the text of --chaos as the workbench reads it."""
-    checked: str = hook("chaos", "--chaos").text(text)
-    return checked
+def _check_chaos(text: str) -> None:
+    try:
+        hook("chaos", "it").text(text)
+    except Refused as refused:
+        raise argparse.ArgumentTypeError(str(refused)) from None
 
 
 def _chaos(args: argparse.Namespace, line: LaunchCommand, job: Launch) -> Any:

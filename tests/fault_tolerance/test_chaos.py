@@ -84,7 +84,7 @@ print("done", reducer.ranks)
 """
 
 
-@pytest.mark.full("tests/tools/test_silence.py has it of a job that loses no rank")
+@pytest.mark.full("tests/cli/test_silence.py has it of a job that loses no rank")
 def test_the_thread_of_a_library_that_fails_loses_no_rank(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(LIBRARY)

@@ -70,7 +70,5 @@ def _built(program: str, words: list[str], patch: pytest.MonkeyPatch) -> argpars
 
 def _below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                yield from _below(each)
+    for each in parser.commands.values():
+        yield from _below(each)
