@@ -1,0 +1,34 @@
+"""What the first commands load: `run` few of our modules, a training program neither faults nor emulated networks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from .test_layers import ROOT
+
+MOST = 30
+LOADED = "import atexit, sys; atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr)); "
+
+
+def modules_of(program: str) -> list[str]:
+    """The modules that a program has loaded at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED + program], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr
+    return done.stderr.split()
+
+
+def test_help_of_run_loads_few_modules():
+    program = "import runpy; sys.argv = ['x', 'run', '--help']; runpy.run_module('sparse_mpi', run_name='__main__')"
+    found = [name for name in modules_of(program) if name.split(".")[0].startswith("sparse_mpi")]
+    assert "sparse_mpi.cli.run" in found and len(found) <= MOST, found
+    assert not {"psutil", "mpi4py", "numba"} & set(found)
+
+
+def test_help_of_a_training_program_loads_no_fault_injector():
+    program = "import runpy; sys.argv = ['vgg.py', '--help']; runpy.run_path('train/vgg.py', run_name='__main__')"
+    found = modules_of(f"sys.path.insert(0, 'train'); {program}")
+    assert "sparse_mpi.cli.values" in found
+    assert [name for name in found if name.startswith(("sparse_mpi_bench.chaos", "sparse_mpi_bench.emulation"))] == []
