@@ -21,6 +21,7 @@ from typing import Any
 import numba
 from numba.core.caching import FunctionCache
 
+CONFIG: Any = numba.config
 QUIET, EVERY = 3.0, 4.0  # seconds until rank 0 says that kernels are compiled, and from one line to the next
 LONGEST, POLL = 120.0, 0.02  # seconds that a process waits for one that compiles, and from one look to the next
 # Variables in which launchers tell a process its rank: Open MPI, PMIx, PMI, PALS, Slurm, torchrun
@@ -108,16 +109,16 @@ class SharedCache(FunctionCache):
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Have Numba compile a function when it is first called."""
     made = numba.njit(nogil=True, boundscheck=False, **options)(function)
-    before = numba.config.CACHE_DIR
+    before = CONFIG.CACHE_DIR
     for folder in (lambda: before, private_folder):  # Numba's own cache fails where package and home are read-only
-        numba.config.CACHE_DIR = folder()
+        CONFIG.CACHE_DIR = folder()
         try:
             made._cache = SharedCache(function)
             break
         except RuntimeError:
             continue
         finally:
-            numba.config.CACHE_DIR = before
+            CONFIG.CACHE_DIR = before
     return made
 
 
