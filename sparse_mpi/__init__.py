@@ -25,9 +25,9 @@ if TYPE_CHECKING:
         NoFeedback,
     )
     from sparse_mpi.kernels.heap import keep_freed_memory
+    from sparse_mpi.monitor.step_report import StepReport
     from sparse_mpi.reduction import SparseAllreduce
     from sparse_mpi.reduction.once import sparse_allreduce
-    from sparse_mpi.reduction.report import StepReport
     from sparse_mpi.rows import dimension_coverage
     from sparse_mpi.select import SELECTORS
     from sparse_mpi.sparse import Layout, SparseVector
@@ -78,7 +78,7 @@ HOME = {
     "kernels.heap": ("keep_freed_memory",),
     "reduction": ("SparseAllreduce",),
     "reduction.once": ("sparse_allreduce",),
-    "reduction.report": ("StepReport",),
+    "monitor.step_report": ("StepReport",),
     "rows": ("dimension_coverage",),
     "select": ("SELECTORS",),
     "sparse": ("Layout", "SparseVector"),

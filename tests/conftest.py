@@ -166,7 +166,7 @@ def files_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def metrics_folder(tmp_path, monkeypatch):
     """Have reducers write metrics of every step to a folder, as a job called "test", whatever launcher there is."""
-    from sparse_mpi.reduction import metrics
+    from sparse_mpi.monitor import metrics
 
     for name in (*metrics.JOBS, *metrics.RANKS, "RANK"):
         monkeypatch.delenv(name, raising=False)

@@ -19,7 +19,7 @@ from sparse_mpi.checks import check_range
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.reduction.report import StepReport
+from sparse_mpi.monitor.step_report import StepReport
 
 PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 PREFIXES |= {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGT", 1)}

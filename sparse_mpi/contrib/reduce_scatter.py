@@ -15,9 +15,9 @@ from sparse_mpi.comm.background import Handle, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS, DenseScatter
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.reduction.reducer import SparseAllreduce
-from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.sparse import Layout, SparseVector
 

@@ -5,7 +5,7 @@ The folder is not called ``allreduce``, because that is the name of a function o
 
 from __future__ import annotations
 
+from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.reducer import SparseAllreduce
-from sparse_mpi.reduction.report import StepReport
 
 __all__ = ["SparseAllreduce", "StepReport"]

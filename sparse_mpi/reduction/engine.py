@@ -20,12 +20,13 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.monitor.step_report import StepReport
+from sparse_mpi.monitor.watch import Watch
 from sparse_mpi.reduction.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reduction.laws import check_laws, raise_nonfinite
-from sparse_mpi.reduction.report import Instrumented, StepReport, check_added, instrument, summarise, unselected
+from sparse_mpi.reduction.report import Instrumented, check_added, instrument, summarise, unselected
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings
-from sparse_mpi.reduction.watch import Watch
 from sparse_mpi.sparse import SparseVector
 
 # Which tensors have no gradient on any rank in a step, as layers that a step skips: torch leaves them as they are.
@@ -116,7 +117,7 @@ class Engine:
         absence: of gradients, in a step.
         second_moment: of this rank's gradients, where it is to travel with the entries.
         watch: measures the quality of some steps, if set.
-        meter: is told of each step that was committed, if set; see `observe`.
+        meter: called with this engine after each step, if set; see `monitor.observe`.
         report: counts and times of the last step.
         prepared: traffic of what was prepared for the next step in the background, if anything was.
     """
@@ -131,7 +132,7 @@ class Engine:
         beta = settings.second_moment
         self.second_moment: SecondMoment | None = None if beta is None else SecondMoment(beta, self.layout)
         self.watch: Watch | None = None
-        self.meter: Callable[[Engine, Agreed], None] | None = None
+        self.meter: Callable[[Engine], None] | None = None
         self.report: StepReport | None = None
         self.prepared: Traffic | None = None
         self._exchanges = [self.exchange]  # of all algorithms that took turns
@@ -285,7 +286,7 @@ class Engine:
         selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
         self.report = summarise(reduction, selectors, elements, seconds, traffic)
         if self.meter is not None:
-            self.meter(self, agreed)
+            self.meter(self)
         # Examine: checks come last, for they may raise, and the engine is ready for the next step by now
         if self.watch is not None and not agreed.plan.flush:
             self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)

@@ -15,13 +15,13 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, ProgressThread, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.monitor.step_report import StepReport
+from sparse_mpi.monitor.watch import Watch
 from sparse_mpi.reduction.arguments import make_algorithm, resolve_k
 from sparse_mpi.reduction.engine import Absence, Direct, Engine, StepPlan
-from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.reduction.snapshot import Snapshot
-from sparse_mpi.reduction.watch import Watch
 from sparse_mpi.sparse import Layout, SparseVector, leave
 
 FLUSH = StepPlan(0, flush=True)
@@ -86,7 +86,7 @@ class SparseAllreduce:
         self._preparing: Handle[None] | None = None  # what `prepare` has begun
         # Ranges and metrics: nothing of them is imported, nor called in a step, where nobody asks for them
         if "SPARSE_MPI_METRICS_DIR" in os.environ or "SPARSE_MPI_RANGES" in os.environ:
-            from sparse_mpi.reduction.observe import observe
+            from sparse_mpi.monitor.observe import observe
 
             observe(self.engine)
 

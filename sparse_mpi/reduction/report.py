@@ -1,17 +1,16 @@
-"""Report what one step of a reducer did."""
+"""Measure the selections of a step, and report the step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Traffic
+from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.select.base import Selector, Wrapper
 from sparse_mpi.sparse import Layout, SparseVector
 
@@ -83,35 +82,6 @@ def unselected(algorithm: Algorithm, layout: Layout) -> int:
         parts = [(part.algorithm, Layout(tuple(layout.shapes[t] for t in part.tensors))) for part in algorithm.parts]
         return sum(unselected(part, piece) for part, piece in parts)
     return 0 if instrument(algorithm)[0] else layout.size
-
-
-class StepReport(NamedTuple):
-    """The counts and times of one step on this rank."""
-
-    selected: int  #: pairs picked by the selector, or by an algorithm without one; n for a dense algorithm
-    total: int  #: entries of the result
-    select_seconds: float  #: includes residual += gradient if the selector does it in the same pass
-    exchange_seconds: float  #: time in communication calls, which includes waiting for slower ranks
-    merge_seconds: float  #: all other time, for encoding, adding, error feedback
-    traffic: Traffic  #: includes the consistency check of the step
-
-    def scalars(self) -> dict[str, float]:
-        """Return counts, megabytes and seconds under the names that programs of train/ give them in TensorBoard."""
-        return {
-            "selected": self.selected,
-            "total": self.total,
-            "mb_sent": (self.traffic.sent + self.traffic.control) / 1e6,
-            "messages": self.traffic.messages,
-            "selection_seconds": self.select_seconds,
-            "exchange_seconds": self.exchange_seconds,
-            "merge_seconds": self.merge_seconds,
-        }
-
-
-def combined(reports: Iterable[StepReport | None]) -> StepReport | None:
-    """Return the sums of what several reducers did in a step; None if none did anything."""
-    done = [report for report in reports if report is not None]
-    return reduce(lambda a, b: StepReport(*map(add, a, b)), done) if done else None
 
 
 def summarise(

@@ -19,8 +19,8 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.reduction.form import WHOLE, check_form, sealed
-from sparse_mpi.reduction.report import StepReport, combined
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.hook_optimizer import HookOptimizer, hook_settings
 from sparse_mpi.training.named_reducers import NamedReducers, Names, names_of

@@ -23,9 +23,9 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import usual_density
-from sparse_mpi.reduction.report import StepReport, combined
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.diloco_arguments import (
     check_optimizers,

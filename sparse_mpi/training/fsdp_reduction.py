@@ -15,7 +15,7 @@ from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.report import StepReport, combined
+from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
 from sparse_mpi.training.fsdp_units import Unit, parameters_of, place_of, sharded_like, units_of

@@ -139,9 +139,9 @@ class NamedReducers:
         for name, arrays in state["owed"].items():
             check_mapping(arrays, f"state['owed'][{name!r}]")
             check_sizes(arrays, arrays, Layout.of([self.shapes[name]]).size)
-        moments, beta = state.get("moments"), self.settings.second_moment
-        check_mapping(moments, "state['moments']")
-        for name, moment in moments.items():
+        beta = self.settings.second_moment
+        check_mapping(state.get("moments"), "state['moments']")
+        for name, moment in state["moments"].items():
             check_mapping(moment, f"state['moments'][{name!r}]")
             SecondMoment(beta or 0.0, Layout.of([self.shapes[name]])).check_state(moment)
 

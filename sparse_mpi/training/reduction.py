@@ -20,11 +20,11 @@ from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.monitor.step_report import StepReport
+from sparse_mpi.monitor.watch import Quality, Watch
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
-from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.reduction.watch import Quality, Watch
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import Hooks
 from sparse_mpi.training.bucket import Bucket

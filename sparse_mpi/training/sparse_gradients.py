@@ -21,10 +21,10 @@ from sparse_mpi.collectives import allreduce
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.clipping import factor_of
 from sparse_mpi.reduction.engine import Absence
 from sparse_mpi.reduction.laws import raise_nonfinite
-from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.training.arrivals import DENSE, Arrivals, kind_of
 
 

@@ -46,6 +46,7 @@ BOXES = {
     "collectives": Box(3.6, 4, "sparse data"),
     "contrib": Box(3.6, 3, "without a promise"),
     "feedback": Box(0.0, 5, "what is not sent"),
+    "monitor": Box(1.6, 5, "metrics, ranges"),
     "algorithms": Box(3.3, 5, "how to add up"),
     "checkpoint": Box(4.8, 5, "files of a job"),
     "comm": Box(2.0, 6, "MPI, NCCL, World"),

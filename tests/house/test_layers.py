@@ -30,7 +30,7 @@ LAYERS = """
     rows
     wire  select  feedback
     comm
-    algorithms  checkpoint
+    algorithms  checkpoint  monitor
     reduction  collectives
     fault_tolerance
     training
@@ -68,7 +68,7 @@ OUTSIDE = {
         "cli.doctor.*": INSIDE,
         "comm.streams": INSIDE,
         "comm.process_group": ANYWHERE,
-        "reduction.observe": INSIDE,
+        "monitor.observe": INSIDE,
         "training.*": ANYWHERE,
         "optim": ANYWHERE,
         "ddp": ANYWHERE,

@@ -19,7 +19,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.__main__ import main
-from sparse_mpi.reduction import metrics
+from sparse_mpi.monitor import metrics
 from sparse_mpi_bench.analysis.rank_table import STALE, Ranks, Row, marked
 from sparse_mpi_bench.commands import top
 from sparse_mpi_bench.commands.top import COLUMNS, view

@@ -49,7 +49,7 @@ def test_what_is_sent_is_measured_every_few_steps(tmp_path):
 
 
 def test_one_warning_tells_where_evidence_ends(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sparse_mpi.reduction.watch.LONGEST_WAIT", 1.5)
+    monkeypatch.setattr("sparse_mpi.monitor.watch.LONGEST_WAIT", 1.5)
     args = settings(max_steps=11, dense_warmup=4, watch_every=3, out=tmp_path)
     World(2).run(lambda comm: train(comm, args, tmp_path, k=7))
     assert capsys.readouterr().err.count("WARNING: entries wait for ") == 1

@@ -1,6 +1,6 @@
 """Ranks of a running job, beside each other, by the metrics that they write: how fast, and who waits for whom.
 
-The files are those of `sparse_mpi.reduction.metrics`. A rate is that between the last two times that a rank has
+The files are those of `sparse_mpi.monitor.metrics`. A rate is that between the last two times that a rank has
 written, or since its first step where it has written once.
 """
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sparse_mpi.reduction.metrics import OTHER, SECONDS
+from sparse_mpi.monitor.metrics import OTHER, SECONDS
 
 LINE = re.compile(r'sparse_mpi_(\w+)\{job="((?:[^"\\]|\\.)*)",rank="(\d+)",reducer="(\w+)"\} (\S+)')
 WAITS = 0.1  # of a step: where other ranks wait longer, the one that they wait for is slow

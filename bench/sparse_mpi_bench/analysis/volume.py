@@ -17,7 +17,7 @@ from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import present
 from sparse_mpi.comm import Traffic
-from sparse_mpi.reduction.report import StepReport
+from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import Wrapper
 from sparse_mpi.sparse import Layout, SparseVector

@@ -35,10 +35,10 @@ from sparse_mpi.comm.base import local_rank
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.network import Network
 from sparse_mpi.fault_tolerance import ElasticAllreduce
+from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.reduction.laws import LawError
-from sparse_mpi.reduction.report import StepReport
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import WIRES

@@ -25,8 +25,8 @@ from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.monitor.watch import attainable
 from sparse_mpi.reduction.arguments import algorithm_spelled
-from sparse_mpi.reduction.watch import attainable
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.gradients import Gradients

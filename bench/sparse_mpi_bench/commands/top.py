@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sparse_mpi.cli import values
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused
-from sparse_mpi.reduction import metrics
+from sparse_mpi.monitor import metrics
 from sparse_mpi_bench.analysis.rank_table import Ranks, Row
 
 DESCRIPTION = """\

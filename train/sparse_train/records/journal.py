@@ -12,7 +12,7 @@ import numpy as np
 
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import Comm
-from sparse_mpi.reduction.watch import Quality
+from sparse_mpi.monitor.watch import Quality
 from sparse_train.ranks.job import JobError
 from sparse_train.records.metrics import PARTS, WORK, Meter, Metrics, plot
 from sparse_train.tasks.task import Task

@@ -12,7 +12,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.comm import NullComm
-from sparse_mpi.reduction import observe
+from sparse_mpi.monitor import observe
 
 N, PHASES = 1000, ["agree", "accumulate", "exchange", "select", "commit"]
 
@@ -24,7 +24,7 @@ from sparse_mpi.comm import NullComm
 reducer = SparseAllreduce(100, k=3, comm=NullComm())
 reducer.step(np.ones(100, np.float32))
 print(reducer.engine.meter, {"agree", "accumulate", "reduce", "commit", "_exchange"} & set(vars(reducer.engine)))
-print({"torch", "sparse_mpi.reduction.observe", "sparse_mpi.reduction.metrics"} & set(sys.modules))
+print({"torch", "sparse_mpi.monitor.observe", "sparse_mpi.monitor.metrics"} & set(sys.modules))
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm
-from sparse_mpi.reduction.watch import Quality, Watch
+from sparse_mpi.monitor.watch import Quality, Watch
 
 N = 40
 

@@ -1,14 +1,12 @@
 """Write what reducers report to files that operators collect: where ``SPARSE_MPI_METRICS_DIR`` names a folder.
 
-Each rank has a file of metrics in Prometheus' text format, for node_exporter's textfile collector, and one of JSON
-lines, a line for each reduction, in the shape of NCCL Inspector's records. What both say is described in
-docs/guides/observe.md. Nobody imports this module who is not asked for such files.
+Each rank has a file of metrics in Prometheus' text format, for node_exporter's textfile collector, see
+docs/guides/observe.md. This module is imported only where such files are asked for.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import math
 import os
@@ -18,25 +16,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import RLock
-from time import monotonic, time
-from typing import NamedTuple
+from time import monotonic
+from typing import NamedTuple, Protocol
 
-from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.arrays import namespace
+from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.runtime import RANKS, TORCHRUN
-from sparse_mpi.reduction.engine import Agreed, Engine
-from sparse_mpi.reduction.report import StepReport, combined
+from sparse_mpi.monitor.step_report import StepReport, combined
+from sparse_mpi.sparse import Layout
 
 DIRECTORY, JOB = "SPARSE_MPI_METRICS_DIR", "SPARSE_MPI_METRICS_JOB"
 SECONDS = 5.0  # between two times that a file is written, or that the norm of one residual is computed
 MOST_REDUCERS = 64  # of a rank that have series of their own; those of later ones are added up under the name OTHER
 OTHER = "other"
-MOST_BYTES = 16 << 20  # of a file of JSON lines, which then takes the place of the one before it
-MOST_LINES = 1000  # that wait to be written
 # Variables in which launchers tell the job, of which torchrun says "none" where it was given no name
 JOBS = (JOB, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", TORCHRUN, "PMIX_NAMESPACE")
 LOGGER = logging.getLogger("sparse_mpi")
+_FILES: dict[tuple[int, Path], RankFile] = {}  # by process, of which this one may be a fork, and by path
+_WARNED: set[Path] = set()  # folders that cannot be written to
 
 
 class Series:
@@ -116,24 +113,42 @@ def imbalance(report: StepReport) -> float:
     return received / sent if sent else math.inf if received else 1.0
 
 
-class RankFiles:
-    """The files of one rank, which the reducers of this rank share. What it cannot write, it says once in a warning.
+class Owing(Protocol):
+    """What is read of a feedback rule."""
+
+    @property
+    def residual(self) -> Array:
+        """Return what has not been sent yet, ``(n,)``."""
+
+
+class Metered(Protocol):
+    """What is read of an engine after a step."""
+
+    report: StepReport | None
+    layout: Layout
+
+    @property
+    def feedback(self) -> Owing:
+        """Return what becomes of entries that are not sent."""
+
+
+class RankFile:
+    """The file of one rank, which the reducers of this rank share. What it cannot write, it says once in a warning.
 
     Args:
-        stem: the path of both files, without ``.prom`` and ``.jsonl``.
+        path: of the file.
         job, rank: the labels of all that is written.
     """
 
-    def __init__(self, stem: Path, job: str, rank: int) -> None:
-        self.stem, self._job, self._rank = stem, job, rank
+    def __init__(self, path: Path, job: str, rank: int) -> None:
+        self.path, self._job, self._rank = path, job, rank
         self._series: dict[str, Series] = {}  # by reducer
-        self._lines: list[str] = []  # that are yet to be written
         self._written = -math.inf
         self._lock = RLock()  # several threads may reduce, each for other reducers
         self._process = os.getpid()
 
-    def note(self, number: int, engine: Engine, agreed: Agreed) -> None:
-        """Note the step that reducer ``number`` has committed, and write the files if that is due."""
+    def note(self, number: int, engine: Metered) -> None:
+        """Note the step that reducer ``number`` has committed, and write the file if that is due."""
         report = engine.report
         if report is None:
             raise RuntimeError("a report must come before it is noted, which found none")
@@ -144,34 +159,25 @@ class RankFiles:
             if now - series.measured >= SECONDS:
                 residual = engine.feedback.residual
                 series.measured, series.norm = now, float(namespace(residual).linalg.norm(residual))
-            record = self._record(reducer, series.steps, report, engine, agreed)
-            self._lines.append(json.dumps(record, default=float))  # numbers of NumPy
-            if now - self._written >= SECONDS or len(self._lines) >= MOST_LINES:
+            if now - self._written >= SECONDS:
                 self._written = now
                 self.write()
 
     def write(self) -> None:
-        """Write both files now, unless this is a fork of the process that they are of."""
+        """Write the file now, unless this is a fork of the process that it is of."""
         if os.getpid() != self._process:
             return
-        temporary = Path(f"{self.stem}.prom.tmp")
+        temporary = self.path.with_name(f"{self.path.name}.tmp")
         with self._lock:
-            lines, self._lines = "".join(f"{line}\n" for line in self._lines), []
             try:
-                # Metrics: a collector finds the old file or the new one, never a part
+                # A collector finds the old file or the new one, never a part
                 temporary.write_text(self.text(), encoding="utf-8", errors="replace")
-                temporary.replace(f"{self.stem}.prom")
-                # Lines: a file that is full takes the place of the one before
-                path = Path(f"{self.stem}.jsonl")
-                if path.exists() and path.stat().st_size + len(lines) > MOST_BYTES:
-                    path.replace(f"{self.stem}.1.jsonl")
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(lines)
+                temporary.replace(self.path)
             except OSError as error:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
-                if self.stem.parent not in _WARNED:
-                    _WARNED.add(self.stem.parent)
+                if self.path.parent not in _WARNED:
+                    _WARNED.add(self.path.parent)
                     LOGGER.warning("%s: %s; training goes on without these metrics", DIRECTORY, error)
 
     def text(self) -> str:
@@ -187,73 +193,18 @@ class RankFiles:
                     lines.append(f"{name}{{{labels}}} {metric.value(of.sums, of.last, of)}")
         return "\n".join([*lines, ""])
 
-    def _record(
-        self, reducer: str, number: int, report: StepReport, engine: Engine, agreed: Agreed
-    ) -> dict[str, dict[str, object]]:
-        """Return a step as NCCL Inspector writes a collective, with what is ours alone under ``sparse_perf``."""
-        comm, traffic, plan = engine.comm, report.traffic, agreed.plan
-        seconds = max(1e-9, report.select_seconds + report.exchange_seconds + report.merge_seconds)
-        size = engine.layout.size * agreed.dtype.itemsize
-        algorithm = engine.settings.dense if plan.dense or plan.flush else engine.exchange.algorithm
-        return {
-            "header": {
-                "id": f"{self._job}/{reducer}",
-                "rank": comm.rank,
-                "n_ranks": comm.size,
-                "nnodes": 1 if comm.job.hosts is None else None,  # to find out takes messages
-            },
-            "metadata": {
-                "inspector_output_format_version": "v4.0",
-                "rec_mechanism": "sparse_mpi",
-                "dump_timestamp_us": int(1e6 * time()),
-                "hostname": socket.gethostname(),
-                "pid": self._process,
-                "max_file_bytes": MOST_BYTES,
-            },
-            "coll_perf": {
-                "coll": "ReduceScatter" if algorithm.traits.scatters else "AllReduce",
-                "coll_algo": name_of(algorithm),
-                "coll_sn": number,
-                "coll_msg_size_bytes": size,
-                "coll_exec_time_us": round(1e6 * seconds),
-                "coll_timing_source": "collective_cpu",
-                "coll_algobw_gbs": size / seconds / 1e9,
-                "coll_busbw_gbs": (traffic.sent + traffic.control) / seconds / 1e9,
-            },
-            "sparse_perf": {
-                "selected": report.selected,
-                "total": report.total,
-                "sent_bytes": traffic.sent,
-                "received_bytes": traffic.received,
-                "control_bytes": traffic.control,
-                "messages": traffic.messages,
-                "select_us": round(1e6 * report.select_seconds),
-                "exchange_us": round(1e6 * report.exchange_seconds),
-                "merge_us": round(1e6 * report.merge_seconds),
-            },
-        }
 
-
-def name_of(algorithm: object) -> str:
-    """Return the name of an algorithm in `ALGORITHMS`, or of its class where it is a user's own."""
-    return next((name for name, kind in ALGORITHMS.items() if type(algorithm) is kind), type(algorithm).__name__)
-
-
-_FILES: dict[tuple[int, Path], RankFiles] = {}  # by process, of which this one may be a fork, and by stem
-_WARNED: set[Path] = set()  # folders of which it is known that they cannot be written to
-
-
-def files_of(comm: Comm) -> RankFiles:
-    """Return the files of this rank in the folder that `DIRECTORY` names; they are written once more at the end."""
+def file_of(comm: Comm) -> RankFile:
+    """Return the file of this rank in the folder that `DIRECTORY` names; it is written once more at the end."""
     told = [os.environ.get(name, "") for name in JOBS]
     job = next((text for text in told if text not in ("", "none")), f"{socket.gethostname()}-{os.getppid()}")
     if job == os.environ.get("SLURM_JOB_ID") and "SLURM_STEP_ID" in os.environ:  # steps may run at the same time
         job += f".{os.environ['SLURM_STEP_ID']}"
     rank, plain = rank_of(comm), re.sub(r"[^\w.-]", "_", job)
-    stem = Path(os.environ[DIRECTORY]).absolute() / f"sparse_mpi-{plain}-{rank}"
+    path = Path(os.environ[DIRECTORY]).absolute() / f"sparse_mpi-{plain}-{rank}.prom"
     if not _FILES:
         atexit.register(write_all)
-    return _FILES.setdefault((os.getpid(), stem), RankFiles(stem, job, rank))
+    return _FILES.setdefault((os.getpid(), path), RankFile(path, job, rank))
 
 
 def rank_of(comm: Comm) -> int:

@@ -16,8 +16,7 @@ from functools import partial, wraps
 from itertools import count
 from typing import Any
 
-from sparse_mpi.reduction.engine import Engine, Exchange
-from sparse_mpi.reduction.metrics import DIRECTORY, files_of, rank_of
+from sparse_mpi.monitor.metrics import DIRECTORY, file_of, rank_of
 
 RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
 # Methods of an engine, and the phases that they are; in an exchange there are ranges of selections, too
@@ -29,8 +28,8 @@ Span = Callable[[str], AbstractContextManager[Any]]  # a range of this name
 _NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
 
 
-def observe(engine: Engine) -> None:
-    """Have a new engine observed as the environment says.
+def observe(engine: Any) -> None:
+    """Have a new `Engine` observed as the environment says.
 
     Its reducer is numbered in the order in which reducers are made, which is the same on all ranks.
     """
@@ -39,10 +38,10 @@ def observe(engine: Engine) -> None:
     if os.environ.get(RANGES, "0") not in ("", "0"):
         add_ranges(engine, number)
     if folder:
-        engine.meter = partial(files_of(engine.comm).note, number)
+        engine.meter = partial(file_of(engine.comm).note, number)
 
 
-def add_ranges(engine: Engine, number: int) -> None:
+def add_ranges(engine: Any, number: int) -> None:
     """Put the phases of an engine, and the selections in them, into ranges: ``sparse_mpi.exchange #0``."""
     spans = spans_of_profilers()
     if not spans:
@@ -51,12 +50,12 @@ def add_ranges(engine: Engine, number: int) -> None:
         put_into(spans, f"sparse_mpi.{phase} #{number}", engine, method)
     add_exchange = engine._exchange
 
-    def ranged_exchange(*args: Any) -> Exchange:
+    def ranged_exchange(*args: Any) -> Any:
         made = add_exchange(*args)
         put_selections(made)
         return made
 
-    def put_selections(exchange: Exchange) -> None:
+    def put_selections(exchange: Any) -> None:
         for selector in exchange.selectors:
             put_into(spans, f"sparse_mpi.select #{number}", selector, "select")
 

@@ -1,11 +1,10 @@
-"""The files that operators collect: what they say is what the reducers reported, in the forms that others read."""
+"""The files that operators collect: they have what the reducers reported, in a format that Prometheus reads."""
 
 from __future__ import annotations
 
 import errno
 import json
 import logging
-import math
 import os
 import re
 from functools import partial
@@ -16,8 +15,8 @@ import pytest
 
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.comm import NullComm
-from sparse_mpi.reduction import metrics
-from sparse_mpi.reduction.report import combined
+from sparse_mpi.monitor import metrics
+from sparse_mpi.monitor.step_report import combined
 
 from ..launch import launch, needs_mpi
 from ..prefork import copied, torchrun
@@ -34,27 +33,6 @@ COUNTERS = {
     "merge_seconds": lambda report: report.merge_seconds,
     "selected_entries": lambda report: report.selected,
     "result_entries": lambda report: report.total,
-}
-# Of NCCL Inspector's records, version 4.0; see its README
-INSPECTOR = {
-    "header": {"id": str, "rank": int, "n_ranks": int, "nnodes": (int, type(None))},
-    "metadata": {
-        "inspector_output_format_version": str,
-        "rec_mechanism": str,
-        "dump_timestamp_us": int,
-        "hostname": str,
-        "pid": int,
-    },
-    "coll_perf": {
-        "coll": str,
-        "coll_algo": str,
-        "coll_sn": int,
-        "coll_msg_size_bytes": int,
-        "coll_exec_time_us": int,
-        "coll_timing_source": str,
-        "coll_algobw_gbs": float,
-        "coll_busbw_gbs": float,
-    },
 }
 
 
@@ -77,10 +55,6 @@ def values(families, reducer="0"):
         for sample in family.samples
         if sample.labels["reducer"] == reducer
     }
-
-
-def lines(file):
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def normal(step, rank):
@@ -112,7 +86,7 @@ def test_counters_are_what_was_reported_and_never_fall(folder, algorithm):
             assert found["imbalance_ratio"] == reports[step].traffic.received / reports[step].traffic.sent
         assert seen[-1]["sent_bytes"] > seen[0]["sent_bytes"] > 0
         assert seen[-1]["residual_norm"] == pytest.approx(norm) and (norm > 0) == (algorithm != "dense")
-    assert len(list(folder.iterdir())) == 6  # no temporary file is left
+    assert len(list(folder.iterdir())) == 3  # no temporary file is left
 
 
 def test_all_that_is_written_is_read(folder):
@@ -122,31 +96,6 @@ def test_all_that_is_written_is_read(folder):
     assert len(families) == len(metrics.METRICS) == text.count("# HELP ") == text.count("# TYPE ")
     assert {family.type for name, family in families.items() if name == "sparse_mpi_steps"} == {"counter"}
     assert values(families)["imbalance_ratio"] == 1  # alone, with nothing sent
-
-
-def test_a_line_for_each_reduction_in_the_shape_of_nccl_inspector(folder):
-    def body(comm):
-        reducer, reports = SparseAllreduce(N, k=20, comm=comm, algorithm="elect"), []
-        for step in range(STEPS):
-            reducer.step(normal(step, comm.rank), dense=step == 2)
-            reports.append(reducer.report)
-        return reports
-
-    for rank, reports in enumerate(World(2).run(body)):
-        written = lines(folder / f"sparse_mpi-test-{rank}.jsonl")
-        assert len(written) == STEPS
-        for number, (record, report) in enumerate(zip(written, reports, strict=True), 1):
-            for part, fields in INSPECTOR.items():
-                for field, kind in fields.items():
-                    assert isinstance(record[part][field], kind), (part, field)
-            perf, sparse = record["coll_perf"], record["sparse_perf"]
-            assert (record["header"]["rank"], record["header"]["n_ranks"], perf["coll_sn"]) == (rank, 2, number)
-            assert perf["coll_algo"] == ("dense" if number == 3 else "elect") and perf["coll_msg_size_bytes"] == 4 * N
-            seconds = report.select_seconds + report.exchange_seconds + report.merge_seconds
-            assert perf["coll_algobw_gbs"] == pytest.approx(4 * N / seconds / 1e9)
-            sent = report.traffic.sent + report.traffic.control
-            assert perf["coll_busbw_gbs"] == pytest.approx(sent / seconds / 1e9)
-            assert (sparse["selected"], sparse["sent_bytes"]) == (report.selected, report.traffic.sent)
 
 
 def test_series_are_bounded(folder, monkeypatch):
@@ -162,20 +111,6 @@ def test_series_are_bounded(folder, monkeypatch):
     assert values(families, "other")["selected_entries"] == written
 
 
-def test_lines_are_bounded_and_say_so(folder, monkeypatch):
-    """The file that is full takes the place of the one before it."""
-    monkeypatch.setattr(metrics, "MOST_BYTES", 3000)
-    reducer, steps = SparseAllreduce(N, k=20, comm=NullComm()), 30
-    for step in range(steps):
-        reducer.step(normal(step, 0))
-    files = [folder / "sparse_mpi-test-0.1.jsonl", folder / "sparse_mpi-test-0.jsonl"]
-    assert all(0 < file.stat().st_size <= 3000 for file in files) and not list(folder.glob("*.2.jsonl"))
-    kept = [record for file in files for record in lines(file)]
-    numbers = [record["coll_perf"]["coll_sn"] for record in kept]
-    assert numbers == list(range(steps - len(numbers) + 1, steps + 1))
-    assert {record["metadata"]["max_file_bytes"] for record in kept} == {3000}
-
-
 def test_files_are_written_at_most_every_few_seconds_and_at_the_end(folder, monkeypatch):
     clock = iter([100.0, 101.0, 104.9, 105.1, 106.0])
     monkeypatch.setattr(metrics, "monotonic", lambda: next(clock))
@@ -189,7 +124,6 @@ def test_files_are_written_at_most_every_few_seconds_and_at_the_end(folder, monk
     assert steps == [1, 1, 1, 4, 4] and len(set(norms)) == 2
     metrics.write_all()
     assert values(parsed(folder / "sparse_mpi-test-0.prom"))["steps"] == 5
-    assert len(lines(folder / "sparse_mpi-test-0.jsonl")) == 5
 
 
 def steps_of(comm):
@@ -264,7 +198,7 @@ def test_launchers_tell_job_and_rank(folder, monkeypatch, told, name):
     monkeypatch.delenv(metrics.JOB)
     for variable, value in told.items():
         monkeypatch.setenv(variable, value)
-    assert metrics.files_of(NullComm()).stem == folder / f"sparse_mpi-{name}"
+    assert metrics.file_of(NullComm()).path == folder / f"sparse_mpi-{name}.prom"
 
 
 def test_a_fork_leaves_the_files_alone(folder, monkeypatch):
@@ -284,7 +218,7 @@ from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import as_comm
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.reduction.report import combined
+from sparse_mpi.monitor.step_report import combined
 
 hooked = sys.argv[1] == "hook"
 if hooked:
@@ -336,9 +270,6 @@ def test_ranks_of_a_job_write_a_file_each(folder, how):
         assert [sum(sample.value for sample in families[name].samples) for name in names] == expected
         steps = [sample.value for sample in families["sparse_mpi_steps"].samples]
         assert len(steps) >= 2 and all(0 < value <= 4 for value in steps)
-        records = lines(place / f"sparse_mpi-test-{rank}.jsonl")
-        assert len(records) == sum(steps) and {record["header"]["rank"] for record in records} == {rank}
-        assert all(math.isfinite(record["coll_perf"]["coll_algobw_gbs"]) for record in records)
 
 
 NAMES = [f"sparse_mpi_{metric.name}" for metric in metrics.METRICS]
@@ -362,4 +293,4 @@ def test_the_page_says_what_each_metric_means():
     assert rows == [(name, metric.kind) for name, metric in zip(NAMES, metrics.METRICS, strict=True)]
     bound = (metrics.MOST_REDUCERS + 1) * len(NAMES)
     assert f"at most {bound} series" in page and f"first {metrics.MOST_REDUCERS}" in page.replace("\n", " ")
-    assert f"{metrics.MOST_BYTES >> 20} MiB" in page and f"every {metrics.SECONDS:.0f} seconds" in page
+    assert f"every {metrics.SECONDS:.0f} seconds" in page
