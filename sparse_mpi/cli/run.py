@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"starting {job.ranks} ranks of {words[words[0] == '-m']}", file=sys.stderr)
     given = dict(os.environ)
     if args.metrics is not None:
-        from sparse_mpi.reduction.metrics import DIRECTORY
+        from sparse_mpi.monitor.metrics import DIRECTORY
 
         args.metrics.mkdir(parents=True, exist_ok=True)
         given[DIRECTORY] = str(args.metrics.absolute())
