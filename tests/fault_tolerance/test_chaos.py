@@ -67,27 +67,3 @@ def test_an_exception_is_the_loss_of_that_rank_and_of_the_job_if_all_have_it(tmp
     done = launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "3", *copied(str(program), who))
     assert done.returncode == status and done.stdout.splitlines() == ["done 2"] * ended
     assert done.stderr.count("ValueError: for the test") >= (3 if who == "all" else 1)
-
-
-LIBRARY = """
-import threading
-import time
-import numpy as np
-from sparse_mpi.fault_tolerance import ElasticAllreduce
-reducer = ElasticAllreduce(100, k=9)
-if reducer.team.number == 1:
-    threading.Thread(target=lambda: 1 / 0, daemon=True).start()
-for step in range(20):
-    time.sleep(0.1)
-    reducer.step(np.ones(100, np.float32))
-print("done", reducer.ranks)
-"""
-
-
-@pytest.mark.full("tests/cli/test_silence.py has it of a job that loses no rank")
-def test_the_thread_of_a_library_that_fails_loses_no_rank(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(LIBRARY)
-    done = launch(None, "-m", "sparse_mpi", "run", "--elastic", "-n", "3", *copied(str(program)))
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["done 3"] * 3), done.stderr
-    assert "ZeroDivisionError" in done.stderr

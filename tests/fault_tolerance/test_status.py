@@ -78,13 +78,6 @@ def test_survivors_end_with_the_status_of_the_program(program, end):
     assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "3"] * 3), done.stderr
 
 
-@pytest.mark.full("with a loss the status is the same")
-@pytest.mark.parametrize("end", ["the last line", "raise SystemExit", "os._exit", "exception"])
-def test_without_a_loss_too(program, end):
-    done = run(program, "none", end)
-    assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "4"] * 4), done.stderr
-
-
 @pytest.mark.parametrize("loss", all_of(["exception", "_exit0"], "exception"))
 def test_a_rank_that_is_lost_by_itself_has_no_part_in_the_status(program, loss):
     done = run(program, loss, "the last line")

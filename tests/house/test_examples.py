@@ -7,8 +7,6 @@ import gzip
 import importlib.util
 import random
 import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -113,21 +111,6 @@ def test_a_sharded_model_trains():
     for line in lines:
         loss, sent = re.fullmatch(r"loss ([\d.]+), ([\d,]+) bytes a step to the other replica", line).groups()
         assert float(loss) < 3.5 and 1000 < int(sent.replace(",", "")) < 20_000
-
-
-@pytest.mark.full("a job of three ranks; that errors end jobs is tested in tests/comm/test_mpi.py")
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.parametrize("where", ["    optimizer.step()", "broadcast_parameters(model.state_dict())"])
-def test_a_mistake_on_one_rank_ends_the_job(tmp_path, where):
-    """The others wait for that rank, in a step or at the end: nothing hangs."""
-    script = tmp_path / "wrong.py"
-    text = (ROOT / "examples" / "distributed.py").read_text()
-    assert where in text
-    wrong = f"{where}\n{' ' * (len(where) - len(where.lstrip()))}assert os.environ['OMPI_COMM_WORLD_RANK'] != '1', 'oh'"
-    script.write_text(text.replace("import numpy", "import os\n\nimport numpy").replace(where, wrong))
-    done = launch(3, str(script), seconds=90)
-    assert done.returncode != 0 and "rank 1 of 3 aborts the job" in done.stderr and "AssertionError: oh" in done.stderr
 
 
 SPARSE = {
@@ -252,33 +235,3 @@ for rows in (1, 2, 63, 64, 1000):
 def test_a_sketch_tells_quantiles_of_any_numbers_to_a_64th_of_themselves():
     done = launch(1, "-c", SKETCH)
     assert done.returncode == 0, done.stderr
-
-
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.full("by the default one the same")
-@pytest.mark.parametrize("optimizer", ["sgd", "sparseadam"])
-def test_vectors_of_words_by_other_optimizers(optimizer, tmp_path):
-    done = launch(2, "examples/word2vec.py", *data_of("word2vec.py", tmp_path), "--optimizer", optimizer)
-    assert done.returncode == 0 and SPARSE["word2vec.py"] in done.stdout, done.stderr
-
-
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.full("on little data the same")
-@pytest.mark.parametrize("name", ["pagerank.py", "kmers.py"])
-def test_sparse_data_of_debian_has_the_answer_of_one_process(name):
-    if name == "kmers.py" and not Path("/usr/share/doc/bowtie2/examples/reads").exists():
-        pytest.skip("needs Debian's bowtie2-examples")
-    if name == "pagerank.py" and not packages_known():
-        pytest.skip("needs the package lists of apt-get update")
-    done = launch(4, f"examples/{name}")
-    assert done.returncode == 0 and SPARSE[name] in done.stdout, done.stderr
-
-
-def packages_known() -> bool:
-    """Whether apt knows more packages than are installed."""
-    if not shutil.which("apt-cache"):
-        return False
-    told = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, timeout=60)
-    return told.stdout.count("\nPackage: ") > 10_000

@@ -9,7 +9,6 @@ from sparse_mpi import SELECTORS, kernels
 from sparse_mpi.algorithms.published import StaleSelector, StaleState
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array, threads
-from sparse_mpi.reduction.report import Instrumented
 from sparse_mpi.select import threshold as thresholds
 from sparse_mpi.select.estimate import RedSync
 from sparse_mpi.select.exact import largest, top_k
@@ -206,14 +205,6 @@ def test_a_sample_never_decides_what_is_selected(monkeypatch, name, dtype):
     monkeypatch.setattr(kernels, "_binned", lambda x, k, most: 0)
     misled = kernels.search(x, 400, most=N)[0] == 0 and name != "all-zero"
     assert misled == (name in {"in step", "out of step"})
-
-
-def test_instrumented_counts_what_it_wraps():
-    x = inputs(np.float32)["normal"]
-    measured = Instrumented(Threshold())
-    _, state = measured.select(x, 10, measured.init(Layout.of(N), 10))
-    measured.select(x, 10, state)
-    assert measured.selected == 20 and measured.seconds > 0 and measured.band == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("selector", [StaleSelector(1), RedSync(halvings=1)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ..launch import ALLOWED, MPIEXEC, ROOT, launch, needs_mpi
+from ..launch import ROOT, launch
 
 JOBS = sorted((ROOT / "slurm").glob("*.sbatch"))
 PBS = sorted((ROOT / "pbs").glob("*.pbs"))
@@ -167,29 +167,6 @@ def test_a_job_is_named_for_its_file_and_writes_where_it_can(job):
     assert options["job-name"] == job.stem and options["output"] == "runs/%x-%j.out"
     assert {"nodes", "ntasks-per-node", "time"} <= options.keys()
     assert (ROOT / "runs").is_dir(), "Slurm makes no folder"
-
-
-@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
-@needs_mpi
-def test_another_launcher_than_srun_starts_and_resumes_a_program(tmp_path):
-    """As under PBS: the same file, the launcher and the job's number from the environment."""
-    for part in ("slurm", "train", "sparse_mpi"):
-        (tmp_path / part).symlink_to(ROOT / part)
-
-    def train(job: str, *options: str) -> str:
-        variables = {"CLUSTER_LAUNCH": f"{MPIEXEC} -n 2", "CLUSTER_VENV": sys.prefix, "PBS_JOBID": job}
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-        command = ["bash", "slurm/train.sh", "vgg", "cifar10", "--tiny", "--no-progress", *options]
-        environment = ALLOWED | kept | variables
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        config = json.loads((tmp_path / "runs" / f"vgg-{job[:2]}" / "metrics.jsonl").read_text().splitlines()[0])
-        assert (config["ranks"], config["data"]) == (2, "digits")
-        return done.stdout
-
-    assert "replicas identical, 2 steps" in train("17.host", "--max-steps", "2", "--checkpoint-every", "1")
-    printed = train("18.host", "--max-steps", "4", "--resume", "runs/vgg-17")
-    assert "resuming from runs/vgg-17/checkpoints" in printed and "replicas identical, 4 steps" in printed
 
 
 def test_scaling_shows_the_jobs_it_would_submit():

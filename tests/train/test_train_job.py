@@ -79,16 +79,6 @@ def test_one_process_needs_no_launcher(tmp_path):
     assert config["parameters"] / 8 < epoch["selected"] <= config["parameters"] / 4 + 1
 
 
-@pytest.mark.full("a whole job; what it does is tested in process, and one job of each program in test_train_programs")
-@needs_mpi
-def test_a_folder_without_the_data_ends_the_job_with_an_error_from_every_rank(tmp_path):
-    code, _, error = start(2, "--data", "cifar10", "--data-dir", str(tmp_path))
-    assert code != 0
-    for rank in range(2):
-        assert f"error on rank {rank}: neither cifar-10-python.tar.gz nor" in error
-    assert "Traceback" not in error
-
-
 JOB = """
 import sys
 sys.path.insert(0, "train")

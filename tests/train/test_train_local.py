@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 
 import pytest
@@ -10,9 +9,7 @@ import pytest
 from sparse_mpi import ALGORITHMS
 from sparse_train.ranks.job import JobError
 
-from ..launch import launch, needs_mpi
-from ..prefork import copied
-from .small_program import LOG, records, train
+from .small_program import records, train
 
 pytestmark = pytest.mark.usefixtures("no_signals")
 OPTIONS = {
@@ -73,18 +70,6 @@ def test_options_may_change_where_a_run_resumes_but_not_the_schedule(tmp_path, c
     assert "outer_lr 0.5 instead of 0.7" in capsys.readouterr().out
     with pytest.raises(JobError, match="local_steps 4, but this one has 6"):
         train(2, tmp_path, "--local-steps", "6", *options[2:])
-
-
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.full("on a World, and under MPI in tests/training, the same")
-def test_a_job_ends_as_in_one_process(tmp_path):
-    options = [*OPTIONS["delayed"], "--out", str(tmp_path / "job")]
-    expected = train(2, tmp_path / "world", *OPTIONS["delayed"])
-    done = launch(2, *copied("-m", "tests.train.small_program", *LOG, *options))
-    assert done.returncode == 0, done.stderr
-    (final,) = records(tmp_path / "job", "final")
-    assert final["identical"] and json.loads(json.dumps(final["digest"])) == expected.digest
 
 
 def test_the_usual_rate_is_that_of_one_rank():

@@ -11,13 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lstm import PROGRAM
 from sparse_train.data.share import Share
 from sparse_train.data.speech import Clip, Speech, decode, encode, log_spectrogram
 from sparse_train.models.language import LOOKAHEAD, SpeechLSTM
 from sparse_train.tasks.speech import Errors, SpeechTask, buckets, collate, distance, errors, recognise
 
-from .small_program import outcomes, records
 from .test_train_speech_data import noise
 
 
@@ -199,14 +197,3 @@ def test_a_frame_hears_the_past_and_a_little_of_the_future():
     reach = LOOKAHEAD + 5 + 3  # what convolutions see ahead, too
     assert torch.allclose(one[: 80 - reach], other[: 80 - reach], atol=1e-5)
     assert not torch.allclose(one[80 - LOOKAHEAD], other[80 - LOOKAHEAD], atol=1e-5)
-
-
-@pytest.mark.parametrize(("task", "headline"), [("speech", "wer"), ("text", "perplexity")])
-def test_a_tiny_model_is_trained(tmp_path, task, headline):
-    if task == "speech":
-        pytest.importorskip("espeakng_loader")
-    options = "--tiny --max-steps 3 --batch-size 2 --log-every 1 --check-every 2"
-    (outcome,) = outcomes(PROGRAM, 1, tmp_path, *options.split(), "--task", task)
-    assert outcome.identical and outcome.steps == 3 and outcome.headline == headline
-    assert [record["event"] for record in records(tmp_path)] == ["config", *["step"] * 3, "epoch", "final"]
-    assert records(tmp_path)[0]["task"] == task
