@@ -108,19 +108,19 @@ def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
 
 
 def samples(k: int, ranks: int) -> int:
-    """Return the number of its indices that a rank sends for regions to be drawn.
+    """Return the number of indices that a rank samples to draw regions.
 
-    With 64 of each rank the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean. Few ranks
-    need fewer, and no more than about a quarter of a step's bytes are spent on them, unless a step has very few.
+    With 64 samples the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean. Samples take at
+    most about a quarter of a step's bytes, unless the step is very small.
     """
     return min(max(k // ranks, 8), 4 * ranks, 64)
 
 
 def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> np.ndarray:
-    """Return the boundaries that cut the ``loads`` equally, by what all ranks know: it takes no message.
+    """Return boundaries that cut the ``loads`` equally, without communication.
 
-    The load of a region is taken to lie evenly over the gaps between its results. That of a gap without width, before a
-    result at the first index of a region, lies there.
+    The load of a region is assumed to be spread evenly over the gaps between its results; a gap of zero width, before
+    a result at the first index of a region, holds its load at that index.
 
     Args:
         boundaries: ``(P + 1,)`` int64, of the regions that have these loads.
@@ -144,10 +144,10 @@ def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> 
 
 
 def imbalance_limit(mean: float, trigger: float) -> float:
-    """Return the entries that a rank may have where ranks have ``mean`` of them, before they are shared out anew.
+    """Return the entries of a rank above which results are balanced, for a ``mean`` number of entries a rank.
 
-    They are ``trigger`` times as many as chance gives to some rank, three standard deviations above the mean: ranks
-    that have one entry on average have four now and then, whatever their regions.
+    ``trigger`` times the mean plus three standard deviations of a Poisson distribution, so that chance alone seldom
+    triggers.
     """
     return trigger * (mean + 3 * sqrt(mean))
 
@@ -163,10 +163,7 @@ def uneven(loads: np.ndarray) -> bool:
 
 
 def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
-    """Return True if some rank added up far more entries than others, by the ``loads`` ``(P,)`` of all ranks.
-
-    Far more are ``trigger`` times as many, and at least twice as many, as chance gives to some rank.
-    """
+    """Return True if a rank of the ``loads`` ``(P,)`` exceeds the `imbalance_limit` with a trigger of at least 2."""
     entries = loads * k / 16
     return bool(entries.max() > imbalance_limit(entries.mean(), max(trigger, 2)))
 
@@ -212,8 +209,8 @@ def balance(
 def allgather_bound(message: Callable[[float], SizeBound], result: float, ranks: int, trigger: float) -> SizeBound:
     """Return an upper bound on what a rank sends to balance and gather a result of ``result`` entries.
 
-    A rank either has more than others, moves them as pairs, and then gathers an equal share; or it gathers as many as
-    the `imbalance_limit`.
+    The larger of two cases: balanced (surplus moved as pairs, then an equal share gathered), and unbalanced (up to
+    `imbalance_limit` entries gathered).
 
     Args:
         message: returns the bound of a message of that many results.
@@ -272,8 +269,7 @@ def split(
         counts: ``(P,)`` int64, how many of its entries lie in each region, where that is known.
         boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])`` and owned by rank q.
         radix: groups into which a stage divides the ranks; None: as many as there are ranks, which makes one stage.
-        wire: the message format. What a stage's rounding takes away is not in the sums, and stays the debt of the
-            rank that rounded.
+        wire: the message format. The rank that rounds keeps the rounding error of each stage.
         comm: the ranks in the order of their regions.
     """
     first, last = 0, comm.size  # the ranks that work on the same stretch of indices as this one
@@ -311,7 +307,7 @@ def split(
 
 
 def _added_up(received: SparseVector, messages: int, region: np.ndarray) -> SparseVector:
-    """Add up so many ``messages``, in their order; if all have every index of ``region``, there is nothing to merge."""
+    """Add up ``messages`` in their order; without a merge if each of them has every index of ``region``."""
     width = int(region[1] - region[0])
     if not width or len(received.indices) < messages * width:
         return merge(received)

@@ -98,7 +98,7 @@ class GTopk(Algorithm):
         return packed.buffer, merge(concatenate(dropped))
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return k pairs in every round: the root sends them down, and nobody sends more."""
+        """Return k pairs in every round: the root sends the most, on the way down."""
         down = rounds(ranks)
         return Bound.of(self.wire.max_size(k, layout.size) * down, 2 * down, control=8 * down)
 

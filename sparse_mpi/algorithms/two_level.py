@@ -63,8 +63,8 @@ class TwoLevel(Algorithm):
     """Sparse allreduce between nodes of what was summed inside them.
 
     Args:
-        ranks_per_node: so many consecutive ranks are a node, the last of which may have fewer; None asks the
-            communicator which ranks share memory.
+        ranks_per_node: consecutive ranks of a node; the last node may have fewer. None asks the communicator which
+            ranks share memory.
         inner: what runs in the lanes. Its message format is for the network; inside a node pairs go as they are.
     """
 
@@ -141,7 +141,7 @@ class TwoLevel(Algorithm):
         return Bound(*(max(column) for column in zip(*bounds, strict=True)))
 
     def _bound(self, n: int, k: int, ranks: int, nodes: int, smallest: int, largest: int) -> Bound:
-        """Return the bound for so many nodes, of which the smallest and the largest have so many ranks."""
+        """Return the bound for this number of nodes, and of ranks in the smallest and the largest one."""
         lanes = min(smallest, k)
         widths = np.diff(equal_boundaries(n, lanes))
         share = min(k - lanes + 1, int(widths.max()))  # all other segments may be zero

@@ -214,7 +214,7 @@ def settle(comm: Comm) -> None:
 
 
 class _Server(threading.Thread):
-    """Do the work of a `ProgressThread` on a thread, all of it, even if nobody holds that `ProgressThread` any more."""
+    """The thread of a `ProgressThread`; it finishes all work even if the `ProgressThread` is gone."""
 
     def __init__(self, patience: float | None) -> None:
         super().__init__(name="sparse_mpi progress", daemon=True)
@@ -243,7 +243,7 @@ def _call_end_at_exit() -> None:
 
 
 def _end() -> None:
-    """Wait until all that was started is done, and every thread has ended; then report errors that nobody has seen."""
+    """Wait until all work is done and all threads have ended; then report errors that were never retrieved."""
     servers = [server for server in list(_SERVERS) if server.is_alive()]  # in a forked process none is
     # Let each thread end after its last work.
     for server in servers:

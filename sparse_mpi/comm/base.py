@@ -241,7 +241,7 @@ class Elastic(Protocol):
         return
 
     def deadline(self, seconds: float) -> AbstractContextManager[None]:
-        """Return a context that ends the process if it is not left in so many seconds."""
+        """Return a context that ends the process if it is not left within ``seconds``."""
         return nullcontext()
 
 

@@ -46,7 +46,7 @@ def ascending(first: int, rows: Array, counts: Counts, ranks: int) -> Iterator[t
 
 
 def empty_rows(like: Array, rows: int) -> Array:
-    """Return an array, not written yet, for so many rows with the dtype, trailing shape and library of ``like``."""
+    """Return an uninitialised array of ``rows`` rows with the dtype, trailing shape and library of ``like``."""
     return namespace(like).empty((rows, *like.shape[1:]), like.dtype)
 
 

@@ -98,7 +98,7 @@ class Raw:
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """Return a context in which to make another one of this, once those that nobody uses are freed. Collective."""
+        """Return a context in which to make another one of this; first, unused ones are freed. Collective."""
         # To make and to free a communicator is collective. So all ranks have the same list in the same order, and
         # a flag is of the same part on all of them.
         parts = self._parts = [part for part in self._parts if part[1].comm != self.mpi.COMM_NULL]

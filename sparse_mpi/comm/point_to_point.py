@@ -60,7 +60,7 @@ class PointToPoint:
         return came
 
     def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        """Start to exchange messages of one length; return what waits for the end."""
+        """Start to exchange messages of one length; return a function that waits for the end."""
         out = self.empty(send.shape, send)
         # The length is known: receive without a probe, in the pieces in which the sender cuts its rows.
         requests = [self._comm.Irecv(piece, source, STARTED) for piece in self._rowtypes.pieces(out)]

@@ -291,7 +291,7 @@ def wrapped(group: object = None) -> ProcessGroupComm:
 
 
 def start_job() -> None:
-    """Initialise the default process group over gloo, unless somebody has initialised it.
+    """Initialise the default process group over gloo, unless it is initialised.
 
     Raises:
         RuntimeError: torchrun has started this job anew, and at the store of the last attempt.

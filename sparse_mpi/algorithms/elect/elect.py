@@ -286,15 +286,15 @@ class Elect(Algorithm):
         return summed, sent.values
 
     def _radix(self, k: int, ranks: int) -> int | None:
-        """Return the groups into which a stage divides so many ranks; None makes a single stage."""
+        """Return the number of groups of a stage; None makes a single stage."""
         few = ranks > ENOUGH_RANKS and self.votes * k < ENOUGH_VOTES * ranks
         return self.radix or (isqrt(ranks - 1) + 1 if few else None)
 
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
         """Return the votes of a rank as a share of k.
 
-        They are fewer if a second stage forwards them, but enough for all ranks together to nominate about k entries,
-        and as many as k if k is n.
+        Fewer if a second stage forwards them, but enough for all ranks together to nominate about k entries; k if k
+        is n.
         """
         return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NOMINATED / ranks, k / size)
 

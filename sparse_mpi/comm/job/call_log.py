@@ -100,7 +100,7 @@ class CallLog:
         self._entered[get_ident()] = noted
 
     def received(self) -> None:
-        """Note that this thread has its message, and waits for nobody but those who take its own."""
+        """Note that this thread has received its message, and waits only for its own to be received."""
         thread = get_ident()
         call, family, number, _, entered, reduction, noted = self._entered[thread]
         self._entered[thread] = call, family, number, NOBODY, entered, reduction, noted

@@ -93,7 +93,7 @@ class Neighbours:
         kill(self._processes[rank])
 
     def ended(self, seconds: float) -> list[int]:
-        """Return the ranks of which an earlier call, so many seconds ago or more, knew that they have ended."""
+        """Return the ranks that an earlier call, at least ``seconds`` ago, already found ended."""
         now = time.monotonic()
         for rank, process in self._processes.items():
             if ended(process):

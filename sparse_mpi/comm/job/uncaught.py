@@ -46,7 +46,7 @@ class _Uncaught:
                 self.finish(error)
 
     def finish(self, error: BaseException | None) -> None:
-        """Call ``end(error)`` if somebody has asked for it."""
+        """Call ``end(error)`` if it is set."""
         if self.end is not None and error is not None:
             self.end(error)
 
@@ -67,7 +67,7 @@ def on_uncaught(end: Callable[[BaseException], object]) -> None:
 
 
 def report_uncaught(error: BaseException) -> None:
-    """Do about ``error``, which nobody has asked for until the end of the program, as if nothing had caught it."""
+    """Handle at the end of the program an ``error`` that was never retrieved, as if nothing had caught it."""
     if _UNCAUGHT.end is not None:
         sys.excepthook(type(error), error, error.__traceback__)
 

@@ -42,7 +42,7 @@ def time_limit(timeout: float | None) -> float:
 
 
 def wants_watchdog(limit: float) -> bool:
-    """Return whether somebody asks for a watchdog: by a time limit, or by the variable `WATCH`.
+    """Return whether a watchdog is wanted: there is a time limit, or the variable `WATCH` is 1.
 
     Raises:
         ValueError: `WATCH` is neither 0 nor 1.
