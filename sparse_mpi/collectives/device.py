@@ -26,7 +26,7 @@ class HostInput(NamedTuple):
     error: Exception | None = None  # that kept it from host memory
 
     def read(self) -> Any:
-        """Return what is in host memory, or raise what kept it from there: where all ranks learn of it."""
+        """Return the data in host memory, or raise the error of the copy, inside the agreement of all ranks."""
         if self.error is not None:
             raise self.error
         return self.host

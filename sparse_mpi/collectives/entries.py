@@ -35,7 +35,7 @@ def joined(parts: Sequence[Entries]) -> Entries:
 
 
 def parted(entries: Entries, counts: np.ndarray) -> list[Entries]:
-    """Return the entries of each part, of which so many ``counts`` ``(m,)`` stand one after the other."""
+    """Return the entries of consecutive parts of ``counts`` ``(m,)`` entries each."""
     return [entries.part(slice(*ends)) for ends in pairwise([0, *counts.cumsum().tolist()])]
 
 
@@ -94,7 +94,7 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
 
 
 def merged_runs(entries: Entries, op: np.ufunc) -> Entries:
-    """Return what `merged` does of parts that stand one after the other already: nothing is copied before."""
+    """Return `merged` of parts that are consecutive in memory, without a copy."""
     keys, values = entries
     if len(keys) and op is np.add and values.dtype in ADDED and prod(values.shape[1:]) <= COLUMNS:
         low, high = int(keys.min()), int(keys.max())

@@ -28,7 +28,7 @@ def room(comm: Comm) -> int:
 
 
 def expect(comm: Comm, words: np.ndarray, apart: bool = False) -> None:
-    """Have the next call make room as this one, which needed so many ``words`` ``(P,)``, would have liked to have.
+    """Reserve room for the next call, by the ``words`` ``(P,)`` that this one needed.
 
     There is more of it where keys lie ``apart``: then no other way would send much less.
     """

@@ -139,7 +139,7 @@ class Format:
         return entries if self.codec.lossless else self.unpack(message, np.array([len(message)]), region)[0]
 
     def bytes_each(self, entries: float) -> float:
-        """Return about how many bytes an entry takes in messages of so many entries of all the keys there are."""
+        """Return an estimate of the bytes of an entry, in messages of that many entries of all keys."""
         bits = 64.0 if self.wide else 2 + log2(max(self.span / max(entries, 1), 1))
         scale = 4 / self.codec.block if self.codec.block else 0.0
         code = (self.codec.code_bytes or self.dtype.itemsize) / self.codec.together
@@ -192,7 +192,7 @@ class Format:
 
 
 def _laid_out(counts: np.ndarray, regions: np.ndarray, of_values: np.ndarray, marked: bool) -> np.ndarray:
-    """Return the layout of packed messages of ``counts`` entries and so many bytes of values; see `MESSAGE`."""
+    """Return the layout of packed messages of ``counts`` entries and the given bytes of values; see `MESSAGE`."""
     halfopen, none = _halfopen(regions), np.zeros_like(counts)
     numbers = count_bytes(halfopen[:, 1] - halfopen[:, 0])
     return kernels.of(counts).lay_out(counts, halfopen, numbers, of_values, none, int(marked))

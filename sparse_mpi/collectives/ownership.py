@@ -77,6 +77,6 @@ def degrees(pool: Pool, each: Callable[[float], float]) -> list[int]:
 
 
 def distinct(counts: Sequence[float], span: int) -> float:
-    """Return how many distinct keys are expected among sets of so many, each drawn from ``span`` keys at random."""
+    """Return the expected number of distinct keys in sets of these sizes, drawn at random from ``span`` keys."""
     logs = sum(log1p(-min(count / span, 1 - 1e-16)) for count in counts)
     return min(-expm1(logs) * span, sum(counts))

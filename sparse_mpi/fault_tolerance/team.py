@@ -71,16 +71,16 @@ class Spares:
         self.recruits: list[int] = []  # those that have joined, in their order
 
     def waiting(self, lost: frozenset[int]) -> list[int]:
-        """Return the spares that wait, if these ranks are lost."""
+        """Return the spares that are not ``lost``."""
         return [spare for spare in self.numbers if spare not in lost]
 
     def chosen(self, lost: frozenset[int]) -> list[int]:
-        """Return the spares whose turn it is to take the places of ranks that are ``lost``."""
+        """Return the next spares that replace ``lost`` ranks."""
         missing = self.places - len({*range(self.places), *self.recruits} - lost)
         return self.waiting(lost)[: max(missing, 0)]
 
     def admit(self, joining: Sequence[int]) -> None:
-        """Count these as ranks that train."""
+        """Move spares to the ranks that train."""
         self.recruits += [spare for spare in joining if spare in self.numbers]
         self.numbers = [spare for spare in self.numbers if spare not in joining]
 
