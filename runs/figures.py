@@ -30,7 +30,7 @@ FIGURES = {
     f"{GUIDES}/histograms.svg": f"runs.keyed --draw {RESULTS}/keyed.json --kinds histograms".split(),
     f"{GUIDES}/kmers.svg": f"runs.keyed --draw {RESULTS}/keyed.json --kinds kmers".split(),
     f"{RESULTS}/best-vgg16.svg": draw(
-        "compare-vgg16", "Sparse sums are faster on all three links, most on the slow one", "--kind", "best"
+        "compare-vgg16", "Sparse sums are faster on all three links, most on the slow one"
     ),
     f"{RESULTS}/accuracy-vgg.svg": draw(
         "accuracy-vgg", "Elect: no gap to dense was found, with 1/80 of the bytes", "--kind", "gaps"
@@ -42,7 +42,7 @@ FIGURES = {
     f"{RESULTS}/sparse-compare.svg": draw(
         "sparse-compare",
         "auto is the fastest where there is much to add up (above), not where there is little",
-        *("--kind", "sparse-times", "--only", "uniform", "kmers", "pagerank", "histograms"),
+        *("--only", "uniform", "kmers", "pagerank", "histograms"),
     ),
     f"{RESULTS}/volume-vgg.svg": draw("volume-vgg", "Bytes of oktopk, spardl and micro hardly grow with the ranks"),
     f"{RESULTS}/predict-held-out.svg": draw(

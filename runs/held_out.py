@@ -4,9 +4,10 @@
     python runs/held_out.py held-out.json --busy 2               # again, with a load of two processes beside it
     python runs/held_out.py held-out.json --list                 # what would be measured, and what is there already
 
-Each set-up is a job of `bench compare`: a model or a flat vector, 2 to 8 ranks, a rate and a density. Its record is
-added to the file as soon as it ends, with the number of the set-up and the load; what the file has is not repeated, so
-that the same command goes on after a cut. A job that fails or runs past its time is told and left out.
+Each set-up is a job of `bench network` with `bench steps`: a model or a flat vector, 2 to 8 ranks, a rate and a
+density. Its record is added to the file as soon as it ends, with the number of the set-up and the load; what the file
+has is not repeated, so that the same command goes on after a cut. A job that fails or runs past its time is told and
+left out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ DENSE = 4.0  # seconds that a dense sum may take: at least 3 + WARM_UP of them a
 
 @dataclass(frozen=True)
 class SetUp:
-    """A job of `bench compare`; one of ``model`` and ``n`` is None."""
+    """A job; one of ``model`` and ``n`` is None."""
 
     number: int
     model: str | None
@@ -63,23 +64,23 @@ class SetUp:
     def command(self, file: Path, seconds: float) -> list[str]:
         """Return the command line that measures it in about so many seconds, and writes the record."""
         gradient = ["--model", self.model] if self.model else ["--n", str(self.n)]
-        where = ["--ranks", str(self.ranks), "--rate", self.rate, "--density", repr(self.density)]
+        network = ["--ranks", str(self.ranks), "--rate", self.rate, "--timeout", "3600", "--json", str(file)]
         each = seconds / (1 + len(WAYS) * len(WIRES))
-        steps = ["--steps", str(STEPS), "--warmup", str(WARM_UP), "--seconds", repr(each), "--seed", str(self.number)]
-        ways = ["--algorithms", *WAYS, "--wires", *WIRES]
-        return [
-            sys.executable,
-            "-m",
-            "sparse_mpi",
-            "bench",
-            "compare",
-            *gradient,
-            *where,
-            *steps,
-            *ways,
-            "--json",
-            str(file),
+        steps = [
+            "--density",
+            repr(self.density),
+            "--steps",
+            str(STEPS),
+            "--warmup",
+            str(WARM_UP),
+            "--seconds",
+            repr(each),
+            "--seed",
+            str(self.number),
         ]
+        ways = ["--algorithms", *WAYS, "--wires", *WIRES]
+        program = [sys.executable, "-m", "sparse_mpi", "bench", "network", *network, "--", "bench", "steps"]
+        return [*program, *gradient, *steps, *ways]
 
 
 def draw(count: int, seed: int, fastest: str) -> list[SetUp]:

@@ -28,7 +28,7 @@ class Point(NamedTuple):
 
 
 def read(file: Path) -> list[Point]:
-    """Return the points of one record of ``bench allreduce`` or ``train/pace.py``.
+    """Return the points of one record of ``bench steps`` or ``train/pace.py``.
 
     Raises:
         ValueError: it is neither.
@@ -41,10 +41,10 @@ def read(file: Path) -> list[Point]:
             return [Point(panel, way, ranks, of["seconds"], of["mb"]) for way, of in record["medians"].items()]
         what = options["model"] or f"n = {options['n']:,}"
         panel = f"{what}, reduction, density {options['density']:g}"
-        return [Point(panel, name, ranks, of["step"], of["bytes"] / 1e6) for name, of in record["algorithms"].items()]
+        return [Point(panel, name, ranks, of["step"], of["bytes"] / 1e6) for name, of in record["results"].items()]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{file} must be a record of bench allreduce --json or train/pace.py --json, got {error!r}; "
+            f"{file} must be a record of bench steps --json or train/pace.py --json, got {error!r}; "
             f"draw only files that slurm/scaling.sh has made"
         ) from None
 

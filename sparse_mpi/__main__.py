@@ -24,7 +24,7 @@ COMMANDS = {
     "plan": "sparse_mpi.planning.command",
     "doctor": "sparse_mpi.cli.doctor.command",
 }
-WORKBENCH = ("bench", "draw", "trace", "top", "algorithms", "selectors", "wires")  # of sparse_mpi_bench
+WORKBENCH = ("bench", "draw", "trace", "top")  # of sparse_mpi_bench
 
 
 def parser(word: str | None = None) -> Parser:

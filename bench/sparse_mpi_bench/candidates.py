@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.predict.ways import BASELINE, predictable
-from sparse_mpi.reduction.arguments import make_algorithm, takes
+from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
 
 OWN = "own"  # the wire format that an algorithm has if none is asked for
 WIRES = (OWN, "packed", "packed+bf16")  # of the table of predict
+TEAM = " in a team"  # how the names of those end that survive the loss of ranks
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm and the format of its messages."""
+    """An algorithm as a command line spells it, and the format of its messages."""
 
     algorithm: str
     wire: str = OWN
@@ -27,12 +28,14 @@ class Candidate:
 
     def make(self) -> Algorithm:
         """Return the algorithm itself."""
-        return make_algorithm(self.algorithm, {} if self.wire == OWN else {"wire": self.wire})
+        name, options = spelled(self.algorithm)
+        return make_algorithm(name, options if self.wire == OWN else options | {"wire": self.wire})
 
 
 def accepts(algorithm: str, wire: str) -> bool:
-    """Whether the algorithm of that name can send its messages in that format."""
-    return wire == OWN or takes(algorithm, "wire", wire)
+    """Whether an algorithm can send its messages in that format, and is not spelled with another one."""
+    name, options = spelled(algorithm)
+    return wire == OWN or ("wire" not in options and takes(name, "wire", wire))
 
 
 def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidate]:

@@ -1,6 +1,4 @@
-"""How much processor time a rank computes between its calls of a communicator.
-
-The interleaved benchmark: algorithms in several wire formats take turns, step by step on the same gradients.
+"""Take turns: algorithms in several message formats make their steps one after another, on the same gradients.
 
 A machine that is busy with something else is so for all of them.
 """
@@ -12,23 +10,29 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter, process_time
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, namespace, synchronize_device
 from sparse_mpi.checks import present
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.forwarding import ForwardingComm
+from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.predict.ways import BASELINE
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.sparse import Layout
 from sparse_mpi_bench.break_even import Cost
-from sparse_mpi_bench.candidates import Candidate
+from sparse_mpi_bench.candidates import TEAM, Candidate
 
 T = TypeVar("T")
+
+MIN_STEPS = 3  # steps of a candidate that count, however long they take
+FIELDS = (
+    *("step", "select", "exchange", "merge", "processor"),
+    *("sent", "received", "control", "messages", "selected", "total"),
+)
 
 
 class ProcessorTime(ForwardingComm):
@@ -59,10 +63,6 @@ class ProcessorTime(ForwardingComm):
         return self._whole._computing + process_time() - self._whole._since
 
 
-MIN_STEPS = 3  # steps of a candidate that count, however long they take
-FIELDS = ("step", "select", "exchange", "merge", "processor", "sent", "received", "control", "messages")
-
-
 def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
     """Return the baseline with up to ``size`` others at a time: as many residuals are held at once."""
     baseline, *others = entered
@@ -70,84 +70,65 @@ def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
 
 
 def take_turns(
-    entered: Sequence[Candidate],
-    layout: Layout,
-    rules: Namespace,
-    comm: Comm,
-    bar: Bar,
-    wrong: dict[str, int] | None = None,
+    entered: Sequence[Candidate], layout: Layout, rules: Namespace, base: Array, comm: Comm, bar: Bar
 ) -> dict[str, np.ndarray]:
     """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
 
-    By the ``rules``, ``density`` of the elements is sent in ``steps`` that count, after ``warmup`` more, of gradients
-    drawn by ``seed``; a candidate that has made `MIN_STEPS` steps makes no more after ``seconds``, warm-up included.
-    ``bar`` moves on with every step of all candidates. A dict ``wrong`` gets the `wrong_entries` of each.
+    By the ``rules``, ``density`` of the elements is sent in ``steps`` that count, after ``warmup`` more; a candidate
+    that has made `MIN_STEPS` steps makes no more after ``seconds``, warm-up included; with ``copy_every`` each but the
+    baseline takes part in a team, too. Gradients are ``base``, of each
+    rank, shifted by distances drawn by ``seed``. ``bar`` moves on with every step of all candidates. Raises ValueError:
+    this MPI does not let a team survive.
     """
     clock = ProcessorTime(comm)
-    reducers = {c.name: _enter(c, layout, rules, clock) for c in entered}
+    common = {"density": rules.density}
+    reducers: dict[str, SparseAllreduce] = {}
+    for each in entered:
+        # A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step
+        feedback = "none" if each == Candidate(BASELINE) else "residual"
+        made = {"algorithm": each.make(), **common}
+        reducers[each.name] = SparseAllreduce(layout, comm=clock, feedback=feedback, **made)
+        if rules.copy_every is not None and each != Candidate(BASELINE):
+            own, often = comm.duplicate(), rules.copy_every
+            reducers[each.name + TEAM] = ElasticAllreduce(layout, comm=own, copy_every=often, **made)
     samples: dict[str, list[list[float]]] = {name: [] for name in reducers}
     spent = dict.fromkeys(reducers, 0.0)
-    for number, gradient in enumerate(_gradients(layout.size, rules, comm.rank)):
+    for number, gradient in enumerate(shifted(base, rules.seed, rules.warmup + rules.steps)):
         few = number - rules.warmup < min(MIN_STEPS, rules.steps)
         running = [name for name in reducers if few or spent[name] < rules.seconds]
         if not running:
             break
         what = f"step {number + 1 - rules.warmup} of {rules.steps}" if number >= rules.warmup else "warm-up"
         bar.say(f"{what}, candidates: {len(running)}")
-        for name in running:
+        for name in np.random.default_rng([rules.seed, number]).permutation(running):  # none always follows another
+            synchronize_device(gradient)
             comm.barrier()
             samples[name].append(_step(reducers[name], gradient, clock))
         longest = comm.allreduce(np.array([samples[name][-1][0] for name in running]), "max", control=True)
         for name, seconds in zip(running, longest.tolist(), strict=True):
             spent[name] += seconds
         bar.update()
-    if wrong is not None:
-        wrong |= {name: wrong_entries(reducer, gradient) for name, reducer in reducers.items()}
     return {
         name: np.asarray(comm.allgather(np.array(rows[rules.warmup :]), control=True)) for name, rows in samples.items()
     }
 
 
-def wrong_entries(reducer: SparseAllreduce, gradient: Array) -> int:
-    """Return how many entries break a law in one more step, the same on all ranks; costs two dense allreduces."""
-    try:
-        reducer.step(gradient, check=True)
-    except LawError as error:
-        return error.entries
-    return 0
+def shifted(base: Array, seed: int, steps: int) -> Iterator[Array]:
+    """Yield ``base`` ``(n,)``, shifted by a random distance from step to step, the same on all ranks."""
+    for shift in np.random.default_rng(seed).integers(0, len(base), steps):
+        yield namespace(base).roll(base, shift)
 
 
-def rank_seconds(seconds: Sequence[float], comm: Comm) -> dict[str, Any]:
-    """Return what `sparse_mpi_bench.commands.formats` shows of this rank's ``seconds`` of each step. Collective."""
-    means = comm.allgather(np.array([np.mean(seconds)]), control=True)
-    return {"rank seconds": np.asarray(means).ravel().tolist(), "iterations": len(seconds)}
-
-
-def _enter(candidate: Candidate, layout: Layout, rules: Namespace, comm: Any) -> SparseAllreduce:
-    """Make the reducer of a candidate.
-
-    A plain sum leaves nothing to remember, and would pay for a residual of zeros in every step.
-    """
-    feedback = "none" if candidate == Candidate(BASELINE) else "residual"
-    return SparseAllreduce(layout, density=rules.density, comm=comm, algorithm=candidate.make(), feedback=feedback)
-
-
-def _gradients(size: int, rules: Namespace, rank: int) -> Iterator[np.ndarray]:
-    """``(n,)`` float32, Gaussian, shifted by a random distance from step to step, the same on all ranks."""
-    base = np.random.default_rng([rules.seed, rank]).standard_normal(size, np.float32)
-    for shift in np.random.default_rng(rules.seed).integers(0, size, rules.warmup + rules.steps):
-        yield np.roll(base, shift)
-
-
-def _step(reducer: SparseAllreduce, gradient: np.ndarray, clock: ProcessorTime) -> list[float]:
-    """Return a step's `FIELDS` on this rank."""
+def _step(reducer: SparseAllreduce, gradient: Array, clock: ProcessorTime) -> list[float]:
     start, computed = perf_counter(), clock.elapsed()
     reducer.step(gradient)
+    synchronize_device(gradient)
     seconds, processor = perf_counter() - start, clock.elapsed() - computed
     report = present(reducer.report, "a step was made")
     traffic = report.traffic
     phases = [report.select_seconds, report.exchange_seconds, report.merge_seconds]
-    return [seconds, *phases, processor, traffic.sent, traffic.received, traffic.control, traffic.messages]
+    counted = [traffic.sent, traffic.received, traffic.control, traffic.messages]
+    return [seconds, *phases, processor, *counted, report.selected, report.total]
 
 
 def slowest(samples: np.ndarray) -> np.ndarray:
@@ -160,15 +141,17 @@ def summarise(samples: np.ndarray) -> dict[str, float]:
 
     ``select``, ``merge``, ``compute`` (both) and ``processor`` (both, in processor time) are those of the rank that
     needs longest for them; ``exchange`` is that of the rank that spends least in it, because the others wait for slower
-    ones meanwhile. ``bytes`` are those of the direction that carries more, with control; they and ``messages`` are
-    means over the steps, of the rank with most.
+    ones meanwhile. ``bytes`` are those of the direction that carries more; they, those ``sent``, both with control,
+    ``messages``, and the entries ``selected`` and in the ``total`` are means over the steps, of the rank with most.
     """
     of = dict(zip(FIELDS, np.moveaxis(samples, 2, 0), strict=True))
     of["compute"] = of["select"] + of["merge"]
     of["bytes"] = np.maximum(of["sent"], of["received"]) + of["control"]
+    of["sent"] = of["sent"] + of["control"]
     found = {name: float(np.median(of[name].max(0))) for name in ("step", "select", "merge", "compute", "processor")}
     found["exchange"] = float(np.median(of["exchange"].min(0)))
-    return found | {name: float(of[name].mean(1).max()) for name in ("bytes", "messages", "control")}
+    means = ("bytes", "sent", "messages", "control", "selected", "total")
+    return found | {name: float(of[name].mean(1).max()) for name in means}
 
 
 def cost(summary: dict[str, float], alone: bool = False) -> Cost:

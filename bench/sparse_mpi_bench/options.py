@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.options import count, option
-from sparse_mpi.comm.world import MAX_RANKS
+from sparse_mpi.cli.options import count
 from sparse_mpi.predict.models import MODELS, layout
 from sparse_mpi.sparse import Layout
 from sparse_mpi_bench.analysis.gradients import KINDS
@@ -14,20 +13,13 @@ from sparse_mpi_bench.chaos import drawing
 from sparse_mpi_bench.emulation import schedule
 
 USUAL_MODEL = "vgg16"
-POWERS = tuple(2**i for i in range(1, 11))
 
 gradients = values.file_or(list(KINDS), f"{', '.join(KINDS)}, or a file of train/gradients.py", "independent")
 every = values.checked(lambda given: [schedule.length(each) for each in given.split(",")], "30s", "every")
-latency = values.checked(schedule.delay, "50us", "latency")
 turns = values.checked(lambda given: [schedule.link(each) for each in given.split(",")], "1gbit,50mbit", "rate")
 chaos = values.checked(drawing.parse, "mtti=60,seed=1", "chaos")
 
-POWERS_OF_RANKS = option(
-    "--ranks P", "default: powers of two from 2 to 1024", values.integer(1, MAX_RANKS), POWERS, nargs="+"
-)
 RANKS_PER_NODE = count("--ranks-per-node R", 4, "consecutive ranks that are a node")
-MOST_GIGABYTES = option("--most-gigabytes GB", "skip what needs more GB of memory", values.positive, 12.0)
-GRADIENTS = option("--gradients KIND", f"{', '.join(KINDS)}, or a file of train/gradients.py", gradients, "independent")
 
 
 def gradient(parser: argparse.ArgumentParser) -> None:

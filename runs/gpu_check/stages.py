@@ -62,7 +62,20 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     warm = (*fakes, "-m", "runs.gpu_check.warm")
     doctor = (*fakes, *LIBRARY, "doctor")
     sizes = ("--n", "100000") if pretend else ("--n", "14728266", "133500000")
-    select = ("bench", "select", *DEVICE, *sizes, "--density", "0.01", "--rounds", "6", "--seconds", "10")
+    kernels = (
+        "bench",
+        "kernels",
+        *DEVICE,
+        "--formats",
+        "packed",
+        *sizes,
+        "--density",
+        "0.01",
+        "--rounds",
+        "6",
+        "--seconds",
+        "10",
+    )
     found = [
         Stage("warm", 60, "imports 10, NVRTC and CuPy 14, Numba 30, steps of small vectors 6", warm, without),
         Stage("doctor", 30, "imports 10, a child that sends 1 MB 10, a step 10", doctor, without, mpi=True),
@@ -71,7 +84,7 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
             "select",
             35,
             "imports 10, two sizes 20, drawing 5",
-            (*fakes, *LIBRARY, *select, *record("select")),
+            (*fakes, *LIBRARY, *kernels, *record("select")),
             without,
         ),
     ]
@@ -79,13 +92,14 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
     for number, seconds in ((1, 20), (2, 20), (4, 25)):
         name, basis = f"allreduce-{number}", f"imports of all ranks {seconds - 10}, 13 steps of each algorithm 10"
-        command = (*LIBRARY, "bench", "allreduce", *DEVICE, *flat, *steps, *record(name))
+        command = (*LIBRARY, "bench", "steps", *DEVICE, *flat, *steps, *record(name))
         found.append(Stage(name, seconds, basis, ranks(number, *command), without, mpi=True))
     # Results against those of the CPU, with both laws.
     every = tuple(ALGORITHMS)
     for model, algorithms, seconds in (("vgg16", every, 30), ("resnet50", every, 30), ("bert-base", FEW, 90)):
         basis = f"imports 10, two steps of each algorithm on the CPU and the GPU {seconds - 10}"
-        command = (*LIBRARY, "bench", "agree", *(flat or ("--model", model)), "--algorithms", *algorithms)
+        command = (*LIBRARY, "bench", "steps", *DEVICE, "--check", *(flat or ("--model", model)))
+        command += ("--steps", "1", "--warmup", "0", "--algorithms", *algorithms)
         command += record(f"agree-{model}")
         found.append(Stage(f"agree-{model}", seconds, basis, ranks(2, *command), without, mpi=True))
     # Training, and again from a checkpoint, with every algorithm, and other models with one.

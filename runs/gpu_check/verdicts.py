@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 LARGE = 100_000_000  # elements from which on a vector is far larger than any cache: selection is judged there
-COPIED = 12  # bytes an element that the copy of `bench select` reads and writes
+COPIED = 12  # bytes an element that the copy of `bench kernels` reads and writes
 PAIRS = 8  # bytes that a selected entry writes
 WITHIN, TOPK, ROWS = 1.3, 10.0, 5.0  # times the floor; times as fast as torch.topk, and as torch.topk of rows
 DATA_SHEETS = {  # TB/s of memory; the first name that the GPU's contains
@@ -69,7 +69,7 @@ def _of_selection(record: dict[str, Any], gpu: str) -> Iterator[Verdict]:
 
 def _of_steps(record: dict[str, Any] | None) -> Iterator[Verdict]:
     """Yield whether a whole step on four ranks is faster than dense through the same transport."""
-    steps = {name: row["step"] for name, row in record["algorithms"].items()} if record else {}
+    steps = {name: row["step"] for name, row in record["results"].items()} if record else {}
     for name in ("oktopk", "elect"):
         if name in steps and "dense" in steps:
             ratio = steps["dense"] / steps[name]

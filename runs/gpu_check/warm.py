@@ -6,25 +6,30 @@ this also compares a GPU's results with the CPU's where there is none.
 
 from __future__ import annotations
 
-from argparse import Namespace
+from typing import Any
+
+import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
-from sparse_mpi_bench.commands.bench_allreduce import agree
+from sparse_mpi.sparse import Layout
+from sparse_mpi_bench.candidates import OWN, candidates
+from sparse_mpi_bench.commands.bench_steps import checked, on_gpu, render_checks
 
 RANKS, SIZE, DENSITY = 4, 20_000, 0.01
 
 
 def warm() -> int:
     """Compile what the algorithms launch; return 1 if the GPU's results differ from those of the CPU."""
-    options = Namespace(n=SIZE, model=None, density=DENSITY, steps=2, seed=0, algorithms=ALGORITHMS)
-    status = 0
-    for output in World(RANKS).run(lambda comm: list(agree(options, comm)))[0]:
-        if isinstance(output, str):
-            print(output)
-        elif isinstance(output, int):
-            status = output
-    return status
+
+    def run(comm: Comm) -> dict[str, dict[str, Any]]:
+        base = on_gpu(np.random.default_rng([0, comm.rank]).standard_normal(SIZE, np.float32), comm)
+        return checked(candidates(ALGORITHMS, [OWN]), Layout.of(SIZE), DENSITY, base, comm)
+
+    found = World(RANKS).run(run)[0]
+    print(render_checks(found))
+    return int(not all(row["good"] for row in found.values()))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,9 @@
-"""Benchmarks by description: a `Benchmark` says what it measures; what all of them have in common is done here.
-
-``--plot`` of the commands.
-"""
+"""Benchmarks by description: a `Benchmark` says what it measures; what all of them have in common is done here."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +17,6 @@ from sparse_mpi.cli.values import Refused
 from sparse_mpi.comm.conversion import comm_of_job
 
 Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
-
-
-class OnFile(dict[str, Any]):
-    """A record that a file has: it is drawn, and not written again."""
 
 
 @dataclass(frozen=True)
@@ -63,41 +55,21 @@ class Benchmark:
             self.check(args)
         comm = comm_of_job() if self.collective else None
         status, record = 0, None
-        form = getattr(args, "format", "table")
         for output in self.measure(args) if comm is None else self.measure(args, comm):
             if isinstance(output, int):
                 status = output
             elif comm is not None and comm.rank:
                 continue
             elif isinstance(output, str):
-                if form == "table":
-                    print(output, flush=True)
+                print(output, flush=True)
             else:
                 record = {"options": records.options(args), **provenance(), **output}
-                if args.json and not isinstance(output, OnFile):
+                if args.json:
                     write = records.write_cases if isinstance(record.get("cases"), list) else records.write
                     write(args.json, record)
-        if record is not None and form != "table":
-            print(hook("show", "--format")(record, form), flush=True)
         if record is not None and self.figure is not None and args.plot:
             save(partial(self.figure, [record]), args.plot)
         return status
-
-
-def earlier(file: Path | None, facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the record that a file has, which is to be continued; None if there is no such file.
-
-    Raises Refused: the record is of other ``facts``.
-    """
-    if file is None or not file.exists():
-        return None
-    record: dict[str, Any] = json.loads(file.read_text())
-    known = record.get("options", {}) | record
-    for name, value in facts.items():
-        if known.get(name) != value:
-            option = name.replace("_", "-")
-            raise Refused(f"--{option} must be {known.get(name)} as in {file}, got {value}; name another file")
-    return record
 
 
 def save(make: Callable[[], Any], file: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.cli import values
-from sparse_mpi.cli.values import Refused
 from sparse_mpi.reduction.arguments import spelled, takes
 
 SPELLINGS = f"{', '.join(ALGORITHMS)}, with options if need be, as in oktopk:wire=packed:radix=32"
@@ -64,22 +63,3 @@ def taken(args: argparse.Namespace, names: Iterable[str], algorithm: str) -> dic
     """Return those of the options ``names`` that are given and that an algorithm takes."""
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     return {name: value for name, value in given.items() if takes(spelled(algorithm)[0], name, value)}
-
-
-def command(args: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """Return the words of a command line by which another command gets the options ``names`` as they are given here."""
-    words = []
-    for name in names:
-        value = getattr(args, name)
-        if value not in (None, []):
-            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
-    return words
-
-
-def check_taken(args: argparse.Namespace, names: Iterable[str]) -> None:
-    """Raise Refused unless one of ``--algorithms`` takes each of the options ``names`` that are given."""
-    for name in names:
-        value = getattr(args, name)
-        if value is not None and not any(taken(args, [name], algorithm) for algorithm in args.algorithms):
-            known = ", ".join(args.algorithms)
-            raise Refused(f"--{name} {value} has no effect on {known}; leave it out or take another one")

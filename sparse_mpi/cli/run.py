@@ -25,7 +25,7 @@ network hardware, and for threads to share the cores. Environment variables that
 Signals reach the job, its exit status is returned, and no process and no temporary file of it stays behind.
 
   %(prog)s -n 4 example.py --steps 100
-  %(prog)s -n 4 -m sparse_mpi bench allreduce
+  %(prog)s -n 4 -m sparse_mpi bench steps
   %(prog)s -n 4 --dry-run example.py        the command line, for a shell
   %(prog)s -n 4 --elastic --chaos mtti=60,seed=1,kinds=kill,freeze example.py
 

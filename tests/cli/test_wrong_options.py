@@ -121,50 +121,40 @@ def test_misspelled_names_have_the_nearest_spelling(parser_list, capsys):
 
 ADVISE = "predict advise --n 1000 --ranks 2"
 COMBINATIONS = {
-    "bench volume --n 100 --k-per-rank 3": "--k-per-rank goes without --n, got 3 and 100; leave one out",
-    "bench volume --phases 3 --ranks 2": "--phases must be one of --ranks, got 3",
-    "bench allreduce --rank 3 --algorithms topka": "--rank 3 has no effect on topka; leave it out",
-    "bench wire --messages 9 --n 8": "--messages must be at most --n, got 9 and 8; for example --messages 16",
+    "bench steps --algorithms topka:rank=3": "topka has no option rank",
+    "bench volume --keyed --gradients opposed": "--gradients goes without --keyed",
+    "bench volume --keyed --algorithms oktopk": "--algorithms must be one of auto, split",
+    "bench network --ranks 2 4 --every 3s --rate 1gbit,2gbit": "--every takes one of --ranks and of --rate, got 2",
+    "bench network --json f.json -- train/vgg.py": "take bench steps or bench sparse after a --",
     "bench network --rate 1gbit,50mbit": "--every must say how long each of the rates 1gbit,50mbit holds",
     "bench network --rate 1gbit --every 3s": "--every needs several rates",
     "bench sparse --fill-in 2 2": "must have different names, got fill-in 2 twice",
-    "bench interleaved --algorithms dense --wires packed": "--wires must be accepted by one of dense",
-    "bench allreduce --model vgg16 --n 3": "argument --n: not allowed with argument --model; leave out one of them",
+    "bench steps --algorithms dense --wires packed": "--wires must be accepted by one of dense",
+    "bench steps --model vgg16 --n 3": "argument --n: not allowed with argument --model; leave out one of them",
     "predict advise --ranks 8": "--rate must say what a rank's link carries, such as --rate 25gbit",
     "predict advise --ranks 0 --rate 1gbit": "--ranks: must be an integer from 1 to 1024, got 0",
     "plan --model vgg16 --profile setup.cfg": "not allowed with argument --model",
     "plan --profile setup.cfg --before 1": "--before has no effect with --profile",
-    "selectors --density 0.1": "--density must come with --model",
     "run nowhere.py": "there is no program nowhere.py",
     "run -m nowhere": "there is no module nowhere",
     "run -m sparse_mpi.nothing": "there is no module sparse_mpi.nothing",
     "run -n 2": "which program?",
     "run -n 2 -m": "-m needs the name of a module",
-    "bench allreduce --algorithms best": "oktopk",
-    "bench allreduce --selector best": "sidco-gp",
-    "bench allreduce --selector dgc --algorithms dense": "--selector dgc has no effect on dense",
-    "bench allreduce --model best": "bert-base",
-    "bench allreduce --wire zip": "packed+int8",
-    "bench allreduce --wire packed --algorithms dense": "--wire packed has no effect on dense",
-    "bench wire --density 2": "--density: must be in (0, 1], got 2",
-    "bench select --density 0.7": "--density must be in (0, 0.5], got 0.7",
+    "bench steps --algorithms best": "oktopk",
+    "bench steps --algorithms topka:selector=best": "sidco-gp",
+    "bench steps --model best": "bert-base",
+    "bench steps --wires zip": "packed+int8",
+    "bench kernels --density 0.7": "--density must be in (0, 0.5], got 0.7",
     "bench volume --density 2": "--density: must be in (0, 1], got 2",
-    "bench volume --wire packed --algorithms dense": "--wire packed has no effect on dense",
-    "bench interleaved --density 2": "--density: must be in (0, 1], got 2",
-    "bench interleaved --wires best": ", got best",
-    "bench compare --density 2": "--density: must be in (0, 1], got 2",
-    "bench compare --algorithms dense --wires packed": "--wires must be accepted by one of dense, got packed",
-    "bench sparse-compare --data docs": "--data docs must be a folder with rank-0.npz",
-    "bench sparse-compare --fill-in 2 3 2": "must have different names, got fill-in 2 twice",
-    "selectors --model vgg17": "resnet50",
-    "selectors --model vgg16 --density 2": "--density: must be in (0, 1], got 2",
+    "bench steps --density 2": "--density: must be in (0, 1], got 2",
+    "bench sparse --data docs": "--data docs must be a folder with rank-0.npz",
     "predict networks --density 0": "--density: must be in (0, 1], got 0",
     f"{ADVISE} --rate none": "--rate: must be a number with a unit such as 1gbit",
     f"{ADVISE} --rate 1gbit --algorithms powersgd": "powersgd needs shapes or nodes",
     f"{ADVISE} --rate 1gbit --from nowhere.json": "--from: must be a file that is there, got nowhere.json",
     "predict run setup.cfg --rate 1gbit": "the following arguments are required: --score",
     "predict run setup.cfg --rate 1gbit --score 1": "setup.cfg must be metrics.jsonl of a training",
-    "bench calibrate setup.cfg": "setup.cfg must be a record that bench allreduce",
+    "bench calibrate setup.cfg": "setup.cfg must be a record that bench steps",
     f"{ADVISE} --rate 1gbit --from setup.cfg": "setup.cfg must be a fit of python -m sparse_mpi bench calibrate",
     "trace --density 0": "--density: must be in (0, 1], got 0",
     "trace --network fast": "--network: must be 1gbe, 10gbe, 100gb, piz-daint, or GBIT/MICROSECONDS",
@@ -176,18 +166,18 @@ COMBINATIONS = {
     "plan --profile nowhere.json": "nowhere.json",
     "plan --profile setup.cfg --planner worst": "greedy",
     "bench network --trace none.txt": "argument --trace: must be a file that is there, got none.txt",
-    "bench network --trace setup.cfg --every 3s -- bench select": "--trace has all changes: leave --every out",
-    "bench network --trace setup.cfg --rate 1gbit,2gbit -- bench select": "--trace has all changes",
+    "bench network --trace setup.cfg --every 3s -- bench kernels": "--trace has all changes: leave --every out",
+    "bench network --trace setup.cfg --rate 1gbit,2gbit -- bench kernels": "--trace has all changes",
     "bench network --log none/log": "argument --log: must be a file, in a folder that is there, got",
     "draw nowhere.json --plot f.svg": "must be a file that is there",
     "draw setup.cfg --plot f.svg": "must be a record that a command wrote with --json",
     "draw setup.cfg --plot no/folder.svg": "in a folder that is there",
     "draw setup.cfg --plot figure.no": "a file that ends in .png, .svg, .pdf",
-    "draw setup.cfg --plot f.svg --kind pie": "must be one of compare, best",
+    "draw setup.cfg --plot f.svg --kind pie": "must be one of compare, sparse",
     "draw docs/results/changing-link.json --plot f.svg --kind gaps": "there is race, got gaps",
-    "draw docs/results/volume-vgg.json docs/results/select-cpu.json --plot f.svg": "of one kind",
+    "draw docs/results/volume-vgg.json docs/results/compare-vgg16.json --plot f.svg": "of one kind",
     "draw docs/results/predict-held-out.json docs/results/predict-held-out.json --plot f.svg": "one record, got 2",
-    "bench alreduce": "; did you mean allreduce?",
+    "bench setps": "; did you mean steps?",
     "bench": "required: WHAT",
 }
 
@@ -207,7 +197,7 @@ def test_what_does_not_go_together_is_one_line_before_anything_starts(line, caps
 @needs_mpi
 @pytest.mark.jobs
 def test_of_several_ranks_one_says_it():
-    done = launch(3, "-m", "sparse_mpi", "bench", "allreduce", "--steps", "0")
+    done = launch(3, "-m", "sparse_mpi", "bench", "steps", "--steps", "0")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("argument --steps: must be an integer >= 1, got 0; for example --steps 20") == 1
 
@@ -217,5 +207,5 @@ def test_another_rank_lets_the_first_one_speak(monkeypatch, capsys):
     monkeypatch.setattr("time.sleep", waited.append)
     monkeypatch.setenv("PMI_RANK", "1")
     with pytest.raises(SystemExit, match="must be an integer >= 1, got 0"):
-        main(["bench", "allreduce", "--steps", "0"])
+        main(["bench", "steps", "--steps", "0"])
     assert waited == [PATIENCE] and capsys.readouterr().err.count("\n") == 1

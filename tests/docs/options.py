@@ -59,7 +59,7 @@ def of_package(words: list[str]) -> list[list[str]]:
 def of_job(name: str, words: list[str]) -> list[list[str]]:
     """Return the call that the job ``slurm/NAME.sbatch`` makes of the options behind it."""
     if name == "bench":
-        return [filled(["sparse_mpi", "bench", "allreduce", *words])]
+        return [filled(["sparse_mpi", "bench", "steps", *words])]
     if name == "gpu_check":
         return [filled(["runs.gpu_check", *words])]
     program = f"train/{name}.py"

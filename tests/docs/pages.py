@@ -33,7 +33,7 @@ MARKS = r"<!--\s*(not run|not compared|within|first)(?: (\d+) %)?:\s*(.*?)\s*-->
 OF_PAGES = r"<!--\s*(nothing on this page is run|run by make test-all|needs):\s*(.*?)\s*-->"
 BOXES = r"\{(?:note|tip|warning|important|caution|hint|admonition|dropdown)\}"
 SAVED = r"\b[Ss]ave (it|this) as `([\w./-]+)`"
-RANKS = r"\b(?:mpiexec|mpirun|torchrun)\b|sparse[_-]mpi (?:run|bench (?:network|compare|sparse-compare|elastic))\b"
+RANKS = r"\b(?:mpiexec|mpirun|torchrun)\b|sparse[_-]mpi (?:run|bench network)\b"
 SLURM = r"\b(?:srun|sbatch|salloc|squeue|scancel)\b"
 
 

@@ -21,7 +21,7 @@ def test_the_steps_are_those_of_the_pages_from_installing_to_a_verdict(tmp_path)
     assert sorted(found, key=lambda step: PAGES.index(step.page)) == found
     assert "pip install" in found[0].lines and "SparseAllreduce" in (clone / "example.py").read_text()
     everything = "".join(step.lines for step in found)
-    for word in ("run -n 4 example.py", "run -n 4 distributed.py", "predict advise", "bench compare"):
+    for word in ("run -n 4 example.py", "run -n 4 distributed.py", "predict advise", "bench network"):
         assert word in everything
     assert set(LIMITS) <= {step.title for step in found}
     assert "sbatch" not in everything and "make test" not in everything

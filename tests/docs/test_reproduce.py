@@ -144,13 +144,13 @@ def group_of(stat: Path) -> str:
 
 def test_a_job_of_the_table_holds(reproduce, tmp_path):
     """The shortest of them, as a user starts it."""
-    command = [sys.executable, "runs/reproduce.py", "--only", "wire", "--out", str(tmp_path)]
+    command = [sys.executable, "runs/reproduce.py", "--only", "volume.packed", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 held" in done.stdout and json.loads((tmp_path / "record.json").read_text())["jobs"]["wire"]["cases"]
+    assert "1 held" in done.stdout and json.loads((tmp_path / "record.json").read_text())["jobs"]["packed"]["volumes"]
 
 
 def test_a_name_that_there_is_not_is_an_error(reproduce, capsys):
     with pytest.raises(SystemExit) as ended:
-        reproduce.main(["--only", "wire", "wires"])
+        reproduce.main(["--only", "volume.packed", "wires"])
     assert ended.value.code == 2 and "--only takes names of --list, got wires" in capsys.readouterr().err

@@ -104,16 +104,16 @@ def test_commands_of_a_page_find_its_files_and_fail_at_their_line(tmp_path):
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("python -m sparse_mpi bench wire --n 5      what it is", ["sparse_mpi bench wire --n 5"]),
+        ("python -m sparse_mpi bench kernels --n 5      what it is", ["sparse_mpi bench kernels --n 5"]),
         ("mpiexec -n 4 python train/vgg.py --tiny  # a", ["train/vgg.py --tiny"]),
         ("sparse-mpi run -n 4 train/vgg.py --tiny", ["sparse_mpi run -n 4", "train/vgg.py --tiny"]),
         ("python -m sparse_mpi run -n 4 -m sparse_mpi doctor", ["sparse_mpi run -n 4", "sparse_mpi doctor"]),
         (
-            "python -m sparse_mpi bench network --rate 1gbit -- bench wire \\\n    --n 5",
-            ["sparse_mpi bench network --rate 1gbit", "sparse_mpi bench wire --n 5"],
+            "python -m sparse_mpi bench network --rate 1gbit -- bench kernels \\\n    --n 5",
+            ["sparse_mpi bench network --rate 1gbit", "sparse_mpi bench kernels --n 5"],
         ),
         ("sbatch --nodes=2 slurm/vgg.sbatch --tiny", ["train/vgg.py --tiny"]),
-        ("sbatch slurm/bench.sbatch --density 0.1", ["sparse_mpi bench allreduce --density 0.1"]),
+        ("sbatch slurm/bench.sbatch --density 0.1", ["sparse_mpi bench steps --density 0.1"]),
         ("python train/vgg.py --tiny --algo ALGO --epochs 6", ["train/vgg.py --tiny"]),
         ("python -m sparse_mpi predict | tail -n 2", ["sparse_mpi predict"]),
         ("python examples/plain.py", []),

@@ -242,4 +242,4 @@ def test_what_is_no_record_is_refused(tmp_path):
     assert done.returncode == 1 and f"no *.json in {tmp_path}" in done.stderr
     (tmp_path / "plan.json").write_text('{"ranks": 2}')
     done = plot(tmp_path / "plan.json")
-    assert done.returncode == 1 and "plan.json must be a record of bench allreduce" in done.stderr
+    assert done.returncode == 1 and "plan.json must be a record of bench steps" in done.stderr

@@ -39,7 +39,6 @@ class Independent:
         self._twice = np.concatenate([once, once])
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """Return the gradient ``(n,)``, a view."""
         start = int(np.random.default_rng([self._seed, step, rank]).integers(self.size))
         return self._twice[start : start + self.size]
 
@@ -51,7 +50,6 @@ class Correlated(Independent):
     title = f"normal entries, {COMMON:.0%} of their variance common to all ranks"
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """Return the gradient ``(n,)``, a new array."""
         mixed = np.float32(np.sqrt(1 - COMMON)) * super().at(step, rank + 1)
         mixed += np.float32(np.sqrt(COMMON)) * super().at(step, 0)
         return mixed
@@ -72,7 +70,6 @@ class LayerSkewed(Independent):
         self._scale = np.repeat(np.float32(0.5) ** np.arange(LAYERS), np.diff(ends.astype(int))).astype(np.float32)
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """Return the gradient ``(n,)``, a new array."""
         return super().at(step, rank) * self._scale
 
 
@@ -92,7 +89,6 @@ class EmbeddingLike(Independent):
         self._frequencies = frequencies / frequencies.sum()
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """Return the gradient ``(n,)``, a new array."""
         words = np.random.default_rng([self._seed, step, rank, 1]).multinomial(WORDS, self._frequencies)
         scale = np.sqrt(words, dtype=np.float32)[self._order]
         return super().at(step, rank) * np.repeat(scale, ROW)[: self.size]
@@ -105,7 +101,6 @@ class Disjoint(Independent):
     title = "normal entries in a part of the vector that is each rank's own"
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """Return the gradient ``(n,)``, a new array."""
         own = rank % self.ranks
         part = slice(own * self.size // self.ranks, (own + 1) * self.size // self.ranks)
         gradient = np.zeros(self.size, np.float32)
@@ -123,7 +118,6 @@ class Opposed(Independent):
     title = f"pulls that cancel between even and odd ranks, and what they share, {SHARE:g} as large"
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """Return the gradient ``(n,)``, a new array."""
         return np.float32((-1) ** rank) * super().at(0, 0) + np.float32(SHARE) * super().at(step, 1)
 
 
@@ -160,7 +154,6 @@ class Recorded:
         self.title = f"{said[0]}, {self.ranks} ranks, steps {said[1]}; further ranks bring those of other steps"
 
     def at(self, step: int, rank: int) -> np.ndarray:
-        """Return the gradient ``(n,)``, a view."""
         return self._steps[(step + rank // self.ranks) % len(self._steps)][rank % self.ranks]
 
 

@@ -18,6 +18,9 @@ from sparse_mpi.collectives.entries import Entries, combined, joined
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.comm.world import World
 
+PAIR, VALUE = 16, 8  # bytes of a key and its value, and of a value
+HELD = 3  # bytes that a rank holds for each that it got: entries unpacked, samples sorted
+PILOT = 8  # so many times fewer ranks tell what memory will be needed, if none were counted before
 Case = Callable[[int, int, int, int], np.ndarray]  # rank, ranks, keys that there are, entries of a rank
 
 
@@ -91,10 +94,6 @@ def stored(folder: Path, rank: int, ranks: int) -> tuple[np.ndarray, np.ndarray]
     return combined(*joined([parts[0].part(slice(0)), *parts[1:]]), np.add)
 
 
-PAIR, VALUE = 16, 8  # bytes of a key and its value, and of a value
-HELD = 3  # bytes that a rank holds for each that it got: entries unpacked, samples sorted
-
-
 @dataclass(frozen=True)
 class KeyedVolume:
     """The counted traffic of one rank in a sum of float64 values: bytes, and messages."""
@@ -153,3 +152,22 @@ def count(name: str, case: Case, algorithm: str, ranks: int, n: int, entries: in
         messages=max(t.messages for t in traffic),
         received=max(t.received for t in traffic),
     )
+
+
+def count_within(
+    most_gigabytes: float, case: str, algorithm: str, ranks: int, n: int, entries: int, before: KeyedVolume | None
+) -> KeyedVolume:
+    """Return what is counted in one of `CASES`; ``before`` was counted on fewer ranks.
+
+    Raises ValueError: it would need more memory, or the algorithm refuses such data.
+    """
+
+    def of(number: int) -> KeyedVolume:
+        return count(case, CASES[case], algorithm, number, n, entries)
+
+    if before is None and ranks >= PILOT**2:
+        before = of(ranks // PILOT)
+    needed = before.gigabytes(ranks) if before else 0.0
+    if needed > most_gigabytes:
+        raise ValueError(f"may need {needed:.0f} GB, more than --most-gigabytes {most_gigabytes:g}")
+    return of(ranks)

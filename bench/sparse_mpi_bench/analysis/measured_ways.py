@@ -85,7 +85,6 @@ def fitted(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> list[
 
 
 def _sent(counted: list[list[Recorded]], length: int) -> list[Sent]:
-    """Return what the calls send, by steps at all densities on all numbers of ranks."""
     # Of exchanges of control there may be one more in a step: those of the most usual step count.
     controls = Counter(tuple(_controls(step)) for steps in counted for step in steps)
     found = [
@@ -110,7 +109,6 @@ def _sent(counted: list[list[Recorded]], length: int) -> list[Sent]:
 
 
 def _controls(step: Recorded) -> list[tuple[str, bool, float]]:
-    """Return what exchanges of control there are, and the bytes that each rank sends."""
     return [(call.name, call.announced, float(call.bytes)) for call in step[0][0] if call.control]
 
 
@@ -130,7 +128,6 @@ def _payload(step: Recorded) -> list[tuple[str, bool, float, float]]:
 
 
 def _busiest(calls: list[list[Call]]) -> float:
-    """Return the most bytes that a rank sends in its calls, or receives where the calls tell from whom."""
     leaving = [sum(call.bytes for call in mine) for mine in calls]
     arriving = [sum(call.to.get(rank, 0) for mine in calls for call in mine) for rank in range(len(calls))]
     return float(max(leaving + arriving))

@@ -75,7 +75,6 @@ def exchanges(records: Sequence[Sequence[Call]], bare: bool) -> list[Exchange]:
 
 
 def _collective(calls: Sequence[Call]) -> Exchange:
-    """Return the exchange that is one call of every rank."""
     first, everyone = calls[0], range(len(calls))
     messages: list[Message] = []
     if first.name == "alltoallv":
@@ -88,7 +87,6 @@ def _collective(calls: Sequence[Call]) -> Exchange:
 
 
 def _parts(rank: int, call: Call, ranks: int) -> list[Message]:
-    """Return the messages of one rank, of which the record has the bytes of all but the one for itself."""
     sent = np.asarray(call.sent)
     counts = [call.to.get(dest, 0) // row_bytes(sent) for dest in range(ranks)]
     counts[rank] = len(sent) - sum(counts)

@@ -110,7 +110,6 @@ class Ranks:
                 self._last[file] = written
 
     def _row(self, last: Written, before: Written | None) -> Row:
-        """Return what is shown of a rank, that neither waits nor is slow yet."""
         if before is None or not before.steps < last.steps:  # the first of all, or of a job that has begun anew
             steps, ended, seconds, former = last.steps, last.steps - 1, last.wall, dict.fromkeys(last.sums, 0.0)
         else:

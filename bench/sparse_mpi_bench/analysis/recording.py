@@ -110,7 +110,6 @@ class RecordingComm(forwarding.ForwardingComm):
         take(0, *received)
 
     def _leaving(self, send: Array, counts: Sequence[int] | Counts, known: bool = False) -> dict[int, int]:
-        """Return the bytes for each other rank, of empty messages too unless their lengths are known."""
         sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
         return {
             member: size
@@ -161,7 +160,6 @@ class RecordingComm(forwarding.ForwardingComm):
         return self.traffic.copy(), self.computed()
 
     def _note(self, name: str, before: tuple[Traffic, float], message: Array | None, **details: Any) -> None:
-        """Append a call of the method that calls this."""
         if self._keep and message is not None:
             details["sent"] = message.copy()
         traffic, computed = before

@@ -68,7 +68,6 @@ def scheduled(calls: Sequence[Call]) -> list[Planned]:
 
 
 def _alltoallv(calls: Sequence[Call]) -> list[Planned]:
-    """Return the messages of a pairwise exchange: in round i each rank sends to the rank i + 1 above it, or not."""
     size, members = len(calls), calls[0].members
     return [
         Planned(gap - 1, members[rank], dest, call.to[dest])
@@ -79,7 +78,6 @@ def _alltoallv(calls: Sequence[Call]) -> list[Planned]:
 
 
 def _allreduce(length: int, size: int, control: bool) -> list[Planned]:
-    """Return the messages that reduce blocks, an allgather run backwards, and of the allgather of the sums."""
     gathering = bruck([length * (rank + 1) // size - length * rank // size for rank in range(size)], control)
     rounds = gathering[-1].round + 1
     scattering = [m._replace(round=rounds - 1 - m.round, source=m.dest, dest=m.source) for m in reversed(gathering)]
@@ -141,14 +139,12 @@ class _Replay:
         self.arriving: defaultdict[tuple[Members, int, int], deque[int]] = defaultdict(deque)  # and not received yet
 
     def replayed(self) -> list[Transfer]:
-        """Return the messages."""
         while any(self.pending):
             if not (self.pairs() or self.collectives()):
                 self.refuse()
         return self.transfers
 
     def refuse(self) -> NoReturn:
-        """Raise ValueError for what the first rank waits for that cannot go on."""
         for rank, calls in enumerate(self.pending):
             if calls and calls[0].name == "sendrecv":
                 source = calls[0].source
@@ -166,20 +162,17 @@ class _Replay:
         raise ValueError(f"{RECORDS}, but rank {rank} waits for others in {name}")
 
     def post(self, call: Call, source: int, dest: int, length: int, control: bool) -> int:
-        """Have a message leave once its sender has completed its round before; return its number."""
         start = self.clock[source]
         end = start + self.network.alpha + self.network.beta * length
         self.transfers.append(Transfer(call.phase, self.round[source], source, dest, length, control, start, end))
         return len(self.transfers) - 1
 
     def exchange(self, rank: int, sends: Sequence[int], receives: Sequence[int]) -> None:
-        """Have a rank complete a round of messages."""
         of_round = [self.transfers[number] for number in (*sends, *receives)]
         self.round[rank] = max([self.round[rank], *(of.round + 1 for of in of_round)])
         self.clock[rank] = max([self.clock[rank], *(of.end for of in of_round)])
 
     def collectives(self) -> bool:
-        """Make each collective call that all members of its communicator make next; return if there were any."""
         moved = False
         for calls in self.pending:
             if calls and self.ready(members := tuple(calls[0].members)):
@@ -188,11 +181,9 @@ class _Replay:
         return moved
 
     def ready(self, members: Members) -> bool:
-        """Return whether all members make a collective call of this communicator next."""
         return all(self.pending[member] and _meets(self.pending[member][0], members) for member in members)
 
     def collective(self, members: Members) -> None:
-        """Make the collective call that these members make next."""
         calls = {member: self.pending[member].popleft() for member in members}
         self.made[members] += 1
         begin = max(self.round[member] for member in members)
@@ -209,14 +200,12 @@ class _Replay:
                 self.exchange(rank, sends[rank], receives[rank])
 
     def pairs(self) -> bool:
-        """Make all sendrecvs before the next collective calls, in any order that works; return if any went on."""
         moved = False
         while any([self.pair(rank) for rank in range(len(self.pending))]):
             moved = True
         return moved
 
     def pair(self, rank: int) -> bool:
-        """Make the next sendrecv of ``rank`` as far as possible; return whether it sent or ended now."""
         calls, moved = self.pending[rank], False
         if not calls or calls[0].name != "sendrecv":
             return False

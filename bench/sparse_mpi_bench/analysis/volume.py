@@ -1,13 +1,15 @@
-"""The number of different entries that the ranks of a `World` select together.
+"""Count what an algorithm sends on the P ranks of a `World`, and what it removes of the summed gradient for that.
 
-Count what an algorithm sends on the P ranks of a `World`, and compare it with what its formula allows.
+Algorithms with error feedback cannot be compared by one step: what one leaves behind makes its next steps easier. So
+all of them start cold, and energies are those of steps from `SETTLED` on, each against the best that any entries could
+do.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +18,19 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import present
-from sparse_mpi.comm import Traffic
 from sparse_mpi.monitor.step_report import StepReport
+from sparse_mpi.monitor.watch import attainable
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import Wrapper
 from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.wire import Coo
 from sparse_mpi_bench.analysis.gradients import Gradients
 from sparse_mpi_bench.analysis.recording import Call, Step, watched
+
+WORD = 4  # bytes: the papers' unit
+PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
+CHECKED = 16  # bytes of the consistency check with which every step begins
+TOLERANCE = 1 + 1e-9  # for rounding in formulas
+SETTLED = 10  # steps from a cold start before the first whose energy counts
 
 
 class Union(Wrapper):
@@ -58,21 +65,6 @@ def instrumented(algorithm: Algorithm, size: int, ranks: int) -> tuple[Union | N
     return union, with_selectors(algorithm, lambda _: union)
 
 
-WORD = 4  # bytes: the papers' unit
-PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
-CHECKED = 16  # bytes of the consistency check with which every step begins
-TOLERANCE = 1 + 1e-9  # for rounding in formulas
-
-
-class Phase(NamedTuple):
-    """The traffic that the calls of one purpose cause in a step."""
-
-    words: float  # payload, mean over ranks and steps
-    most_words: float  # payload, maximum over ranks and steps
-    control: float  # bytes, mean
-    messages: float  # maximum over ranks and steps
-
-
 @dataclass(frozen=True)
 class Volume:
     """The counted traffic of one rank and step. Words are 4 bytes of payload; formulas include consistency checks."""
@@ -89,15 +81,17 @@ class Volume:
     most_control: float
     messages: float  # maximum over ranks and steps, those of control included
     imbalance: float  # payload of the busiest rank over the mean, mean over the steps
+    largest_step: float  # bytes of the step in which ranks send most, over the mean of all steps
+    busiest: float  # bytes that one rank sends, or payload that it receives, in all steps, over the mean of all ranks
     selected: float  # entries a rank selects, over k
     total: float  # entries of the result, over k
+    energy: float  # share of the summed acc's squared norm that the result removes, over the share that as many of its
+    # largest entries would remove: 1 is the best there is
     fill_in: float | None  # entries that the ranks select together, each counted once, over k
     formula_words: float
     formula_control: float
     formula_messages: float
     lowest: float  # bytes, 8k(P-1)/P
-    slowest: Traffic  # of the rank that sends most, mean over the steps
-    phases: dict[str, Phase]
 
     @property
     def within(self) -> bool:
@@ -108,11 +102,16 @@ class Volume:
             and self.most_control <= self.formula_control * TOLERANCE
         )
 
+    @property
+    def over_bound(self) -> float | None:
+        """Return the mean bytes that a rank sends over the lowest; None of a rank alone."""
+        return (self.words * WORD + self.control) / self.lowest if self.lowest else None
+
     def record(self) -> dict[str, Any]:
         """Return all numbers as a dict for JSON."""
         return asdict(self) | {
             "within": self.within,
-            "phases": {name: phase._asdict() for name, phase in self.phases.items()},
+            "over bound": self.over_bound,
         }
 
 
@@ -120,7 +119,6 @@ class _Seen(NamedTuple):
     """The numbers of one step of one rank."""
 
     report: StepReport
-    phases: dict[str, Traffic]
     between: float  # bytes
 
 
@@ -137,18 +135,30 @@ def count(
 ) -> Volume:
     """Run ``warmup + steps`` steps with error feedback on the ranks of a `World`, and count all but the warm-up."""
     union, observed = instrumented(algorithm, gradients.size, ranks)
+    acc, energies = np.zeros(gradients.size), []  # summed over the ranks; energy that each step removes from it
+
+    def remove(step: Step) -> None:
+        for rank in range(ranks):
+            np.add(acc, gradients.at(step.number, rank), out=acc)
+        before = best = float(acc @ acc)
+        if isinstance(step.total, SparseVector):
+            best = attainable(acc, step.total.nnz)
+            acc[step.total.indices] -= step.total.values
+        else:
+            np.subtract(acc, step.total, out=acc)
+        energies.append(float((before - acc @ acc) / best) if best else 1.0)
 
     def see(step: Step) -> _Seen:
         if step.comm.rank == 0:
+            remove(step)
             progress()
-        phases: dict[str, Traffic] = {}
-        for call in step.comm.record:
-            phases[call.phase] = phases.get(call.phase, Traffic()) + call.counted
         between = sum(leaving(call, step.comm.rank, ranks_per_node) for call in step.comm.record)
-        return _Seen(present(step.reducer.report, "a step was made"), phases, between)
+        return _Seen(present(step.reducer.report, "a step was made"), between)
 
     seen = [rank[warmup:] for rank in watched(observed, gradients, ranks, warmup + steps, see, k=k)]
-    return _summary(algorithm, name, gradients.size, k, seen, [] if union is None else union.counts[warmup:])
+    covered = [] if union is None else union.counts[warmup:]
+    energy = statistics.mean(energies[max(warmup, min(SETTLED, len(energies) - 1)) :])
+    return _summary(algorithm, name, gradients.size, k, seen, covered, energy)
 
 
 def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, float, float]:
@@ -182,21 +192,15 @@ def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
     return 4e-9 * n * ranks * (2 + (not gradients.shared) + 2 * copied)
 
 
-def merged(algorithm: Algorithm, n: int, k: int, ranks: int) -> float:
-    """Return the pairs that all ranks together receive, and have to merge, in a step, by the formula."""
-    plain: Any = algorithm
-    if algorithm.wire is not None:
-        plain = replace(plain, wire=Coo())
-    return ranks * plain.bound(Layout.of(n), k, ranks).pairs
-
-
-def _summary(algorithm: Algorithm, name: str, n: int, k: int, seen: list[list[_Seen]], covered: list[int]) -> Volume:
-    """Put the steps of all ranks into one record; ``covered``: distinct entries selected in each step."""
+def _summary(
+    algorithm: Algorithm, name: str, n: int, k: int, seen: list[list[_Seen]], covered: list[int], energy: float
+) -> Volume:
     ranks, every = len(seen), [step for rank in seen for step in rank]
     traffic = [step.report.traffic for step in every]
     sent = [[each.report.traffic.sent for each in step] for step in zip(*seen, strict=True)]
+    bytes_ = np.array([[s.report.traffic.sent + s.report.traffic.control for s in rank] for rank in seen])
+    received = np.array([[s.report.traffic.received for s in rank] for rank in seen])
     words, control, messages = formula(algorithm, n, k, ranks)
-    busiest = max(seen, key=lambda rank: sum(s.report.traffic.sent + s.report.traffic.control for s in rank))
     return Volume(
         name,
         ranks,
@@ -210,36 +214,18 @@ def _summary(algorithm: Algorithm, name: str, n: int, k: int, seen: list[list[_S
         most_control=max(t.control for t in traffic),
         messages=max(t.messages for t in traffic),
         imbalance=statistics.mean(max(step) * ranks / sum(step) if sum(step) else 1.0 for step in sent),
+        largest_step=_peak(bytes_.mean(axis=0)),
+        busiest=max(_peak(bytes_.mean(axis=1)), _peak(received.mean(axis=1))),
         selected=statistics.mean(step.report.selected for step in every) / k,
         total=statistics.mean(step.report.total for step in every) / k,
+        energy=energy,
         fill_in=statistics.mean(covered) / k if covered else None,
         formula_words=words,
         formula_control=control,
         formula_messages=messages,
         lowest=8 * k * (ranks - 1) / ranks,
-        slowest=_mean([step.report.traffic for step in busiest]),
-        phases=_phases([step.phases for step in every]),
     )
 
 
-def _mean(traffic: list[Traffic]) -> Traffic:
-    """Return the mean, whole bytes and messages, rounded up."""
-    summed = sum(traffic[1:], traffic[0])
-    sent, received, messages, control = (
-        -(-part // len(traffic)) for part in (summed.sent, summed.received, summed.messages, summed.control)
-    )
-    return Traffic(sent, received, messages, control, summed.seconds / len(traffic))
-
-
-def _phases(steps: list[dict[str, Traffic]]) -> dict[str, Phase]:
-    """Return the traffic of each phase, in the order in which phases first occur."""
-    found = {}
-    for name in dict.fromkeys(name for step in steps for name in step):
-        sent = [step.get(name, Traffic()) for step in steps]
-        found[name] = Phase(
-            statistics.mean(t.sent for t in sent) / WORD,
-            max(t.sent for t in sent) / WORD,
-            statistics.mean(t.control for t in sent),
-            max(t.messages for t in sent),
-        )
-    return found
+def _peak(numbers: np.ndarray) -> float:
+    return float(numbers.max() / numbers.mean()) if numbers.any() else 1.0

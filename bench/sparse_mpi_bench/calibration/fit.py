@@ -23,9 +23,9 @@ from sparse_mpi.predict.cluster import TYPICAL, Cluster, step_time
 from sparse_mpi.predict.fitted import ALL
 from sparse_mpi.predict.models import layout
 from sparse_mpi.predict.ways import BASELINE, predictable, way_of
-from sparse_mpi.reduction.arguments import takes
+from sparse_mpi_bench.candidates import TEAM
 
-BENCHES = "bench allreduce, bench interleaved or bench compare"
+BENCHES = "bench steps, alone or in bench network"
 FITTED = ("speed", "message", "alpha", "byte", "crowding", "memory")
 FEWEST = 3  # steps, for a fit to be of any use
 START = replace(TYPICAL, cores=2.0)  # a number that is to be moved by factors must not be 0
@@ -81,17 +81,14 @@ def read(file: str | Path) -> list[MeasuredStep]:
 def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[MeasuredStep]:
     """Return the steps of one job of a record, without algorithms that need shapes or nodes."""
     options: dict[str, Any] = job["options"]
-    together = "algorithms" in job  # of bench allreduce, where algorithms share one message format
-    wire = options.get("wire") if together else None
-    candidates = job["algorithms"] if together else job["results"]
     n = job.get("n") or options["n"] or layout(options["model"]).size
     links: dict[str, Any] = job.get("measured", {})
-    gbit = None if together or options.get("gbit") is None else float(options["gbit"])
+    gbit = None if options.get("gbit") is None else float(options["gbit"])
     if gbit is not None:
         gbit = min(gbit, float(links.get("together", gbit)))  # as far as cores carry all links at once
     return [
         MeasuredStep(
-            f"{name} {wire}" if wire and takes(name, "wire", wire) else name,
+            name,
             int(job["ranks"]),
             int(n),
             float(options["density"]),
@@ -101,8 +98,8 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[MeasuredStep]:
             gbit,
             float(links.get("burst", 0.0)),
         )
-        for name, of in candidates.items()
-        if predictable(name.split()[0])
+        for name, of in job["results"].items()
+        if not name.endswith(TEAM) and predictable(name.split()[0])
     ]
 
 

@@ -131,7 +131,6 @@ class Chaos:
             self._plan(ready + fault.seconds, partial(self._begin, fault, ready))
 
     def _begin(self, fault: Fault, ready: float) -> None:
-        """Have a rank suffer a fault, plan its end, and the next one."""
         running, what = self._find(), (fault.kind, fault.rank)
         refused = None
         if fault.rank not in running:
@@ -151,7 +150,6 @@ class Chaos:
         self._plan_next(ready)
 
     def _suffer(self, fault: Fault, process: int) -> Callable[[], object] | None:
-        """Do it, and return what ends it, if anything does."""
         if fault.kind == "link":
             return self._unplug(fault.rank)
         if fault.kind == "freeze":
@@ -174,7 +172,6 @@ class Chaos:
             self._tell(f"rank {rank} was ended while it was frozen")
 
     def _unplug(self, rank: int) -> Callable[[], object]:
-        """Take the link of a rank's host down, and return what brings it up again."""
         if self._links is None:
             raise ValueError("links must be those of emulated hosts for a fault of one, got none")
         links, before = self._links, self._links.rates[rank]

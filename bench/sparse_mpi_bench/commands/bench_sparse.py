@@ -1,7 +1,4 @@
-"""What ``bench sparse`` compares: the algorithms of `sparse_mpi.allreduce`, and what users have without it.
-
-``python -m sparse_mpi bench sparse``: collectives of data that is sparse already, beside what others offer.
-"""
+"""``python -m sparse_mpi bench sparse``: sums of data that is sparse already, beside what others offer."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import os
 import socket
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial, reduce
@@ -37,8 +34,7 @@ from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.runtime import TORCHRUN
 from sparse_mpi_bench.analysis.keyed_volume import CASES, filled, stored
-from sparse_mpi_bench.commands import formats
-from sparse_mpi_bench.comparison import rank_seconds
+from sparse_mpi_bench.emulation.probe import below, shortfalls
 
 GLOO = "gloo"
 OURS = (AUTO, *ALGORITHMS)  # which may refuse their input by a ValueError, on all ranks alike
@@ -47,9 +43,20 @@ MOST_DENSE = 1 << 27  # keys of which a dense buffer is tried
 PATIENCE = timedelta(seconds=60)  # until a rank that gloo waits for counts as lost
 SUMMED = ("int32", "int64", "float32", "float64")  # tried; of complex numbers gloo returns no entries and no error
 ADDRESS_OF = 0x8915  # SIOCGIFADDR
+LEGEND = "cells: milliseconds, MB that the busiest host sent, peak memory over the bytes of input and result"
+DESCRIPTION = """\
+The sum of sparse vectors over all ranks, by each algorithm of sparse_mpi.allreduce and by what users of mpi4py and
+torch have without it: comm.allreduce of a pickled csr_array, comm.allgather and a sum, Allreduce of a dense buffer, and
+torch.distributed.all_reduce of a sparse tensor by gloo. All take turns, in changing order. Every result is checked.
 
+  python -m sparse_mpi bench network --ranks 8 --rate 1gbit -- bench sparse --n 10000000 --entries 100000
 
+On several emulated networks, whose records `draw` draws:
+
+  python -m sparse_mpi bench network --ranks 2 4 8 --json FILE -- bench sparse --fill-in 1 2 4 8
+"""
 Work = Callable[[], Any]  # one way to add up; returns keys and values, a csr_array, or a dense buffer
+Job = tuple[str, dict[str, Any], dict[str, Any]]  # the name of a case, its job, and the case
 
 
 def candidates(
@@ -97,7 +104,6 @@ def best_of_others(rows: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def _by_gloo(keys: np.ndarray, values: np.ndarray, n: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
-    """Return the sum of sparse COO tensors by `torch.distributed`."""
     import torch
     from torch import distributed
 
@@ -126,22 +132,11 @@ def gloo(comm: Comm) -> Iterator[str]:
         yield reason
         return
     distributed: Any = import_module("torch.distributed")
-
-    def store(place: str, port: int) -> Any:
-        return distributed.TCPStore(place, port, comm.size, comm.rank == 0, PATIENCE, wait_for_workers=False)
-
-    kept, told = None, ("", 0, "")  # where rank 0 listens, or why it does not
-    if comm.rank == 0:
-        try:
-            kept = store(_address(), 0)  # any port that is free
-            told = kept.host, kept.port, ""
-        except (OSError, RuntimeError) as problem:
-            told = "", 0, _line(problem)
-    place, port, reason = world.bcast(told)
+    place, reason = world.bcast(_place() if comm.rank == 0 else None)
     if not reason:
         try:
-            kept = kept or store(place, port)
-            distributed.init_process_group(GLOO, store=kept, rank=comm.rank, world_size=comm.size, timeout=PATIENCE)
+            where = {"init_method": f"tcp://{place}", "rank": comm.rank, "world_size": comm.size}
+            distributed.init_process_group(GLOO, timeout=PATIENCE, **where)
         except (OSError, RuntimeError) as problem:
             reason = _line(problem)
     try:
@@ -152,7 +147,6 @@ def gloo(comm: Comm) -> Iterator[str]:
 
 
 def _missing() -> str:
-    """Return why torch's gloo cannot be had here, or an empty text."""
     try:
         from torch import distributed
     except ImportError:
@@ -160,6 +154,15 @@ def _missing() -> str:
     if not (distributed.is_available() and distributed.is_gloo_available()):
         return "this torch was built without gloo"
     return ""
+
+
+def _place() -> tuple[str, str]:
+    """Return where rank 0 is to listen, at a port that is free, or why it cannot."""
+    try:
+        with socket.create_server((_address(), 0)) as free:
+            return "{}:{}".format(*free.getsockname()), ""
+    except OSError as problem:
+        return "", _line(problem)
 
 
 def _address() -> str:
@@ -183,39 +186,7 @@ def _first(reasons: list[str]) -> str:
     return next(filter(None, reasons), "")
 
 
-DESCRIPTION = """\
-The sum of sparse vectors over all ranks, by each algorithm of sparse_mpi.allreduce and by what users of mpi4py and
-torch have without it: comm.allreduce of a pickled csr_array, comm.allgather and a sum, Allreduce of a dense buffer, and
-torch.distributed.all_reduce of a sparse tensor by gloo. All take turns, in changing order. Every result is checked.
-
-  python -m sparse_mpi bench network --ranks 8 --rate 1gbit -- bench sparse --n 10000000 --entries 100000
-
-On several emulated networks: python -m sparse_mpi bench sparse-compare
-"""
-MEASURED = (
-    count("--n", 10_000_000, "keys that there are"),
-    count("--entries", 100_000, "that a rank has, at most"),
-    options.several("--cases", CASES, "of data", nargs="*"),
-    option(
-        "--fill-in F",
-        "cases besides: the result has F times the entries of a rank, 1 to P",
-        values.positive,
-        [],
-        nargs="+",
-    ),
-    option(
-        "--data DIR",
-        "cases besides: folders of rank-0.npz, rank-1.npz, ..., with keys and values, which are dealt to the ranks",
-        values.folder("runs/kmers"),
-        [],
-        nargs="+",
-    ),
-    count("--steps", 5, "of each, after one more"),
-)
-
-
 def check(args: argparse.Namespace) -> None:
-    """Raise Refused unless the options are good, and MPI can start."""
     if TORCHRUN in os.environ:
         raise Refused("bench sparse compares with mpi4py, whose ranks torchrun does not start; start it with mpiexec")
     for folder in args.data:
@@ -232,8 +203,8 @@ def names_of(args: argparse.Namespace) -> list[str]:
 
 
 def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
-    """Yield the tables of all cases, and the record."""
     comm.job.guard()
+    args.fill_in = [each for each in args.fill_in if each <= comm.size]
     names, found = names_of(args), {}
     with gloo(comm) as no_gloo, Bar(len(names), "cases", comm.rank == 0) as bar:
         for place, name in enumerate(names):
@@ -247,7 +218,6 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
 
 
 def _data(place: int, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return this rank's keys and values of one case, and how many keys there are."""
     made = [*(CASES[name] for name in args.cases), *map(filled, args.fill_in)]
     with refusing("--fill-in or --data: "):
         if place < len(made):
@@ -259,7 +229,6 @@ def _data(place: int, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray,
 
 
 def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Comm, no_gloo: str) -> dict[str, Any]:
-    """Return what each candidate takes, and what there is to add up."""
     compared, skipped = candidates(keys, values, n, comm, no_gloo)
     chosen: list[Choice] = []
     expected = collectives.allreduce((keys, values), comm=comm, tell=chosen.append)
@@ -292,7 +261,6 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
     most = comm.allreduce(np.array(own), "max", control=True)
     rows = {
         name: {"seconds": row[0], "bytes": row[1], "memory": None if math.isnan(row[2]) else row[2]}
-        | rank_seconds([seconds for seconds, _ in taken[name]], comm)
         | {"wrong": int(row[3])}
         for name, row in zip(compared, most.tolist(), strict=True)
     }
@@ -300,14 +268,12 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
 
 
 def _sent() -> int:
-    """Return the bytes that have left this host by its network, headers included. An emulated host has its own."""
     lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     rows = [line.replace(":", " ").split() for line in lines]
     return sum(int(row[9]) for row in rows if row[0] != "lo")
 
 
 def _peak(work: Work) -> float:
-    """Return the bytes of memory that ``work`` holds at most, by tracemalloc, which sees NumPy's and not torch's."""
     tracemalloc.start()
     try:
         result = work()
@@ -319,7 +285,6 @@ def _peak(work: Work) -> float:
 
 
 def _once(work: Work) -> float:
-    """Do ``work``, whose memory is not known: tracing it crashes the threads of gloo, which free tensors."""
     work()
     return math.nan
 
@@ -340,7 +305,6 @@ def wrong_entries(result: Any, expected: tuple[np.ndarray, np.ndarray]) -> int:
 
 
 def _table(name: str, found: dict[str, Any], ranks: int) -> list[str]:
-    """Return lines for people."""
     rows = found["candidates"]
     best = best_of_others(rows)
     table = Table(
@@ -360,11 +324,64 @@ def _table(name: str, found: dict[str, Any], ranks: int) -> list[str]:
     ]
 
 
+def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
+    """Return rows of cases and ranks in Markdown, and what was not compared and why."""
+    names = dict.fromkeys(name for job in jobs for name in job["cases"])
+    found = [(name, job, job["cases"][name]) for name in names for job in jobs if name in job["cases"]]
+
+    def gain(row: Job) -> str:
+        candidates = row[2]["candidates"]
+        best = best_of_others(candidates)
+        return f"{best / candidates[AUTO]['seconds']:.2f}" if math.isfinite(best) else "-"
+
+    table = Table(
+        Column("keys", -1, lambda row: row[0]),
+        Column("P", 1, lambda row: row[1]["ranks"]),
+        Column("rate", 1, lambda row: row[1]["rate"] + "\\*" * below(row[1])),
+        Column("fill-in", 1, lambda row: row[2]["fill-in"], ".2f"),
+        Column("auto took", -1, lambda row: row[2]["chosen"]),
+        *(Column(name, 1, partial(cell, name)) for name in (AUTO, *RIVALS)),
+        Column("best rival / auto", 1, gain),
+    )
+    skipped = [(name, *each) for name, _, case in found for each in case["skipped"].items()]
+    reasons = dict.fromkeys(f"{name}: no {each}: {why}" for name, each, why in skipped)
+    return "\n".join([table.markdown(found), "", LEGEND, *reasons, *shortfalls(jobs)])
+
+
+def cell(candidate: str, row: Job) -> str | None:
+    """Return the numbers of a candidate, if it was compared."""
+    numbers = row[2]["candidates"].get(candidate)
+    if numbers is None:
+        return None
+    memory = "-" if numbers["memory"] is None else f"{numbers['memory']:.1f}"
+    return f"{1e3 * numbers['seconds']:.3g}, {numbers['bytes'] / 1e6:.3g}, {memory}"
+
+
 SPARSE = Benchmark(
     "sparse",
     help="sums of data that is sparse already, beside pickled, dense and gloo's",
     description=DESCRIPTION,
-    options=(*MEASURED, formats.form(), options.json()),
+    options=(
+        count("--n", 10_000_000, "keys that there are"),
+        count("--entries", 100_000, "that a rank has, at most"),
+        options.several("--cases", CASES, "of data", nargs="*"),
+        option(
+            "--fill-in F",
+            "cases besides: the result has F times the entries of a rank; of more than P there is none",
+            values.positive,
+            [],
+            nargs="+",
+        ),
+        option(
+            "--data DIR",
+            "cases besides: folders of rank-0.npz, rank-1.npz, ..., with keys and values, which are dealt to the ranks",
+            values.folder("runs/kmers"),
+            [],
+            nargs="+",
+        ),
+        count("--steps", 5, "of each, after one more"),
+        options.json(),
+    ),
     measure=measure,
     check=check,
     collective=True,

@@ -1,39 +1,61 @@
-"""``python -m sparse_mpi bench volume``: what every algorithm sends, over numbers of ranks, beside its formula."""
+"""``python -m sparse_mpi bench volume``: what every algorithm sends, over numbers of ranks, and removes for that."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import product
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.checks import check_choice
 from sparse_mpi.cli import options, values
 from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
+from sparse_mpi.collectives import algorithms as keyed_algorithms
+from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.reduction.arguments import make_algorithm, spelled
-from sparse_mpi.wire import WIRES
 from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.analysis import gradients, volume
-from sparse_mpi_bench.analysis.volume import WORD, Volume
-from sparse_mpi_bench.figures.draw_volume import figure
+from sparse_mpi_bench.analysis.keyed_volume import CASES, KeyedVolume, count_within
+from sparse_mpi_bench.analysis.volume import Volume
+from sparse_mpi_bench.figures import draw_volume
 
+PER_RANK = 64  # entries, where no length is given
+POWERS = tuple(2**i for i in range(1, 11))
+KINDS = tuple(gradients.KINDS)
+KEYED = (AUTO, *keyed_algorithms.ALGORITHMS)
 DESCRIPTION = """\
 Count what every algorithm sends in training steps with error feedback, among ranks that all are in this one process:
 payload in words (4 bytes), bytes of control, messages. Beside it stands what the algorithm's formula allows a rank; a
-row that exceeds it ends in !, and the exit code is then 1.
+row that exceeds it ends in !, and the exit code is then 1. All start cold, and energy is the share of the gradient's
+that results remove.
 
   python -m sparse_mpi bench volume --ranks 2 3 7 64 --algorithms oktopk topka
   python -m sparse_mpi bench volume --ranks 16 --n 1000000 --density 0.01 --gradients layer-skewed
-  python -m sparse_mpi bench volume --ranks 4 8 --gradients runs/gradients.npz --density 0.02 --phases
+  python -m sparse_mpi bench volume --ranks 4 8 --gradients runs/gradients.npz --density 0.02
+  python -m sparse_mpi bench volume --ranks 2 8 --n 100000 --density 0.01 --steps 64 --warmup 0 --gradients opposed
+
+--keyed counts what the algorithms of sparse_mpi.allreduce send in a sum of float64 values by keys. Beside it stands
+what a ring of dense buffers sends at least, and what it takes to give all pairs of 16 bytes to all ranks, as pickled
+allgather and gloo's sum of sparse tensors do.
+
+  python -m sparse_mpi bench volume --keyed --ranks 2 16 128 --cases uniform zipf
 """
 LEGEND = """\
 words: 4 bytes of payload a rank and step, mean over ranks and steps; between: those of them that are for other nodes;
 most: of any rank in any step; formula: what the algorithm's bound allows a rank; /low: mean bytes of payload and
-control over 8k(P-1)/P; balance: the busiest rank's payload over the mean; fill-in: entries the ranks select together,
-each counted once, over k; control in bytes; formulas include the agreement with which a step begins"""
+control over 8k(P-1)/P; step: the largest step over the mean of all; balance: the busiest rank's payload over the mean;
+energy: share of the summed acc's squared norm that the result removes, over that of as many of its largest entries,
+mean of the steps from the 10th on; fill-in: entries the ranks select together, each counted once, over k; control in
+bytes; formulas include the agreement with which a step begins"""
+KEYED_LEGEND = """\
+kB of payload that a rank sends: mean over ranks, and most; control: what is told before, at most; messages at most;
+dense, pairs: payload and control of the busiest rank over what a ring of dense buffers sends, and pairs to all"""
 TABLE = Table(
     Column("algorithm", -26, "algorithm"),
     Column("P", 5, "ranks"),
@@ -42,96 +64,115 @@ TABLE = Table(
     Column("between", 11, "between", ".0f"),
     Column("most", 11, "most_words", ".0f"),
     Column("formula", 11, "formula_words", ".0f"),
-    Column("/low", 7, lambda v: (v.words * WORD + v.control) / v.lowest if v.lowest else None, ".3f"),
+    Column("/low", 7, "over_bound", ".3f"),
     Column("control", 8, "control", ".0f"),
     Column("formula", 8, "formula_control", ".0f"),
     Column("msgs", 6, "messages", ".0f"),
     Column("formula", 8, "formula_messages", ".0f"),
+    Column("step", 6, "largest_step", ".3f"),
     Column("balance", 8, "imbalance", ".3f"),
     Column("sel/k", 6, "selected", ".3f"),
     Column("total/k", 8, "total", ".3f"),
+    Column("energy", 7, "energy", ".3f"),
     Column("fill-in", 8, "fill_in", ".2f"),
 )
+KEYED_TABLE = Table(
+    Column("case", -10, "case"),
+    Column("algorithm", -16, lambda v: v.algorithm + f": {v.chosen}" * (v.chosen != v.algorithm)),
+    Column("P", 5, "ranks"),
+    Column("entries", 9, "entries"),
+    Column("result", 8, "result"),
+    Column("mean", 9, lambda v: v.sent / 1e3, ".2f"),
+    Column("most", 9, lambda v: v.most / 1e3, ".2f"),
+    Column("control", 9, lambda v: v.control / 1e3, ".2f"),
+    Column("msgs", 5, "messages"),
+    Column("dense", 7, lambda v: (v.most + v.control) / v.dense if v.dense else None, ".3f"),
+    Column("pairs", 7, lambda v: (v.most + v.control) / v.pairs if v.pairs else None, ".3f"),
+)
+FOR_KEYS, FOR_GRADIENTS = ("entries", "cases"), ("gradients", "plot")  # options of one alone
 
 
 def measure(args: argparse.Namespace) -> Iterator[Output]:
     """Yield a line for every count, the record, and 1 if a formula was exceeded."""
+    if args.keyed:
+        yield from _of_keys(args)
+        return
     counted: list[Volume] = []
-    skipped = []
+    skipped, records = [], []
     yield TABLE.head
-    for ranks in args.ranks:
-        made, k = _gradients(args, ranks)
-        for name in args.algorithms:
-            algorithm = _made(name, args)
-            if reason := _too_much(algorithm, made, k, ranks, args):
-                skipped.append({"algorithm": name, "ranks": ranks, "reason": reason})
-                yield f"{name:<26} {ranks:>5}  skipped: {reason}"
-                continue
-            with Bar(args.warmup + args.steps, f"{name}, {ranks} ranks") as bar:
-                found = volume.count(
-                    algorithm, name, made, ranks, k, args.steps, args.warmup, bar.update, args.ranks_per_node
-                )
-            counted.append(found)
-            yield f"{TABLE.row(found)}{'' if found.within else ' !'}"
-    yield f"\n{LEGEND}\n{made.title}, density {args.density:g}, nodes of {args.ranks_per_node} ranks"
-    if args.phases is not None:
-        wanted = args.phases or args.ranks[-1]
-        yield "\n\n".join(["", *(_phases(v) for v in counted if v.ranks == wanted)])[1:]
-    yield {"volumes": [v.record() for v in counted], "skipped": skipped}
+    for kind in args.gradients or KINDS[:1]:
+        for ranks in args.ranks:
+            made, k = _gradients(kind, args, ranks)
+            for name in args.algorithms or ALGORITHMS:
+                algorithm = _made(name, args)
+                if reason := _too_much(algorithm, made, k, ranks, args):
+                    skipped.append({"algorithm": name, "ranks": ranks, "reason": reason})
+                    yield f"{name:<26} {ranks:>5}  skipped: {reason}"
+                    continue
+                with Bar(args.warmup + args.steps, f"{name}, {ranks} ranks") as bar:
+                    found = volume.count(
+                        algorithm, name, made, ranks, k, args.steps, args.warmup, bar.update, args.ranks_per_node
+                    )
+                counted.append(found)
+                records.append(found.record() | {"gradients": kind})
+                yield f"{TABLE.row(found)}{'' if found.within else ' !'}"
+        yield f"{made.title}, density {args.density:g}, nodes of {args.ranks_per_node} ranks\n"
+    yield LEGEND
+    yield {"volumes": records, "skipped": skipped}
     yield int(not all(v.within for v in counted))
 
 
+def _of_keys(args: argparse.Namespace) -> Iterator[Output]:
+    counted: list[KeyedVolume] = []
+    skipped = []
+    yield KEYED_TABLE.head
+    for case, algorithm in product(args.cases or CASES, args.algorithms or KEYED):
+        before: KeyedVolume | None = None
+        for ranks in sorted(set(args.ranks)):
+            try:
+                before = count_within(
+                    args.most_gigabytes, case, algorithm, ranks, args.n or 10_000, args.entries or 100, before
+                )
+            except ValueError as refusal:
+                skipped.append({"case": case, "algorithm": algorithm, "ranks": ranks, "reason": str(refusal)})
+                yield f"{case:<10} {algorithm:<16} {ranks:>5}  skipped: {refusal}"
+            else:
+                counted.append(before)
+                yield KEYED_TABLE.row(before)
+    yield f"\n{KEYED_LEGEND}"
+    yield {"volumes": [asdict(v) for v in counted], "skipped": skipped}
+
+
 def check(args: argparse.Namespace) -> None:
-    """Raise Refused unless the options are good, and good together."""
-    if args.k_per_rank is not None and args.n is not None:
-        raise Refused(f"--k-per-rank goes without --n, got {args.k_per_rank} and {args.n}; leave one out")
-    if args.k_per_rank is not None and args.gradients not in gradients.KINDS:
-        raise Refused("--k-per-rank has no effect on recorded gradients, whose length is given; use --density")
-    if args.phases and args.phases not in args.ranks:
-        raise Refused(f"--phases must be one of --ranks, got {args.phases}")
-    options.check_taken(args, ["wire"])
+    for name in FOR_GRADIENTS if args.keyed else FOR_KEYS:
+        if getattr(args, name) is not None:
+            raise Refused(f"--{name.replace('_', '-')} goes {'without' if args.keyed else 'with'} --keyed")
+    with refusing("--"):
+        for name in args.algorithms or ():
+            check_choice("algorithms", name, KEYED) if args.keyed else spelled(name)
 
 
 def _made(text: str, args: argparse.Namespace) -> Algorithm:
-    """Return the algorithm that ``text`` spells, with the options that are for all that take them."""
     name, own = spelled(text)
-    return make_algorithm(name, options.taken(args, ["wire", "ranks_per_node"], name) | own)
+    return make_algorithm(name, options.taken(args, ["ranks_per_node"], name) | own)
 
 
-def _gradients(args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:
-    """Return the gradients for that many ranks, and k."""
+def _gradients(kind: str, args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:
     with refusing("--gradients or --n: "):
-        if args.n is not None or args.gradients not in gradients.KINDS:
-            made = gradients.make(args.gradients, args.n, args.seed, ranks)
+        if args.n is not None or kind not in KINDS:
+            made = gradients.make(kind, args.n, args.seed, ranks)
             return made, max(1, round(args.density * made.size))
-        k = (args.k_per_rank or 64) * ranks
-        return gradients.make(args.gradients, round(k / args.density), args.seed, ranks), k
+        k = PER_RANK * ranks
+        return gradients.make(kind, round(k / args.density), args.seed, ranks), k
 
 
 def _too_much(
     algorithm: Algorithm, made: gradients.Gradients, k: int, ranks: int, args: argparse.Namespace
 ) -> str | None:
-    """Return why this would take too much time or memory, if it would."""
-    pairs = volume.merged(algorithm, made.size, k, ranks)
-    if pairs > args.most_pairs:
-        return f"{pairs:.2g} pairs to merge in a step, more than --most-pairs {args.most_pairs:.2g}"
     needed = volume.gigabytes(algorithm, made, ranks)
     if needed > args.most_gigabytes:
         return f"about {needed:.1f} GB of vectors, more than --most-gigabytes {args.most_gigabytes:g}; lower n"
     return None
-
-
-def _phases(v: Volume) -> str:
-    """Return which calls of an algorithm send what, in the order of a step."""
-    title = f"{v.algorithm}, P = {v.ranks}"
-    table = Table(
-        Column(title, -max(map(len, v.phases), default=1), lambda item: item[0]),
-        Column("words", 11, lambda item: item[1].words, ".0f"),
-        Column("most", 11, lambda item: item[1].most_words, ".0f"),
-        Column("control", 9, lambda item: item[1].control, ".0f"),
-        Column("msgs", 6, lambda item: item[1].messages, ".0f"),
-    )
-    return "\n".join(table.lines(v.phases.items()))
 
 
 VOLUME = Benchmark(
@@ -139,35 +180,32 @@ VOLUME = Benchmark(
     help="words and messages of every algorithm, beside its formula, for 2 to 1024 ranks",
     description=DESCRIPTION,
     options=(
-        bench_options.POWERS_OF_RANKS,
-        option("--algorithms NAME", options.SPELLINGS, values.algorithm, list(ALGORITHMS), nargs="+"),
-        count("--k-per-rank K", None, "k is K times P, n what that is at the density (default: 64)"),
-        count("--n", None, "elements of the gradient, the same for all P; k is what that is at the density"),
+        option("--keyed", "count sums of data that is sparse already", action="store_true"),
+        option("--ranks P", "default: powers of two from 2 to 1024", values.integer(1, MAX_RANKS), POWERS, nargs="+"),
+        option("--algorithms NAME", f"{options.SPELLINGS}; with --keyed {', '.join(KEYED)} (default: all)", nargs="+"),
+        count(
+            "--n",
+            None,
+            f"elements of the gradient (default: k is {PER_RANK} P), or keys (default: 10,000)",
+        ),
+        count("--entries", None, "that a rank has, at most, with --keyed (default: 100)"),
+        option("--cases NAME", "of data, with --keyed (default: all)", choices=list(CASES), nargs="+"),
         options.share("k over n", 0.05),
-        bench_options.GRADIENTS,
+        option(
+            "--gradients KIND",
+            f"{', '.join(KINDS)}, or a file of train/gradients.py (default: {KINDS[0]})",
+            bench_options.gradients,
+            nargs="+",
+        ),
         count("--steps", 3, "steps counted, after --warmup more"),
         count("--warmup", 1, "steps not counted", 0),
         bench_options.RANKS_PER_NODE,
-        option("--wire NAME", "how pairs are written, of every algorithm that lets choose", choices=list(WIRES)),
         options.seed(),
-        option(
-            "--most-pairs N",
-            "skip what has more pairs to merge in a step, on all ranks together (default: 3e8)",
-            values.positive,
-            3e8,
-        ),
-        bench_options.MOST_GIGABYTES,
-        option(
-            "--phases P",
-            "also which call sends what; for one P, or the last",
-            values.integer(1, MAX_RANKS),
-            nargs="?",
-            const=0,
-        ),
+        option("--most-gigabytes GB", "skip what needs more GB of memory", values.positive, 12.0),
         options.json("also write all numbers, with what they were counted on"),
         options.plot("draw bytes and messages over P, with the formulas as thin lines"),
     ),
     measure=measure,
     check=check,
-    figure=figure,
+    figure=draw_volume.figure,
 )

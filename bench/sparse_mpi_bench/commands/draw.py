@@ -37,14 +37,8 @@ def _within(name: str, field: str) -> Callable[[Record], bool]:
 
 # Of several kinds that show a record, the first is the one that it gets unasked
 KINDS = {
-    "compare": Kind(_within("jobs", "results"), compare.all_of, "bench compare"),
-    "best": Kind(_within("jobs", "results"), compare.best_of, "bench compare"),
-    "sparse-compare": Kind(_within("jobs", "cases"), compare.sparse, "bench sparse-compare"),
-    "sparse-times": Kind(
-        _within("jobs", "cases"), partial(compare.sparse, quantities=("seconds",)), "bench sparse-compare"
-    ),
-    "select": Kind(_within("cases", "methods"), draw_volume.select, "bench select"),
-    "sparse-volume": Kind(_within("volumes", "case"), draw_volume.keyed, "bench sparse-volume"),
+    "compare": Kind(_within("jobs", "results"), compare.speed, "bench network with bench steps"),
+    "sparse": Kind(_within("jobs", "cases"), compare.sparse, "bench network with bench sparse"),
     "volume": Kind(_within("volumes", "lowest"), draw_volume.figure, "bench volume"),
     "check": Kind(
         lambda record: "rates" in record and "advice" in record, draw_predict.check, "bench calibrate", False
@@ -137,13 +131,12 @@ Draw the figure of records that commands wrote with --json: the one that their -
 by the extension.
 
   python -m sparse_mpi draw docs/results/compare-vgg16.json --plot compare.svg
-  python -m sparse_mpi draw docs/results/compare-vgg16.json --kind best --plot best.svg
+  python -m sparse_mpi draw docs/results/accuracy-lstm.json --kind curves --plot curves.svg
   python -m sparse_mpi draw docs/results/accuracy-lstm.json --plot gaps.svg
 """
 
 
 def add_parser(commands: Any) -> None:
-    """Declare ``draw``."""
     parser = commands.add_parser("draw", help="the figure of records", description=DESCRIPTION)
     text = "files that were written with --json"
     parser.add_argument("records", type=values.file("record.json"), nargs="+", metavar="RECORD", help=text)
@@ -151,7 +144,7 @@ def add_parser(commands: Any) -> None:
     text = "where records have several figures (default: the first that fits): %(choices)s"
     parser.add_argument("--kind", choices=list(KINDS), metavar="NAME", help=text)
     parser.add_argument("--title", type=values.text, metavar="TEXT", help="the point of the figure, written above it")
-    text = "cases of bench sparse-compare, or rates, to draw alone (default: all)"
+    text = "cases of bench sparse, or rates, to draw alone (default: all)"
     parser.add_argument("--only", type=values.text, nargs="+", default=[], metavar="NAME", help=text)
     parser.set_defaults(run=run)
 

@@ -73,7 +73,6 @@ END = Line("q ends", "dim")
 
 
 def add_parser(commands: Any) -> None:
-    """Declare the command."""
     parser = commands.add_parser("top", help="watch the ranks of a running job", description=DESCRIPTION)
     text = f"folder of its metrics, as run --metrics has it (default: {metrics.DIRECTORY})"
     parser.add_argument("folder", metavar="JOB", nargs="?", type=values.folder("metrics"), help=text)
@@ -156,7 +155,6 @@ def _text(lines: Sequence[Line]) -> Any:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield what returns the key that is pressed within so many seconds, "" if none is; q once nobody can press one."""
     if not sys.stdin.isatty():
 
         def wait(seconds: float) -> str:

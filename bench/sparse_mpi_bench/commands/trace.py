@@ -36,7 +36,6 @@ message inside a node takes as long as one between nodes.
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise Refused unless a diagram of the step can be read, if one is asked for."""
     if args.strip and (len(args.algorithms) > 1 or args.ranks > STRIP_RANKS or not 1 <= (args.n or 0) <= STRIP_N):
         raise Refused(
             f"--strip takes one of --algorithms, --ranks up to {STRIP_RANKS} and --n up to {STRIP_N}, got "
@@ -75,7 +74,6 @@ def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> li
 
 
 def _table(trace: Trace) -> str:
-    """Return a line for each phase: messages, bytes, begin and end; then what goes from node to node."""
     phases: dict[str, list[Transfer]] = {}
     for transfer in trace.transfers:
         phases.setdefault(transfer.phase, []).append(transfer)
@@ -95,7 +93,6 @@ def _table(trace: Trace) -> str:
 
 
 def _record(traces: list[Trace], heading: str) -> dict[str, Any]:
-    """Return the matrices and all messages, for JSON and for the figure."""
     steps = {
         trace.algorithm: {
             "seconds": trace.seconds,
@@ -118,7 +115,12 @@ TRACE = Benchmark(
         count("--n", None, "elements of the gradient (default: 100,000)"),
         options.share("share of them that is sent"),
         bench_options.RANKS_PER_NODE,
-        bench_options.GRADIENTS,
+        option(
+            "--gradients KIND",
+            f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py",
+            bench_options.gradients,
+            "independent",
+        ),
         count("--step", 3, "which one, from 1, with error feedback from those before"),
         option("--network NAME", f"{networks.CHOICES}", predict_options.network, "10gbe"),
         options.seed(),

@@ -30,8 +30,6 @@ NETWORK = "198.18.0"  # /24: reserved for benchmarks (RFC 2544)
 SWITCH = 254  # its number and last byte of its address; host i has i
 BRIDGE = "switch"
 MOST_HOSTS = 64
-DELAYED = "1:1"  # where the token bucket is of a link whose packets wait
-WAITING = 100_000  # packets, at most; more are lost
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SEGMENT = 64 << 10  # bytes, the most that TCP hands to a link at once on every Linux
 LARGEST = 500_000  # bytes, the most that newer ones allow, rounded down
@@ -49,8 +47,6 @@ class Hosts:
     rate: int | None  # bits a second of every link, in each direction, at first; None is no limit
     folder: Path  # for temporary files; goes with the hosts
     packet: int = PACKET  # bytes, the largest on any link
-    latency: float = 0.0  # seconds that each packet waits on its way from host to host
-    netem: bool = True  # whether the kernel delays them, and not a process for each link
 
     def name(self, number: int) -> str:
         """Return the name of a host's namespace."""
@@ -59,10 +55,6 @@ class Hosts:
     def address(self, number: int) -> str:
         """Return a host's address, the only one, beside the loopback's, that others of the set reach."""
         return f"{NETWORK}.{number}"
-
-    def shaping(self, link: str, rate: int) -> list[str]:
-        """Return the arguments of tc that give a link, ``eth0`` of a host or a `port`, its rate; see `shaping`."""
-        return shaping(link, rate, DELAYED if self.latency and self.netem and link == "eth0" else "root")
 
     def inside(self, number: int, *command: str) -> list[str]:
         """Return the command line that runs ``command`` on a host."""
@@ -82,11 +74,10 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def emulate(count: int, rate: int | None, slowest: int | None = None, latency: float = 0.0) -> Iterator[Hosts]:
+def emulate(count: int, rate: int | None, slowest: int | None = None) -> Iterator[Hosts]:
     """Yield 2 to 64 hosts, with links of ``rate`` bit/s (None: no limit), for a ``with`` block in the main thread.
 
-    ``slowest`` is the least that a link will have if rates are to change; packets are as large as that allows. Each
-    waits ``latency`` seconds on its way, besides what this machine takes.
+    ``slowest`` is the least that a link will have if rates are to change; packets are as large as that allows.
     SIGINT, SIGTERM and SIGHUP (but not those that were ignored) end the block by SystemExit. However it ends, even
     half-way through the set-up, all processes on the hosts are killed and the hosts removed. Raises ValueError:
     ``count`` is out of range; RuntimeError: the system refuses; the message has its reason.
@@ -105,7 +96,7 @@ def emulate(count: int, rate: int | None, slowest: int | None = None, latency: f
     try:
         _handle(ours, stop)
         folder = Path(tempfile.mkdtemp(prefix=f"{prefix}-"))
-        hosts = Hosts(prefix, count, rate, folder, packet(rate if slowest is None else slowest), latency, has_netem())
+        hosts = Hosts(prefix, count, rate, folder, packet(rate if slowest is None else slowest))
         _set_up(hosts)
         yield hosts
     finally:
@@ -132,28 +123,22 @@ def _set_up(hosts: Hosts) -> None:
         call("ip", "netns", "add", host)
         call("ip", "-n", host, "link", "set", "lo", "up")
         mtu = ("mtu", str(hosts.packet))
-        if hosts.latency and not hosts.netem:
-            _delay_line(hosts, number)
-        else:
-            peer = ("type", "veth", "peer", "name", "eth0", *mtu, "netns", host)
-            call("ip", "-n", switch, "link", "add", end, *mtu, *peer)
+        peer = ("type", "veth", "peer", "name", "eth0", *mtu, "netns", host)
+        call("ip", "-n", switch, "link", "add", end, *mtu, *peer)
         call("ip", "-n", switch, "link", "set", end, "master", BRIDGE, "up")
         call("ip", "-n", host, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
         call("ip", "-n", host, "link", "set", "eth0", "up")
         # As on most clusters; what this machine is set to (bbr, say) may behave differently behind a token bucket
         call("ip", "-n", host, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
-        if hosts.latency and hosts.netem:
-            call("tc", "-n", host, *delaying("eth0", hosts.latency))
         if hosts.rate is not None:
             call("ip", "-n", host, "link", "set", "eth0", "gso_max_size", str(min(SEGMENT, segment(hosts.rate))))
-            call("tc", "-n", host, *hosts.shaping("eth0", hosts.rate))
-            call("tc", "-n", switch, *hosts.shaping(end, hosts.rate))
-    if hosts.rate is not None and segment(hosts.rate) > SEGMENT and (hosts.netem or not hosts.latency):
+            call("tc", "-n", host, *shaping("eth0", hosts.rate))
+            call("tc", "-n", switch, *shaping(end, hosts.rate))
+    if hosts.rate is not None and segment(hosts.rate) > SEGMENT:
         _allow_large_segments(hosts, segment(hosts.rate))
 
 
 def _allow_large_segments(hosts: Hosts, size: int) -> None:
-    """Let TCP hand so many bytes to a link at once, where the kernel can; elsewhere they stay `SEGMENT`."""
     links = {number: ["eth0"] for number in range(1, hosts.count + 1)}
     links[SWITCH] = [port(number) for number in range(1, hosts.count + 1)]
     program = [sys.executable, "-m", "sparse_mpi_bench.emulation.offload", str(size)]
@@ -165,36 +150,12 @@ def _allow_large_segments(hosts: Hosts, size: int) -> None:
         each.wait()
 
 
-def delaying(link: str, seconds: float) -> list[str]:
-    """Return the arguments of tc: packets wait before the token bucket, which is to be below, at `DELAYED`."""
-    waits = ["delay", f"{round(1e6 * seconds)}us", "limit", str(WAITING)]
-    return ["qdisc", "replace", "dev", link, "root", "handle", DELAYED.replace(":1", ":"), "netem", *waits]
-
-
-def has_netem() -> bool:
-    """Whether the kernel can delay packets."""
-    tried = ["unshare", "--net", "tc", "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"]
-    return subprocess.run(tried, capture_output=True).returncode == 0
-
-
-def _delay_line(hosts: Hosts, number: int) -> None:
-    """Make the link of a host as a process on the switch, with which it ends. Raises RuntimeError: it cannot."""
-    switch, ends = hosts.name(SWITCH), (f"line{number}", port(number))
-    program = [sys.executable, "-m", "sparse_mpi_bench.emulation.delay_line", *ends, repr(hosts.latency)]
-    line = subprocess.Popen(hosts.inside(SWITCH, *program), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if line.stdout is None or line.stderr is None or not line.stdout.readline():
-        raise RuntimeError(f"a latency needs the kernel's netem or TAP devices: {line.communicate()[1].strip()}")
-    for end in ends:
-        call("ip", "-n", switch, "link", "set", end, "mtu", str(hosts.packet))
-    call("ip", "-n", switch, "link", "set", ends[0], "netns", hosts.name(number), "name", "eth0")
-
-
 def port(number: int) -> str:
     """Return the name of the switch's end of a host's link; the host's end is ``eth0``."""
     return f"port{number}"
 
 
-def shaping(link: str, rate: int, parent: str = "root") -> list[str]:
+def shaping(link: str, rate: int) -> list[str]:
     """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB.
 
     A bucket holds no more than it must, because an idle link lets it pass at once. Connections that were made when the
@@ -203,8 +164,7 @@ def shaping(link: str, rate: int, parent: str = "root") -> list[str]:
     """
     queue = max(256 << 10, rate // 8 // 20)
     sizes = ["rate", f"{rate}bit", "burst", f"{burst(rate)}b", "limit", f"{queue}b"]
-    where = ["root"] if parent == "root" else ["parent", parent]
-    return ["qdisc", "replace", "dev", link, *where, "tbf", *sizes]
+    return ["qdisc", "replace", "dev", link, "root", "tbf", *sizes]
 
 
 def burst(rate: int) -> int:
@@ -264,7 +224,6 @@ def _owned(place: Path, prefix: str) -> list[Path]:
 
 
 def _remove(prefix: str) -> None:
-    """As much as there is: errors are those of things that are gone already, or that another start is removing."""
     names = [file.name for file in _owned(NAMESPACES, prefix)]
     deadline = time.monotonic() + PATIENCE
     while (running := [pid for name in names for pid in _processes(name)]) and time.monotonic() < deadline:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import IO
 
 from sparse_mpi.cli.launch.environment import outside_of_jobs
 from sparse_mpi.cli.launch.find import MPICH, OPEN_MPI, Flavour, Mpiexec, find_mpiexec, survival
@@ -127,13 +126,12 @@ def run(
     command: Sequence[str],
     seconds: float,
     elastic: bool = False,
-    output: IO[str] | None = None,
     meanwhile: Iterable[float] = (),
 ) -> int:
     """Run ``command`` (see `program`) with a rank on every host, for at most ``seconds``; returns its exit code.
 
     However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder. The ranks of
-    an ``elastic`` job survive the failure of others. What is printed goes to ``output``, if there is one. While the
+    an ``elastic`` job survive the failure of others. While the
     command runs, ``meanwhile`` is iterated: it is asked for its next item at each of the seconds that it yields. Raises
     RuntimeError: they cannot.
     """
@@ -147,8 +145,6 @@ def run(
         hosts.inside(SWITCH, *line),
         env=environment() | {"TMPDIR": str(hosts.folder)},
         stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output and subprocess.STDOUT,
         start_new_session=True,  # so that Ctrl-C reaches it through us, in order
     )
     try:

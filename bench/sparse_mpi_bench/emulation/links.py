@@ -21,7 +21,7 @@ from fractions import Fraction
 from typing import IO, NamedTuple
 
 from sparse_mpi.predict.rates import MOST
-from sparse_mpi_bench.emulation.hosts import SWITCH, Hosts, call, port
+from sparse_mpi_bench.emulation.hosts import SWITCH, Hosts, call, port, shaping
 from sparse_mpi_bench.emulation.schedule import DOWN, Rates, Schedule, describe
 
 
@@ -40,7 +40,6 @@ class Links:
     """The links of a set of hosts."""
 
     def __init__(self, hosts: Hosts) -> None:
-        """Take them as they were set up."""
         self.hosts = hosts
         self.rates: Rates = (hosts.rate,) * hosts.count
 
@@ -57,15 +56,14 @@ class Links:
             if new != DOWN:
                 # A link loses its limit by a high one: with its queue it would lose what waits there
                 bits = MOST if new is None else new
-                todo["tc", host].append(" ".join(self.hosts.shaping("eth0", bits)))
-                todo["tc", SWITCH].append(" ".join(self.hosts.shaping(port(host), bits)))
+                todo["tc", host].append(" ".join(shaping("eth0", bits)))
+                todo["tc", SWITCH].append(" ".join(shaping(port(host), bits)))
             if DOWN in (old, new):
                 todo["ip", SWITCH].append(f"link set {port(host)} {'down' if new == DOWN else 'up'}")
         self._call(todo)
         self.rates = rates
 
     def _call(self, todo: dict[tuple[str, int], list[str]]) -> None:
-        """Run the commands of all programs and hosts side by side, so that the links change at nearly one time."""
         pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started = []
         for (program, host), lines in todo.items():
@@ -91,7 +89,6 @@ class RatePlayer:
     """The changes of links while a command runs, for `launch.run` to make ``meanwhile``."""
 
     def __init__(self, links: Links, schedule: Schedule, record: IO[str] | None = None) -> None:
-        """Take links with the rates of second 0, and perhaps a file that is open for writing."""
         self._links = links
         self._schedule = schedule
         self._record = record

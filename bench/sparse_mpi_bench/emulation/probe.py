@@ -1,9 +1,9 @@
 """What links really give: a plain TCP transfer and the round trip of one byte between two hosts, and all at once.
 
-``python -m sparse_mpi_bench.emulation.probe serve ADDRESS`` on the one says ``ready``, then ``ask ADDRESS SECONDS
-BYTES`` on the other, with so many bytes to wait before the link, prints bits a second and seconds a round trip.
-``exchange OWN NEXT SECONDS BYTES`` runs on all hosts, each of which sends to the next and receives from the one before
-at the same time; it says ``ready`` and ``connected``, waits for a line after each, and prints bits a second that came.
+``python -m sparse_mpi_bench.emulation.probe serve ADDRESS`` on the one says ``ready``, then ``ask ADDRESS SECONDS`` on
+the other prints bits a second and seconds a round trip. ``exchange OWN NEXT SECONDS`` runs on all hosts, each of which
+sends to the next and receives from the one before at the same time; it says ``ready`` and ``connected``, waits for a
+line after each, and prints bits a second that came.
 Programs of their own, because a process is on one host.
 """
 
@@ -30,7 +30,7 @@ from sparse_mpi_bench.emulation.hosts import Hosts
 
 PORT = 5201  # any: the hosts are ours
 BLOCK = bytes(1 << 16)
-LEAST, MOST = 1 << 18, 1 << 22  # bytes that wait to be sent
+BUFFER = 1 << 18  # bytes that wait to be sent: few, which slow links drain in time
 TRIPS, FIRST = 200, 20  # round trips, and how many of them do not count
 LIMIT = 60.0  # seconds in which a probe must end
 SLOW = 0.9  # of the nominal rate; headers take 5 % of packets of 1,500 bytes
@@ -107,7 +107,7 @@ def probe(hosts: Hosts, seconds: float = 0.5) -> Link:
 
 
 def _pair(hosts: Hosts, seconds: float) -> Link:
-    asking = hosts.inside(1, *PROGRAM, "ask", hosts.address(2), str(seconds), str(_buffer(hosts)))
+    asking = hosts.inside(1, *PROGRAM, "ask", hosts.address(2), str(seconds))
     serving = hosts.inside(2, *PROGRAM, "serve", hosts.address(2))
     with subprocess.Popen(serving, stdout=subprocess.PIPE) as server:
         try:
@@ -124,12 +124,11 @@ def _pair(hosts: Hosts, seconds: float) -> Link:
 
 
 def _exchange(hosts: Hosts, seconds: float) -> tuple[tuple[float, ...], float]:
-    """Return the bits a second that came to each host while all sent, and the share of processor time that was used."""
     with ExitStack() as stack:
         peers = []
         for number in range(1, hosts.count + 1):
             ends = (hosts.address(number), hosts.address(number % hosts.count + 1))
-            line = hosts.inside(number, *PROGRAM, "exchange", *ends, str(seconds), str(_buffer(hosts)))
+            line = hosts.inside(number, *PROGRAM, "exchange", *ends, str(seconds))
             peers.append(stack.enter_context(subprocess.Popen(line, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)))
             stack.callback(peers[-1].kill)
         patience = Timer(LIMIT, lambda: deque(map(subprocess.Popen.kill, peers), 0))
@@ -146,12 +145,6 @@ def _exchange(hosts: Hosts, seconds: float) -> tuple[tuple[float, ...], float]:
     return each, 1 - idle / max(all_, 1)
 
 
-def _buffer(hosts: Hosts) -> int:
-    """Return the bytes that may wait for a link: few, which slow ones drain in time, but all that is under way."""
-    underway = 2 * hosts.latency * (hosts.rate or rates.MOST) / 8
-    return min(max(LEAST, int(2 * underway)), MOST)
-
-
 def _hear(number: int, peer: subprocess.Popen[str], expected: str = "") -> str:
     """Return the next line of a host's program. Raises RuntimeError: it ends instead."""
     said = present(peer.stdout, "it has a pipe").readline().strip()
@@ -163,7 +156,6 @@ def _hear(number: int, peer: subprocess.Popen[str], expected: str = "") -> str:
 
 
 def _ticks() -> tuple[int, int]:
-    """Return the processor time of this machine that was idle, and all, in ticks since it started."""
     spent = [int(word) for word in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
     return spent[3] + spent[4], sum(spent)
 
@@ -183,11 +175,11 @@ def serve(address: str) -> None:
         connection.sendall(b".")
 
 
-def ask(address: str, seconds: float, buffer: int = LEAST) -> Link:
+def ask(address: str, seconds: float) -> Link:
     """Measure as the client of `serve`; the time of a transfer ends with the answer to its last byte."""
     with socket.create_connection((address, PORT), timeout=LIMIT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         trips = []
         for _ in range(TRIPS):
             start = time.perf_counter()
@@ -203,7 +195,7 @@ def ask(address: str, seconds: float, buffer: int = LEAST) -> Link:
         return Link(8 * sent / (time.perf_counter() - start), statistics.median(trips[FIRST:]))
 
 
-def exchange(own: str, other: str, seconds: float, buffer: int = LEAST) -> float:
+def exchange(own: str, other: str, seconds: float) -> float:
     """Return bits a second that come to ``own``, which sends to ``other`` meanwhile, after the first ones.
 
     Says `SAYS`, and goes on at a line of stdin each: when all listen, and when all are connected.
@@ -224,7 +216,7 @@ def exchange(own: str, other: str, seconds: float, buffer: int = LEAST) -> float
         rates.append(8 * received / (time.perf_counter() - start))
 
     with sending, receiving:
-        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         print(SAYS[1], flush=True)
         sys.stdin.readline()
         receiver = Thread(target=receive)
@@ -241,6 +233,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(sys.argv[2])
     elif sys.argv[1] == "ask":
-        print(*ask(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))[:2])
+        print(*ask(sys.argv[2], float(sys.argv[3]))[:2])
     else:
-        print(exchange(sys.argv[2], sys.argv[3], float(sys.argv[4]), int(sys.argv[5])))
+        print(exchange(sys.argv[2], sys.argv[3], float(sys.argv[4])))

@@ -12,7 +12,6 @@ from sparse_mpi.predict.rates import parse, show
 
 DOWN = 0  # the rate of a link without traffic
 SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60)}
-LATENCIES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 SHORTEST = Fraction(1, 10)  # seconds: a turn takes many times as long as the commands that change the links
 NUMBER = r"\d{1,9}\.?\d{0,9}"  # seconds, so that exact ones stay short
 
@@ -138,20 +137,7 @@ def length(text: str) -> Fraction:
     return seconds
 
 
-def delay(text: str) -> float:
-    """Return the seconds of a latency such as ``50us`` or ``1ms``; raise ValueError if it is none, or above 1 s."""
-    match = re.fullmatch(rf"({NUMBER})([a-z]+)", text)
-    if text != "0" and (match is None or match[2] not in LATENCIES):
-        units = ", ".join(LATENCIES)
-        raise ValueError(f"latency must be a number with one of the units {units}, or 0, got {text!r}")
-    seconds = float(match[1]) * LATENCIES[match[2]] if match else 0.0
-    if seconds > 1:
-        raise ValueError(f"latency must be at most 1s, got {text}")
-    return seconds
-
-
 def _row(words: list[str], hosts: int) -> tuple[Fraction, int | None, int | None]:
-    """Return the second, the rate, and the host or None for all."""
     if len(words) not in (2, 3):
         raise ValueError(f"expected seconds, a rate, and perhaps a host, got {' '.join(words)!r}")
     if re.fullmatch(NUMBER, words[0]) is None:

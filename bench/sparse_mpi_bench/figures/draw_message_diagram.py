@@ -43,7 +43,6 @@ class _Drawing:
         self.rectangle = matplotlib("patches").Rectangle
 
     def heads(self) -> None:
-        """Draw the ranks and their gradients."""
         for rank in range(self.ranks):
             self.text(self.middle(rank), self.y - 0.7, f"rank {rank}", ha="center", color=COLOURS[rank])
         self.name("gradient", "stronger: larger")
@@ -52,14 +51,12 @@ class _Drawing:
         self.y += CELL + SPACE
 
     def result(self) -> None:
-        """Draw what all ranks return."""
         self.name("result", "the same on all ranks")
         for rank in range(self.ranks):
             self.shades(rank, self.diagram.result, INK)
         self.y += CELL
 
     def numbers(self, exchanges: Sequence[Exchange]) -> None:
-        """Draw exchanges of few numbers, or of nothing, as one line through all ranks."""
         told = sum(exchange.told for exchange in exchanges)
         times = f"{len(exchanges)} times, " if len(exchanges) > 1 else ""
         self.name(_function(exchanges[0]), f"{exchanges[0].name}, {times}{told} B of numbers")
@@ -70,7 +67,6 @@ class _Drawing:
         self.y += CELL + SPACE
 
     def exchange(self, exchange: Exchange) -> None:
-        """Draw what each rank sends, and below it what each has then; lines from sender to receiver."""
         others = [message for message in exchange.messages if message.source != message.dest]
         self.name(_function(exchange), f"{exchange.name}, {sum(message.bytes for message in others)} B")
         below = self.y + CELL + FALL
@@ -87,7 +83,6 @@ class _Drawing:
         self.y = below + CELL + SPACE
 
     def line(self, message: Message, top: float, bottom: float) -> None:
-        """Draw an arrow from a sender to a receiver, that of every pair of ranks a little apart."""
         aside = self.n * ((message.source + 0.5) / self.ranks - 0.5) * 0.7
         at, to = self.middle(message.source), self.middle(message.dest) + aside
         colour = COLOURS[message.source]
@@ -96,7 +91,6 @@ class _Drawing:
         self.axes.annotate("", (to, bottom), (at, top), arrowprops=arrow)
 
     def entries(self, rank: int, y: float, messages: Sequence[Message]) -> None:
-        """Draw cells: those in messages in the colours of their senders, beside each other where there are several."""
         if any(message.entries is None for message in messages):
             for place, message in enumerate(message for message in messages if message.bytes):
                 colour = COLOURS[message.source]
@@ -115,7 +109,6 @@ class _Drawing:
                 self.cell(rank, y, index + place * width, COLOURS[source], width)
 
     def shades(self, rank: int, values: np.ndarray, colour: str) -> None:
-        """Draw a cell for each value, the darker the larger it is."""
         largest = np.abs(values).max() or 1
         for index, value in enumerate(np.abs(values) / largest):
             self.cell(rank, self.y, index, colour, alpha=float(value))
@@ -127,7 +120,6 @@ class _Drawing:
         self.axes.add_patch(self.rectangle(place, width, CELL, facecolor=colour, alpha=alpha, **edge))
 
     def name(self, first: str, second: str) -> None:
-        """Write what a row is."""
         self.text(-LEFT, self.y + 0.35, first)
         self.text(-LEFT, self.y + 1.55, second, color=GREY, fontsize=7)
 
@@ -141,7 +133,6 @@ class _Drawing:
         return self.left(rank) + self.n / 2
 
     def finished(self, heading: str) -> Any:
-        """Return the figure, as high as it has become."""
         width = LEFT + self.left(self.ranks - 1) + self.n
         self.axes.set(xlim=(-LEFT, width - LEFT + 0.2), ylim=(self.y + 0.3, -1.6))
         self.axes.axis("off")

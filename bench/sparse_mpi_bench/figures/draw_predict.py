@@ -52,7 +52,6 @@ def _pair(case: dict[str, Any]) -> tuple[float, float]:
 
 
 def _farthest(cases: Sequence[dict[str, Any]]) -> str:
-    """Return the candidate whose prediction is farthest off, by ratio."""
     return max(cases, key=lambda case: abs(math.log(case["step"] / case["predicted step"])))["candidate"]
 
 

@@ -79,7 +79,6 @@ def trace(records: Sequence[dict[str, Any]]) -> Any:
 
 
 def _matrix(axes: Any, sent: np.ndarray) -> None:
-    """Draw bytes by sender and receiver."""
     axes.imshow(sent, cmap=matplotlib("colors").LinearSegmentedColormap.from_list("", (PAPER, COLOURS[0])))
     axes.set_ylabel("sender")
     axes.set_xlabel(f"receiver; {sent.sum() / 1e3:.1f} kB")
@@ -88,7 +87,6 @@ def _matrix(axes: Any, sent: np.ndarray) -> None:
 
 
 def _messages(axes: Any, step: dict[str, Any], ranks: int) -> None:
-    """Draw a bar for each message on its sender's line, and an arrow to where it arrives; name the phases."""
     transfers = step["transfers"]
     colours = phases([transfer["phase"] for transfer in transfers])
     for phase, colour in colours.items():

@@ -153,7 +153,6 @@ def gaps(records: Records) -> Any:
 
 
 def _rows(records: Records) -> list[tuple[str, list[str]]]:
-    """Return a row for each kind of shards and as many ways as a panel has, dense, or the first, in each."""
     shards, ways = (list(dict.fromkeys(record[field] for record in records)) for field in ("shards", "way"))
     first, *others = sorted(ways, key=lambda way: way != "dense")
     return [(kind, [first, *batch]) for kind in shards for batch in batches(others, MOST - 1)]

@@ -165,23 +165,3 @@ def test_a_job_survives_changing_links_and_a_second_without(possible, tmp_path, 
     said = capfd.readouterr()
     assert said.out.count("added") == 3 and "3 hosts, 1gbit: measured" in said.out
     assert "links go from 20mbit to down; hosts have sent " in said.err and "in all" in said.err
-
-
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.full("the job of the test before has its links change")
-def test_the_bytes_of_a_command_are_told_where_nothing_changes(possible, tmp_path, capfd):
-    """As many as the algorithm's own counters say, and what headers and the launcher take."""
-    file, record = tmp_path / "r.json", tmp_path / "links.jsonl"
-    command = ["bench", "allreduce", "--n", "200000", "--steps", "3", "--algorithms", "dense", "--json", str(file)]
-    trace = tmp_path / "trace.txt"
-    trace.write_text("0 1gbit\n0 100mbit 2\n")
-    options = ["--ranks", "2", "--trace", str(trace), "--log", str(record)]
-    assert main(["bench", "network", *options, "--timeout", "150", "--", *command]) == 0
-    start, end = [json.loads(line) for line in record.read_text().splitlines()]
-    assert start["rates"] == end["rates"] == [GBIT, 100_000_000]
-    steps = 3 * 4 * 200_000  # and those to warm up
-    assert all(steps < each < 5 * steps for each in (*end["sent"], *end["received"]))
-    said = capfd.readouterr()
-    assert "2 hosts, 1gbit (host 2 100mbit): measured" in said.out
-    assert "the command has ended; hosts have sent" in said.err and "in all" not in said.err

@@ -1,16 +1,13 @@
-"""``python -m sparse_mpi bench select``: the selection kernels beside the memory floor and what others offer.
+"""``python -m sparse_mpi bench kernels``: selection, merging and message formats beside the memory floor and others.
 
 The floors are measured in the same run on the same buffers: a read pass (the maximum of the vector) for selection, a
 copy of 12 bytes an element (6 read, 6 written) for ``residual += gradient`` with selection. Every round runs every
 method once, so that what else happens on the machine hits all alike; medians over the rounds, with the range between
 order statistics that covers the true median in 95 % of all cases.
 
-``python -m sparse_mpi bench wire``: how fast every message format is written and read, and how small it is.
-
-Speeds are GB/s of pairs, 8 bytes each, whatever the format makes of them; a copy of the same pairs is measured beside.
-To pack with rounding is to read the rounded values back, too: the residual needs them. Medians over the rounds, in
-each of which every format has its turn. Entries are the largest of a normal vector, as a selection has them; what
-rounding takes is the root mean square over that of the values, and once more for as many normal values of any size.
+Messages are of the largest entries of a normal vector, as a selection has them. To pack with rounding is to read the
+rounded values back, too: the residual needs them. What rounding takes is the root mean square over that of the values,
+and once more for as many normal values of any size.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import itertools
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -29,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, like, namespace, synchronize
+from sparse_mpi.arrays import Array, like, namespace, synchronize, to_host
 from sparse_mpi.cli import options, values
 from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.options import count, option
@@ -38,36 +35,36 @@ from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.sparse import SparseVector, equal_boundaries, regions_of, split_counts
-from sparse_mpi.wire import WIRES, BitPacked, encode
-from sparse_mpi_bench.figures.draw_volume import select as figure
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire import WIRES, pack_whole
 
 SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT
 LEAST = 6  # rounds: the range of six covers the median in 97 % of all cases
 MOST = 0.5  # density: beyond it, selecting saves nothing
 MERGED = 4  # ranks whose pairs are merged
-WIRE = BitPacked()
+PAIR = 8  # bytes of an entry as copies and speeds of formats count them
 ROW = 1024  # entries of a row of the matrix for row-wise top-k
 Method = Callable[[], Any]
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise Refused unless the densities are some that selecting is for."""
     if max(args.density) > MOST:
         raise Refused(f"--density must be in (0, {MOST}], got {max(args.density):g}; for example --density 0.01")
 
 
 def measure(args: argparse.Namespace) -> Iterator[Output]:
-    """Yield the table of every case, and the record."""
     counts = [1] if args.device == "gpu" else args.threads or sorted({1, threads.limit()})
     cases = []
     for n in args.n:
         x = _vector(n, args)
         for number, density in progress(list(itertools.product(counts, args.density)), "cases"):
+            pairs = top_k(x, max(1, round(density * n)))
             with _limited(number):
-                taken = _measure(_methods(x, max(1, round(density * n))), x, args.rounds, args.seconds)
+                methods = _methods(x, pairs) | _packing(pairs, args.formats)
+                taken = _measure(methods, x, args.rounds, args.seconds)
             measured = {name: [round(each, 7) for each in seconds] for name, seconds in taken.items()}
-            cases.append({"n": n, "density": density, "threads": number, "methods": measured})
+            case = {"n": n, "density": density, "threads": number, "methods": measured}
+            cases.append(case | {"formats": {name: _sizes(name, x, pairs) for name in args.formats}})
             yield _render(cases[-1])
     yield {"cases": cases}
 
@@ -86,7 +83,6 @@ def _vector(n: int, args: argparse.Namespace) -> Array:
 
 @contextmanager
 def _limited(count: int) -> Iterator[None]:
-    """Let kernels, torch and the floors use ``count`` threads within the block."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(count)
     if torch := _torch():
@@ -107,9 +103,8 @@ def _torch() -> Any:
     return torch
 
 
-def _methods(x: Array, k: int) -> dict[str, Method]:
-    """Return what is timed, by name: the floors first."""
-    n, own = len(x), kernels.of(x)
+def _methods(x: Array, pairs: SparseVector) -> dict[str, Method]:
+    n, k, own = len(x), pairs.nnz, kernels.of(x)
     threshold = kernels.kth_magnitude(x, k, most=k)
     residual, gradient = x.copy(), namespace(x).zeros_like(x)
     source = namespace(x).ones(n + n // 2, np.float32)
@@ -120,9 +115,6 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
     def parts(work: Callable[[int, int], Any], size: int) -> Any:
         return threads.each(work, threads.parts(size) if isinstance(x, np.ndarray) else [(0, size)])
 
-    pairs = top_k(x, k)
-    counts, region = np.array([k]), np.array([[0, n]])
-    message = WIRE.pack(pairs, counts, region)
     drawn = np.sort(np.random.default_rng(0).integers(0, n, (MERGED, k)))
     several = like(np.concatenate([np.unique(run) for run in drawn]).astype(pairs.indices.dtype), x)
     values = x[several]
@@ -136,12 +128,37 @@ def _methods(x: Array, k: int) -> dict[str, Method]:
         "exact k-th": lambda: kernels.kth_magnitude(x, k, most=k),
         "top-k of rows": lambda: own.top_k_rows(matrix, each),
         "truncate to a half": lambda: own.truncate(pairs.indices, pairs.values, max(1, k // 2)),
-        "pack": lambda: WIRE.pack(pairs, counts, region),
-        "unpack": lambda: WIRE.unpack(message.buffer, message.lengths, region, n, np.float32),
         "merge of 4": lambda: own.merge(several, values, n),
         "argpartition": lambda: namespace(x).argpartition(namespace(x).abs(x), n - k)[n - k :],
     }
     return methods | (_torch_methods(x, k, threshold, each) if _torch() else {})
+
+
+def _packing(pairs: SparseVector, formats: Sequence[str]) -> dict[str, Method]:
+    region = np.array([[0, pairs.size]])
+    methods: dict[str, Method] = {}
+    for name in formats:
+        wire, message = WIRES[name], pack_whole(WIRES[name], pairs)
+        methods[f"pack {name}"] = partial(pack_whole, wire, pairs)
+        methods[f"unpack {name}"] = partial(
+            wire.unpack, message.buffer, message.lengths, region, pairs.size, np.float32
+        )
+    return methods
+
+
+def _sizes(name: str, x: Array, pairs: SparseVector) -> dict[str, float]:
+    of_any_size = SparseVector(pairs.indices, x[: pairs.nnz], pairs.size)
+    packed = pack_whole(WIRES[name], pairs)
+    return {
+        "bytes a pair": packed.buffer.nbytes / pairs.nnz,
+        "error": _error(packed.vector, pairs),
+        "error of any size": _error(pack_whole(WIRES[name], of_any_size).vector, of_any_size),
+    }
+
+
+def _error(rounded: SparseVector, vector: SparseVector) -> float:
+    values = to_host(vector.values)
+    return float(np.linalg.norm(to_host(rounded.values) - values) / np.linalg.norm(values))
 
 
 def _torch_methods(x: Array, k: int, threshold: int, each: int) -> dict[str, Method]:
@@ -208,115 +225,47 @@ def _render(case: dict[str, Any]) -> str:
         Column("/copy", 7, "median", ".2f", 1 / medians["copy"]),
         Column("topk/it", 8, lambda row: topk and topk / row["median"], ".1f"),
     )
+    sizes = {
+        name: {"name": name, **sizes, **{of: PAIR * pairs / medians[f"{of} {name}"] for of in ("pack", "unpack")}}
+        for pairs in [max(1, round(case["density"] * case["n"]))]
+        for name, sizes in case["formats"].items()
+    }
+    formats = Table(
+        Column("format", -12, "name"),
+        Column("bytes/pair", 10, "bytes a pair", ".3f"),
+        Column("pack GB/s", 10, "pack", ".2f", 1e-9),
+        Column("unpack GB/s", 12, "unpack", ".2f", 1e-9),
+        Column("error", 8, "error", ".2%"),
+        Column("of any size", 12, "error of any size", ".2%"),
+    )
     heading = f"n = {case['n']:,}, density {case['density']:g}, {case['threads']} threads, "
-    return "\n".join([f"{heading}{len(case['methods']['read'])} rounds", *table.lines(rows.values()), ""])
+    return "\n".join(
+        [
+            f"{heading}{len(case['methods']['read'])} rounds",
+            *table.lines(rows.values()),
+            "",
+            *formats.lines(sizes.values()),
+            "",
+        ]
+    )
 
 
-SELECT = Benchmark(
-    "select",
-    help="time of the selection kernels, beside the memory floor and torch, NumPy",
-    description="Time an element of the selection kernels on a normal vector. "
-    "Example: python -m sparse_mpi bench select --json select.json --plot select.png",
+KERNELS = Benchmark(
+    "kernels",
+    help="time of selection and of message formats, beside the memory floor and torch, NumPy",
+    description="Time the selection kernels on a normal vector, and writing and reading messages of its largest "
+    "entries in every format. Example: python -m sparse_mpi bench kernels --json kernels.json",
     options=(
         count("--n", SIZES, "elements of the vector", ROW, nargs="+"),
         options.share("share selected", (0.001, 0.01, 0.02), nargs="+"),
         count("--threads", None, "CPU threads (default: 1 and all there are)", nargs="+"),
         count("--rounds", 15, f"measurements of each method, at least {LEAST}", LEAST),
         option("--seconds", f"a case ends after so many seconds, once {LEAST} rounds are done", values.positive, 20),
+        options.several("--formats", WIRES, "of messages (default: all)", nargs="*"),
         option("--device", "where the vector lies", choices=["cpu", "gpu"], default="cpu"),
         options.seed(),
         options.json(),
-        options.plot("also draw ns an element over n (needs matplotlib)"),
     ),
     measure=measure,
     check=check,
-    figure=figure,
-)
-
-
-PAIR = 8  # bytes
-TABLE = Table(
-    Column("format", -12, "name"),
-    Column("bytes/pair", 10, "bytes a pair", ".3f"),
-    Column("pack GB/s", 10, "pack", ".2f"),
-    Column("unpack GB/s", 12, "unpack", ".2f"),
-    Column("error", 8, "error", ".2%"),
-    Column("of any size", 12, "error of any size", ".2%"),
-)
-
-
-def check_wires(args: argparse.Namespace) -> None:
-    """Raise Refused unless there is an element for each message."""
-    if args.messages > args.n:
-        raise Refused(f"--messages must be at most --n, got {args.messages} and {args.n}; for example --messages 16")
-
-
-def measure_wires(args: argparse.Namespace) -> Iterator[Output]:
-    """Yield the table of every density, and the record."""
-    cases = []
-    for density in progress(args.density, "densities"):
-        cases.append(case := _formats(density, args))
-        heading = (
-            f"n = {args.n:,}, density {density:g}: {case['pairs']:,} pairs in {args.messages} messages; "
-            f"copying them: {case['copy']:.2f} GB/s"
-        )
-        rows = TABLE.lines({"name": name, **numbers} for name, numbers in case["formats"].items())
-        yield "\n".join([heading, *rows, ""])
-    yield {"cases": cases}
-
-
-def _formats(density: float, args: argparse.Namespace) -> dict[str, Any]:
-    """Return GB/s, bytes a pair and relative errors of every format."""
-    rng, count = np.random.default_rng(args.seed), max(1, round(density * args.n))
-    x = rng.standard_normal(args.n, np.float32)
-    indices = np.sort(np.argpartition(np.abs(x), args.n - count)[args.n - count :]).astype(np.int32)
-    vector, of_any_size = (SparseVector(indices, values, args.n) for values in (x[indices], x[:count]))
-    boundaries = equal_boundaries(args.n, args.messages)
-    counts, regions = np.asarray(split_counts(vector, boundaries)), regions_of(boundaries)
-    pairs = encode(vector)
-    work: dict[str, Method] = {"copy": pairs.copy}
-    sizes, errors = {}, {}
-    for name, wire in WIRES.items():
-        packed = wire.pack(vector, counts, regions)
-        sizes[name] = packed.buffer.nbytes / count
-        errors[name] = [
-            _error(packed.vector, vector),
-            _error(wire.pack(of_any_size, counts, regions).vector, of_any_size),
-        ]
-        work[f"pack {name}"] = partial(wire.pack, vector, counts, regions)
-        work[f"unpack {name}"] = partial(wire.unpack, packed.buffer, packed.lengths, regions, args.n, np.float32)
-    taken = _measure(work, pairs, args.rounds)
-    speeds = {name: PAIR * count / statistics.median(seconds) / 1e9 for name, seconds in taken.items()}
-    formats = {
-        name: {
-            "bytes a pair": sizes[name],
-            "pack": speeds[f"pack {name}"],
-            "unpack": speeds[f"unpack {name}"],
-            "error": errors[name][0],
-            "error of any size": errors[name][1],
-        }
-        for name in WIRES
-    }
-    return {"density": density, "pairs": count, "copy": speeds["copy"], "formats": formats}
-
-
-def _error(rounded: SparseVector, vector: SparseVector) -> float:
-    return float(np.linalg.norm(rounded.values - vector.values) / np.linalg.norm(vector.values))
-
-
-WIRE_FORMATS = Benchmark(
-    "wire",
-    help="speed and size of every message format",
-    description="Write and read messages of the largest entries of a normal float32 vector in every format. "
-    "Example: python -m sparse_mpi bench wire --density 0.001 0.01 0.05 --messages 16 --json wire.json",
-    options=(
-        count("--n", 14_728_266, "elements of the vector; VGG-16 by default"),
-        options.share("share that is sent", (0.001, 0.01, 0.05), nargs="+"),
-        count("--messages", 1, "into which they are split, by equal regions"),
-        count("--rounds", 15, "measurements of each format"),
-        options.seed(),
-        options.json(),
-    ),
-    measure=measure_wires,
-    check=check_wires,
 )

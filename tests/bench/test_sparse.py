@@ -1,21 +1,23 @@
-"""``bench sparse``, ``sparse-compare`` and ``sparse-volume``: data, rivals, tables, figures."""
+"""``bench sparse``: data, rivals, tables, figures; ``bench volume --keyed``."""
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 
-from sparse_mpi.__main__ import main, parser
+from sparse_mpi.__main__ import main
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import INLINE
+from sparse_mpi.sparse import SparseVector
 from sparse_mpi_bench.analysis import keyed_volume
 from sparse_mpi_bench.analysis.keyed_volume import CASES, filled, stored
-from sparse_mpi_bench.commands import bench_network, bench_sparse_compare
-from sparse_mpi_bench.figures.compare import rows
+from sparse_mpi_bench.commands.bench_sparse import as_markdown, wrong_entries
+from sparse_mpi_bench.figures.compare import rows, sparse
+from sparse_mpi_bench.figures.style import write
 
 from ..launch import launch, needs_mpi
 from ..prefork import copied
@@ -87,32 +89,6 @@ def test_all_candidates_are_compared_and_every_sum_checked(tmp_path):
     assert "best rival / it" in printed and "dense                not compared: 1,152,921,504,606,846,977" in printed
 
 
-LACKING = """
-import sys
-from mpi4py import MPI
-
-if MPI.COMM_WORLD.rank == 1:
-    sys.modules["torch"] = None
-from sparse_mpi.__main__ import main
-
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.full("one more start of the benchmark, without a candidate")
-def test_without_torch_on_one_rank_there_is_no_gloo_on_any(tmp_path):
-    (tmp_path / "lacking.py").write_text(LACKING)
-    record = tmp_path / "r.json"
-    command = ["bench", "sparse", "--n", "500", "--entries", "20", "--steps", "1", "--json", str(record)]
-    done = launch(2, str(tmp_path / "lacking.py"), *command)
-    assert done.returncode == 0, done.stderr
-    for case in json.loads(record.read_text())["cases"].values():
-        assert case["skipped"]["gloo"] == "torch is not installed; pip install torch"
-        assert "gloo" not in case["candidates"] and "split" in case["candidates"]
-
-
 @needs_mpi
 @pytest.mark.jobs
 @pytest.mark.full("one more start of the benchmark, without a candidate")
@@ -123,21 +99,12 @@ def test_where_gloo_cannot_listen_the_others_are_compared(tmp_path):
     assert "split" in cases["uniform"]["candidates"]
 
 
-def parsed(*options):
-    known = parser()
-    return known, known.parse_args(["bench", "sparse-compare", *options])
-
-
-@pytest.mark.parametrize("cases", [["zipf"], []])
-def test_a_job_gets_all_options_and_the_fill_ins_that_its_ranks_can_have(cases, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for folder in ("a", "b"):
-        Path(folder).mkdir()
-    given = ["--n", "50", "--entries", "7", "--steps", "3", "--fill-in", "1", "2.5", "8", "--data", "a", "b"]
-    known, args = parsed(*given, "--cases", *cases)
-    job = known.parse_args(bench_sparse_compare.job_command(args, 4, Path("file")))
-    assert (job.n, job.entries, job.steps, job.json) == (50, 7, 3, Path("file"))
-    assert (job.cases, job.fill_in, job.data) == (cases, [1, 2.5], [Path("a"), Path("b")])
+def test_sums_of_keys_are_counted_key_by_key():
+    expected = np.array([1, 4, 7]), np.array([1.0, 2.0, 3.0])
+    assert wrong_entries(expected, expected) == 0
+    assert wrong_entries((np.array([1, 4]), np.array([1.0, 2.5])), expected) == 2
+    assert wrong_entries((np.array([1, 4, 7, 8]), np.array([1.0, 2.0, 3.0, 4.0])), expected) == 1
+    assert wrong_entries(SparseVector(*expected, 9).to_dense(), expected) == 0
 
 
 def made(ranks, rate="1gbit", **cases):
@@ -154,17 +121,10 @@ def made(ranks, rate="1gbit", **cases):
     }
 
 
-def test_jobs_that_a_file_has_are_told_and_drawn_again(tmp_path, capsys, monkeypatch):
+def test_jobs_are_told_and_drawn(tmp_path):
     pytest.importorskip("matplotlib")
-    jobs = [made(4, uniform=3.9, fill_in_1=1.0, fill_in_3=3.0), made(2, uniform=2.0, fill_in_1=1.0)]
-    file, figure = tmp_path / "r.json", tmp_path / "r.svg"
-    options = ["--steps", "5", "--cases", "uniform", "--fill-in", "1", "3"]
-    facts = {"n": 10**7, "entries": 10**5, "cases": ["uniform"], "fill_in": [1, 3], "data": [], "steps": 5}
-    file.write_text(json.dumps({"options": facts, "jobs": jobs}))
-    monkeypatch.setattr(bench_network.hosts, "emulate", None)
-    command = ["bench", "sparse-compare", "--ranks", "2", "4", *options, "--json", str(file), "--plot", str(figure)]
-    assert main(command) == 0
-    lines = capsys.readouterr().out.splitlines()
+    jobs = [made(2, uniform=2.0, fill_in_1=1.0), made(4, uniform=3.9, fill_in_1=1.0, fill_in_3=3.0)]
+    lines = as_markdown(jobs).splitlines()
     assert "| uniform | 2 | 1gbit | 2.00 | split | 2, 1, 2.0 | - | - | 8, 4, - | - | 4.00 |" in lines
     assert [line.split(" | ")[:2] for line in lines[2:7]] == [
         ["| uniform", "2"],
@@ -174,10 +134,8 @@ def test_jobs_that_a_file_has_are_told_and_drawn_again(tmp_path, capsys, monkeyp
         ["| fill-in 3", "4"],
     ]
     assert lines.count("uniform: no gloo: torch is not installed") == 1
-    assert all(text in figure.read_text() for text in ("uniform, 1gbit", "P = 4, 1gbit", "dense"))
-    assert json.loads(file.read_text())["jobs"] == jobs
-    with pytest.raises(SystemExit, match=r"--steps must be 5 as in .*r.json, got 7; name another file"):
-        main(["bench", "sparse-compare", *options[2:], "--steps", "7", "--json", str(file)])
+    write(partial(sparse, [{"jobs": jobs}]), tmp_path / "r.svg")
+    assert all(text in (tmp_path / "r.svg").read_text() for text in ("uniform, 1gbit", "P = 4, 1gbit", "dense"))
 
 
 def test_fill_in_is_drawn_for_the_most_ranks():
@@ -193,7 +151,7 @@ def test_fill_in_is_drawn_for_the_most_ranks():
 def test_slow_links_are_marked_in_tables_and_figures():
     slow = made(4, zipf=2.0) | {"measured": {"gbit": 0.95, "together": 0.4, "remark": "cores decide"}}
     assert [row.title for row in rows([slow, made(2, "none", zipf=2.0)])] == ["zipf, 1gbit*", "zipf, none"]
-    lines = bench_sparse_compare.as_markdown([slow]).splitlines()
+    lines = as_markdown([slow]).splitlines()
     assert lines[2].startswith("| zipf | 4 | 1gbit\\* |") and lines[-1] == "  P=4 1gbit: cores decide"
 
 
@@ -218,27 +176,25 @@ def test_what_gathered_keys_take_is_known():
     assert found.pairs == 16 * 8 * 3 / 4
 
 
-def test_volumes_are_told_written_and_drawn(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("matplotlib")
-
+def test_volumes_are_told_and_written(tmp_path, capsys, monkeypatch):
     def refusing(*_):
         raise ValueError("no room")
 
     monkeypatch.setitem(ALGORITHMS, "gather", refusing)
-    file, figure = tmp_path / "v.json", tmp_path / "v.svg"
-    options = ["--ranks", "2", "3", "--cases", "uniform", "disjoint", "--json", str(file), "--plot", str(figure)]
-    assert main(["bench", "sparse-volume", *options]) == 0
+    file = tmp_path / "v.json"
+    options = ["--ranks", "2", "3", "--cases", "uniform", "disjoint", "--json", str(file)]
+    assert main(["bench", "volume", "--keyed", *options]) == 0
     record, printed = json.loads(file.read_text()), capsys.readouterr().out
     compared = [name for name in ["auto", *ALGORITHMS] if name != "gather"]
     assert [(v["case"], v["algorithm"], v["ranks"]) for v in record["volumes"]] == [
         (case, name, ranks) for case in ("uniform", "disjoint") for name in compared for ranks in (2, 3)
     ]
     assert {each["reason"] for each in record["skipped"]} == {"no room"} and len(record["skipped"]) == 4
-    assert "skipped: no room" in printed and "auto: " in printed and "dense ring" in figure.read_text()
+    assert "skipped: no room" in printed and "auto: " in printed
 
 
 def test_what_needs_too_much_memory_is_left_out(capsys):
-    few = ["bench", "sparse-volume", "--cases", "uniform", "--algorithms", "gather", "--most-gigabytes", "1e-6"]
+    few = ["bench", "volume", "--keyed", "--cases", "uniform", "--algorithms", "gather", "--most-gigabytes", "1e-6"]
     assert main([*few, "--ranks", "64"]) == 0
     assert re.search(r"gather +64  skipped: may need 0 GB, more than --most-gigabytes 1e-06", capsys.readouterr().out)
     assert main([*few, "--ranks", "2", "3"]) == 0

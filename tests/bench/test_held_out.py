@@ -39,8 +39,9 @@ def test_set_ups_are_those_of_the_seed_and_lie_within_bounds(held_out):
 def test_the_command_of_a_set_up_is_one_of_ours(held_out, tmp_path):
     for each in held_out.draw(6, 1, "20gbit"):
         words = each.command(tmp_path / "record.json", 30)
-        args = parser().parse_args(words[words.index("bench") :])
-        assert (args.ranks, args.rate, args.density) == ([each.ranks], [each.rate], each.density)
+        network = parser().parse_args(words[words.index("bench") :])
+        args = parser().parse_args(network.command[1:])
+        assert (network.ranks, network.rate, args.density) == ([each.ranks], [each.rate], each.density)
         assert (args.model, args.n) == (each.model, each.n)
 
 

@@ -1,16 +1,25 @@
-"""Recorded calls, their textbook schedules, and the timeline: what is drawn is what was counted."""
+"""``trace``: recorded calls, their textbook schedules, the timeline and the strip of a step."""
 
 from __future__ import annotations
+
+import json
 
 import numpy as np
 import pytest
 
+from sparse_mpi.__main__ import main
 from sparse_mpi.comm.base import host_leader
 from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.world import World
+from sparse_mpi_bench.analysis import gradients
+from sparse_mpi_bench.analysis.message_diagram import BARE, watch
 from sparse_mpi_bench.analysis.recording import RecordingComm
 from sparse_mpi_bench.analysis.replay import Trace, replay
+from sparse_mpi_bench.figures.draw_message_diagram import figure
+from sparse_mpi_bench.figures.style import drawn
 
+OPTIONS = ["trace", "--ranks", "4", "--n", "2000", "--density", "0.05", "--step", "2", "--network", "8/2"]
+RANKS, N, DENSITY = 4, 12, 0.25  # of strips
 NETWORK = Network(alpha=1.0, beta=0.5)
 
 
@@ -90,8 +99,8 @@ def test_times_follow_latency_bandwidth_and_who_waits_for_whom():
     assert (first.source, first.dest, first.start, first.end, first.round) == (0, 1, 0, 5, 0)
     assert (second.source, second.dest, second.start, second.end, second.round) == (1, 2, 5, 10, 1)
     assert {t.phase for t in transfers} == {
-        "test_schedule_of_calls.relay: sendrecv",
-        "test_schedule_of_calls.relay: barrier",
+        "test_trace.relay: sendrecv",
+        "test_trace.relay: barrier",
     }
     assert max(t.end for t in meeting) == 12 and min(t.round for t in meeting) == 2
 
@@ -153,4 +162,93 @@ def test_a_call_is_named_after_the_function_that_made_it_not_after_a_lambda():
         return comm.record
 
     (record,) = World(1).run(lambda comm: _balance(RecordingComm(comm)))
-    assert record[0].phase == "test_schedule_of_calls.balance: barrier"
+    assert record[0].phase == "test_trace.balance: barrier"
+
+
+def test_table_and_record_tell_of_every_message(tmp_path, capsys):
+    file = tmp_path / "t.json"
+    assert main([*OPTIONS, "--algorithms", "topka", "gtopk", "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("P = 4, 4 a node, n = 2,000, density 0.05, step 2, independent normal entries; 8/2: 2 us")
+    assert "topka.reduce: allgatherv" in printed and "gtopk.climb: sendrecv" in printed
+    record = json.loads(file.read_text())
+    topka, gtopk = record["algorithms"]["topka"], record["algorithms"]["gtopk"]
+    assert record["network"] == pytest.approx({"alpha": 2e-6, "beta": 1e-9})
+    # the agreement, which takes 16 us; then counts of 4 bytes in two rounds, and pairs of 100 entries in two more
+    checks = 4 * 24
+    assert np.sum(topka["matrix"]) == checks + 4 * (12 + 3 * 800) and np.trace(topka["matrix"]) == 0
+    assert topka["seconds"] == pytest.approx(4 * 2e-6 + 24e-9 + 4 * 2e-6 + (12 + 2400) * 1e-9, rel=1e-3)
+    assert np.sum(gtopk["matrix"]) == checks + 3 * 800 + 3 * (800 + 8)
+    up = [(t["source"], t["dest"]) for t in gtopk["transfers"] if t["phase"] == "gtopk.climb: sendrecv"]
+    assert sorted(up) == [(1, 0), (2, 0), (3, 2)]
+
+
+def test_two_levels_keep_most_bytes_inside_the_nodes(tmp_path, capsys):
+    file = tmp_path / "t.json"
+    options = ["--algorithms", "oktopk-2level", "oktopk", "--ranks-per-node", "2", "--json", str(file)]
+    assert main([*OPTIONS, *options]) == 0
+    printed = capsys.readouterr().out
+    record = json.loads(file.read_text())["algorithms"]
+    two, flat = record["oktopk-2level"], record["oktopk"]
+    assert f"between nodes: {two['between nodes']} of {np.sum(two['matrix'])} bytes" in printed
+    assert 0 < two["between nodes"] < flat["between nodes"] and np.sum(two["matrix"]) > np.sum(flat["matrix"])
+    summing = [t for t in two["transfers"] if t["phase"] == "two_level.sum_segments: alltoallv"]
+    assert [(t["source"], t["dest"], t["bytes"]) for t in summing] == [(r, r ^ 1, 4000) for r in range(4)]
+
+
+def test_figure_has_two_panels_an_algorithm(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main([*OPTIONS, "--algorithms", "topka", "oktopk", "--plot", str(tmp_path / "t.svg")]) == 0
+    drawn = (tmp_path / "t.svg").read_text()
+    assert drawn.count("receiver") == drawn.count(" messages<") == 2
+    assert "topka.reduce" in drawn and "kB" in drawn
+
+
+def strip(name, ranks=RANKS, step=1):
+    return watch(name, gradients.make("independent", N, 0), ranks, DENSITY, step)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+@pytest.mark.parametrize("name", BARE)
+def test_what_ranks_have_last_is_the_result(name, ranks):
+    watched = strip(name, ranks)
+    last = next(each for each in reversed(watched.exchanges) if each.messages)
+    for rank in range(ranks):
+        came = [index for message in last.messages if message.dest == rank for index in message.entries]
+        assert sorted(set(came)) == np.flatnonzero(watched.result).tolist()
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_ranks_send_entries_of_the_first_gradient(name):
+    watched = strip(name)
+    first = next(each for each in watched.exchanges if each.messages)
+    k = round(DENSITY * N)
+    for message in first.messages:
+        largest = np.argsort(-np.abs(watched.gradients[message.source]))[:k]
+        assert set(message.entries) <= set(largest.tolist()) and message.bytes == 8 * len(message.entries)
+
+
+def test_gtopk_climbs_a_tree_and_comes_down():
+    found = [
+        [(message.source, message.dest) for message in each.messages if message.source != message.dest]
+        for each in strip("gtopk").exchanges
+    ]
+    assert found == [[], [(1, 0), (3, 2)], [(2, 0)], [(0, 1), (0, 2), (0, 3)]]
+
+
+@pytest.mark.thin(0, name=("elect", "dense", "gtopk"))
+@pytest.mark.parametrize("name", ["elect", "spardl", "topkdsa", "adtopk", "dense", "oktopk", "gtopk"])
+def test_every_algorithm_has_a_strip_in_colours_of_ranks(name):
+    pytest.importorskip("matplotlib")
+    watched = strip(name, step=2)
+    texts = [text.get_text() for text in drawn(lambda: figure(watched, name)).axes[0].texts]
+    assert {"rank 0", "rank 3", "gradient", "result"} <= set(texts)
+    if name not in BARE:
+        assert all(message.entries is None for each in watched.exchanges for message in each.messages)
+
+
+def test_a_strip_is_written(tmp_path):
+    pytest.importorskip("matplotlib")
+    options = ["--algorithms", "gtopk", "--ranks", "4", "--n", "12", "--density", "0.25", "--step", "1"]
+    assert main(["trace", *options, "--strip", str(tmp_path / "s.svg")]) == 0
+    assert (tmp_path / "s.svg").stat().st_size > 5000

@@ -1,30 +1,32 @@
-"""The interleaved benchmark with dense: who takes part, fair turns, what the numbers come to, and the break-even."""
+"""``bench steps``: who takes part, fair turns, what the numbers come to, the break-even, checks."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from argparse import Namespace
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sparse_mpi.__main__ import main, parser
+from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.cli import benchmark
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import NullComm
+from sparse_mpi.predict.models import MODELS
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import Coo, Wire
 from sparse_mpi_bench import comparison
-from sparse_mpi_bench import comparison as processor
 from sparse_mpi_bench.break_even import Cost, break_even, ring_bound
 from sparse_mpi_bench.candidates import Candidate, candidates
-from sparse_mpi_bench.commands import bench_interleaved
-from sparse_mpi_bench.commands.bench_interleaved import render, results
+from sparse_mpi_bench.commands import bench_steps
+from sparse_mpi_bench.commands.bench_steps import checked, render, results
 from sparse_mpi_bench.comparison import FIELDS, MIN_STEPS, batches, summarise, take_turns
 from sparse_mpi_bench.figures import compare
 from sparse_mpi_bench.figures.style import write
@@ -70,6 +72,12 @@ def test_everyone_competes_in_all_formats_it_accepts_and_none_twice(monkeypatch)
         *("dense", "topka", "topka packed", "topka packed+bf16", "exact", "exact packed"),
     ]
     assert [each.name for each in candidates(["dense", "topka"], ["packed"])] == ["dense", "topka packed"]
+    spelled = candidates(["oktopk:wire=packed", "topka:selector=dgc"], ["own", "packed"])
+    assert [each.name for each in spelled[1:]] == [
+        "oktopk:wire=packed",
+        "topka:selector=dgc",
+        "topka:selector=dgc packed",
+    ]
 
 
 def test_a_format_that_nobody_accepts_is_named():
@@ -85,10 +93,14 @@ def test_dense_is_in_every_batch():
 
 @pytest.mark.parametrize("seconds", [1e-9, 1e9])
 def test_turns_end_with_the_budget(ranks, seconds):
-    rules = Namespace(density=0.1, steps=MIN_STEPS + 2, warmup=1, seconds=seconds, seed=0)
+    rules = Namespace(density=0.1, steps=MIN_STEPS + 2, warmup=1, seconds=seconds, seed=0, copy_every=None)
     entered = candidates(["topka", "oktopk"], ["own"])
 
-    for samples in ranks.run(lambda comm: take_turns(entered, Layout.of(100), rules, comm, Bar(None, "", False))):
+    def turns(comm):
+        base = np.random.default_rng(comm.rank).standard_normal(100, np.float32)
+        return take_turns(entered, Layout.of(100), rules, base, comm, Bar(None, "", False))
+
+    for samples in ranks.run(turns):
         steps = MIN_STEPS if seconds < 1 else MIN_STEPS + 2
         assert {name: rows.shape for name, rows in samples.items()} == {
             each.name: (ranks.size, steps, len(FIELDS)) for each in entered
@@ -128,27 +140,28 @@ def measured():
 
 
 def test_everyone_is_compared_with_dense_in_the_same_turns():
-    found = results(measured(), 0.0)
+    found = results(measured(), 0.0, 100)
     assert list(found) == ["light", "never", "dense"]
     assert found["light"]["over dense"] == 0.5 and found["never"]["over dense"] == 0.375
     assert found["never"]["break even"] is None
     assert found["light"]["break even"] == pytest.approx(8 * 0.99e8 / 0.25)
     assert found["light"]["break even alone"] == pytest.approx(8 * 0.99e8 / 0.125)
+    assert found["light"]["over bound"] == pytest.approx(1e6 / (8 * 100 / 2))
     assert found["dense"]["step"] == 1.5 and found["dense"]["steps"] == [1, 1, 1, 2, 2, 2]
     json.dumps(found, allow_nan=False)
 
 
 def test_turns_that_dense_did_not_take_are_not_compared():
     dense, other = samples_of(step=[[1, 2, 4], [1, 1, 1]]), samples_of(step=[[1, 1, 9], [1, 4, 9]])
-    assert results([{"dense": dense, "other": other[:, :2]}], 0.0)["other"]["over dense"] == 1.5
-    assert results([{"dense": dense[:, :1], "other": other}], 0.0)["other"]["over dense"] == 1.0
+    assert results([{"dense": dense, "other": other[:, :2]}], 0.0, 100)["other"]["over dense"] == 1.5
+    assert results([{"dense": dense[:, :1], "other": other}], 0.0, 100)["other"]["over dense"] == 1.0
 
 
 def record(gbit, ratio, measured_gbit=None):
     options = {"model": None, "density": 0.01, "gbit": gbit, "latency": 20.0}
     here = {"cpus": 2, "cpu": "x", "peak memory": 10**9, "ranks": 2, "n": 100, "rate": f"{gbit or 1}gbit"}
     here["measured"] = {"gbit": measured_gbit or gbit}
-    return {"options": options, **here, "results": results(measured(), 2e-5), "dense over ring": ratio}
+    return {"options": options, **here, "results": results(measured(), 2e-5, 100), "dense over ring": ratio}
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.2, ": fair\n"), (1.5, ": above 1.3"), (None, "--gbit tells")])
@@ -162,11 +175,11 @@ def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
     jobs = [record(0.1, 1.1), record(1.0, 1.1)]
     light = next(line for line in compare.lines(jobs, 2) if line.name == "light")
     assert light.bandwidths == [1e8, 1e9] and light.seconds == [0.5, 0.5]
-    write(partial(compare.all_of, [{"jobs": jobs}]), tmp_path / "figure.svg")
+    write(partial(compare.speed, [{"jobs": jobs}]), tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert all(f">{name}</text>" in drawn for name in ("light", "never", "dense", "P = 2"))
-    assert "*" not in bench_interleaved.summary(jobs)
-    assert [line.split()[:3] for line in bench_interleaved.summary(jobs).splitlines()[2:4]] == [
+    assert "*" not in bench_steps.summary(jobs)
+    assert [line.split()[:3] for line in bench_steps.summary(jobs).splitlines()[2:4]] == [
         ["light", "2.00", "2.00"],
         ["never", "2.67", "2.67"],
     ]
@@ -175,7 +188,7 @@ def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
 def test_a_link_below_its_rate_is_marked():
     """Of 1 Gbit/s at least 900 Mbit/s are expected."""
     jobs = [record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]
-    lines = bench_interleaved.summary(jobs).splitlines()
+    lines = bench_steps.summary(jobs).splitlines()
     assert lines[1].split() == ["P=2", "0.1gbit", "P=2", "1.0gbit*"]
     assert lines[-2].startswith("* the link measured below 90% of its rate") and lines[-1] == "  P=2 1.0gbit: 70%"
     assert next(line for line in compare.lines(jobs, 2) if line.name == "light").below == [False, True]
@@ -185,13 +198,13 @@ def test_a_point_of_a_slow_link_is_hollow(tmp_path):
     pytest.importorskip("matplotlib")
     jobs = [record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]
     for shown, hollow in ((jobs, True), (jobs[:1], False)):
-        write(partial(compare.best_of, [{"jobs": shown}]), tmp_path / "figure.svg")
+        write(partial(compare.speed, [{"jobs": shown}]), tmp_path / "figure.svg")
         assert (compare.BELOW in (tmp_path / "figure.svg").read_text()) is hollow
 
 
 def test_processor_time_is_that_between_calls(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(processor, "process_time", lambda: now[0])
+    monkeypatch.setattr(comparison, "process_time", lambda: now[0])
 
     class Slow(NullComm):
         def _barrier(self):
@@ -201,7 +214,7 @@ def test_processor_time_is_that_between_calls(monkeypatch):
             now[0] += 10
             return Slow(1)
 
-    comm = processor.ProcessorTime(Slow(2, 1))
+    comm = comparison.ProcessorTime(Slow(2, 1))
     now[0] += 1
     comm.barrier()
     now[0] += 2
@@ -213,28 +226,71 @@ def test_processor_time_is_that_between_calls(monkeypatch):
     assert comm.elapsed() == part.elapsed() == 12 and part.size == 1
 
 
-def test_the_job_gets_all_options():
-    known = parser()
-    given = ["--n", "50", "--density", "0.1", "--steps", "4", "--warmup", "0", "--seconds", "2", "--batch", "3"]
-    given += ["--algorithms", "topka", "gtopk", "--wires", "own", "--seed", "7"]
-    args = known.parse_args(["bench", "compare", *given])
-    parsed = known.parse_args(bench_interleaved.interleaved_command(args, 0.95, 12.5, Path("file")))
-    assert {name: getattr(parsed, name) for name in bench_interleaved.PASSED} == {
-        name: getattr(args, name) for name in bench_interleaved.PASSED
-    }
-    assert (parsed.gbit, parsed.latency, parsed.json) == (0.95, 12.5, Path("file"))
-
-
-def test_bench_interleaved_writes_what_it_prints(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(benchmark, "comm_of_job", lambda: NullComm(4))
-    file = tmp_path / "r.json"
-    command = ["bench", "interleaved", "--n", "1000", "--steps", "1", "--warmup", "0", "--algorithms", "powersgd"]
-    assert main([*command, "--gbit", "1", "--json", str(file)]) == 0
-    written, out = json.loads(file.read_text()), capsys.readouterr().out
-    assert set(written["results"]) == {"dense", "powersgd"} and written["ranks"] == 4 and written["dense over ring"] > 0
-    assert "ring bound" in out
-
-
 def test_memory_of_all_ranks_is_added():
     most = comparison.peak_memory(NullComm(1))
     assert 10**7 < 3 * most <= comparison.peak_memory(NullComm(3)) < 10**12
+
+
+STEPS = ["bench", "steps", "--steps", "1", "--warmup", "0"]
+
+
+def measured_by(tmp_path, *options):
+    file = tmp_path / "r.json"
+    assert main([*STEPS, *options, "--json", str(file)]) == 0
+    return json.loads(file.read_text())
+
+
+def test_every_algorithm_is_measured_and_checked(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "orig_argv", ["/bin/python", "-m", "sparse_mpi", *STEPS])
+    record, printed = measured_by(tmp_path, "--n", "20000", "--check"), capsys.readouterr().out
+    assert set(record["results"]) == set(record["checks"]) == set(ALGORITHMS) and record["ranks"] == 1
+    assert record["command"].startswith("python -m sparse_mpi bench steps --steps 1") and record["versions"]["mpi"]
+    for name, found in record["results"].items():
+        assert name in printed and found["step"] > 0 and found["bytes"] == 0
+    assert all(row["laws"] == "hold" and row["good"] for row in record["checks"].values())
+
+
+@pytest.mark.full("a benchmark of several algorithms")
+def test_options_of_algorithms_are_spelled(tmp_path):
+    names = [f"{name}:selector=redsync:wire=packed+int8" for name in ("topka", "oktopk")]
+    record = measured_by(tmp_path, "--n", "20000", "--algorithms", *names)
+    assert set(record["results"]) == {"dense", *names} and record["results"]["dense"]["selected"] == 100
+    assert all(1 < record["results"][name]["selected"] <= 2 for name in names)
+
+
+def test_a_model_has_tensors_for_low_rank_algorithms_and_dense_its_bound(tmp_path, monkeypatch, capsys):
+    """On a tiny VGG-16 among four ranks who all have the same data."""
+    monkeypatch.setitem(MODELS, "vgg16", lambda: (("weight", (20, 30)), ("bias", (20,))))
+    monkeypatch.setattr(benchmark, "comm_of_job", lambda: NullComm(4))
+    record = measured_by(tmp_path, "--algorithms", "powersgd", "powersgd:rank=2", "--gbit", "1")
+    assert (record["options"]["model"], record["n"], record["dense over ring"] > 0) == ("vgg16", 620, True)
+    for name, rank in (("powersgd", 4), ("powersgd:rank=2", 2)):
+        saved = record["results"]["dense"]["bytes"] - record["results"][name]["bytes"]
+        assert saved == 6 * (600 - rank * (20 + 30))
+    assert "ring bound" in capsys.readouterr().out
+
+
+def test_a_gpu_that_is_not_there_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(SystemExit, match="--device gpu needs CuPy and a GPU on every rank: "):
+        main([*STEPS, "--device", "gpu", "--n", "2000"])
+
+
+@dataclass(frozen=True)
+class Broken(Dense):
+    """A dense sum of which the last rank gets some entries wrong."""
+
+    def reduce(self, *args: Any, **more: Any) -> Any:
+        reduction, state = super().reduce(*args, **more)
+        total = reduction.total.copy()
+        total[:3] += 5 * (args[2].rank == args[2].size - 1)
+        return reduction._replace(total=total), state
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_broken_law_is_found(ranks, monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "broken", Broken)
+    entered = [Candidate("dense"), Candidate("broken")]
+    base = np.ones(50, np.float32)
+    for found in ranks.run(lambda comm: checked(entered, Layout.of(50), 0.1, base, comm)):
+        assert [row["good"] for row in found.values()] == [True, False] and "differs" in found["broken"]["laws"]

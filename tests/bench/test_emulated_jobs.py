@@ -107,20 +107,6 @@ def test_a_fast_link_has_packets_that_pass_when_it_gets_slow(possible):
         assert probe(hosts, seconds=0.01).rate < 5 * 10**9
 
 
-@pytest.mark.parametrize("netem", [True, False])
-def test_a_latency_counts_both_ways(possible, monkeypatch, netem):
-    """By the kernel or, where it cannot, by a process for each link, which goes with the hosts."""
-    if netem and not emulation.has_netem():
-        pytest.skip("this kernel has no netem")
-    monkeypatch.setattr(emulation, "has_netem", lambda: netem)
-    with emulate(2, 50_000_000, latency=0.002) as hosts:
-        assert bool(emulation._processes(hosts.name(SWITCH))) is not netem
-        assert probe(hosts, seconds=0.01).trip >= 0.004
-        Links(hosts).change((20_000_000,) * 2)
-        assert probe(hosts, seconds=0.01).trip >= 0.004
-    assert not traces(hosts.prefix)
-
-
 @pytest.fixture
 def handler():
     """What signals did before: nothing of their own."""
@@ -191,7 +177,7 @@ def test_leftovers_of_a_killed_process_are_removed(possible):
 def test_a_job_sends_through_the_links(possible, tmp_path):
     """And is told where it runs, that it ran out of time, and ends with all its processes."""
     file = tmp_path / "r.json"
-    command = ["bench", "allreduce", "--n", "100000", "--steps", "3", "--algorithms", "dense", "--json", str(file)]
+    command = ["bench", "steps", "--n", "100000", "--steps", "3", "--algorithms", "dense", "--json", str(file)]
     (tmp_path / "sleeper.py").write_text(SLEEPER)
 
     def sent(hosts, number):
@@ -214,8 +200,9 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
 def test_candidates_are_compared_with_dense(possible, tmp_path, capfd):
     """On two networks; over the slower one, dense takes as long as its bytes."""
     file = tmp_path / "r.json"
-    command = ["bench", "compare", "--ranks", "2", "--rate", "20mbit", "none", "--algorithms", "topka"]
-    assert main([*command, "--n", "200000", "--steps", "3", "--warmup", "1", "--json", str(file)]) == 0
+    command = ["bench", "network", "--ranks", "2", "--rate", "20mbit", "none", "--json", str(file), "--"]
+    command += ["bench", "steps", "--algorithms", "topka", "--n", "200000", "--steps", "3", "--warmup", "1"]
+    assert main(command) == 0
     slow, fast = json.loads(file.read_text())["jobs"]
     assert (slow["rate"], fast["rate"]) == ("20mbit", "none") and slow["ranks"] == fast["ranks"] == 2
     assert slow["options"]["gbit"] < 0.03 < fast["options"]["gbit"]
@@ -229,16 +216,16 @@ def test_candidates_are_compared_with_dense(possible, tmp_path, capfd):
 @pytest.mark.jobs
 @needs_mpi
 def test_sparse_sums_are_compared_job_by_job(possible, tmp_path, capfd):
-    """What all candidates send goes over the links, gloo's too; a record is continued."""
+    """What all candidates send goes over the links, gloo's too. A fill-in is at most the ranks."""
     pytest.importorskip("torch")
     file = tmp_path / "r.json"
-    command = ["bench", "sparse-compare", "--ranks", "2", "--json", str(file), "--cases", "identical", "--steps", "1"]
-    command += ["--n", "5000", "--entries", "500"]
-    assert main([*command, "--rate", "none"]) == 0
-    first = json.loads(file.read_text())["jobs"]
-    assert main([*command, "--rate", "none", "100mbit"]) == 0
+    command = ["bench", "network", "--ranks", "2", "--rate", "none", "100mbit", "--json", str(file), "--"]
+    command += ["bench", "sparse", "--cases", "identical", "--fill-in", "2", "8", "--steps", "1"]
+    assert main([*command, "--n", "5000", "--entries", "500"]) == 0
     jobs = json.loads(file.read_text())["jobs"]
-    assert jobs[:1] == first and [job["rate"] for job in jobs] == ["none", "100mbit"]
+    assert [(job["rate"], list(job["cases"])) for job in jobs] == [
+        (rate, ["identical", "fill-in 2"]) for rate in ("none", "100mbit")
+    ]
     for job in jobs:
         case = job["cases"]["identical"]
         rows = case["candidates"]

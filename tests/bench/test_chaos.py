@@ -233,28 +233,6 @@ def test_a_script_that_is_not_elastic_dies_and_it_is_said_why(tmp_path):
     assert "as jobs without --elastic do" in record["outcome"] and len(record["lost"]) == 1
 
 
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.full("tests of fault_tolerance freeze ranks of real jobs by the same code")
-def test_a_script_waits_for_a_frozen_rank_and_loses_nobody(tmp_path, survival):
-    done, record = disturbed(tmp_path, "mtti=0.2,seed=2,faults=2,kinds=freeze,lasts=0.5", *RUN)
-    assert (done.returncode, done.stdout.splitlines()) == (0, ["rank done of 4"] * 4), done.stderr
-    assert record["cases"][0]["refused"] is None and record["lost"] == []
-    assert "the job went on with all 4 ranks and ended with status 0" in record["outcome"]
-
-
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.full("others take links of a real job down")
-def test_a_script_waits_for_a_link_of_emulated_hosts(tmp_path, possible):
-    network = ("bench", "network", "--ranks", "4", "--timeout", "90")
-    options = "mtti=0.2,seed=2,faults=1,kinds=link,lasts=0.5"
-    done, record = disturbed(tmp_path, options, *network, elastic=False)
-    assert (done.returncode, done.stdout.count("rank done of 4")) == (0, 4), done.stderr
-    assert [case["kind"] for case in record["cases"]] == ["link"] and "took the link of rank" in done.stderr
-    assert "the job went on with all 4 ranks" in record["outcome"]
-
-
 def test_a_job_that_ends_before_a_fault_says_so(capsys):
     chaos = Chaos([], dict, lambda: True)
     assert outcome(chaos, 4, True, 0, 2) == "no fault came before the job ended with status 0 after 2.0 s"

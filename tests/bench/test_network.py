@@ -1,4 +1,4 @@
-"""Emulated hosts: rates, names and command lines, wherever the tests run."""
+"""``bench network``: rates, names and command lines of emulated hosts, wherever the tests run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_link_that_does_not_hold_its_rate_is_marked_everywhere(change, remark)
     assert gave["gbit"] == change.get("rate", 0.95e9) / 1e9 and len(gave["each"]) == 8
     job = {"rate": "1gbit", "ranks": 8, "measured": gave}
     assert below(job) is (remark is not None)
-    told = bench_network._told(8, "1gbit", gave)
+    told = bench_network.told(8, "1gbit", gave)
     assert told.endswith(remark or "950 Mbit/s each at once")
     assert "".join(shortfalls([job])).endswith(f"  P=8 1gbit: {remark}" if remark else "")
 
@@ -100,27 +100,6 @@ def test_records_from_before_links_were_measured_together_are_marked_too():
     assert below({"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.8}})
     assert shortfalls([{"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.8}}])[-1] == "  P=2 1gbit: 80%"
     assert not below({"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.95}})
-
-
-def test_a_latency_is_before_the_bucket_of_a_host_and_only_there():
-    """So that each packet waits once on its way, and other rates leave the latency as it is."""
-    delayed = Hosts("sparse_mpi-7-0", 2, 10**9, Path("folder"), latency=5e-5)
-    line = " ".join(emulation.delaying("eth0", delayed.latency))
-    assert line == "qdisc replace dev eth0 root handle 1: netem delay 50us limit 100000"
-    assert "dev eth0 parent 1:1 tbf" in " ".join(delayed.shaping("eth0", 10**9))
-    assert "dev port1 root tbf" in " ".join(delayed.shaping("port1", 10**9))
-    assert "dev eth0 root tbf" in " ".join(PAIR.shaping("eth0", 10**9))
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("50us", 5e-5), ("1.5ms", 1.5e-3), ("1s", 1)])
-def test_latencies_are_read_with_their_unit(text, seconds):
-    assert schedule.delay(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["5", "-1ms", "2s", "1min", "fast", ""])
-def test_a_wrong_latency_is_named(text):
-    with pytest.raises(ValueError, match=f"^latency must be .*, got .*{re.escape(text)}"):
-        schedule.delay(text)
 
 
 def test_leftovers_are_those_of_dead_processes():
@@ -156,7 +135,7 @@ def test_without_an_mpiexec(monkeypatch, tmp_path):
 
 
 def test_commands_are_ours():
-    assert launch.program(["bench", "select"]) == [sys.executable, "-m", "sparse_mpi", "bench", "select"]
+    assert launch.program(["bench", "kernels"]) == [sys.executable, "-m", "sparse_mpi", "bench", "kernels"]
     assert launch.program(["train/vgg.py", "--algo"]) == [sys.executable, "train/vgg.py", "--algo"]
 
 
