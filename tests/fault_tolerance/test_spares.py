@@ -62,16 +62,6 @@ def test_as_many_are_called_as_there_are_places(spares, called):
     assert sorted(there) == [1, *called]
 
 
-def test_a_spare_is_lost_while_it_waits():
-    there, _ = check(run(5, 2, {3: 1, 1: 6}))
-    assert sorted(there) == [0, 2, 4]
-
-
-def test_a_spare_is_lost_after_it_has_joined():
-    there, _ = check(run(5, 2, {3: 4, 1: 2}))
-    assert sorted(there) == [0, 2, 4]
-
-
 def test_the_smallest_number_of_ranks_counts_spares():
     there, _ = check(run(4, 1, {1: 5}, min_ranks=3))
     assert sorted(there) == [0, 2, 3]

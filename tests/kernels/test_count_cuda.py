@@ -65,10 +65,6 @@ def test_any_number_of_thresholds(cuda, number):
     check(cuda, put(cuda, x), x, limits_of(x, number))
 
 
-def test_equal_thresholds_have_equal_counts(cuda):
-    x = inputs(np.float32, 3000)["ties"]
-    limits = np.repeat(limits_of(x, 4), 20)
-    check(cuda, put(cuda, x), x, limits)
 
 
 @given(st.data())

@@ -43,16 +43,6 @@ def small(cuda, monkeypatch):
     return cuda
 
 
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("index", INDICES)
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", inputs(np.float32, 8))
-def test_truncate(small, name, dtype, index):
-    indices, values = ascending(1801, index), inputs(dtype, 1801)[name]
-    for k in (1, 300, 1800):
-        check(small, indices, values, k)
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_truncate_with_blocks_as_they_are(cuda, dtype):
     check(cuda, ascending(N, np.int32), inputs(dtype)["student"], 500)

@@ -17,12 +17,6 @@ def train(ranks, folder, *options, leave=None):
     return outcomes(PROGRAM, ranks, folder, *LOG, "--elastic", *options, leave=leave or {})
 
 
-def test_nobody_lost_is_training_as_ever(tmp_path):
-    plain = outcomes(PROGRAM, 2, tmp_path / "plain", *LOG)
-    elastic = train(2, tmp_path / "elastic", "--copy-every", "3")
-    assert {outcome.digest for outcome in elastic} == {outcome.digest for outcome in plain}
-
-
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("rank", [0, 1, 3])
 @pytest.mark.parametrize("step", [20, 24, 33])
@@ -79,12 +73,6 @@ def test_a_spare_takes_a_lost_place_in_training(rank, step, tmp_path):
     assert records(tmp_path, "config")[0]["ranks"] == 3
 
 
-def test_a_spare_that_nobody_needs_changes_nothing(tmp_path):
-    with_spare = train(3, tmp_path / "spare", "--spares", "1")
-    assert len(with_spare) == 2
-    assert {outcome.digest for outcome in with_spare} == {outcome.digest for outcome in train(2, tmp_path / "none")}
-
-
 def test_a_run_with_a_spare_is_resumed_to_the_same_bits(tmp_path):
     whole = train(3, tmp_path / "whole", "--spares", "1")
     train(3, tmp_path / "part", "--spares", "1", "--checkpoint-every", "5", "--max-steps", "5")
@@ -92,17 +80,6 @@ def test_a_run_with_a_spare_is_resumed_to_the_same_bits(tmp_path):
     assert {outcome.digest for outcome in rest} == {outcome.digest for outcome in whole}
     with pytest.raises(JobError, match="--spares must be at most 1, for .* has the residuals of 2 ranks, got 2"):
         train(3, tmp_path / "part", "--spares", "2", "--checkpoint-every", "50", "--resume")
-
-
-def test_two_losses_two_spares_and_a_batch_that_nobody_has_missed(tmp_path):
-    outcomes = train(6, tmp_path, "--spares", "2", "--epochs", "6", leave={1: 22, 3: (30, 0)})
-    assert len(outcomes) == 4 and outcomes[0].identical
-    assert [sorted(record["joined"]) for record in records(tmp_path, "loss")] == [[4], [5]]
-
-
-def test_a_spare_counts_for_the_smallest_number_of_ranks(tmp_path):
-    outcomes = train(4, tmp_path, "--spares", "1", "--min-ranks", "3", "--epochs", "5", leave={1: 22})
-    assert len(outcomes) == 3 and outcomes[0].identical
 
 
 def test_one_rank_must_train(tmp_path):

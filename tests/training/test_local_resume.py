@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, World, checkpoint
+from sparse_mpi import ALGORITHMS, World
 from sparse_mpi.fault_tolerance import Team
 
 from .loops import common, made, net, plain, residuals, steps, weights
@@ -41,23 +41,6 @@ def test_a_resumed_run_goes_on_to_the_same_bits(ranks, schedule, name, cut):
 
     for before, after, number in ranks.run(body):
         assert len(set(before)) == len(set(after)) == 1 and number == 13
-
-
-@pytest.mark.ranks(3)
-@every_schedule
-def test_a_checkpoint_holds_the_state(ranks, schedule, tmp_path):
-    def body(comm):
-        first, again = (replica_of(comm, schedule, model=net(seed)) for seed in (0, 1))
-        steps(first, comm.rank, range(7))
-        checkpoint.save(tmp_path, 7, {"model": "small"}, b"", first.local.state_dict(), comm, keep=1)
-        found = checkpoint.load(tmp_path, comm)
-        again.local.take_over(found.states, found.ranks)
-        for replica in (first, again):
-            steps(replica, comm.rank, range(7, 13))
-        return weights(first.model).tobytes() == weights(again.model).tobytes()
-
-    if isinstance(ranks, World):  # the ranks of MPI have a folder each
-        assert all(ranks.run(body))
 
 
 @pytest.mark.ranks(1, 2, 4, 5)
