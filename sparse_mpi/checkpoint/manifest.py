@@ -109,7 +109,7 @@ def loads(text: str, path: Path) -> Manifest:
 
 
 def _checked(manifest: Manifest) -> Manifest:
-    """Return ``manifest``, whose hash may be right and its content none that `dumps` was given.
+    """Return ``manifest``, if its content is valid; its hash is right.
 
     Raises:
         TypeError, ValueError: a number or a file is not what it must be.
@@ -146,7 +146,7 @@ def number_of(checkpoint: Path) -> float:
 
 
 def complete(folder: Path) -> list[Path]:
-    """Return the complete checkpoints in ``folder``, newest last; what a killed job left half-written is none.
+    """Return the complete checkpoints in ``folder``, newest last; a killed job's half-written ones are not among them.
 
     One that made room for another, which then did not come, is there under its other name.
     """

@@ -79,7 +79,7 @@ def _text(path: Path) -> str:
 
 
 def _verify(path: Path, expected: Entry) -> None:
-    """Raise ValueError or OSError unless the file is what was written."""
+    """Raise ValueError or OSError unless the file has the size and hash of ``expected``."""
     size = path.stat().st_size
     if size != expected.bytes:
         raise ValueError(f"{path} has {size} bytes instead of {expected.bytes}")

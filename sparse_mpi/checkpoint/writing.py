@@ -94,7 +94,7 @@ def _before(folder: Path) -> list[Path]:
 
 
 def _begin(folder: Path, partial: Path) -> None:
-    """Make the folder to write into, and remove what jobs left that were killed while they wrote."""
+    """Make the folder to write into, and remove partial checkpoints of killed jobs."""
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{UNFINISHED}*"):
         if leftover.is_dir() and not leftover.is_symlink():

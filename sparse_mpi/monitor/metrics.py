@@ -1,4 +1,4 @@
-"""Write what reducers report to files that operators collect: where ``SPARSE_MPI_METRICS_DIR`` names a folder.
+"""Write the reports of reducers to files in the folder ``SPARSE_MPI_METRICS_DIR``, for operators to collect.
 
 Each rank has a file of metrics in Prometheus' text format, for node_exporter's textfile collector, see
 docs/guides/observe.md. This module is imported only where such files are asked for.
@@ -47,7 +47,7 @@ class Series:
         self.last: StepReport | None = None
 
     def add(self, report: StepReport, elements: int, now: float) -> None:
-        """Add the report of a step, which ends ``now``, of a gradient of so many ``elements``."""
+        """Add the report of a step that ends ``now``, of a gradient of ``elements`` elements."""
         self.began = self.began if self.steps else now
         self.wall = now - self.began
         self.steps, self.elements, self.last = self.steps + 1, elements, report
@@ -118,7 +118,7 @@ class Owing(Protocol):
 
     @property
     def residual(self) -> Array:
-        """Return what has not been sent yet, ``(n,)``."""
+        """Return the residual, ``(n,)``."""
 
 
 class Metered(Protocol):
@@ -129,7 +129,7 @@ class Metered(Protocol):
 
     @property
     def feedback(self) -> Owing:
-        """Return what becomes of entries that are not sent."""
+        """Return the feedback rule."""
 
 
 class RankFile:

@@ -78,7 +78,7 @@ def put_into(spans: list[Span], name: str, of: object, method: str) -> None:
 
 
 def spans_of_profilers() -> list[Span]:
-    """Return what opens a range, for each profiler that there may be; none, with a warning, without torch."""
+    """Return the range functions of torch's profiler and of NVTX; none, with a warning, without torch."""
     try:
         import torch
     except ImportError:

@@ -1,4 +1,4 @@
-"""Measure, while training runs, how good what a sparse allreduce sends is: energy, Ok-Topk's assumption, waiting times.
+"""Measure the quality of sparse sums in training: energy, Ok-Topk's assumption, waiting times.
 
 Measuring a step costs two dense allreduces, counted as control traffic.
 """
@@ -20,7 +20,7 @@ LEAST_CAPTURED = 0.1  # of the attainable energy
 
 
 class Quality(NamedTuple):
-    """Sums over buckets, or over the whole gradient, of what a step's total is worth; the same on all ranks."""
+    """The quality of a step's total, as sums over buckets or the whole gradient; the same on all ranks."""
 
     removed: float  # the energy (sum of squares) that leaves the summed acc with total
     attainable: float  # the energy that the largest entries of it, as many as total has, would take
@@ -46,7 +46,7 @@ class Quality(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """Return a line that says what to change where nothing is known about the accuracy of training, or nothing."""
+        """Return one line of advice where the quality is outside of what was compared with dense training, else ""."""
         if self.wait > LONGEST_WAIT:
             return (
                 f"entries wait for {self.wait:.0f} steps, where evidence ends at {LONGEST_WAIT}: raise the density to "

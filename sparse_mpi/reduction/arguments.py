@@ -99,10 +99,6 @@ def _named(argument: str, given: object, registry: Mapping[str, Any], kind: type
     return registry[given]
 
 
-# options that may be names, and what makes an instance of each
-MAKERS: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}
-
-
 def make_algorithm(
     algorithm: str | Algorithm, options: dict[str, Any], known: Mapping[str, type] = ALGORITHMS
 ) -> Algorithm:
@@ -117,8 +113,9 @@ def make_algorithm(
         TypeError: the algorithm has no such option or cannot work with that selector, options are given beside an
             instance, or ``algorithm`` is neither a name nor an instance.
     """
+    makers: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}
     # None stands for the algorithm's own selector or wire. The caller's dict stays as it is
-    options = {name: value for name, value in options.items() if name not in MAKERS or value is not None}
+    options = {name: value for name, value in options.items() if name not in makers or value is not None}
     if not isinstance(algorithm, str):
         names = ", ".join(known)
         if not isinstance(algorithm, Algorithm):
@@ -144,7 +141,7 @@ def make_algorithm(
     if unknown := sorted(set(options) - set(declared)):
         has = f"it has: {', '.join(declared) or 'none'}{meant(unknown[0], declared)}"
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; {has}")
-    options |= {name: MAKERS[name](value) for name, value in options.items() if name in MAKERS}
+    options |= {name: makers[name](value) for name, value in options.items() if name in makers}
     return kind(**options) if made is None else replace(made, **options)
 
 

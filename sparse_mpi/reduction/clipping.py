@@ -30,7 +30,7 @@ NOT_FINITE = 1 << 20  # stands for the exponent of a sketch that is not finite, 
 
 
 def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
-    """Return what a rank has to tell of the parts of its gradient for `clipping_factor`; no communication.
+    """Return this rank's sketch of the parts of its gradient, for `clipping_factor`; no communication.
 
     Args:
         gradients: the parts, arrays of any library, in the same order on all ranks.

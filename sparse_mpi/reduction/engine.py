@@ -185,13 +185,13 @@ class Engine:
         return Agreed(flat, plan, check, dtype, agreement.flag, watched)
 
     def attempt(self, agreed: Agreed) -> Attempt:
-        """Reduce what was agreed on. Collective."""
+        """Accumulate and reduce the gradient of ``agreed``. Collective."""
         self.begin(agreed)
         self.accumulate(agreed.flat, join=agreed.watched)
         return self.reduce(agreed)
 
     def begin(self, agreed: Agreed) -> None:
-        """Do what needs no gradient: find out whose gradients are absent, and have the algorithm prepare."""
+        """Agree on absent gradients, and have the algorithm prepare; needs no gradient."""
         if agreed.plan.flush:
             return
         exchange = self.exchange
@@ -237,7 +237,7 @@ class Engine:
         return self._acc
 
     def reduce(self, agreed: Agreed) -> Attempt:
-        """Return the reduction of what was accumulated: the only communication of a step beside control."""
+        """Reduce acc: the only communication of a step beside control."""
         plan, sends_all = agreed.plan, agreed.plan.dense or agreed.plan.flush
         if sends_all:  # without a selection that would add the gradient
             self._join()
@@ -264,7 +264,7 @@ class Engine:
         return Attempt(reduction, state, agreed, initial)
 
     def commit(self, attempt: Attempt, began: float, before: Traffic) -> SparseVector | Array:
-        """Take what was sent out of the residual, and return the result of the step.
+        """Subtract the sent entries from the residual, and return the result of the step.
 
         Args:
             attempt: of the step, which all ranks have made.
@@ -308,7 +308,7 @@ class Engine:
         self.exchange.state = self.exchange.instrumented.init(self.layout, self.settings.k, self.comm.size)
 
     def owe(self, pending: list[Array]) -> None:
-        """Add arrays ``(n,)``, which somebody else owed, to what this rank owes; ``pending`` is empty afterwards."""
+        """Add the residuals ``(n,)`` of other ranks to this rank's; ``pending`` is empty afterwards."""
         self._join()
         # In an attempt, what a lost rank owed joins acc, and may be sent in this very step
         acc = self.feedback.pending() if self._acc is None else self._acc
@@ -342,7 +342,7 @@ class Engine:
         return flat
 
     def _join(self) -> None:
-        """Make acc complete: what has yet to be added joins it, unless a selection has seen to that."""
+        """Add the gradient to acc, unless a selection has done so."""
         # A selector may have added the gradient before an attempt failed: it must not join twice
         if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
             if self._acc is None:

@@ -13,7 +13,7 @@ WHOLE = "load what state_dict() returned, whole"
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:
-    """Return ``state`` with its form, by which `check_form` finds what was changed."""
+    """Return ``state`` with its form, by which `check_form` finds damage."""
     return state | {FORM: dict(_nodes(state, ""))}
 
 
@@ -69,7 +69,7 @@ def equal(a: object, b: object) -> bool:
 
 
 def _nodes(node: object, path: str) -> Iterator[tuple[str, str]]:
-    """Return the path and the form of each node of a tree but its root; dicts and lists come before what they hold."""
+    """Return path and form of each node of a tree but its root; containers come before their content."""
     if path:
         yield path, _kind(node)
     if isinstance(node, Mapping):
@@ -82,7 +82,7 @@ def _nodes(node: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _kind(node: object) -> str:
-    """Return what a node of a tree is, in words."""
+    """Return the form of a node: type, and shape or length."""
     if isinstance(node, np.ndarray):
         return f"{node.dtype} {node.shape}"
     if isinstance(node, (list, tuple)):

@@ -112,12 +112,12 @@ class SparseAllreduce:
 
     @property
     def feedback(self) -> Feedback:
-        """Return what becomes of entries that are not sent, with its arrays."""
+        """Return the feedback rule, with its arrays."""
         return self.engine.feedback
 
     @property
     def residual(self) -> Array:
-        """Return what this rank has not sent yet, ``(n,)``: float32, or float64 for float64 gradients; NumPy or CuPy.
+        """Return the residual of this rank, ``(n,)``: float32, or float64 for float64 gradients; NumPy or CuPy.
 
         An array on a device is valid in the order of the stream on which the last step was made or waited for.
         """
@@ -145,12 +145,12 @@ class SparseAllreduce:
 
     @property
     def report(self) -> StepReport | None:
-        """Return what the last step did on this rank; None before the first."""
+        """Return counts and times of the last step on this rank; None before the first."""
         return self.engine.report
 
     @property
     def watch(self) -> Watch | None:
-        """Return what measures the quality of some steps, if set."""
+        """Return the `Watch` that measures the quality of some steps, if set."""
         return self.engine.watch
 
     @watch.setter
@@ -274,7 +274,7 @@ class SparseAllreduce:
         return in_turn(self.comm, work, shown)
 
     def prepare(self) -> None:
-        """Begin in the background what can be done for the next step before its gradient is known. Collective.
+        """Begin the part of the next step that needs no gradient, in the background. Collective.
 
         Without this call the next step does it, with the same result; most algorithms have nothing to prepare. As with
         `start`, nothing else may use ``comm`` meanwhile, but steps of other reducers, which wait. Where ranks may be
@@ -299,7 +299,7 @@ class SparseAllreduce:
             preparing.wait()
 
     def use(self, algorithm: str | Algorithm) -> None:
-        """Reduce the next steps by another algorithm; what either has not sent, the other sends. Collective.
+        """Reduce the next steps by another algorithm, which goes on with the same residual. Collective.
 
         One that was used before goes on with the state it had then.
 

@@ -75,7 +75,7 @@ class SecondMoment:
         return like(self.mean, acc).astype(acc.dtype, copy=False)
 
     def state(self) -> dict[str, Any]:
-        """Return copies of what this remembers: the mean, on the host; gradients and beta of each tensor."""
+        """Return copies of the mean, on the host, and of gradients and beta of each tensor."""
         return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self._steps), BETAS: list(self.betas)}
 
     def by_tensor(self) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ class SecondMoment:
             )
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, comm: Comm) -> None:
-        """Take the mean of what ``ranks`` ranks have saved, of which this one has ``states``. Collective."""
+        """Load the mean of the states of ``ranks`` ranks, of which this rank has ``states``. Collective."""
         size = self._layout.size
         own = sum((state[MEAN].astype(np.float64) for state in states), np.zeros(size))
         steps = np.max([np.zeros(len(self._steps), np.int64), *(state[STEPS] for state in states)], axis=0)

@@ -35,7 +35,7 @@ class Settings:
 
     @property
     def statement(self) -> dict[str, Any]:
-        """Return by name what must be the same on all ranks."""
+        """Return the settings that must be the same on all ranks, by name."""
         return {
             "n": self.layout.size,
             "layout": self.layout.digest,

@@ -1,4 +1,4 @@
-"""Save and restore an engine, on as many ranks to the bit and on any other number: `Snapshot`.
+"""Save an engine, and restore it on the same number of ranks, to the bit, or on another: `Snapshot`.
 
 A snapshot is a dict of a versioned schema: what it is of, plain numbers, and named arrays. `sealed` adds its form, by
 which damage is found before anything is loaded.
@@ -147,7 +147,7 @@ class Snapshot:
         synchronize(feedback.residual)
 
     def _identity(self) -> dict[str, Any]:
-        """Return what a state must share with this engine to be loaded into it: "memory" is the feedback rule."""
+        """Return the values that a state must share with this engine; "memory" is the feedback rule."""
         engine = self._engine
         return {
             "algorithm": described(engine.exchange.algorithm),
@@ -160,7 +160,7 @@ class Snapshot:
 
 
 def described(value: object) -> Any:
-    """Return an algorithm, a rule or an option of one in plain values: its kind, and what differs from the default."""
+    """Return an algorithm, a rule or an option in plain values: its kind, and fields that differ from the default."""
     if isinstance(value, (list, tuple)):
         return [described(part) for part in value]
     if not is_dataclass(value) or isinstance(value, type):
@@ -247,5 +247,5 @@ def check_ranks(ranks: object) -> None:
 
 
 def _widest(arrays: Mapping[str, Array]) -> int:
-    """Return the bytes of a number in those of ``arrays`` that have the most, 4 if there are none."""
+    """Return the largest item size of ``arrays`` in bytes, 4 if there are none."""
     return max((array.dtype.itemsize for array in arrays.values()), default=np.dtype(np.float32).itemsize)

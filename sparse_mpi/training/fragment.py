@@ -15,7 +15,7 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.training.parameters import FlatParameters, write_mean
 
 
-class Exchange:
+class OuterExchange:
     """The sum of all ranks' outer gradients of a fragment, on its way.
 
     Args:
@@ -42,7 +42,7 @@ class Exchange:
         return self._mean
 
 
-class Arrived(Exchange):
+class Arrived(OuterExchange):
     """An exchange whose mean was there when its state was saved."""
 
     def __init__(self, mean: Tensor, taken: Tensor) -> None:
@@ -70,7 +70,7 @@ class Fragment:
         self.common = self.local()
         self.twins = self.members.split(self.common)  # views of common
         self.prepared = 0
-        self.exchange: Exchange | None = None
+        self.exchange: OuterExchange | None = None
 
     def local(self) -> Tensor:
         """Return a copy of this rank's own parameters ``(n,)``."""
@@ -93,14 +93,16 @@ class Fragment:
     def prepare(self, step: int, density: float | None, check: bool) -> None:
         """Begin to reduce the outer gradient: global parameters minus this rank's own, after ``step``."""
         taken = self.local()  # a copy, because inner steps go on meanwhile
-        self.exchange = Exchange(self.reducer.start(self.common - taken, density=density, check=check), self, taken)
+        self.exchange = OuterExchange(
+            self.reducer.start(self.common - taken, density=density, check=check), self, taken
+        )
         self.prepared = step
 
     def prepare_flush(self, check: bool) -> None:
         """Begin to reduce all that the ranks owe, see `SparseAllreduce.flush`."""
         work = partial(self.reducer.flush, like=self.common, check=check)
         handle = progress_thread_of(self.reducer.comm).start(work, self.common)
-        self.exchange = Exchange(handle, self, self.local())
+        self.exchange = OuterExchange(handle, self, self.local())
 
     def arrive(self) -> Tensor | None:
         """Wait for the exchange that is under way, if there is one, and return its mean ``(n,)``."""
