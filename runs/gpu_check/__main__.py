@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 from runs.gpu_check.stages import MARGIN, ROOT, Stage, stages
 from runs.gpu_check.verdicts import verdicts
 from sparse_mpi.cli import values
-from sparse_mpi.cli.launch.command import build
 from sparse_mpi.cli.launch.environment import outside_of_jobs
 from sparse_mpi.cli.launch.find import LaunchError, call, find_library
+from sparse_mpi.cli.launch.launch_command import build
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser

@@ -44,7 +44,6 @@ class Benchmark:
     collective: bool = False
 
     def add_parser(self, kinds: Any) -> None:
-        """Declare the command."""
         parser = kinds.add_parser(self.name, help=self.help, description=self.description)
         declare(parser, self.options)
         parser.set_defaults(run=self.run)

@@ -23,18 +23,15 @@ def option(name: str, text: str, kind: Callable[[str], Any] | None = None, defau
 
 
 def declare(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
-    """Declare ``options`` in their order."""
     for each in options:
         each(parser)
 
 
 def count(name: str, default: Any, text: str, least: int = 1, **more: Any) -> Option:
-    """Return the option of an integer that is at ``least`` so much."""
     return option(name, text, values.integer(least), default, **more)
 
 
 def share(text: str, default: Any = 0.01, **more: Any) -> Option:
-    """Return ``--density``, a share in (0, 1]."""
     return option("--density", text, values.share, default, **more)
 
 
@@ -45,17 +42,14 @@ def several(name: str, choices: Iterable[str], text: str = "(default: all)", nar
 
 
 def seed(text: str = "of all that is drawn at random") -> Option:
-    """Return ``--seed``."""
     return count("--seed", 0, text, 0)
 
 
 def json(text: str = "also write all numbers, with what they were measured on") -> Option:
-    """Return ``--json``."""
     return option("--json FILE", text, values.record)
 
 
 def plot(text: str) -> Option:
-    """Return ``--plot``."""
     return option("--plot FILE", text, values.figure)
 
 

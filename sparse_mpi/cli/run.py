@@ -15,8 +15,8 @@ from sparse_mpi.cli.extensions import hook
 from sparse_mpi.cli.values import Refused
 
 if TYPE_CHECKING:
-    from sparse_mpi.cli.launch.command import LaunchCommand
     from sparse_mpi.cli.launch.find import Launch
+    from sparse_mpi.cli.launch.launch_command import LaunchCommand
 
 DESCRIPTION = """\
 Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a
@@ -34,7 +34,6 @@ With --chaos, ranks of this machine are killed or frozen at random: what for, se
 
 
 def add_parser(commands: Any) -> None:
-    """Declare the command."""
     parser = commands.add_parser(
         "run",
         help="start a program on several MPI ranks",
@@ -67,12 +66,12 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start the job and return its exit status."""
-    from sparse_mpi.cli.launch import command, environment, find, start
+    from sparse_mpi.cli.launch import environment, find, launch_command, start
     from sparse_mpi.comm.elastic.ulfm import REMEDY
 
     words = _command(args)
     try:
-        line, job = command.build(
+        line, job = launch_command.build(
             args.ranks, (sys.executable, *words), environment.cores(), os.environ, elastic=args.elastic
         )
     except find.LaunchError as error:

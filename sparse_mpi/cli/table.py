@@ -29,7 +29,6 @@ class Column(NamedTuple):
     scale: float = 1
 
     def text(self, row: Any) -> str:
-        """Return what the column shows of a row."""
         if callable(self.value):
             value = self.value(row)
         else:
@@ -37,27 +36,21 @@ class Column(NamedTuple):
         return "-" if value is None else format(value if self.scale == 1 else self.scale * value, self.form)
 
     def pad(self, text: str) -> str:
-        """Return ``text`` as wide as the column."""
         return f"{text:<{-self.width}}" if self.width < 0 else f"{text:>{self.width}}"
 
 
 class Table:
-    """Columns beside each other."""
-
     def __init__(self, *columns: Column) -> None:
         self.columns = columns
 
     @property
     def head(self) -> str:
-        """Return the line of titles."""
         return " ".join(column.pad(column.title) for column in self.columns)
 
     def row(self, row: Any) -> str:
-        """Return the line of one row."""
         return " ".join(column.pad(column.text(row)) for column in self.columns)
 
     def lines(self, rows: Iterable[Any]) -> list[str]:
-        """Return the line of titles, and a line for each row."""
         return [self.head, *map(self.row, rows)]
 
     def markdown(self, rows: Iterable[Any]) -> str:

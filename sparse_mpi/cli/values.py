@@ -56,8 +56,6 @@ def refusing(before: str, after: str = "") -> Iterator[None]:
 
 
 class Group:
-    """A group of options, which are declared as a `Parser` declares its own."""
-
     def __init__(self, group: Any, declared: dict[str, Action]) -> None:
         self._group, self._declared = group, declared
 
@@ -69,7 +67,6 @@ class Group:
         return _declare(self._group.add_argument, self._declared, names, options)
 
     def add_mutually_exclusive_group(self, required: bool = False) -> Group:
-        """Return a group of which one option at most can be given."""
         return Group(self._group.add_mutually_exclusive_group(required=required), self._declared)
 
 
@@ -93,15 +90,12 @@ class Parser(ArgumentParser):
         return _declare(super().add_argument, self.declared, names, options)
 
     def add_argument_group(self, *args: Any, **options: Any) -> Any:
-        """Return a group of options with a heading of its own."""
         return Group(super().add_argument_group(*args, **options), self.declared)
 
     def add_mutually_exclusive_group(self, required: bool = False) -> Any:  # type: ignore[override]
-        """Return a group of which one option at most can be given."""
         return Group(super().add_mutually_exclusive_group(required=required), self.declared)
 
     def add_subparsers(self, **options: Any) -> Any:  # type: ignore[override]
-        """Return what adds the parsers of commands."""
         made = super().add_subparsers(**options)
         self.commands, self._named = made.choices, made.metavar  # type: ignore[assignment]
         return made
@@ -145,7 +139,6 @@ class Parser(ArgumentParser):
             self.error(f"{error}{self._remedy(error)}")
 
     def _remedy(self, error: ArgumentError) -> str:
-        """Return an example for the option of the error, or another remedy."""
         if "not allowed with" in error.message:
             return "; leave out one of them"
         action = self.declared.get((error.argument_name or "").rpartition("/")[2])
@@ -224,7 +217,6 @@ class Value(Generic[T]):
     example: str
 
     def __call__(self, text: str) -> T:
-        """Convert; raise ArgumentTypeError for a wrong text."""
         try:
             return self.read(text)
         except ValueError:
@@ -261,7 +253,6 @@ def where(kind: Callable[[str], T], allowed: Callable[[T], object], expected: st
 
 
 def integer(least: int, most: float = math.inf) -> Value[int]:
-    """Return a converter to integers from ``least`` to ``most``."""
     expected = f"an integer {f'>= {least}' if most == math.inf else f'from {least} to {most}'}"
     return where(int, lambda value: least <= value <= most, expected, str(max(least, 2)))
 
@@ -275,12 +266,10 @@ text = where(str, str.strip, "a text that is not empty", "word")
 
 
 def file(example: str) -> Value[Path]:
-    """Return a converter to the path of a file that is there."""
     return where(Path, Path.is_file, "a file that is there", example)
 
 
 def folder(example: str) -> Value[Path]:
-    """Return a converter to the path of a folder that is there."""
     return where(Path, Path.is_dir, "a folder that is there", example)
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from sparse_mpi.__main__ import main
 from sparse_mpi.cli import run as cli_run
-from sparse_mpi.cli.launch import command, environment, find
-from sparse_mpi.cli.launch.command import Allocation, LaunchCommand, build
+from sparse_mpi.cli.launch import environment, find, launch_command
 from sparse_mpi.cli.launch.environment import cores
 from sparse_mpi.cli.launch.find import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Launch, LaunchError, Library
+from sparse_mpi.cli.launch.launch_command import Allocation, LaunchCommand, build
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8", "SLURM_NTASKS": "4"}
 
@@ -111,7 +111,9 @@ def test_modules_are_found_without_importing_them():
 
 def test_many_ranks_for_the_cores_are_warned_of(monkeypatch, capsys):
     monkeypatch.setattr(environment, "cores", lambda: 2)
-    monkeypatch.setattr(command, "build", lambda ranks, words, found, given, elastic: fake_line(ranks, words, found))
+    monkeypatch.setattr(
+        launch_command, "build", lambda ranks, words, found, given, elastic: fake_line(ranks, words, found)
+    )
     assert main(["run", "--dry-run", "-n", "9", __file__]) == 0
     assert "warning: 9 ranks share 2 cores" in capsys.readouterr().err
     assert main(["run", "--dry-run", "-n", "9", "--max-oversubscribe", "4.5", __file__]) == 0
@@ -137,8 +139,8 @@ def test_survival_is_asked_of_an_mpi_that_has_it(tmp_path, monkeypatch, flavour)
 @pytest.mark.parametrize(("version", "warns"), [("5.0.9", False), ("5.0.10", True), ("5.0.11", True)])
 def test_elastic_jobs_are_warned_of_an_mpi_that_crashes_survivors(monkeypatch, capsys, version, warns, elastic):
     installed = library()._replace(version=f"Open MPI v{version}")
-    monkeypatch.setattr(command, "find_mpiexec", lambda _: find.Mpiexec("mpiexec", installed))
-    monkeypatch.setattr(command.Allocation, "of", lambda _: None)
+    monkeypatch.setattr(launch_command, "find_mpiexec", lambda _: find.Mpiexec("mpiexec", installed))
+    monkeypatch.setattr(launch_command.Allocation, "of", lambda _: None)
     assert main(["run", "--dry-run", "-n", "1", *(["--elastic"] if elastic else []), __file__]) == 0
     said = capsys.readouterr().err
     warning = f"warning: Open MPI v{version} may crash survivors that make communicators, as none before 5.0.10 does; "
@@ -205,7 +207,7 @@ def test_an_srun_without_the_right_plugin_is_not_taken(tmp_path, monkeypatch):
         build(2, ("python",), 2, given, find.find_library)
     line, _ = build(2, ("python",), 2, given | {"SLURM_JOB_NUM_NODES": "1"}, find.find_library)
     assert line.words[0] == str(mpiexec) and "SLURM_JOB_ID" in line.dropped
-    assert command.srun_for(OPEN_MPI, {"PATH": str(tmp_path / "nowhere")}) is None
+    assert launch_command.srun_for(OPEN_MPI, {"PATH": str(tmp_path / "nowhere")}) is None
 
 
 def test_a_task_of_a_step_is_no_allocation():

@@ -16,7 +16,6 @@ MARKS = {"fine": " ", "advice": "*", "broken": "!"}
 
 
 def add_parser(commands: Any) -> None:
-    """Declare the command."""
     parser = commands.add_parser(
         "doctor",
         help="look at this installation and say what to set",
@@ -50,18 +49,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def broken(found: list[Finding]) -> int:
-    """Return 1 if something is broken for sure."""
     return int(any(finding.grade == "broken" for finding in found))
 
 
 def show(found: list[Finding]) -> int:
-    """Print findings, and return 1 if something is broken."""
     print(render(found))
     return broken(found)
 
 
 def render(found: list[Finding]) -> str:
-    """Return a line for each finding, and below it what to do."""
     lines = []
     for finding in found:
         lines.append(f"{MARKS[finding.grade]} {finding.about}: {finding.says}")

@@ -11,7 +11,6 @@ BYTES = 1 << 20
 
 
 def main() -> None:
-    """Send, sum and compare."""
     import cupy
     from mpi4py import MPI
 

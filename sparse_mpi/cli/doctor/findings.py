@@ -53,7 +53,6 @@ def versions(ranks: Facts) -> list[Finding]:
 
 
 def launch(ranks: Facts) -> list[Finding]:
-    """MPI, how it was started, on which hosts, with how many threads allowed."""
     first = ranks[0]
     mpi = Finding("MPI", f"{said([rank['mpi'] for rank in ranks])}, standard {first['standard']}")
     if len({rank["mpi"] for rank in ranks}) > 1:
@@ -124,7 +123,6 @@ def cores(ranks: Facts) -> list[Finding]:
 
 
 def devices(ranks: Facts) -> list[Finding]:
-    """GPUs, and what is missing to use them."""
     if not any(rank["gpus"] for rank in ranks):
         return [Finding("GPU", "none")]
     text = said(["; ".join(rank["gpus"]) or "none" for rank in ranks])

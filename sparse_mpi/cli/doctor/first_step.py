@@ -44,7 +44,6 @@ def dispatchers() -> list[Any]:
 
 
 def main() -> None:
-    """Time the import of Numba and the first steps by each algorithm."""
     start = perf_counter()
     from sparse_mpi.kernels import cpu  # noqa: F401  # or raise, where a step would do without Numba
 

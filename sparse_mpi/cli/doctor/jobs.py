@@ -18,8 +18,6 @@ SILENT = "does not answer"
 
 
 class Report(NamedTuple):
-    """What a rank said."""
-
     rank: int
     size: int
     call: str  # in which it waited
@@ -63,7 +61,6 @@ def explain(lines: Iterable[str]) -> list[Finding]:
 
 
 def _remedy(rank: int, place: str, said: list[Report]) -> str:
-    """Return what to do about a rank that others have waited for."""
     calls = sorted({report.call for report in said if rank in report.awaited})
     if place == SILENT:
         return "it was frozen or gone, or its host unreachable: look at that host, and at what the launcher says of it"

@@ -23,8 +23,6 @@ SHOWS = "one process and itself: says nothing of other processes or nodes"
 
 
 class ChildExit(NamedTuple):
-    """How a child ended."""
-
     ended: str  # "well", "crashed", "failed" or "hung"
     says: str  # the last line of its error output, or the signal that killed it, or the limit
     result: dict[str, Any]  # the JSON object on the last line it printed; empty unless it ended well
@@ -93,7 +91,6 @@ def device_message(rank: dict[str, Any], seconds: float = LIMIT) -> Finding:
 
 
 def judge_device_message(outcome: ChildExit, takes: bool, because: str) -> Finding:
-    """Return what the child's end means, given what is said of MPI and by whom."""
     about = "device pointers"
     if outcome.ended == "well":
         wrong = [what for what in ("message", "allreduce") if not outcome.result[what]]
@@ -122,7 +119,6 @@ def first_step(rank: dict[str, Any], algorithms: Sequence[str] = DEFAULTS) -> Fi
 
 
 def judge_first_step(outcome: ChildExit) -> Finding:
-    """Return what the child's end means."""
     if outcome.ended != "well":
         remedy = "uninstall numba, or install a version that fits NumPy's"
         return Finding("kernels", f"compiling them {outcome.ended}: {outcome.says}", "broken", remedy)

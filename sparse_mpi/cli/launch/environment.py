@@ -44,7 +44,6 @@ def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
 
 
 def home() -> str:
-    """Return the home that the system knows for this user, or the folder for temporary files."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:

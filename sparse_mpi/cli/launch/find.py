@@ -61,12 +61,10 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Return the number of threads that each rank has a core for, at least 1."""
         return max(1, self.cores // self.ranks)
 
     @property
     def oversubscribed(self) -> bool:
-        """Return True if there are more ranks than cores."""
         return self.ranks > self.cores
 
 
@@ -166,8 +164,6 @@ FLAVOURS = (OPEN_MPI, MPICH, INTEL_MPI)
 
 
 class Library(NamedTuple):
-    """The MPI library that mpi4py loads."""
-
     flavour: Flavour
     version: str  # its first words, "Open MPI v5.0.11"
     file: Path | None  # None where the system does not tell
@@ -175,8 +171,6 @@ class Library(NamedTuple):
 
 
 class Mpiexec(NamedTuple):
-    """The launcher that belongs to a library."""
-
     file: str
     library: Library
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from sparse_mpi.cli.launch.command import LaunchCommand
+from sparse_mpi.cli.launch.launch_command import LaunchCommand
 from sparse_mpi.comm.job.launcher import FOLDER, TERMINAL, WORD
 from sparse_mpi.comm.job.watchdog import WATCH
 
@@ -78,7 +78,6 @@ def kill_descendants() -> None:
 
 
 def _terminal() -> str:
-    """Return the path of the terminal that shows stderr; "" if none does."""
     try:
         return os.ttyname(sys.stderr.fileno())
     except OSError:

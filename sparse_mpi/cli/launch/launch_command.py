@@ -34,11 +34,9 @@ class LaunchCommand:
     doubts: str = ""
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the whole environment of the job."""
         return {name: value for name, value in environment.items() if name not in self.dropped} | self.variables
 
     def shell(self) -> str:
-        """Return the line for a shell."""
         unset = [word for name in self.dropped for word in ("-u", name)]
         settings = [f"{name}={value}" for name, value in sorted(self.variables.items())]
         return shlex.join(["env", *unset, *settings, *self.words])
