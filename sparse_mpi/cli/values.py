@@ -82,20 +82,20 @@ class Parser(ArgumentParser):
         self.declared: dict[str, Action] = {}
         self.commands: dict[str, Parser] = {}
         self._named: str | None = None  # what stands for the command
-        options.setdefault("formatter_class", RawDescriptionHelpFormatter)
-        super().__init__(*args, exit_on_error=False, **options)  # but raise ArgumentError, which gets an example
+        options |= {"exit_on_error": False}  # but raise ArgumentError, which gets an example
+        super().__init__(*args, **{"formatter_class": RawDescriptionHelpFormatter, **options})
 
-    def add_argument(self, *names: str, **options: Any) -> Action:  # type: ignore[override]
+    def add_argument(self, *names: str, **options: Any) -> Action:
         """Declare an option, as `Group.add_argument` does."""
         return _declare(super().add_argument, self.declared, names, options)
 
     def add_argument_group(self, *args: Any, **options: Any) -> Any:
         return Group(super().add_argument_group(*args, **options), self.declared)
 
-    def add_mutually_exclusive_group(self, required: bool = False) -> Any:  # type: ignore[override]
+    def add_mutually_exclusive_group(self, required: bool = False) -> Any:
         return Group(super().add_mutually_exclusive_group(required=required), self.declared)
 
-    def add_subparsers(self, **options: Any) -> Any:  # type: ignore[override]
+    def add_subparsers(self, **options: Any) -> Any:
         made = super().add_subparsers(**options)
         self.commands, self._named = made.choices, made.metavar  # type: ignore[assignment]
         return made
@@ -229,7 +229,7 @@ def one_of(choices: Collection[T], kind: Callable[[str], T] | None = None) -> Va
 
     def read(text: str) -> T:
         value = by_text.get(text) if kind is None else kind(text)
-        if value not in choices:
+        if value is None or value not in choices:
             raise ArgumentTypeError(_unknown(text, by_text))
         return value
 
