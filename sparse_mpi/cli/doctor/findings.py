@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from sparse_mpi.cli.launch.find import FLAVOURS, OPEN_MPI
 from sparse_mpi.comm.elastic import ulfm
 
 Grade = Literal["fine", "advice", "broken"]
+Facts = list[dict[str, Any]]  # of all ranks, in their order
+PLUGINS = {flavour.name: flavour.plugin for flavour in FLAVOURS}
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """What the doctor says of a subject."""
 
     about: str
     says: str
     grade: Grade = "fine"  # "broken" only where a run fails for sure
     remedy: str = ""  # what to set or to do; empty where there is nothing to do
-
-
-Facts = list[dict[str, Any]]  # of all ranks, in their order
-OPEN_MPI, MPICH = "Open MPI", "MPICH"
-SLURM_PLUGINS = {OPEN_MPI: "pmix", MPICH: "pmi2"}
 
 
 def said(values: list[Any]) -> str:
@@ -73,7 +71,7 @@ def _loss(first: dict[str, Any]) -> Finding:
     doubts = ulfm.doubts(first["mpi"])
     if first["survives"]:
         text = "the others can go on, in programs that use sparse_mpi.fault_tolerance, as train/ with --elastic"
-    elif doubts or first["mpi"].startswith(f"{OPEN_MPI} v5"):
+    elif doubts or first["mpi"].startswith(f"{OPEN_MPI.name} v5"):
         text = "ends the job; started by python -m sparse_mpi run --elastic the others could go on"
     else:
         text = "ends the job, for this MPI can do no other; training goes on from its last checkpoint (--resume)"
@@ -84,10 +82,10 @@ def _loss(first: dict[str, Any]) -> Finding:
 
 
 def _launcher_for(first: dict[str, Any]) -> str:
-    plugin = SLURM_PLUGINS.get(first["vendor"])
-    if "SLURM_JOB_ID" in first["settings"] and plugin:
-        return f"the launcher is not that of {first['vendor']}: start with srun --mpi={plugin}"
-    return f"the launcher is not that of {first['vendor']}: start with the mpiexec that belongs to it"
+    plugin = PLUGINS.get(first["vendor"])
+    slurm = "SLURM_JOB_ID" in first["settings"] and plugin
+    remedy = f"srun --mpi={plugin}" if slurm else "the mpiexec that belongs to it"
+    return f"the launcher is not that of {first['vendor']}: start with {remedy}"
 
 
 def _thread_level(levels: list[str]) -> Finding:
@@ -115,7 +113,7 @@ def cores(ranks: Facts) -> list[Finding]:
             text = f"{host}: {len(mine)} ranks want {wanted} threads on {usable} cores"
             if share < max(rank["threads"] for rank in mine):
                 found.append(Finding("cores", text, "advice", f"export OMP_NUM_THREADS={share}"))
-        if len(mine) > usable and mine[0].get("vendor") == OPEN_MPI:
+        if len(mine) > usable and mine[0].get("vendor") == OPEN_MPI.name:
             if mine[0]["settings"].get("OMPI_MCA_mpi_yield_when_idle") != "1":
                 text = f"{host}: {len(mine)} ranks on {usable} cores; a rank that waits keeps others from working"
                 found.append(Finding("cores", text, "advice", "export OMPI_MCA_mpi_yield_when_idle=1"))

@@ -96,13 +96,11 @@ def build(
             job = Launch(ranks or allocation.tasks or allocation.cores, allocation.cores, command, root, alone=False)
             return _line(slurm(srun, job, allocation, flavour), job, flavour, environment, ("SLURM_",), False), job
         if allocation.nodes > 1:
-            raise LaunchError(
-                f"srun has no --mpi={flavour.plugin}, which {flavour.name} needs on {allocation.nodes} nodes: "
-                "start the job with the site's own mpiexec"
-                if not elastic
-                else f"--elastic starts no job on {allocation.nodes} nodes: do so with the site's own "
-                "`mpirun --with-ft ulfm`"
-            )
+            where, own = f"on {allocation.nodes} nodes", "with the site's own"
+            if elastic:
+                raise LaunchError(f"--elastic starts no job {where}: do so {own} `mpirun --with-ft ulfm`")
+            lacks = f"srun has no --mpi={flavour.plugin}, which {flavour.name} needs {where}"
+            raise LaunchError(f"{lacks}: start the job {own} mpiexec")
     job = Launch(ranks or cores, cores, command, root, elastic=elastic)
     found = find_mpiexec(clean)
     words = (found.file, *(survival(found.library.flavour) if elastic else ()), "-n", str(job.ranks), *command)
