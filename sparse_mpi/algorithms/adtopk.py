@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
@@ -39,6 +39,8 @@ class ADTopk(Algorithm):
             which they keep everything.
         wire: the message format of the entries of rows.
     """
+
+    device_cost = DeviceCost(launches=19, waits=2, copies=2)
 
     selector: Selector = Interleaved()
     wire: Wire = Coo()

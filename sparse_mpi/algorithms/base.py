@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from math import floor
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import A, Array
 from sparse_mpi.checks import check_instance
@@ -94,6 +94,14 @@ class Traits:
     device_difference: float = 0.0
 
 
+class DeviceCost(NamedTuple):
+    """What a steady step does on a device, counted: kernels that the host starts, and times that it waits for them."""
+
+    launches: int
+    waits: int
+    copies: int  #: between the device and the host's memory
+
+
 class Part(Protocol):
     """Some tensors of the gradient, and the algorithm that reduces them: a dataclass, see `hybrid.Fused`."""
 
@@ -125,6 +133,7 @@ class Algorithm(ABC):
     selector: Selector | None = None  # picks the entries to send, from all of acc
     wire: Wire | None = None  # the message format
     parts: tuple[Part, ...] = ()  # reduce some tensors each
+    device_cost: ClassVar[DeviceCost | None] = None  # predictions of steps on GPUs need it
 
     def __post_init__(self) -> None:
         """Raise TypeError if the class has a selector or a wire, and was given something else for it."""

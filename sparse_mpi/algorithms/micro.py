@@ -21,7 +21,7 @@ from math import ceil, log2
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction
+from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
@@ -52,6 +52,8 @@ class MiCRO(Algorithm):
         slack: a rank chooses at least its share over this and at most its share times this, of a threshold.
         block: neighbouring elements that are in one part.
     """
+
+    device_cost = DeviceCost(launches=36, waits=8, copies=5)
 
     mode: str = "threshold"
     slack: float = 1.25

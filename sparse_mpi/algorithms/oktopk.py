@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
 from sparse_mpi.algorithms.exchange import (
     allgather_bound,
     balance,
@@ -89,6 +89,8 @@ class OkTopk(Algorithm):
         radix: ranks split and reduce in ceil(log P / log radix) stages of at most radix - 1 messages each, in which
             entries are forwarded and added up on the way. None: in one stage of P - 1 messages, which sends least.
     """
+
+    device_cost = DeviceCost(launches=23, waits=6, copies=6)
 
     selector: Selector = Threshold()
     period: int = 64

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
@@ -30,6 +30,8 @@ class TopkA(Algorithm):
         selector: picks the entries to send.
         wire: the message format.
     """
+
+    device_cost = DeviceCost(launches=12, waits=3, copies=2)
 
     selector: Selector = Threshold()
     wire: Wire = Coo()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
 from sparse_mpi.algorithms.exchange import exchange, swap
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice
@@ -45,6 +45,8 @@ class TopkDSA(Algorithm):
         exchange: ``"split"``, or ``"doubling"`` for few entries.
         wire: the message format; lossless for doubling, where several ranks hold the same sum.
     """
+
+    device_cost = DeviceCost(launches=15, waits=4, copies=5)
 
     selector: Selector = Threshold()
     exchange: str = "split"

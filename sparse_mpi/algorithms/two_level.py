@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_mpi import kernels, wire
-from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
 from sparse_mpi.algorithms.global_threshold import Counted, ThresholdPredictor
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.arrays import Array, index_dtype, namespace
@@ -67,6 +67,8 @@ class TwoLevel(Algorithm):
             ranks share memory.
         inner: what runs in the lanes. Its message format is for the network; inside a node pairs go as they are.
     """
+
+    device_cost = DeviceCost(launches=20, waits=4, copies=5)
 
     ranks_per_node: int | None = None
     inner: OkTopk = field(default_factory=OkTopk)

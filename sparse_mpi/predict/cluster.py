@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import NamedTuple
 
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.predict.fabrics import FABRICS, Fabric, dense_seconds
 from sparse_mpi.predict.ways import Sent, Way
 
@@ -39,23 +40,6 @@ GPUS = {
     "a100": Gpu("A100", 1.2e12, 2.0e10, 3e-6, 1e-5),
     "v100": Gpu("V100", 7.2e11, 1.0e10, 3e-6, 1e-5),
     "p100": Gpu("P100", 5.8e11, 1.0e10, 3e-6, 1e-5),
-}
-# Kernels, waits of the host, and copies over the bus of a steady step: counted, see docs/reference/gpu-costs.md
-STEADY = {
-    "dense": (2, 1, 2),
-    "dense-bf16": (13, 2, 4),
-    "topka": (12, 3, 2),
-    "topkdsa": (15, 4, 5),
-    "gtopk": (43, 9, 4),
-    "oktopk": (23, 6, 6),
-    "oktopk-2level": (20, 4, 5),
-    "spardl": (138, 24, 21),
-    "micro": (36, 8, 5),
-    "gaussiank": (12, 5, 4),
-    "adtopk": (19, 2, 2),
-    "elect": (71, 8, 29),
-    "powersgd": (37, 3, 5),
-    "acpsgd": (35, 2, 3),
 }
 PASSES = 16.0  # bytes an element: a gradient is read, a residual read and written, a sum filled with zeros
 
@@ -137,9 +121,11 @@ def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Clust
         slower = crowd * (1 + on.crowding * (1 - 1 / crowd)) * on.speed
         plain = way.computing(n, density, ranks) + (on.memory - 1) * n * way.element
         return StepTime(slower * plain, sent).longer(way.longer)
-    launches, waits, copies = STEADY[name.split(":")[0]]
+    cost = ALGORITHMS[name.split(":")[0]]().device_cost
+    if cost is None:
+        raise ValueError(f"{name} must say its device_cost to be predicted on a GPU, got None; see Algorithm")
     crossing = 2 * sum(of.bytes(n, density, ranks) for of in way.sent) / on.gpu.bus
-    started = (launches + copies) * on.gpu.launch + waits * on.gpu.wait + way.fixed
+    started = (cost.launches + cost.copies) * on.gpu.launch + cost.waits * on.gpu.wait + way.fixed
     return StepTime(started + PASSES * n / on.gpu.bandwidth + crossing, sent)
 
 

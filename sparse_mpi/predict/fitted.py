@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparse_mpi.predict.cluster import TYPICAL, Cluster
 
@@ -31,9 +31,9 @@ def read(file: str | Path) -> FittedCluster:
     """
     try:
         record = json.loads(Path(file).read_text())
-        cluster = replace(TYPICAL, **{name: float(of) for name, of in record["cluster"].items()})
+        numbers: dict[str, Any] = {name: float(of) for name, of in record["cluster"].items()}
         longer, errors = ({name: float(of) for name, of in record[what].items()} for what in ("longer", "errors"))
-        return FittedCluster(cluster, longer, errors | {ALL: errors[ALL]})
+        return FittedCluster(replace(TYPICAL, **numbers), longer, errors | {ALL: errors[ALL]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{file} must be a fit of python -m sparse_mpi bench calibrate RECORD --json fit.json, got {error!r}"

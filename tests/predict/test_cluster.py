@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.predict.cluster import GPUS, INSIDE, OF_GPUS, RING, STEADY, TYPICAL, Cluster, StepTime, step_time
+from sparse_mpi.predict.cluster import GPUS, INSIDE, OF_GPUS, RING, TYPICAL, Cluster, StepTime, step_time
 from sparse_mpi.predict.fabrics import dense_seconds
 from sparse_mpi.predict.ways import RANKS, SHARES, Sent, Way, table, way_of
 from sparse_mpi.reduction.arguments import algorithm_spelled
@@ -147,10 +146,6 @@ def test_a_dense_sum_of_gpus_is_that_of_their_fabric():
     on = replace(OF_GPUS["rdma"], gpu=GPUS["h100"], beta=8e-11)
     expected = dense_seconds(4e8, 16, 1 / 8e-11, on.alpha, on.fabric)
     assert step_time("dense", table()["dense"], 10**8, 0.01, 16, on) == StepTime(0.0, expected)
-
-
-def test_gpus_know_what_every_algorithm_costs_there():
-    assert set(STEADY) == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize(
