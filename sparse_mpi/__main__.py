@@ -20,8 +20,8 @@ from sparse_mpi.cli.values import Parser, Refused
 
 COMMANDS = {
     "run": "sparse_mpi.cli.run",
-    "predict": "sparse_mpi.predict.command",
-    "plan": "sparse_mpi.planning.command",
+    "predict": "sparse_mpi.predict.predict_command",
+    "plan": "sparse_mpi.planning.plan_command",
     "doctor": "sparse_mpi.cli.doctor.command",
 }
 WORKBENCH = ("bench", "draw", "trace", "top")  # of sparse_mpi_bench

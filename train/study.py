@@ -33,7 +33,7 @@ from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser, checked, finite, integer, new_folder
 from sparse_mpi.comm.world import World
-from sparse_mpi.predict.options import rate
+from sparse_mpi.predict.rates import rate
 from sparse_train.options.arguments import file_name
 from sparse_train.packages import needed
 from sparse_train.records import comparison

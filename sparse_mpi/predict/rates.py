@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from math import inf
 
+from sparse_mpi.cli.values import checked
+
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 PREFIXES |= {f"{prefix}i": 1024**power for power, prefix in enumerate("kmgt", 1)}
 GRAMMAR = re.compile(r"(\d+\.?\d*)\s*((?:[kmgt]i?)?)(bits?(?:/s)?|b/s|bps)", re.IGNORECASE)
@@ -18,10 +20,10 @@ def parse(text: str) -> int | None:
     """
     if text == "none":
         return None
-    rate = _bits(text)
-    if not LEAST <= rate <= MOST:
+    found = _bits(text)
+    if not LEAST <= found <= MOST:
         raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
-    return round(rate)
+    return round(found)
 
 
 def bits(text: str) -> int:
@@ -29,10 +31,10 @@ def bits(text: str) -> int:
 
     Raises ValueError: no such rate.
     """
-    rate = _bits(text)
-    if not 1 <= rate < inf:
+    found = _bits(text)
+    if not 1 <= found < inf:
         raise ValueError(f"rate must be more than 0, got {text}")
-    return round(rate)
+    return round(found)
 
 
 def _bits(text: str) -> float:
@@ -56,3 +58,6 @@ def show(bits: int | None) -> str:
     whole, rest = divmod(bits, PREFIXES[prefix])
     digits = f"{rest:0{len(str(PREFIXES[prefix])) - 1}}".rstrip("0") if rest else ""
     return f"{whole}{'.' if digits else ''}{digits}{prefix}bit"
+
+
+rate = checked(parse, "100mbit", "rate")

@@ -11,6 +11,7 @@ from sparse_mpi.__main__ import main
 from sparse_mpi.comm.base import host_leader
 from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.world import World
+from sparse_mpi_bench import networks
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.message_diagram import BARE, watch
 from sparse_mpi_bench.analysis.recording import RecordingComm
@@ -252,3 +253,12 @@ def test_a_strip_is_written(tmp_path):
     options = ["--algorithms", "gtopk", "--ranks", "4", "--n", "12", "--density", "0.25", "--step", "1"]
     assert main(["trace", *options, "--strip", str(tmp_path / "s.svg")]) == 0
     assert (tmp_path / "s.svg").stat().st_size > 5000
+
+
+def test_networks_by_name_and_numbers():
+    daint, of = networks.named("piz-daint")
+    assert daint.alpha == pytest.approx(1.09e-6) and 9e9 < 1 / daint.beta < 10e9 and "Aries" in of
+    assert networks.named("25/5")[0] == Network.of(25, 5)
+    for wrong in ("fast", "0/5", "network.json"):
+        with pytest.raises(ValueError, match="network"):
+            networks.named(wrong)

@@ -39,7 +39,6 @@ from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm.job import process_liveness
 from sparse_mpi.comm.world import World
-from sparse_mpi.predict import options as predict_options
 from sparse_mpi.predict import rates
 from sparse_mpi.sparse import Layout
 from sparse_mpi_bench.chaos.faults import Chaos, Fault
@@ -219,7 +218,7 @@ def main() -> int:
     add("--most", type=values.integer(1), default=2, help="victims of a job at most (default: 2)")
     add("--least", type=values.integer(1), default=1, help="victims of a job at least, if ranks are left (default: 1)")
     add("--hosts", type=values.integer(2, 16), help="emulated ones, with a rank each (default: none; needs root)")
-    add("--rate", type=predict_options.rate, default="1gbit", help="of their links (default: 1gbit)")
+    add("--rate", type=rates.rate, default="1gbit", help="of their links (default: 1gbit)")
     add("--json", type=values.record, metavar="FILE", help="write what was found after each job")
     args = parser.parse_args()
     random_, results = random.Random(args.seed), []

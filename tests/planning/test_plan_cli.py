@@ -12,7 +12,7 @@ from sparse_mpi.__main__ import main
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.planning import store
-from sparse_mpi.planning.command import spread
+from sparse_mpi.planning.plan_command import spread
 from sparse_mpi.planning.planners import PLANNERS, best
 
 from .profiles import worked
@@ -73,7 +73,7 @@ def test_measures_on_all_ranks_and_prints_on_the_first(rank, tmp_path, capsys, m
         return worked(tensors=tensors)
 
     monkeypatch.setitem(sys.modules, "sparse_mpi.planning.measure", SimpleNamespace(measure=measure))
-    monkeypatch.setattr("sparse_mpi.planning.command.comm_of_job", lambda: NullComm(4, rank))
+    monkeypatch.setattr("sparse_mpi.planning.plan_command.comm_of_job", lambda: NullComm(4, rank))
     saved = tmp_path / "profile.json"
     options = ["--model", "vgg16", "--backward", "0.5", "--update", "0.1", "--save-profile", str(saved)]
     assert main(["plan", *options]) == 0

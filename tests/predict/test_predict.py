@@ -7,17 +7,7 @@ import json
 import pytest
 
 from sparse_mpi.__main__ import main
-from sparse_mpi.comm.network import Network
-from sparse_mpi.predict import networks, questions
-
-
-def test_networks_by_name_and_numbers():
-    daint, of = networks.named("piz-daint")
-    assert daint.alpha == pytest.approx(1.09e-6) and 9e9 < 1 / daint.beta < 10e9 and "Aries" in of
-    assert networks.named("25/5")[0] == Network.of(25, 5)
-    for wrong in ("fast", "0/5", "network.json"):
-        with pytest.raises(ValueError, match="network"):
-            networks.named(wrong)
+from sparse_mpi.predict import questions
 
 
 def test_without_a_question_it_teaches_by_example(capsys):

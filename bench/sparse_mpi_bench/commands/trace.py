@@ -12,9 +12,8 @@ from sparse_mpi.cli.benchmark import Benchmark, Output, save
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
-from sparse_mpi.predict import networks
-from sparse_mpi.predict import options as predict_options
 from sparse_mpi.reduction.arguments import make_algorithm, spelled
+from sparse_mpi_bench import networks
 from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.analysis import gradients, message_diagram
 from sparse_mpi_bench.analysis.recording import Call, watched
@@ -122,7 +121,7 @@ TRACE = Benchmark(
             "independent",
         ),
         count("--step", 3, "which one, from 1, with error feedback from those before"),
-        option("--network NAME", f"{networks.CHOICES}", predict_options.network, "10gbe"),
+        option("--network NAME", f"{networks.CHOICES}", values.checked(networks.named, "10gbe", "network"), "10gbe"),
         options.seed(),
         options.json("write the matrices and all messages with their times"),
         options.plot("draw the matrix and the timeline of every algorithm"),

@@ -11,11 +11,10 @@ from sparse_mpi.cli import options, records, values
 from sparse_mpi.cli.options import Option, count, option
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm.world import MAX_RANKS
-from sparse_mpi.predict import questions
+from sparse_mpi.predict import questions, rates
 from sparse_mpi.predict.advice import DENSITIES, USUAL
 from sparse_mpi.predict.cluster import GPUS, OF_GPUS
 from sparse_mpi.predict.models import MODELS
-from sparse_mpi.predict.options import any_rate
 from sparse_mpi.predict.questions import COMPARED, Answer
 
 DESCRIPTION = """\
@@ -33,7 +32,7 @@ Is the answer good? Fit to what was measured on your machines (the package spars
 RATE = option(
     "--rate RATE",
     "of a rank's link in each direction: 100mbit, 25gbit, 12.5GB/s; where ranks share a link, each has its part",
-    any_rate,
+    values.checked(rates.bits, "400gbit", "rate"),
 )
 CLUSTER = (
     option(
