@@ -18,6 +18,7 @@ GONE: dict[str, tuple[str, str]] = {
     "auto": ("0.4.0", "ask `python -m sparse_mpi predict advise` which algorithm to name"),
     "brute": ("0.4.0", "take the planner greedy"),
     "budget": ("0.4.0", "let a sparse_mpi.contrib.ByteBudget say the density of the next step"),
+    "cold": ("0.4.0", "give `doctor --compile` an empty folder as NUMBA_CACHE_DIR"),
     "ef21": ("0.4.0", "use feedback='residual'; it was no gain over that"),
     "in_place": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
     "memory": ("0.4.0", "write --feedback"),
