@@ -7,7 +7,6 @@ import importlib.util
 import os
 import sys
 from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparse_mpi.cli import values
@@ -131,7 +130,7 @@ def _command(args: argparse.Namespace) -> list[str]:
         raise Refused("which program? Name a Python file, or -m and a module")
     if program[0].startswith("-"):
         raise Refused(f"unknown option {program[0]}; options of the program go after its name")
-    if not Path(program[0]).exists():
+    if not os.path.exists(program[0]):
         raise Refused(f"there is no program {program[0]}")
     return program
 
