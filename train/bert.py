@@ -111,7 +111,6 @@ def vocabulary(args: Namespace, comm: Comm, texts: Callable[[], Iterable[str]]) 
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the first of ``texts``, up to `VOCABULARY_TEXT` characters or a few more."""
     total = 0
     for text in texts:
         if total > VOCABULARY_TEXT:
@@ -121,7 +120,6 @@ def _some(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _extend(parser: ArgumentParser, sequence: int) -> None:
-    """Add the options of both tasks."""
     add = parser.add_argument_group("BERT").add_argument
     for name, size in BASE._asdict().items():
         add(f"--{name}", type=integer(1), metavar="N", help=f"of the encoder (default: {size})")
@@ -134,14 +132,12 @@ def _extend(parser: ArgumentParser, sequence: int) -> None:
 
 
 def extend_pretraining(parser: ArgumentParser) -> None:
-    """Add the options of pre-training."""
     _extend(parser, sequence=128)
     text = "take the first N documents only; every rank holds the pieces of all (default: no limit)"
     parser.add_argument("--documents", type=integer(1), metavar="N", help=text)
 
 
 def extend_answering(parser: ArgumentParser) -> None:
-    """Add the options of answering questions."""
     _extend(parser, sequence=384)
     text = "pieces from one window of a context to the next (default: a third of --sequence)"
     parser.add_argument("--stride", type=integer(1), metavar="N", help=text)
@@ -151,7 +147,6 @@ def extend_answering(parser: ArgumentParser) -> None:
 
 
 def check(args: Namespace) -> None:
-    """Raise ValueError for options that have no effect, or lack another one."""
     if args.vocabulary and args.vocab_file:
         raise ValueError(
             f"--vocabulary: {args.vocabulary} has no effect beside --vocab-file {args.vocab_file}, which has its own "

@@ -74,12 +74,10 @@ class GPT2(nn.Module):
         self.model = transformers.GPT2LMHeadModel(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
         return self.model(tokens).logits
 
 
 def make(args: Namespace, comm: Comm) -> LanguageTask:
-    """Make the task of this rank: the text that ``args`` asks for, and a GPT-2 for its vocabulary."""
     shape = TINY_SHAPE if args.tiny else SHAPES[args.data]
     if args.size:
         shape = Shape(*SIZES[args.size], shape.block, shape.vocabulary)
@@ -93,7 +91,6 @@ def make(args: Namespace, comm: Comm) -> LanguageTask:
 
 
 def extend(parser: ArgumentParser) -> None:
-    """Add the options of this program."""
     shape_options(parser, SHAPES)
     parser.add_argument("--size", choices=tuple(SIZES), help="layers, width and heads as published")
 

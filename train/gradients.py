@@ -115,7 +115,6 @@ def _gathered(gradient: np.ndarray, comm: Comm) -> np.ndarray:
 
 
 def _write(args: Namespace, steps: dict[int, np.ndarray], facts: dict[str, Any]) -> None:
-    """Write the gradients into the file, with ``facts`` and the options of the training."""
     options = args.options
     about = {
         "program": args.program,

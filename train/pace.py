@@ -47,7 +47,6 @@ def turns(args: Namespace, comm: Comm) -> dict[str, list[Turn]]:
 
 
 def _options(args: Namespace, way: str, folder: Path) -> Namespace:
-    """Return the options of the training program for a few steps of a way."""
     argv = [*args.options, *arguments(way), "--max-steps", str(args.warm_up + args.steps), "--log-every", "1"]
     argv += ["--no-progress", "--checkpoint-every", "0", "--out", str(folder)]
     if "--threads" not in argv:
@@ -57,7 +56,6 @@ def _options(args: Namespace, way: str, folder: Path) -> Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, and write the record on rank 0."""
     parser = Parser(description=__doc__)
     add = parser.add_argument
     add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, gpt2, ...")
@@ -82,7 +80,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(args: Namespace, comm: Comm) -> None:
-    """Write what the ways take, and print it."""
     found = turns(args, comm)
     if comm.rank:
         return

@@ -34,7 +34,6 @@ TINY = Tiny("digits", Settings(epochs=2, batch_size=16, lr=0.1, warmup_epochs=0.
 
 
 def make(args: Namespace, comm: Comm) -> Task:
-    """Make the task of this rank: a ResNet of ``args.depth``, a quarter as wide if ``args.tiny``, and its images."""
     args.depth = args.depth or (20 if args.tiny else DEPTHS.get(args.data, 20))
     width = FORMS[args.depth].width // (4 if args.tiny else 1)
 
@@ -45,7 +44,6 @@ def make(args: Namespace, comm: Comm) -> Task:
 
 
 def extend(parser: ArgumentParser) -> None:
-    """Add the options for images, and those for a ResNet."""
     images.extend(parser)
     add = parser.add_argument_group("ResNet").add_argument
     published = ", ".join(f"{depth} for {data}" for data, depth in DEPTHS.items())

@@ -62,12 +62,10 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name of its record."""
         return file_name(f"{self.program}-p{self.ranks}-{self.whole_way}-{self.shards}-{self.seed}")
 
     @property
     def whole_way(self) -> str:
-        """Return the way with what was tuned for it."""
         return f"{self.way}:{self.tuned}" if self.tuned else self.way
 
 
@@ -134,7 +132,6 @@ def _check_tune(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the study, print its tables, draw its plot."""
     parser = Parser(description=__doc__)
     add = parser.add_argument
     add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, lstm, ...")

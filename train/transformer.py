@@ -49,7 +49,6 @@ extend = partial(shape_options, shapes=SHAPES)
 
 
 def make(args: Namespace, comm: Comm) -> LanguageTask:
-    """Make the task of this rank: the text that ``args`` asks for, and a transformer for its vocabulary."""
     shape = shape_of(args, TINY_SHAPE if args.tiny else SHAPES[args.data])
     dropout = 0.0 if args.tiny else 0.2
 

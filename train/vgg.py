@@ -28,13 +28,11 @@ TINY = Tiny("digits", Settings(epochs=2, batch_size=20, lr=0.1, warmup_epochs=0.
 
 
 def make(args: Namespace, comm: Comm) -> ImageTask:
-    """Make the task of this rank: VGG-16, with an eighth of the channels if ``args.tiny``, and its images."""
     slimness = 8 if args.tiny else 1
     return image_task(args, comm, lambda batches: VGG16(batches.classes, batches.channels, slimness, args.norm))
 
 
 def options(parser: ArgumentParser) -> None:
-    """Add the options for images, and the one for normalisation."""
     extend(parser)
     text = "normalise over the batch, or over groups of channels, where ranks see different classes (default: batch)"
     parser.add_argument("--norm", choices=tuple(NORMS), default="batch", help=text)

@@ -38,7 +38,6 @@ TINY = Tiny("digits", replace(SCRATCH, epochs=2, batch_size=16, lr=3e-3, warmup_
 
 
 def make(args: Namespace, comm: Comm) -> Task:
-    """Make the task of this rank: a ViT of ``args.size``, by default the smallest if ``args.tiny``, and its images."""
     args.size = args.size or ("micro" if args.tiny else SIZE.get(args.data, "mini"))
 
     def build(batches: ImageBatches) -> nn.Module:
@@ -48,7 +47,6 @@ def make(args: Namespace, comm: Comm) -> Task:
 
 
 def extend(parser: ArgumentParser) -> None:
-    """Add the options for images, and those for a ViT."""
     images.extend(parser)
     add = parser.add_argument_group("ViT").add_argument
     text = "of the Transformer (default: mini, base for imagenet, micro for digits and with --tiny)"

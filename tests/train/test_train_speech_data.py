@@ -98,17 +98,6 @@ def test_an4_is_read_as_distributed(tmp_path, suffix, root):
         load_an4(tmp_path)
 
 
-@pytest.mark.parametrize("root", ["", "an4_dataset"])
-def test_an4_is_read_as_converted(tmp_path, root):
-    for part, text in (("train", "RUBOUT\n"), ("test", "go")):
-        base = tmp_path / root / part / "an4"
-        write(base / "wav" / "a.wav", noise(3))
-        (base / "txt").mkdir()
-        (base / "txt" / "a.txt").write_text(text)
-    speech = load_an4(tmp_path)
-    assert [clip.text for clip in (*speech.train, *speech.test)] == ["RUBOUT", "GO"]
-
-
 def test_synthetic_speech_is_the_same_every_time():
     pytest.importorskip("espeakng_loader")
     first, again = (speech.load_few(Path()) for _ in range(2))

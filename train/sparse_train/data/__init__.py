@@ -46,7 +46,6 @@ class OnDisk:
     folder: str
 
     def batches(self, args: Namespace, comm: Comm) -> FolderBatches:
-        """Return this rank's share, see `InMemory.batches`."""
         how = (args.image_size or SIZE, args.augment, args.threads, args.shards == "sorted")
         return FolderBatches(args.data_dir, args.batch_size, share_of(args, comm), args.seed, *how)
 

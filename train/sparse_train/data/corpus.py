@@ -203,7 +203,6 @@ def _articles(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _from_tags(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
-    """Yield title and text of documents between tags, without the first line, which repeats the title."""
     for line in lines:
         if line.isspace():
             continue
@@ -250,7 +249,6 @@ class Corpus(NamedTuple):
     document: np.ndarray  # (R,) int64: the number of its document
 
     def run(self, number: int) -> np.ndarray:
-        """Return the pieces of a run."""
         return self.pieces[self.begins[number] : self.ends[number]]
 
 

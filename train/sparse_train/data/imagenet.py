@@ -170,7 +170,6 @@ def cut(width: int, height: int, rng: np.random.Generator) -> Box:
 
 
 def _classes(folder: Path, part: str) -> list[str]:
-    """Return the class folders in ``train`` or ``val``, sorted."""
     remedy = f"--data-dir must name a folder with images in {part}/<class>/"
     try:
         names = sorted(entry.name for entry in os.scandir(folder / part) if entry.is_dir())

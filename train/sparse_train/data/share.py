@@ -56,7 +56,6 @@ class Share:
         self._deals = [Deal(0, 0, tuple(range(ranks)), ())]
 
     def deal(self, epoch: int, first: int, ranks: Sequence[int], missed: Sequence[tuple[int, int]]) -> None:
-        """Deal samples to these ``ranks`` from step ``first`` of an epoch on; see `Deal`."""
         last = self._deals[-1]
         if (last.epoch, last.first) == (epoch, first):
             self._deals.pop()
@@ -68,7 +67,6 @@ class Share:
         return [tuple(deal) for deal in self._deals]
 
     def join(self, state: Sequence[Any]) -> None:
-        """Have samples dealt as on other ranks, see `state`."""
         self._deals = [Deal(*deal) for deal in state]
 
     def take(self, steps: Sequence[Parts], epoch: int, first: int = 0) -> list[np.ndarray]:
@@ -76,7 +74,6 @@ class Share:
         return [self._dealt(steps, epoch, step)[self.rank] for step in range(first, len(steps))]
 
     def _dealt(self, steps: Sequence[Parts], epoch: int, step: int) -> dict[int, np.ndarray]:
-        """Return what each rank takes in a step."""
         deal = next(deal for deal in reversed(self._deals) if (deal.epoch, deal.first) <= (epoch, step))
         late = deal.missed if (deal.epoch, deal.first) == (epoch, step) else ()
         parts: Sequence[np.ndarray] = steps[step]
@@ -147,7 +144,6 @@ class Epochs:
 
 
 def shuffled(count: int, batch_size: int, share: Share, seed: int, labels: np.ndarray | None = None) -> Epochs:
-    """Return epochs of ``count`` samples, each in a new order, see `shard`."""
     return Epochs(lambda epoch: shard(count, batch_size, share.ranks, seed, epoch, labels), share)
 
 
@@ -216,7 +212,6 @@ class Batches:
             yield self._resize(images), labels
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's share of the test images, which may be empty."""
         for positions in self._epochs.test(len(self._images.test.labels), TEST_BATCH):
             images, labels = self._take(self._images.test, positions)
             yield self._resize(images), labels

@@ -104,7 +104,6 @@ def load_cifar10(folder: Path) -> Images:
 
 
 def load_cifar100(folder: Path) -> Images:
-    """Read CIFAR-100 with its fine classes from ``cifar-100-python`` or its ``.tar.gz``: see `load_cifar10`."""
     return _load(folder, "cifar-100-python.tar.gz", "cifar-100-python", ["train"], "test", b"fine_labels", 100)
 
 
@@ -122,7 +121,6 @@ def _load(
 
 
 def _contents(folder: Path, archive: str, unpacked: str, names: set[str]) -> dict[str, bytes]:
-    """Return the bytes of the files ``names``, from the first place that has them."""
     for place in (folder, folder / unpacked):
         if all((place / name).is_file() for name in names):
             return {name: (place / name).read_bytes() for name in names}

@@ -169,7 +169,6 @@ def say(text: str, speaker: Speaker) -> Clip:
 
 @cache
 def _library() -> tuple[Any, int, list[np.ndarray]]:
-    """Load the library, once a process; return it, its samples a second, and the list that its output is added to."""
     loader = needed("espeakng_loader", "--data espeak")
     library: Any = ctypes.CDLL(loader.get_library_path())
     voices = loader.get_data_path()
@@ -190,7 +189,6 @@ def _library() -> tuple[Any, int, list[np.ndarray]]:
 
 
 def _speakers(rng: np.random.Generator, count: int, voices: tuple[str, ...]) -> list[Speaker]:
-    """Draw ``count`` speakers; several may have one voice, but hardly with the same accent, speed and pitch."""
     return [
         Speaker(
             f"{_some(rng, ACCENTS, 1)}+{_some(rng, voices, 1)}", int(rng.integers(130, 191)), int(rng.integers(30, 71))
@@ -255,16 +253,14 @@ def encode(text: str) -> np.ndarray:
 
 
 def decode(codes: np.ndarray) -> str:
-    """Return the text from which `encode` makes these codes."""
     return "".join(ALPHABET[code] for code in codes)
 
 
 def load_an4(folder: Path) -> Speech:
-    """Read the clips of AN4 from either of two layouts.
+    """Read the clips of AN4 as it is distributed.
 
-    As distributed: ``folder/an4`` or ``folder`` itself holds ``etc/an4_train.fileids``, ``etc/an4_train.transcription``
-    and ``wav/an4_clstk/fash/an251-fash-b.raw`` (or ``.sph``, ``.wav``) and so on. As DeepSpeech's scripts convert it:
-    ``folder/an4_dataset`` or ``folder`` holds ``train/an4/wav/*.wav`` and ``train/an4/txt/*.txt``. Tests likewise.
+    ``folder/an4`` or ``folder`` itself holds ``etc/an4_train.fileids``, ``etc/an4_train.transcription`` and
+    ``wav/an4_clstk/fash/an251-fash-b.raw`` (or ``.sph``, ``.wav``) and so on. Tests likewise.
 
     Raises FileNotFoundError: neither is there, or a file of it is missing; ValueError: a file is damaged, or clips and
     transcriptions do not fit together.
@@ -272,12 +268,9 @@ def load_an4(folder: Path) -> Speech:
     for root in (folder / "an4", folder):
         if (root / "etc" / "an4_train.fileids").is_file():
             return Speech(_distributed(root, "train"), _distributed(root, "test"))
-    for root in (folder / "an4_dataset", folder):
-        if (root / "train" / "an4" / "txt").is_dir():
-            return Speech(_converted(root / "train" / "an4"), _converted(root / "test" / "an4"))
     raise FileNotFoundError(
-        f"no an4/etc/an4_train.fileids in {folder}, nor an4_dataset/train/an4/txt; fetch an4_raw.bigendian.tar.gz or "
-        "an4_sphere.tar.gz of Carnegie Mellon University, unpack it, and name the folder that holds an4 with --data-dir"
+        f"no an4/etc/an4_train.fileids in {folder}; fetch an4_raw.bigendian.tar.gz or an4_sphere.tar.gz of Carnegie "
+        "Mellon University, unpack it, and name the folder that holds an4 with --data-dir"
     )
 
 
@@ -305,10 +298,3 @@ def _recording(stem: Path) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(f"no {stem.name}{', '.join(SUFFIXES)} in {stem.parent}; unpack all of AN4's archive there")
-
-
-def _converted(root: Path) -> tuple[Clip, ...]:
-    files = sorted((root / "txt").glob("*.txt"))
-    if not files:
-        raise FileNotFoundError(f"no *.txt in {root / 'txt'}; convert all of AN4, or name another --data-dir")
-    return tuple(Clip(*read_sound(_recording(root / "wav" / file.stem)), written(file.read_text())) for file in files)

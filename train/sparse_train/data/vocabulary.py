@@ -27,7 +27,6 @@ class Bytes:
     size = BYTES
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
 
@@ -51,7 +50,6 @@ class Words:
         self.size = len(self._words)
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
         words = (word for line in StringIO(text) for word in (*self._split(line), END))
         return np.fromiter((self._numbers.get(word, 0) for word in words), np.int32)
 
@@ -70,7 +68,6 @@ class BytePairs:
         self.size: int = self._tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the tokens of ``text``: (T,) int32, each in [0, size)."""
         parts = [np.zeros(0, np.int32)]
         for lines in _batches(text):
             encoded = self._tokenizer.encode_batch_fast(lines, add_special_tokens=False)
@@ -99,7 +96,6 @@ def train_byte_pairs(text: str, most: int) -> str:
 
 
 def _batches(text: str) -> Iterator[list[str]]:
-    """Yield the lines of ``text`` with their line ends, `LINES` at a time."""
     lines = StringIO(text)
     while batch := list(islice(lines, LINES)):
         yield batch

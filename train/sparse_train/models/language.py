@@ -60,7 +60,6 @@ class WordLSTM(nn.Module):
             self.output.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
         states, _ = self.lstm(self.dropout(self.embedding(tokens)))
         return self.output(self.dropout(states))
 
@@ -92,7 +91,6 @@ class Transformer(nn.Module):
             nn.init.normal_(weight, std=DEVIATION)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of what follows each of ``tokens``: (B, T) int64 -> (B, T, vocabulary) float32."""
         length = tokens.shape[1]
         inputs = self.embedding(tokens) + self.position(torch.arange(length, device=tokens.device))
         mask = nn.Transformer.generate_square_subsequent_mask(length, tokens.device)
@@ -156,7 +154,6 @@ class SpeechLSTM(nn.Module):
         return logits, frames
 
     def _convolve(self, x: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Convolve ``(B, 1, bins, T)`` to ``(B, channels, bins', T')``; clear the padding after each layer."""
         for layer, (_, stride) in zip(self.convolutions, CONVOLUTIONS, strict=False):
             frames = _strided(frames, stride[1])
             x = layer(x)

@@ -148,7 +148,6 @@ class ResNet(nn.Module):
             nn.init.zeros_(block.body[-1].get_parameter("weight"))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
         return self.classifier(self.blocks(self.stem(images)).mean((2, 3)))
 
 
@@ -178,7 +177,6 @@ class VGG16(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits ``(B, classes)`` of images ``(B, channels, H, W)``."""
         return self.classifier(self.features(images))
 
 
@@ -219,5 +217,4 @@ class ViT(nn.Module):
         self.classifier = transformers.ViTForImageClassification(config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits ``(B, classes)`` of images ``(B, channels, image_size, image_size)``."""
         return self.classifier(pixel_values=images).logits

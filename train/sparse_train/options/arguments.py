@@ -34,7 +34,6 @@ BETA1 = 0.9  # of Adam
 
 
 def extend_device(parser: ArgumentParser) -> None:
-    """Add the options."""
     add = parser.add_argument_group("device").add_argument
     text = "compute, select and merge there: a GPU for each rank of a node in turn, or the one that the scheduler left "
     text += "visible; auto takes GPUs where all ranks have one, and CuPy (default: auto)"
@@ -50,7 +49,6 @@ def extend_device(parser: ArgumentParser) -> None:
 
 
 def extend_checkpoints(parser: ArgumentParser) -> None:
-    """Add the options."""
     add = parser.add_argument_group("checkpoints").add_argument
     text = "write a checkpoint every N steps, at the end and on SIGTERM or SIGUSR1 (default: 0, never)"
     add("--checkpoint-every", type=integer(0), default=0, metavar="N", help=text)
@@ -86,7 +84,6 @@ def resolve_checkpoints(parser: ArgumentParser, args: Namespace, new: Path) -> N
 
 
 def extend_elastic(parser: ArgumentParser) -> None:
-    """Add the options."""
     add = parser.add_argument_group("loss of ranks").add_argument
     text = "let the other ranks go on where one is lost; start with python -m sparse_mpi run --elastic"
     add("--elastic", action="store_true", help=text)
@@ -100,7 +97,6 @@ def extend_elastic(parser: ArgumentParser) -> None:
 
 
 def resolve_elastic(parser: ArgumentParser, args: Namespace) -> None:
-    """Fill in defaults, and reject what has no effect, or cannot go on."""
     for option in ("copy_every", "min_ranks", "spares"):
         if getattr(args, option) is not None and not args.elastic:
             parser.error(f"argument {spelled_option(option)}: no rank may be lost without --elastic; add it")
@@ -167,7 +163,6 @@ def parse(
     check: Callable[[Namespace], None],
     argv: Sequence[str] | None = None,
 ) -> Namespace:
-    """Return the options of a training program, those of `Settings` filled in for the chosen data set."""
     parser = Parser(description=description)
     reduction.extend(parser, lambda field: _defaults(settings, field))
     local.extend(parser)
@@ -196,7 +191,6 @@ def parse(
 
 
 def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Settings], tiny: Tiny) -> None:
-    """Give every field of `Settings` a value, and reject a given one that would have no effect."""
     args.data = args.data or (tiny.data if args.tiny else next(iter(settings)))
     if not args.tiny and args.data not in settings:
         parser.error(f"argument --data: {args.data} is for --tiny alone; add it, or take {', '.join(settings)}")
@@ -282,7 +276,6 @@ def _add_run(parser: ArgumentParser) -> None:
 
 
 def _defaults(settings: Mapping[str, Settings], field: str) -> str:
-    """Return the text of --help about the default of an option: one value, or one for each data set."""
     values = {name: _show(getattr(chosen, field)) for name, chosen in settings.items()}
     if field == "density":
         own = f"{DENSITY}, elect {usual_density('elect')}, with --second-moment {USUAL_DENSITY}"

@@ -26,7 +26,6 @@ EXCLUDED = (
 
 
 def extend(parser: ArgumentParser) -> None:
-    """Add the options."""
     add = parser.add_argument_group("local steps").add_argument
     text = "let each rank take H steps of its own, without reducing gradients, and then reduce what its parameters "
     text += "have moved (DiLoCo): --algo, --density, --wire and --feedback are for that; evaluation and checkpoints "
@@ -48,7 +47,6 @@ def extend(parser: ArgumentParser) -> None:
 
 
 def _alpha(text: str) -> float | str:
-    """Convert the value of --fragment-alpha."""
     if text == KEEP:
         return KEEP
     if not 0 <= float(text) <= 1:
@@ -57,7 +55,6 @@ def _alpha(text: str) -> float | str:
 
 
 def resolve(parser: ArgumentParser, args: Namespace) -> None:
-    """Fill in defaults, and reject what has no effect, or does not go together; before all other options."""
     if not args.local_steps:
         for name in DEFAULTS:
             if getattr(args, name) is not None:

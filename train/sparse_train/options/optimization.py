@@ -43,7 +43,6 @@ class Ramp(NamedTuple):
 
 
 def _densities(text: str) -> int | tuple[float, ...] | Ramp:
-    """Convert to a number of epochs, to a density for each of the first epochs, or to a density and when it is over."""
     if text.isdecimal():
         return int(text)
     start, at, epochs = text.partition("@")
@@ -56,7 +55,6 @@ densities = Value(_densities, "densities such as 0.25,0.0625, a number of epochs
 
 
 def sgd(parameters: Parameters, args: Namespace) -> torch.optim.Optimizer:
-    """Make an optimizer of stochastic gradient descent with momentum."""
     return torch.optim.SGD(parameters, args.lr, args.momentum, weight_decay=args.weight_decay, fused=True)
 
 

@@ -29,7 +29,6 @@ OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
 
 
 def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
-    """Add the options; ``default`` returns the text for --help about the default of a field of `Settings`."""
     group = parser.add_argument_group("sparse reduction")
     add, add_amount = group.add_argument, group.add_mutually_exclusive_group().add_argument
     text = f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or "
@@ -87,7 +86,6 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
 
 
 def _algorithm(text: str) -> str:
-    """Convert the value of --algo: `AUTO`, or an algorithm as `spelled` takes it."""
     try:
         return text if text == AUTO else values.algorithm(text)
     except ArgumentTypeError as error:
@@ -99,7 +97,6 @@ def _plan(text: str) -> str | Path:
 
 
 def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
-    """Resolve what reduces, and reject options that would have no effect."""
     planning, choosing = args.plan == AUTO, args.algo == AUTO
     # A plan names the algorithms, and a plan file their amounts too.
     if args.plan and args.algo:
@@ -128,7 +125,6 @@ def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def algorithm_options(args: Namespace) -> dict[str, Any]:
-    """Return the options that the command line gave apart from --algo."""
     return {option: value for option in OPTIONS if (value := getattr(args, option)) is not None}
 
 

@@ -84,7 +84,6 @@ def out_of_memory(error: Exception) -> str:
 
 
 def _meet(comm: Comm) -> None:
-    """Wait until all ranks that are left have come here."""
     team = team_of(comm)
     if team is None:
         comm.barrier()
@@ -135,7 +134,6 @@ def machine() -> str:
 
 
 def allowed_cpus() -> list[int]:
-    """Return the logical CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_CPUS)
     return list(range(min(os.cpu_count() or 1, MAX_CPUS)))

@@ -47,13 +47,11 @@ def _words(options: Iterable[str]) -> list[str]:
 
 
 def check_program(text: str) -> None:
-    """Raise ValueError unless there is a program of this name."""
     if not text.isidentifier() or not (TRAIN / f"{text}.py").is_file():
         raise ValueError(f"must be a program of train/, without .py, got {text!r}")
 
 
 def check_way(text: str) -> None:
-    """Raise ValueError unless the text begins with an algorithm, and goes on with options that have names."""
     _, algorithm, *others = arguments(text)
     if algorithm != AUTO:
         spelled(algorithm)
@@ -62,7 +60,6 @@ def check_way(text: str) -> None:
 
 
 def check_shards(text: str) -> None:
-    """Raise ValueError unless the text begins with a kind of shards."""
     if text.partition(":")[0] not in SHARDS:
         raise ValueError(f"must be one of {', '.join(SHARDS)}, with options if need be, got {text}")
 
@@ -87,7 +84,6 @@ def step_seconds(events: Records) -> list[float]:
 
 
 def markdown(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table in Markdown with columns of texts, then of numbers, under these headings."""
     lines = [(*texts, *numbers), ["---"] * len(texts) + ["---:"] * len(numbers), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
@@ -147,7 +143,6 @@ def measure_race(program: str, ranks: int, ways: Sequence[str], options: Sequenc
 
 
 def median_step_seconds(file: Path) -> dict[str, float]:
-    """Return the median seconds of a step of each way in a record."""
     return {way: statistics.median(taken) for way, taken in json.loads(file.read_text())["seconds"].items()}
 
 

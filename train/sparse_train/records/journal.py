@@ -49,15 +49,12 @@ class Journal:
         return Bar(self._steps, "first step", self._comm.rank == 0 and self._args.progress, step, stay=True)
 
     def close(self) -> None:
-        """End the bar."""
         self.bar.close()
 
     def resume(self, step: int) -> None:
-        """Go on after ``step``."""
         self.bar.start_at(step)
 
     def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
-        """Move the bar on, and write the record if it is the step's turn."""
         due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
         if due:
             scores = known(self._task.scores(step.sums))
@@ -93,7 +90,6 @@ class Journal:
             self.bar.write(f"flush after step {now['step']}: {sent / 1e6:.2f} MB, {seconds:.2f} s")
 
     def epoch(self, now: Mapping[str, Any], meter: Meter, seconds: float, test: Mapping[str, float]) -> None:
-        """Write and print what all ranks did in an epoch. Raises JobError: the loss is no finite number any more."""
         everybody = meter.summed(self._comm)
         self.counted += meter.steps
         self.mb_sent += everybody.sent / self._comm.size / 1e6
@@ -121,14 +117,11 @@ class Journal:
             raise _diverged((step - 1) // self._task.steps + 1, which)
 
     def _bar_text(self, step: Meter, epoch: Meter, seconds: float) -> str:
-        """Return the text beside the bar: means of the epoch so far, the traffic of the last step."""
         loss = self._task.scores(epoch.sums)["loss"]
         rate = epoch.items * self._comm.size / seconds
         return f"loss {loss:.3f}, {rate:.0f} {self._task.items}/s, {step.sent / 1e6:.3g} MB{self._watched}"
 
     def _work_text(self, means: Mapping[str, float], steps: float) -> str:
-        """Return rates, traffic and seconds of an epoch of ``steps`` steps as text; the last two are means of ranks."""
-
         def shown(parts: Sequence[str]) -> str:
             return ", ".join(f"{part} {means[f'{part}_seconds'] * steps:.1f}" for part in parts)
 

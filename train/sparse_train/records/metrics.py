@@ -71,11 +71,9 @@ class Meter:
 
     @property
     def items(self) -> float:
-        """Return the number of samples, tokens or whatever the task counts."""
         return float(self.sums.reshape(-1)[0])
 
     def add(self, other: Meter) -> None:
-        """Add ``other`` to these sums, in place."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -87,7 +85,6 @@ class Meter:
         return Meter(torch.from_numpy(total[len(names) :]), **dict(zip(names, total.tolist(), strict=False)))
 
     def means(self) -> dict[str, float]:
-        """Return entries, traffic and seconds a step, by name."""
         return {
             "selected": self.selected / self.steps,
             "total": self.total / self.steps,
@@ -135,7 +132,6 @@ class Metrics:
         self._open(folder, resumed is not None, min(resumed.step, resumed.before) + 1 if resumed else None)
 
     def _open(self, folder: Path, goes_on: bool, purged: int | None = None) -> None:
-        """Open the files; TensorBoard drops events from step ``purged`` on."""
         self._file = (folder / FILE).open("a" if goes_on else "w")
         try:
             self._board = import_module("torch.utils.tensorboard").SummaryWriter(str(folder), purge_step=purged)
@@ -164,7 +160,6 @@ class Metrics:
                     self._board.add_scalar(f"{event}/{name}", value, values["step"])
 
     def close(self) -> None:
-        """Close the files."""
         for file in (self._file, self._board):
             if file is not None:
                 with suppress(OSError):  # of what could not be written, which `write` has told
@@ -186,7 +181,6 @@ def retain(file: Path, resumed: Resumed) -> None:
 
 
 def _read(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file; the last may be cut, where the job was killed or the disk was full."""
     for line in file.read_text().splitlines():
         with suppress(ValueError):
             yield json.loads(line)

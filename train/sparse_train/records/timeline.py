@@ -42,17 +42,14 @@ class StepTrace(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the seconds from the start of the batch to the last updated weight."""
         return self.stamps.updated - self.stamps.start
 
     @property
     def reducing(self) -> float:
-        """Return the seconds in which buckets were reduced, added up."""
         return sum(bucket.span.ended - bucket.span.began for bucket in self.buckets)
 
     @property
     def exposed(self) -> float:
-        """Return the seconds of them that came after the backward pass."""
         return self.stamps.reduced - self.stamps.backward
 
 

@@ -51,11 +51,9 @@ class ImageTask:
         self._batches = batches
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield training batches, see `Batches.train`."""
         return self._batches.train(epoch, first)
 
     def test(self) -> Iterator[Batch]:
-        """Yield test batches, see `Batches.test`."""
         return self._batches.test()
 
     def forward_and_loss(self, batch: Batch) -> tuple[Tensor, Sums]:
@@ -67,7 +65,6 @@ class ImageTask:
         return loss, sums(loss.device, len(labels), loss.detach().double() * len(labels), correct)
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """Return mean loss and accuracy of the images."""
         count, loss, correct = sums.tolist()
         return {"loss": loss / count, "accuracy": correct / count}
 
@@ -82,7 +79,6 @@ def image_task(args: Namespace, comm: Comm, build: Callable[[ImageBatches], nn.M
 
 
 def extend(parser: ArgumentParser) -> None:
-    """Add the options for images."""
     add = parser.add_argument_group("images").add_argument
     text = "resize images to S x S (default: 224 with imagenet, leave others as they are)"
     add("--image-size", type=integer(1), metavar="S", help=text)

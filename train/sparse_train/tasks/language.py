@@ -85,12 +85,10 @@ class LanguageTask:
         self.steps, self.fingerprint = self._epochs.steps, fingerprint((), train)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield training batches of blocks, see `task.Task`."""
         for positions in self._epochs.train(epoch, first):
             yield self._take(self._train, positions)
 
     def test(self) -> Iterator[Batch]:
-        """Yield test batches of blocks, see `task.Task`."""
         for positions in self._epochs.test(self._blocks(self._test), self._batch_size):
             yield self._take(self._test, positions)
 
@@ -101,7 +99,6 @@ class LanguageTask:
         return loss, sums(loss.device, 1.0, loss.detach().double()) * following.numel()
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """Return the mean loss of a token and the perplexity, its exponential."""
         tokens, total = sums.tolist()
         loss = total / tokens
         return {"loss": loss, "perplexity": math.inf if loss > MAX_LOSS else math.exp(loss)}
@@ -129,7 +126,6 @@ def language_task(args: Namespace, comm: Comm, block: int, most: int, choose: Ch
 
 
 def check_vocabulary(args: Namespace) -> None:
-    """Raise ValueError for a size of the vocabulary with --tiny, whose tokens are bytes."""
     if args.tiny and args.vocabulary not in (None, BYTES):
         raise ValueError(
             f"--vocabulary: {args.vocabulary} has no effect with --tiny, whose tokens are the {BYTES} bytes; leave it "
@@ -155,7 +151,6 @@ def byte_pairs(text: Text, most: int, args: Namespace, comm: Comm) -> Vocabulary
 
 
 def shape_options(parser: ArgumentParser, shapes: Mapping[str, Shape]) -> None:
-    """Add the options that change a shape."""
     texts = {
         "layers": "layers of the model",
         "width": "width of its layers, a multiple of the heads",
@@ -184,7 +179,6 @@ def shape_of(args: Namespace, shape: Shape) -> Shape:
 
 
 def extend_lstm(parser: ArgumentParser) -> None:
-    """Add the options of `lstm_language_task`."""
     add = parser.add_argument_group("language model").add_argument
     add("--block", type=integer(1), default=LSTM_BLOCK, metavar="N", help=f"words at a time (default: {LSTM_BLOCK})")
     text = f"most words of the vocabulary (default: {LSTM_WORDS:,})"

@@ -86,7 +86,6 @@ class Examples:
         return Example(tokens, np.repeat([0, 1], [len(first) + 2, len(second) + 1]), targets, other)
 
     def _elsewhere(self, run: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw a run of another document of the same part, training or test."""
         document = self._corpus.document
         part = self.test if is_test(document[run]) else self.train
         while document[found := part[rng.integers(len(part))]] == document[run]:
@@ -94,7 +93,6 @@ class Examples:
         return self._corpus.run(found)
 
     def batch(self, examples: list[Example]) -> Masked:
-        """Return a batch of ``examples``, each padded to the length of the batch."""
         tokens, halves, targets = (
             np.full((len(examples), self._length), fill) for fill in (self._wordpiece.pad, 0, -1)
         )
@@ -128,7 +126,6 @@ class Pretraining:
         self.steps, self.fingerprint = self._epochs.steps, examples.fingerprint
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Masked]:
-        """Yield training batches; texts are cut and masked anew in every epoch."""
         make = self._examples
         for step, positions in enumerate(self._epochs.train(epoch, first), first):
             # 0, 0 would be the shards' stream
@@ -136,7 +133,6 @@ class Pretraining:
             yield make.batch([make.example(run, rng) for run in make.train[positions]])
 
     def test(self) -> Iterator[Masked]:
-        """Yield test batches; texts are cut and masked in the same way every time, on any number of ranks."""
         make = self._examples
         for positions in self._epochs.test(len(make.test), TEST_BATCH):
             runs = make.test[positions]
@@ -163,7 +159,6 @@ class Pretraining:
         return losses[0] + losses[1], measured
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """Return loss, perplexity and accuracy of masked pieces, and accuracy of the order of the halves."""
         count, tokens, masked, right, following, right_order = sums.tolist()
         return {
             "loss": masked / tokens + following / count,

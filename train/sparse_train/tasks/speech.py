@@ -105,12 +105,10 @@ class SpeechTask:
         self.fingerprint = fingerprint((clip.text for clip in speech.train), lengths)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield training batches in the order of `buckets`."""
         for positions in self._epochs.train(epoch, first):
             yield collate([self._speech.train[i] for i in positions])
 
     def test(self) -> Iterator[Batch]:
-        """Yield test batches of clips of similar length."""
         by_length = sorted(self._speech.test, key=lambda clip: len(clip.samples) / clip.rate)
         for positions in self._epochs.test(len(by_length), TEST_BATCH):
             yield collate([by_length[i] for i in positions])
@@ -130,7 +128,6 @@ class SpeechTask:
         return total / len(frames), sums(total.device, len(frames), total, *wrong.tolist())
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """Return the mean loss of a clip, and word and character error rates, which are NaN in training."""
         clips, loss, wrong_words, words, wrong_characters, characters = sums.tolist()
         return {
             "loss": loss / clips,
@@ -140,7 +137,6 @@ class SpeechTask:
 
 
 def speech_task(args: Namespace, comm: Comm) -> SpeechTask:
-    """Make the task of this rank: the clips that ``args`` asks for, and a model, small if ``args.tiny``."""
     speech = LOADERS[args.data](args.data_dir)
     model = SpeechLSTM(channels=8, convolutions=1, hidden=64, layers=2) if args.tiny else SpeechLSTM()
     return SpeechTask(model, speech, args.batch_size, share_of(args, comm), args.seed)

@@ -89,7 +89,6 @@ class Windows:
         return self._length - FRAME - len(self._asked[question])
 
     def batch(self, windows: Sequence[Window]) -> Read:
-        """Return a batch of ``windows`` for a model to read."""
         tokens = np.full((len(windows), self._length), self._wordpiece.pad, np.int64)
         parts, attended = np.zeros_like(tokens), np.zeros_like(tokens)
         labels = np.zeros((2, len(windows)), np.int64)
@@ -110,7 +109,6 @@ class Windows:
         return Pieces(context.ids[window.first : until], context.spans[window.first : until])
 
     def _label(self, window: Window) -> tuple[int, int]:
-        """Return the tokens with which the first of the given answers begins and ends; 0, 0 if the window lacks it."""
         answer = self.questions[window.question].answers[0]
         spans = self._contexts[window.question].spans
         start = int(np.searchsorted(spans[:, 1], answer.start, side="right")) - window.first
@@ -158,12 +156,10 @@ class Answering:
         self.steps, self.fingerprint = self._epochs.steps, train.fingerprint
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Read]:
-        """Yield training batches of windows, see `task.Task`."""
         for positions in self._epochs.train(epoch, first):
             yield self._train.batch([self._train.all[position] for position in positions])
 
     def test(self) -> Iterator[Read]:
-        """Yield test batches; all windows of a question are in one batch."""
         batch: list[Window] = []
         for number, windows in groupby(self._test.all, lambda window: window.question):
             if number % self.share.places == self.share.place:
@@ -189,7 +185,6 @@ class Answering:
         return loss, sums(loss.device, count, loss.detach().double() * count, *answers)
 
     def _answers(self, batch: Read, starts: np.ndarray, ends: np.ndarray) -> tuple[float, float, float]:
-        """Return the number of questions, and sums of F1 and of exact matches, the best against any given answer."""
         spans = [self._test.best(*found) for found in zip(batch.windows, starts, ends, strict=True)]
         answers: dict[int, tuple[float, str]] = {}
         for window, span in zip(batch.windows, spans, strict=True):
@@ -202,7 +197,6 @@ class Answering:
         return len(answers), overlap, matches
 
     def scores(self, sums: Sums) -> dict[str, float]:
-        """Return the loss of the windows, and F1 and exact matches of the questions, in [0, 1] and NaN in training."""
         windows, loss, questions, overlap, matches = sums.tolist()
         each = 1 / questions if questions else math.nan
         return {"loss": loss / windows, "f1": overlap * each, "exact": matches * each}
@@ -214,12 +208,10 @@ def words(text: str) -> list[str]:
 
 
 def exact(answer: str, given: str) -> float:
-    """Return 1 if the words are the same, 0 otherwise."""
     return float(words(answer) == words(given))
 
 
 def f1(answer: str, given: str) -> float:
-    """Return the harmonic mean of precision and recall of the words, 0 if they have none in common."""
     mine, theirs = words(answer), words(given)
     common = sum((Counter(mine) & Counter(theirs)).values())
     return 2 * common / (len(mine) + len(theirs)) if common else 0.0

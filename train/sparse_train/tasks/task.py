@@ -68,11 +68,9 @@ class OnDevice:
         return getattr(self._task, name)
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Any]:
-        """Yield the task's training batches on the device."""
         return ahead(self._task.train(epoch, first), self._device)
 
     def test(self) -> Iterator[Any]:
-        """Yield the task's test batches on the device."""
         return ahead(self._task.test(), self._device)
 
     def forward_and_loss(self, batch: Any) -> tuple[Tensor, Sums]:

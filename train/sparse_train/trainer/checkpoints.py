@@ -59,7 +59,6 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
 
 
 def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise ValueError unless the checkpoint ``path``, whose identity was ``saved``, is of a run like this."""
     for name in dict.fromkeys((*wanted, *saved)):
         if saved.get(name) != wanted.get(name):
             raise ValueError(
@@ -132,7 +131,6 @@ class Checkpoints:
         return path
 
     def _saved(self, step: int, state: State) -> Path | checkpoint.CheckpointError:
-        """Return the path of the checkpoint, or why there is none: the same on all ranks."""
         model = io.BytesIO()
         if self._comm.rank == 0:
             torch.save(state.shared | {"options": self._options}, model)
@@ -186,7 +184,6 @@ def find(args: Namespace, comm: Comm) -> Found | None:
 
 
 def step_of(shared: Mapping[str, Any], epoch_steps: int) -> int:
-    """Return how many steps of ``epoch_steps`` an epoch correspond to the progress in ``shared``, see `State`."""
     done = round(shared["first"] * epoch_steps / shared["epoch_steps"])
     return int(shared["epoch"]) * epoch_steps + min(done, epoch_steps - 1)
 

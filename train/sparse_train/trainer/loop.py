@@ -128,7 +128,6 @@ class Training:
         )
 
     def _epoch(self, epoch: int, first: int) -> None:
-        """Train from step ``first`` of an epoch to its end, or as far as the limit."""
         self.task.model.train()
         start = self.clock()
         began = start - self.progress.seconds
@@ -147,7 +146,6 @@ class Training:
                 self._save()
 
     def _batches(self, epoch: int, first: int) -> Iterator[tuple[int, Any]]:
-        """Yield the steps of an epoch from ``first`` on, as far as the limit, and this rank's batch in each."""
         last = int(min(self.task.steps, first + self.limit - self.progress.steps))
         self.survivors.regroup(epoch, first)
         while first < last:
@@ -191,7 +189,6 @@ class Training:
         torch.manual_seed(step_seed(self.args.seed, self.progress.steps, self.task.share.rank))
 
     def _warm_up(self) -> None:
-        """Reduce densely in the steps of the warm-up, and as asked to after it."""
         if self.args.dense_warmup and self.progress.steps in (0, self.args.dense_warmup):
             self.durations = []
         if self.progress.steps < self.args.dense_warmup:
@@ -204,7 +201,6 @@ class Training:
             self.reduction.use(self.algorithms)
 
     def _step(self, batch: Any, start: float) -> Meter:
-        """Take a step, and return its measurements; ``start`` is when the batch began to be made."""
         step = self.taking.take(batch, start, self.clock)
         self.progress.steps += 1
         measuring = (self.args.check_every, self.args.watch_every)  # takes two dense allreduces more
@@ -217,7 +213,6 @@ class Training:
         return step.meter
 
     def _flush(self, epoch: int) -> None:
-        """Exchange all that is to be exchanged after the last step, if it is over; at most once."""
         progress = self.progress
         if progress.steps < self.limit or progress.flushed == progress.steps:
             return
@@ -245,7 +240,6 @@ class Training:
         return float(total / ranks)
 
     def _dense_bytes(self) -> float:
-        """Return what a rank sends in a step with dense sums of float32."""
         layouts = [reducer.layout for reducer in self.taking.reducers]
         return sum(Dense().bound(layout, layout.size, self.ranks).payload(8, 4) for layout in layouts)
 

@@ -23,8 +23,6 @@ from sparse_mpi.planning.base import Tensor as Planned
 from sparse_mpi.planning.measure import measure
 from sparse_mpi.planning.planners import PLANNERS, best, explain
 from sparse_mpi.planning.store import algorithm_of
-from sparse_mpi.predict.advice import TrainingJob, advise
-from sparse_mpi.predict.cluster import Cluster
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
 from sparse_train.ranks.job import agreed
@@ -36,6 +34,9 @@ def advised(model: nn.Module, args: Namespace, comm: Comm) -> str:
 
     The network is measured.
     """
+    from sparse_mpi.predict.advice import TrainingJob, advise
+    from sparse_mpi.predict.cluster import Cluster
+
     n, network = sum(parameter.numel() for parameter in model.parameters()), fit_network(comm)
     share = args.k / n if args.k else args.density
     way = tell(
@@ -62,11 +63,9 @@ class Profiler:
 
     @property
     def steps(self) -> int:
-        """Return how many steps were profiled."""
         return len(self._steps)
 
     def add(self, stamps: Stamps) -> None:
-        """Add a step that is over."""
         backward = stamps.backward - stamps.forward
         ready = [min(max(final - stamps.forward, 0.0), backward) for final in self._final]
         self._steps.append([stamps.forward - stamps.start, backward, stamps.updated - stamps.reduced, *ready])
@@ -82,7 +81,6 @@ class Profiler:
         return measure(tensors, density, comm, before=before, backward=backward, update=update, progress=progress)
 
     def close(self) -> None:
-        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
@@ -187,7 +185,6 @@ class Planning:
         return plan
 
     def _save(self, profile: Profile) -> None:
-        """Write plan and profile into the folder of the run and print what is planned, on rank 0."""
         if self._comm.rank == 0 and self.plan is not None:
             store.save(self.plan, self._args.out / "plan.json")
             store.save(profile, self._args.out / "profile.json")

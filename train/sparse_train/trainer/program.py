@@ -68,7 +68,6 @@ class Program:
     check: Callable[[Namespace], None] = lambda args: None
 
     def parse(self, argv: Sequence[str] | None = None) -> Namespace:
-        """Return the options, see `arguments.parse`; a bad one ends the process with a line on stderr."""
         own = self.extend, self.check
         return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, *own, argv)
 
@@ -172,7 +171,6 @@ class Program:
         return training, metrics, resume
 
     def run(self) -> None:
-        """Read the command line and train on the ranks that MPI started; failure is an exit status other than 0."""
         job.run(self.train, self.parse())
 
 
@@ -206,21 +204,16 @@ class ByTask:
         return self.programs.get(given.task or meant or default, self.programs[default])
 
     def parse(self, argv: Sequence[str] | None = None) -> Namespace:
-        """Return the options of the chosen program; see `Program.parse`."""
         argv = sys.argv[1:] if argv is None else argv
         return self.chosen(argv).parse(argv)
 
     def train(self, args: Namespace, comm: Comm) -> Outcome | None:
-        """Train on this rank; see `Program.train`."""
         return self.programs[args.task].train(args, comm)
 
     def run(self) -> None:
-        """Read the command line and train; see `Program.run`."""
         job.run(self.train, self.parse())
 
     def _with_task(self, task: str, program: Program) -> Program:
-        """Return ``program`` with the option --task, by which it is chosen."""
-
         def extend(parser: ArgumentParser) -> None:
             parser.add_argument("--task", choices=tuple(self.programs), default=task, help=self._text)
             program.extend(parser)

@@ -70,7 +70,6 @@ class Resumption:
         return State(shared, own)
 
     def given(self, survivors: Survivors) -> bytes:
-        """Return what `join` needs on a rank that trains from the next step on: all but what this rank owes."""
         state = {"steps": self.progress.steps, "seconds": self.progress.seconds, "survivors": survivors.state()}
         state |= {"model": self.task.model.state_dict(), "kinds": self.taking.reduction.kinds()}
         file = io.BytesIO()
@@ -99,7 +98,6 @@ class Resumption:
             self.taking.reduction.take_over([state["reduction"] for state in own], ranks)
 
     def _shared(self) -> dict[str, Any]:
-        """Return what is the same on all ranks, but for the model."""
         progress = self.progress
         return {
             "optimizer": self.taking.optimizer.state_dict(),
@@ -110,7 +108,6 @@ class Resumption:
         }
 
     def _load(self, shared: Mapping[str, Any], steps: int, seconds: float) -> None:
-        """Take over model, optimizer and progress, with a meter of no steps; the optimizer's options stay."""
         self.task.model.load_state_dict(shared["model"])
         with same_options([self.taking.optimizer]):
             self.taking.optimizer.load_state_dict(shared["optimizer"])

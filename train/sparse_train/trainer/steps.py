@@ -51,7 +51,6 @@ class GradientSteps:
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
-        """Return the buckets' reducers."""
         return [bucket.reducer for bucket in self.reduction.buckets]
 
     def take(self, batch: Any, start: float, clock: Callable[[], float]) -> Step:
@@ -80,7 +79,6 @@ class GradientSteps:
         return nullcontext()
 
     def model_state(self) -> dict[str, Tensor]:
-        """Return the model's state."""
         return self._task.model.state_dict()
 
 
@@ -97,11 +95,9 @@ class LocalSteps:
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
-        """Return the fragments' reducers."""
         return self.reduction.reducers
 
     def take(self, batch: Any, start: float, clock: Callable[[], float]) -> Step:
-        """Take a step, after which a fragment may be synchronised; see `GradientSteps.take`."""
         self.optimizer.zero_grad()
         loss, sums = self._task.forward_and_loss(batch)
         forward = clock()

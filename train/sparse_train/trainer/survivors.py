@@ -91,7 +91,6 @@ class Survivors:
         self._fresh = False  # this rank has joined before the step that comes
 
     def state(self) -> dict[str, Any]:
-        """Return what `join` needs."""
         return {
             "share": self._share.state(),
             "ranks": self._ranks,
