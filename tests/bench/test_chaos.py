@@ -18,7 +18,7 @@ import pytest
 
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi_bench.chaos import faults as faults_module
-from sparse_mpi_bench.chaos.drawing import Settings, draw, parse
+from sparse_mpi_bench.chaos.drawing import ChaosSettings, draw, parse
 from sparse_mpi_bench.chaos.faults import Chaos, Fault, ranks_below
 from sparse_mpi_bench.chaos.job import outcome
 
@@ -26,7 +26,7 @@ from ..launch import ALLOWED, ROOT, launch, needs_mpi
 
 
 def test_both_spellings_of_kinds_are_one():
-    wanted = Settings(mtti=60, seed=1, kinds=("kill", "freeze", "link"))
+    wanted = ChaosSettings(mtti=60, seed=1, kinds=("kill", "freeze", "link"))
     assert parse("mtti=60,seed=1,kinds=kill,freeze,link") == parse("kinds=kill+freeze+link,mtti=60,seed=1") == wanted
     assert parse("after=2.5").after == 2.5 and parse("after=run/first.npz").after == Path("run/first.npz")
 
@@ -52,16 +52,16 @@ def test_what_is_wrong_is_named(text, said):
 
 
 def test_a_seed_draws_the_same_faults_and_kinds_leave_instants_and_ranks():
-    drawn = list(islice(draw(Settings(mtti=5, seed=3), 4), 2000))
-    assert drawn == list(islice(draw(Settings(mtti=5, seed=3), 4), 2000))
-    assert drawn != list(islice(draw(Settings(mtti=5, seed=4), 4), 2000))
-    others = list(islice(draw(Settings(mtti=5, seed=3, kinds=("freeze", "link")), 4), 2000))
+    drawn = list(islice(draw(ChaosSettings(mtti=5, seed=3), 4), 2000))
+    assert drawn == list(islice(draw(ChaosSettings(mtti=5, seed=3), 4), 2000))
+    assert drawn != list(islice(draw(ChaosSettings(mtti=5, seed=4), 4), 2000))
+    others = list(islice(draw(ChaosSettings(mtti=5, seed=3, kinds=("freeze", "link")), 4), 2000))
     assert [fault[:2] for fault in others] == [fault[:2] for fault in drawn]
     assert {fault.kind for fault in others} == {"freeze", "link"} and {fault.rank for fault in drawn} == {0, 1, 2, 3}
     gaps = [b.seconds - a.seconds for a, b in zip(drawn, drawn[1:], strict=False)]
     # Exponential: its mean is its deviation; 2,000 of them are within 10 % (4.5 standard errors), and the seed is fixed
     assert statistics.mean(gaps) == pytest.approx(5, rel=0.1) == statistics.stdev(gaps)
-    assert all(0 <= fault.lasts <= 4 for fault in others) and len(list(draw(Settings(faults=3), 4))) == 3
+    assert all(0 <= fault.lasts <= 4 for fault in others) and len(list(draw(ChaosSettings(faults=3), 4))) == 3
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ RUN = ("run", "-n", "4")
 @needs_mpi
 @pytest.mark.jobs
 def test_a_script_survives_a_kill_and_the_record_says_so(tmp_path, survival):
-    options = Settings(mtti=0.2, seed=1, faults=1)
+    options = ChaosSettings(mtti=0.2, seed=1, faults=1)
     (planned,) = draw(options, 4)
     done, record = disturbed(tmp_path, "mtti=0.2,seed=1,faults=1", *RUN)
     assert (done.returncode, done.stdout.splitlines()) == (0, ["rank done of 3"] * 3), done.stderr

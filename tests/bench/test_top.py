@@ -20,7 +20,7 @@ import pytest
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.__main__ import main
 from sparse_mpi.monitor import metrics
-from sparse_mpi_bench.analysis.rank_table import STALE, Ranks, Row, marked
+from sparse_mpi_bench.analysis.rank_table import STALE, RankRow, Ranks, marked
 from sparse_mpi_bench.commands import top
 from sparse_mpi_bench.commands.top import COLUMNS, view
 
@@ -29,7 +29,7 @@ from ..launch import start as start_job
 from ..prefork import copied
 
 N, STEPS = 2000, 4
-ROW = Row(0, "", 7, 10.0, 1e6, None, 0.01, 2.0, 100.0, 100.0, 3.0, 0.001, 0.01, 0.001, 1.0)
+ROW = RankRow(0, "", 7, 10.0, 1e6, None, 0.01, 2.0, 100.0, 100.0, 3.0, 0.001, 0.01, 0.001, 1.0)
 
 
 @pytest.fixture

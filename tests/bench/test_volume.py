@@ -14,7 +14,7 @@ from sparse_mpi.algorithms.published import PublishedOkTopk, StaleSelector
 from sparse_mpi.comm import Traffic
 from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi_bench.analysis import gradients, volume
-from sparse_mpi_bench.analysis.recording import Call
+from sparse_mpi_bench.analysis.recording import RecordedCall
 
 
 def counted(name, ranks=4, kind="independent", n=4000, k=200, steps=2, warmup=1):
@@ -50,7 +50,7 @@ def test_what_goes_to_other_nodes_is_known():
 
 @pytest.mark.parametrize("ranks_per_node", [1, 2, 8])
 def test_a_message_is_for_another_node_or_not(ranks_per_node):
-    call = Call("alltoallv", "", range(4), Traffic(sent=100), to={0: 10, 3: 90})
+    call = RecordedCall("alltoallv", "", range(4), Traffic(sent=100), to={0: 10, 3: 90})
     assert volume.leaving(call, 1, ranks_per_node) == {1: 100, 2: 90, 8: 0}[ranks_per_node]
 
 

@@ -19,7 +19,7 @@ from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.predict.ways import DENSITIES, RANKS, SHARES, Sent, Way, arriving
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi_bench.analysis import gradients
-from sparse_mpi_bench.analysis.recording import Call, watched
+from sparse_mpi_bench.analysis.recording import RecordedCall, watched
 
 LENGTH = 1 << 20  # of the gradients whose bytes are counted
 TIMED = ((1 << 17, 0.01), (1 << 22, 0.01))  # lengths and densities that are timed beside
@@ -27,7 +27,7 @@ MOST_ELEMENTS = 1 << 24  # of all ranks together
 WARMUP, COUNTED = 10, 5  # steps: thresholds settle in the first, of the others the median one is taken
 SAME = 1.001  # bytes at two densities that differ by less depend on the gradient's length alone
 
-Recorded = list[tuple[list[Call], float]]  # of one step: the calls of each rank, and what it computes after the last
+Recorded = list[tuple[list[RecordedCall], float]]  # of one step: calls of each rank, seconds after the last
 
 
 @cache
@@ -127,7 +127,7 @@ def _payload(step: Recorded) -> list[tuple[str, bool, float, float]]:
     return found
 
 
-def _busiest(calls: list[list[Call]]) -> float:
+def _busiest(calls: list[list[RecordedCall]]) -> float:
     leaving = [sum(call.bytes for call in mine) for mine in calls]
     arriving = [sum(call.to.get(rank, 0) for mine in calls for call in mine) for rank in range(len(calls))]
     return float(max(leaving + arriving))

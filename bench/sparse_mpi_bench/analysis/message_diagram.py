@@ -13,7 +13,7 @@ from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi_bench.analysis.gradients import Gradients
-from sparse_mpi_bench.analysis.recording import Call, Step, watched
+from sparse_mpi_bench.analysis.recording import RecordedCall, Step, watched
 
 BARE = ("topka", "gtopk", "oktopk")  # algorithms whose messages are pairs of index and value, and nothing else
 
@@ -27,7 +27,7 @@ class Message(NamedTuple):
     entries: list[int] | None  # indices; None where the message has something else too
 
 
-class Exchange(NamedTuple):
+class MessageRound(NamedTuple):
     """Messages that go at the same time."""
 
     where: str  # file and function, such as "gtopk.climb"
@@ -41,14 +41,14 @@ class MessageDiagram(NamedTuple):
 
     algorithm: str
     gradients: np.ndarray  # (P, n)
-    exchanges: list[Exchange]
+    exchanges: list[MessageRound]
     result: np.ndarray  # (n,)
 
 
 def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> MessageDiagram:
     """Return step ``step``, from 1, of an algorithm."""
 
-    def see(step: Step) -> tuple[list[Call], np.ndarray, np.ndarray]:
+    def see(step: Step) -> tuple[list[RecordedCall], np.ndarray, np.ndarray]:
         result = step.total.to_dense() if isinstance(step.total, SparseVector) else step.total
         return list(step.comm.record), step.gradient, np.asarray(result)
 
@@ -57,7 +57,7 @@ def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> 
     return MessageDiagram(name, np.stack(gradients), exchanges(records, name in BARE), results[0])
 
 
-def exchanges(records: Sequence[Sequence[Call]], bare: bool) -> list[Exchange]:
+def exchanges(records: Sequence[Sequence[RecordedCall]], bare: bool) -> list[MessageRound]:
     """Return what goes on in a step of which rank i recorded ``records[i]``, all calls being of all ranks.
 
     Indices of entries are those of ``bare`` messages, which are pairs of int32 index and float32 value.
@@ -74,7 +74,7 @@ def exchanges(records: Sequence[Sequence[Call]], bare: bool) -> list[Exchange]:
     return [each._replace(messages=[message._replace(entries=None) for message in each.messages]) for each in found]
 
 
-def _collective(calls: Sequence[Call]) -> Exchange:
+def _collective(calls: Sequence[RecordedCall]) -> MessageRound:
     first, everyone = calls[0], range(len(calls))
     messages: list[Message] = []
     if first.name == "alltoallv":
@@ -83,10 +83,10 @@ def _collective(calls: Sequence[Call]) -> Exchange:
         messages = [_message(rank, dest, call.sent) for rank, call in enumerate(calls) for dest in everyone]
     elif first.name == "bcast":
         messages = [_message(first.root, dest, calls[first.root].sent) for dest in everyone]
-    return Exchange(first.where, first.name, messages, 0 if messages else first.bytes)
+    return MessageRound(first.where, first.name, messages, 0 if messages else first.bytes)
 
 
-def _parts(rank: int, call: Call, ranks: int) -> list[Message]:
+def _parts(rank: int, call: RecordedCall, ranks: int) -> list[Message]:
     sent = np.asarray(call.sent)
     counts = [call.to.get(dest, 0) // row_bytes(sent) for dest in range(ranks)]
     counts[rank] = len(sent) - sum(counts)
@@ -94,7 +94,7 @@ def _parts(rank: int, call: Call, ranks: int) -> list[Message]:
     return [_message(rank, dest, sent[ends[dest] : ends[dest + 1]]) for dest in range(ranks)]
 
 
-def _pairs(pending: Sequence[deque[Call]]) -> Iterator[Exchange]:
+def _pairs(pending: Sequence[deque[RecordedCall]]) -> Iterator[MessageRound]:
     """Yield what goes from rank to rank before the next call of all ranks, and remove it from what is pending.
 
     Raises ValueError: ranks wait for each other.
@@ -113,7 +113,7 @@ def _pairs(pending: Sequence[deque[Call]]) -> Iterator[Exchange]:
                 came.discard(rank)
         if going:
             messages = [_message(rank, dest, heads[rank].sent) for rank, dest in going]
-            yield Exchange(heads[going[0][0]].where, "sendrecv", messages, 0)
+            yield MessageRound(heads[going[0][0]].where, "sendrecv", messages, 0)
         elif heads == {rank: calls[0] for rank, calls in enumerate(pending) if calls and rank in heads}:
             raise ValueError(f"records must be of one step of all ranks, but ranks {list(heads)} wait for each other")
 

@@ -35,7 +35,7 @@ class Written(NamedTuple):
     residual: float  # L2 norm
 
 
-class Row(NamedTuple):
+class RankRow(NamedTuple):
     """What is shown of a rank; seconds and counts are those of a step."""
 
     rank: int
@@ -89,7 +89,7 @@ class Ranks:
         self._last: dict[Path, Written] = {}
         self._before: dict[Path, Written] = {}
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RankRow]:
         """Look at the files, and return what is to be shown of each rank, by rank."""
         for file in self._folder.glob("sparse_mpi-*.prom"):
             self._look(file)
@@ -109,7 +109,7 @@ class Ranks:
                     self._before[file] = self._last[file]
                 self._last[file] = written
 
-    def _row(self, last: Written, before: Written | None) -> Row:
+    def _row(self, last: Written, before: Written | None) -> RankRow:
         if before is None or not before.steps < last.steps:  # the first of all, or of a job that has begun anew
             steps, ended, seconds, former = last.steps, last.steps - 1, last.wall, dict.fromkeys(last.sums, 0.0)
         else:
@@ -119,7 +119,7 @@ class Ranks:
         age = max(0.0, self._clock() - last.when)
         per_second = ended / seconds if seconds > 0 else None
         patience = max(STALE, STEPS / per_second if per_second else 0.0)
-        return Row(
+        return RankRow(
             last.rank, "stale" if age > patience else "", int(last.steps), per_second,
             last.sums["sent_bytes_total"] + last.sums["control_bytes_total"], None, last.density, last.residual,
             step["sent_bytes_total"] + step["control_bytes_total"], step["received_bytes_total"],
@@ -128,7 +128,7 @@ class Ranks:
         )  # fmt: skip
 
 
-def marked(rows: Sequence[Row]) -> list[Row]:
+def marked(rows: Sequence[RankRow]) -> list[RankRow]:
     """Return the rows with how long each rank waits, and the one for which the others do."""
     lively = {row: rate for row in rows if (rate := row.per_second) and row.age < SECONDS + STEPS / rate}
     if len(lively) < 2:

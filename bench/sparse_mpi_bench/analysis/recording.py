@@ -30,7 +30,7 @@ VIEWS = (forwarding.__name__,)
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One call of one rank. Ranks are numbered as in the whole communicator, also for calls of a part of it."""
 
     name: str  # of the method of `Comm`
@@ -62,13 +62,13 @@ class RecordingComm(forwarding.ForwardingComm):
     def __init__(
         self,
         comm: Comm,
-        record: list[Call] | None = None,
+        record: list[RecordedCall] | None = None,
         members: Sequence[int] | None = None,
         since: list[float] | None = None,
         keep: bool = False,
     ) -> None:
         super().__init__(comm)
-        self.record: list[Call] = [] if record is None else record
+        self.record: list[RecordedCall] = [] if record is None else record
         self._members = range(comm.size) if members is None else members
         self._since = [process_time()] if since is None else since
         self._keep = keep
@@ -164,7 +164,9 @@ class RecordingComm(forwarding.ForwardingComm):
             details["sent"] = message.copy()
         traffic, computed = before
         counted = self.traffic - traffic
-        self.record.append(Call(name, _place(sys._getframe(2)), self._members, counted, computed=computed, **details))
+        self.record.append(
+            RecordedCall(name, _place(sys._getframe(2)), self._members, counted, computed=computed, **details)
+        )
         self._since[0] = process_time()
 
 

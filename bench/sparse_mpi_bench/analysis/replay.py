@@ -28,7 +28,11 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from sparse_mpi.comm.network import Network
-from sparse_mpi_bench.analysis.recording import Call
+from sparse_mpi_bench.analysis.recording import RecordedCall
+
+RECORDS = "records must be of one step of all ranks"
+
+Members = tuple[int, ...]  # the ranks of a communicator
 
 
 class Planned(NamedTuple):
@@ -41,7 +45,7 @@ class Planned(NamedTuple):
     control: bool = False
 
 
-def scheduled(calls: Sequence[Call]) -> list[Planned]:
+def scheduled(calls: Sequence[RecordedCall]) -> list[Planned]:
     """Return the messages of a collective call that member i made as ``calls[i]``, in ascending order of rounds."""
     name, members = calls[0].name, calls[0].members
     if any(call.name != name for call in calls):
@@ -67,7 +71,7 @@ def scheduled(calls: Sequence[Call]) -> list[Planned]:
     return [m._replace(source=members[m.source], dest=members[m.dest]) for m in (*first, *messages)]
 
 
-def _alltoallv(calls: Sequence[Call]) -> list[Planned]:
+def _alltoallv(calls: Sequence[RecordedCall]) -> list[Planned]:
     size, members = len(calls), calls[0].members
     return [
         Planned(gap - 1, members[rank], dest, call.to[dest])
@@ -107,11 +111,6 @@ def binomial(length: int, size: int, root: int, control: bool = False) -> list[P
     ]
 
 
-RECORDS = "records must be of one step of all ranks"
-
-Members = tuple[int, ...]  # the ranks of a communicator
-
-
 class Transfer(NamedTuple):
     """A message on the timeline; times are seconds from the beginning of the step."""
 
@@ -128,7 +127,7 @@ class Transfer(NamedTuple):
 class _Replay:
     """A step whose calls are gone through in an order in which no message is awaited before it is sent."""
 
-    def __init__(self, records: Sequence[Sequence[Call]], network: Network) -> None:
+    def __init__(self, records: Sequence[Sequence[RecordedCall]], network: Network) -> None:
         self.network = network
         self.pending = [deque(calls) for calls in records]  # calls of every rank that have not been made yet
         self.transfers: list[Transfer] = []
@@ -161,7 +160,7 @@ class _Replay:
         rank, name = next((rank, calls[0].name) for rank, calls in enumerate(self.pending) if calls)
         raise ValueError(f"{RECORDS}, but rank {rank} waits for others in {name}")
 
-    def post(self, call: Call, source: int, dest: int, length: int, control: bool) -> int:
+    def post(self, call: RecordedCall, source: int, dest: int, length: int, control: bool) -> int:
         start = self.clock[source]
         end = start + self.network.alpha + self.network.beta * length
         self.transfers.append(Transfer(call.phase, self.round[source], source, dest, length, control, start, end))
@@ -225,7 +224,7 @@ class _Replay:
         return True
 
 
-def _meets(call: Call, members: Members) -> bool:
+def _meets(call: RecordedCall, members: Members) -> bool:
     return call.name != "sendrecv" and tuple(call.members) == members
 
 
@@ -256,7 +255,7 @@ class Trace(NamedTuple):
         return [t for t in self.transfers if t.source // self.ranks_per_node != t.dest // self.ranks_per_node]
 
 
-def replay(records: Sequence[Sequence[Call]], network: Network) -> list[Transfer]:
+def replay(records: Sequence[Sequence[RecordedCall]], network: Network) -> list[Transfer]:
     """Return the messages of a step of which rank i recorded ``records[i]``.
 
     Raises ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sent.

@@ -24,7 +24,7 @@ from sparse_mpi.select import Selector
 from sparse_mpi.select.base import Wrapper
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi_bench.analysis.gradients import Gradients
-from sparse_mpi_bench.analysis.recording import Call, Step, watched
+from sparse_mpi_bench.analysis.recording import RecordedCall, Step, watched
 
 WORD = 4  # bytes: the papers' unit
 PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
@@ -169,7 +169,7 @@ def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, fl
     return words, bound.control + checks, bound.messages + 2 * (ranks - 1).bit_length()
 
 
-def leaving(call: Call, rank: int, ranks_per_node: int) -> float:
+def leaving(call: RecordedCall, rank: int, ranks_per_node: int) -> float:
     """Return the bytes of payload that ``rank`` sends to other nodes in ``call``.
 
     If the call does not tell who gets how much, because all get the same, they are spread evenly over the others.

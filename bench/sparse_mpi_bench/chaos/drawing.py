@@ -15,7 +15,7 @@ from sparse_mpi_bench.chaos.faults import KINDS, Fault
 
 
 @dataclass(frozen=True)
-class Settings:
+class ChaosSettings:
     """What is asked for.
 
     Args:
@@ -54,7 +54,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], Callable[[Any], object], str]] = 
 }
 
 
-def parse(text: str) -> Settings:
+def parse(text: str) -> ChaosSettings:
     """Return the settings of a text such as ``mtti=60,seed=1,kinds=kill,freeze``; ``kill+freeze`` is the same.
 
     Raises ValueError: a name or a value is wrong.
@@ -72,7 +72,7 @@ def parse(text: str) -> Settings:
             why = "; it is there twice" if name in given else meant(name, OPTIONS) if equals else ""
             raise ValueError(f"chaos must be some of {known} with commas, got {word!r}{why}")
         given[name] = value
-    return Settings(**{each: _read(each, value) for each, value in given.items()})
+    return ChaosSettings(**{each: _read(each, value) for each, value in given.items()})
 
 
 def _read(name: str, text: str) -> Any:
@@ -86,7 +86,7 @@ def _read(name: str, text: str) -> Any:
     return value
 
 
-def draw(settings: Settings, ranks: int) -> Iterator[Fault]:
+def draw(settings: ChaosSettings, ranks: int) -> Iterator[Fault]:
     """Yield the faults of a job with so many ranks: the same ones for the same settings.
 
     All of a fault is drawn whatever its kind is, so that other kinds leave the instants and the ranks as they are.

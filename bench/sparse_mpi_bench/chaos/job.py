@@ -13,7 +13,7 @@ from typing import Any
 from sparse_mpi.cli import records
 from sparse_mpi.cli.launch.start import adopt_orphans
 from sparse_mpi.cli.values import Refused
-from sparse_mpi_bench.chaos.drawing import Settings, draw
+from sparse_mpi_bench.chaos.drawing import ChaosSettings, draw
 from sparse_mpi_bench.chaos.faults import Chaos, Fault, has_mpi, ranks_below, shown
 from sparse_mpi_bench.emulation.links import Links
 
@@ -35,7 +35,9 @@ class ChaosJob:
         Refused: the record cannot be written.
     """
 
-    def __init__(self, settings: Settings, ranks: int, elastic: bool, mpi: str, links: Links | None = None) -> None:
+    def __init__(
+        self, settings: ChaosSettings, ranks: int, elastic: bool, mpi: str, links: Links | None = None
+    ) -> None:
         adopt_orphans()  # which are looked for among our descendants
         self._settings, self._ranks, self._elastic = settings, ranks, elastic
         self._find = partial(ranks_below, os.getpid())

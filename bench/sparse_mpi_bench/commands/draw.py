@@ -22,6 +22,17 @@ LINE = 0.2  # inches of a line of a title
 Figure = Callable[[Sequence[Record]], Any]
 
 
+PARTS = ("rates", "cases", "seconds")  # of a record or its jobs, by name: rates of a check, cases, rates of a race
+DESCRIPTION = """\
+Draw the figure of records that commands wrote with --json: the one that their --plot draws, as SVG, PNG or PDF,
+by the extension.
+
+  python -m sparse_mpi draw docs/results/compare-vgg16.json --plot compare.svg
+  python -m sparse_mpi draw docs/results/accuracy-lstm.json --kind curves --plot curves.svg
+  python -m sparse_mpi draw docs/results/accuracy-lstm.json --plot gaps.svg
+"""
+
+
 class Kind(NamedTuple):
     """A kind of figure."""
 
@@ -92,9 +103,6 @@ def kind_of(records: Sequence[Record], wanted: str | None = None) -> Kind:
     return kind
 
 
-PARTS = ("rates", "cases", "seconds")  # of a record or its jobs, by name: rates of a check, cases, rates of a race
-
-
 def only(record: Record, names: Sequence[str]) -> Record:
     """Return ``record`` with those of its parts that are in ``names``, in their order; without names as it is.
 
@@ -124,16 +132,6 @@ def titled(figure: Figure, title: str) -> Figure:
         return shown
 
     return draw
-
-
-DESCRIPTION = """\
-Draw the figure of records that commands wrote with --json: the one that their --plot draws, as SVG, PNG or PDF,
-by the extension.
-
-  python -m sparse_mpi draw docs/results/compare-vgg16.json --plot compare.svg
-  python -m sparse_mpi draw docs/results/accuracy-lstm.json --kind curves --plot curves.svg
-  python -m sparse_mpi draw docs/results/accuracy-lstm.json --plot gaps.svg
-"""
 
 
 def add_parser(commands: Any) -> None:

@@ -19,7 +19,7 @@ from sparse_mpi.cli import values
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.monitor import metrics
-from sparse_mpi_bench.analysis.rank_table import Ranks, Row
+from sparse_mpi_bench.analysis.rank_table import RankRow, Ranks
 
 DESCRIPTION = """\
 Show the ranks of a running job beside each other, as long as you look: step, bytes, who waits, and who is slow. The
@@ -62,14 +62,14 @@ COLUMNS = (
 STYLES = {"slow": "bold yellow", "stale": "red", "": ""}
 
 
-class Line(NamedTuple):
+class ScreenLine(NamedTuple):
     """A line of the view, and how it looks on a terminal."""
 
     text: str
     style: str = ""
 
 
-END = Line("q ends", "dim")
+END = ScreenLine("q ends", "dim")
 
 
 def add_parser(commands: Any) -> None:
@@ -106,23 +106,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def view(ranks: Ranks, folder: Path, width: int | None = None, height: int | None = None) -> list[Line]:
+def view(ranks: Ranks, folder: Path, width: int | None = None, height: int | None = None) -> list[ScreenLine]:
     """Return the lines, none wider than ``width``, and no more than ``height``; None is no limit."""
     rows = ranks.rows()
     if not rows:
-        return [Line(f"no metrics in {folder} yet"[:width])]
+        return [ScreenLine(f"no metrics in {folder} yet"[:width])]
     widths = accumulate(abs(column.width) + 1 for column in COLUMNS)
     table = Table(*(column for column, end in zip(COLUMNS, widths, strict=True) if width is None or end <= width))
-    lines = [Line(_heading(ranks.job, rows)[:width], "bold"), Line(""), Line(table.head, "underline")]
+    lines = [ScreenLine(_heading(ranks.job, rows)[:width], "bold"), ScreenLine(""), ScreenLine(table.head, "underline")]
     room = len(rows) if height is None else max(1, height - len(lines) - 3)
     shown = rows if len(rows) <= room else sorted(sorted(rows, key=lambda row: not row.state)[:room])
-    lines += [Line(table.row(row).rstrip(), STYLES[row.state]) for row in shown]
+    lines += [ScreenLine(table.row(row).rstrip(), STYLES[row.state]) for row in shown]
     if len(shown) < len(rows):
-        lines.append(Line(f"and {len(rows) - len(shown)} more ranks, none of them slow or stale"[:width]))
+        lines.append(ScreenLine(f"and {len(rows) - len(shown)} more ranks, none of them slow or stale"[:width]))
     return lines
 
 
-def _heading(job: str | None, rows: Sequence[Row]) -> str:
+def _heading(job: str | None, rows: Sequence[RankRow]) -> str:
     lively = [row for row in rows if row.state != "stale"]
     if not lively:
         return f"{job}: no news for {min(row.age for row in rows):.0f} s; it has ended, or hangs"
@@ -132,7 +132,7 @@ def _heading(job: str | None, rows: Sequence[Row]) -> str:
     return f"{job}: {len(rows)} ranks{missing}, step {max(row.step for row in lively)}{slow}"
 
 
-def watch(lines: Callable[[int, int], Sequence[Line]], every: float) -> None:
+def watch(lines: Callable[[int, int], Sequence[ScreenLine]], every: float) -> None:
     """Show the lines, which are made for so many columns and rows, until q is pressed."""
     try:
         from rich.console import Console
@@ -147,7 +147,7 @@ def watch(lines: Callable[[int, int], Sequence[Line]], every: float) -> None:
                 return
 
 
-def _text(lines: Sequence[Line]) -> Any:
+def _text(lines: Sequence[ScreenLine]) -> Any:
     from rich.text import Text
 
     return Text("\n", no_wrap=True, overflow="crop").join(Text(*line) for line in lines)
@@ -185,7 +185,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
             termios.tcsetattr(file, termios.TCSADRAIN, before)
 
 
-def draw(lines: Sequence[Line], file: Path) -> None:
+def draw(lines: Sequence[ScreenLine], file: Path) -> None:
     """Write the lines as a figure that loads nothing from elsewhere."""
     try:
         from rich.console import Console

@@ -16,7 +16,7 @@ from sparse_mpi.reduction.arguments import make_algorithm, spelled
 from sparse_mpi_bench import networks
 from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.analysis import gradients, message_diagram
-from sparse_mpi_bench.analysis.recording import Call, watched
+from sparse_mpi_bench.analysis.recording import RecordedCall, watched
 from sparse_mpi_bench.analysis.replay import Trace, Transfer, replay
 from sparse_mpi_bench.figures.draw_message_diagram import figure as draw_diagram
 from sparse_mpi_bench.figures.draw_timeline import trace as figure
@@ -64,7 +64,7 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
         save(partial(draw_diagram, watched, f"{args.algorithms[0]}: {heading.partition(';')[0]}"), args.strip)
 
 
-def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[Call]]:
+def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[RecordedCall]]:
     """Return what every rank called in step ``args.step``."""
     plain, given = spelled(name)
     algorithm = make_algorithm(plain, options.taken(args, ["ranks_per_node"], plain) | given)

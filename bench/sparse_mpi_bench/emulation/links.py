@@ -25,15 +25,15 @@ from sparse_mpi_bench.emulation.hosts import SWITCH, Hosts, call, port, shaping
 from sparse_mpi_bench.emulation.schedule import DOWN, Rates, Schedule, describe
 
 
-class Carried(NamedTuple):
+class LinkBytes(NamedTuple):
     """Bytes on the link of each host, headers included."""
 
     sent: list[int]
     received: list[int]
 
-    def since(self, before: Carried) -> Carried:
+    def since(self, before: LinkBytes) -> LinkBytes:
         """Return what came to these bytes after ``before``."""
-        return Carried(*([b - a for a, b in zip(*pair, strict=True)] for pair in zip(before, self, strict=True)))
+        return LinkBytes(*([b - a for a, b in zip(*pair, strict=True)] for pair in zip(before, self, strict=True)))
 
 
 class Links:
@@ -74,7 +74,7 @@ class Links:
             if code:
                 raise RuntimeError(f"{'; '.join(lines)}: {error.strip() or f'exit code {code}'}")
 
-    def carried(self) -> Carried:
+    def carried(self) -> LinkBytes:
         """Return the bytes since the hosts were set up, counted at the switch: what it got from hosts, and gave them.
 
         Raises RuntimeError: the system refuses; the message has its reason.
@@ -82,7 +82,7 @@ class Links:
         shown = call("ip", "-n", self.hosts.name(SWITCH), "-s", "-json", "link", "show")
         counts = {each["ifname"]: each["stats64"] for each in json.loads(shown)}
         ports = [counts[port(host)] for host in range(1, self.hosts.count + 1)]
-        return Carried([each["rx"]["bytes"] for each in ports], [each["tx"]["bytes"] for each in ports])
+        return LinkBytes([each["rx"]["bytes"] for each in ports], [each["tx"]["bytes"] for each in ports])
 
 
 class RatePlayer:
@@ -144,5 +144,5 @@ def _tell(text: str) -> None:
     print(f"bench network: {text}", file=sys.stderr, flush=True)
 
 
-def _megabytes(carried: Carried) -> str:
+def _megabytes(carried: LinkBytes) -> str:
     return f"{' + '.join(f'{each / 1e6:.2f}' for each in carried.sent)} MB"

@@ -15,7 +15,10 @@ HEADING = "step over the bandwidth of a link, measured"
 BELOW = f"hollow: the link measured below {SLOW:.0%} of its rate"
 
 
-class Line(NamedTuple):
+OVER_FILL_IN = "fill-in "  # with which the names of cases begin that are drawn over their fill-in
+
+
+class BandwidthCurve(NamedTuple):
     """A candidate at one number of ranks."""
 
     name: str
@@ -24,7 +27,7 @@ class Line(NamedTuple):
     below: list[bool]  # (m,) whether the link measured below its rate
 
 
-def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
+def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[BandwidthCurve]:
     """Return the lines of the candidates that every job on so many ranks has."""
     chosen = sorted((job for job in jobs if job["ranks"] == ranks), key=lambda job: job["options"]["gbit"])
     bandwidths = [1e9 * job["options"]["gbit"] for job in chosen]
@@ -33,7 +36,7 @@ def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[Line]:
         if not all(name in job["results"] for job in chosen):
             continue
         mine = [job["results"][name] for job in chosen]
-        found.append(Line(name, bandwidths, [each["step"] for each in mine], [below(job) for job in chosen]))
+        found.append(BandwidthCurve(name, bandwidths, [each["step"] for each in mine], [below(job) for job in chosen]))
     return found
 
 
@@ -66,7 +69,7 @@ def speed(records: Sequence[dict[str, Any]]) -> Any:
     return figure
 
 
-def _panel(axes: Any, shown: Sequence[Line]) -> None:
+def _panel(axes: Any, shown: Sequence[BandwidthCurve]) -> None:
     for line, colour in zip(shown, LINES, strict=False):
         points = [b / 1e9 for b in line.bandwidths], [1e3 * s for s in line.seconds]
         axes.loglog(*points, label=line.name, color=colour)
@@ -76,10 +79,7 @@ def _panel(axes: Any, shown: Sequence[Line]) -> None:
     finish(axes)
 
 
-OVER_FILL_IN = "fill-in "  # with which the names of cases begin that are drawn over their fill-in
-
-
-class Row(NamedTuple):
+class CasePanel(NamedTuple):
     """What one row of panels shows."""
 
     title: str
@@ -87,7 +87,7 @@ class Row(NamedTuple):
     points: list[tuple[float, dict[str, Any]]]  # where, and the case that was measured there
 
 
-def rows(jobs: Sequence[dict[str, Any]]) -> list[Row]:
+def rows(jobs: Sequence[dict[str, Any]]) -> list[CasePanel]:
     """Return a row for each case and rate over P, and one for each rate over the fill-in, of the most ranks."""
     found = []
     for rate in dict.fromkeys(job["rate"] for job in jobs):
@@ -97,12 +97,12 @@ def rows(jobs: Sequence[dict[str, Any]]) -> list[Row]:
         for name in names:
             if not name.startswith(OVER_FILL_IN):
                 points = [(job["ranks"], job["cases"][name]) for job in mine if name in job["cases"]]
-                found.append(Row(f"{name}, {shown}", "P", points))
+                found.append(CasePanel(f"{name}, {shown}", "P", points))
         most = mine[-1]
         filled = [case for name, case in most["cases"].items() if name.startswith(OVER_FILL_IN)]
         if filled:
             points = sorted(((case["fill-in"], case) for case in filled), key=lambda point: point[0])
-            found.append(Row(f"P = {most['ranks']}, {shown}", "fill-in", points))
+            found.append(CasePanel(f"P = {most['ranks']}, {shown}", "fill-in", points))
     return found
 
 
@@ -132,12 +132,12 @@ def sparse(records: Sequence[dict[str, Any]]) -> Any:
     return drawn
 
 
-def _line(row: Row, name: str) -> list[tuple[float, float]]:
+def _line(row: CasePanel, name: str) -> list[tuple[float, float]]:
     there = [(x, case["candidates"][name]) for x, case in row.points if name in case["candidates"]]
     return [(x, 1e3 * found["seconds"]) for x, found in there]
 
 
-def _band(axes: Any, row: Row) -> None:
+def _band(axes: Any, row: CasePanel) -> None:
     found: dict[float, list[float]] = {}
     for name in ALGORITHMS:
         for x, y in _line(row, name):

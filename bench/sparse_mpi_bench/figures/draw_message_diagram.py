@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi_bench.analysis.message_diagram import Exchange, Message, MessageDiagram
+from sparse_mpi_bench.analysis.message_diagram import Message, MessageDiagram, MessageRound
 from sparse_mpi_bench.figures.style import COLOURS, GREY, INK, WIDTH, matplotlib, paper
 
 GAP = 4.0  # cells between ranks
@@ -56,7 +56,7 @@ class _Drawing:
             self.shades(rank, self.diagram.result, INK)
         self.y += CELL
 
-    def numbers(self, exchanges: Sequence[Exchange]) -> None:
+    def numbers(self, exchanges: Sequence[MessageRound]) -> None:
         told = sum(exchange.told for exchange in exchanges)
         times = f"{len(exchanges)} times, " if len(exchanges) > 1 else ""
         self.name(_function(exchanges[0]), f"{exchanges[0].name}, {times}{told} B of numbers")
@@ -66,7 +66,7 @@ class _Drawing:
             self.axes.plot(self.middle(rank), self.y + CELL / 2, "o", color=GREY, markersize=3)
         self.y += CELL + SPACE
 
-    def exchange(self, exchange: Exchange) -> None:
+    def exchange(self, exchange: MessageRound) -> None:
         others = [message for message in exchange.messages if message.source != message.dest]
         self.name(_function(exchange), f"{exchange.name}, {sum(message.bytes for message in others)} B")
         below = self.y + CELL + FALL
@@ -141,5 +141,5 @@ class _Drawing:
         return self.figure
 
 
-def _function(exchange: Exchange) -> str:
+def _function(exchange: MessageRound) -> str:
     return exchange.where.partition(".")[2] or exchange.where

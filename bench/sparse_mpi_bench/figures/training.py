@@ -24,6 +24,11 @@ from sparse_mpi_bench.figures.style import (
 Records = Sequence[dict[str, Any]]
 
 
+Race = dict[str, Any]
+
+AMOUNTS = {"density": "", "budget": "", "step-seconds": " s"}  # options that say how much is sent, and their units
+
+
 def run(records: Records) -> Any:
     """Draw loss, headline and traffic over steps; ``records`` are the lines of ``metrics.jsonl``."""
     config = records[0]
@@ -52,11 +57,6 @@ def columns(records: Records, event: str) -> dict[str, list[float]]:
     chosen = [record for record in records if record["event"] == event]
     names = dict.fromkeys(name for record in chosen for name in record)
     return {name: [record.get(name, math.nan) for record in chosen] for name in names}
-
-
-Race = dict[str, Any]
-
-AMOUNTS = {"density": "", "budget": "", "step-seconds": " s"}  # options that say how much is sent, and their units
 
 
 def losses(races: Sequence[Race]) -> Any:
