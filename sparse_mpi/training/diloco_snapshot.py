@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback.base import whole_state
-from sparse_mpi.reduction.form import FORM, WHOLE, check_bytes, check_form, check_list, equal, sealed
+from sparse_mpi.reduction.form import WHOLE, check_bytes, check_form, check_list, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.training.fragment import Arrived, Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
@@ -201,12 +201,12 @@ class DiLoCoSnapshot:
         for reducer, (mine, number) in zip(reducers, places, strict=True):
             taken = mine["taken"][number]  # of which an outer gradient under way has the rest
             moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
-            reducer.pop(FORM, None)  # its residual may have another dtype from here on
             # A rule that defers nothing has nowhere to put what was moved
             if "residual" in reducer:
                 reducer["residual"] = (
                     reducer["residual"] + moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()
                 )
+                reducer.update(sealed(reducer))  # its residual may have another dtype
 
     def _from_first(self, states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
         """Return the bytes called ``name`` of rank 0's first state, on all ranks. Collective."""

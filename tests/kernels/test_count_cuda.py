@@ -65,8 +65,6 @@ def test_any_number_of_thresholds(cuda, number):
     check(cuda, put(cuda, x), x, limits_of(x, number))
 
 
-
-
 @given(st.data())
 def test_count_of_anything(cuda, data):
     dtype = data.draw(st.sampled_from(FLOATS))
