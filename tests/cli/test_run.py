@@ -166,7 +166,7 @@ def as_nobody(command: list[str]) -> list[str]:
     return [
         *("unshare", "--mount", "sh", "-ec"),
         f"D=$(mktemp -d); mount --bind {kept} $D; mount -t tmpfs -o mode=755 tmpfs {top}; {mounts}; umount $D; "
-        f"rmdir $D; cd {ROOT}; exec {line}",
+        f"rmdir $D; cd {shlex.quote(str(ROOT))}; exec {line}",
     ]
 
 

@@ -73,7 +73,7 @@ def optimizer(comm):
     [
         pytest.param(4, reducer("oktopk"), 18, 220, id="oktopk"),
         pytest.param(4, reducer("elect"), 23, 350, id="elect"),
-        pytest.param(2, optimizer, 24, 380, id="optimizer"),
+        pytest.param(2, optimizer, 25, 380, id="optimizer"),
     ],
 )
 def test_a_steady_step_enters_few_files_and_makes_few_calls(monkeypatch, size, make, files, calls):
