@@ -21,7 +21,6 @@ FILE = r"(?<![\w/*.<-])[\w/-]*\w\.(?:py|cu|md|sh)\b(?![\w.(])"
 NAME = r"(?<!`)`([A-Za-z]\w+(?:\.\w+)*)`(?!`)"
 # What belongs to other programs, to languages but Python, or to whoever reads
 FOREIGN = {"time", "torch", "numpy", "scipy", "boost_histogram", "transformers", "lightning", "psutil", "re"}
-FOREIGN |= {"stale_threshold.py", "output.Filter", "OkTopk.published"}  # are being mended
 FOREIGN |= {"print", "Allreduce", "parametrize", "ip", "mpirun", "cvt", "setp", "metrics.jsonl"}
 EVERYTHING, FUNCTIONS = "", "()"
 EXAMPLES = {"program.py", "PROGRAM.py", "train.py", "file.py", "a.py", "common.cu", "site.py"}
