@@ -16,13 +16,12 @@ import pytest
 from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.algorithms.dense import Dense
-from sparse_mpi.cli import benchmark
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import NullComm
 from sparse_mpi.predict.models import MODELS
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import Coo, Wire
-from sparse_mpi_bench import comparison
+from sparse_mpi_bench import benchmark, comparison
 from sparse_mpi_bench.break_even import Cost, break_even, ring_bound
 from sparse_mpi_bench.candidates import Candidate, candidates
 from sparse_mpi_bench.commands import bench_steps

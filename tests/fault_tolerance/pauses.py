@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.benchmark import save
 from sparse_mpi.cli.values import Parser
+from sparse_mpi_bench.benchmark import save
 from sparse_mpi_bench.figures.style import COLOURS, panels
 
 ENDS = ("kill", "exit", "raise")  # faults after which a process ends by itself

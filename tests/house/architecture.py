@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.benchmark import save
 from sparse_mpi.cli.values import Parser
+from sparse_mpi_bench.benchmark import save
 from sparse_mpi_bench.figures.style import COLOURS, GREY, INK, SHADES, WIDTH, matplotlib, paper
 
 from .test_layers import LIBRARY, PACKAGE, imports, room

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Iterator
 
 from sparse_mpi.cli import options, values
-from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
 from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.network import measure, nearest
+from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.calibration import fit as calibration
 from sparse_mpi_bench.calibration.fit import Fit, JudgedAdvice, Prediction
 from sparse_mpi_bench.figures.draw_predict import check as draw_check

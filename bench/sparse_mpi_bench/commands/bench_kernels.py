@@ -28,7 +28,6 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, synchronize, to_host
 from sparse_mpi.cli import options, values
-from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.progress import progress
 from sparse_mpi.cli.table import Column, Table
@@ -37,6 +36,7 @@ from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES, pack_whole
+from sparse_mpi_bench.benchmark import Benchmark, Output
 
 SIZES = (1_000_000, 14_728_266, 27_600_000, 133_500_000)  # ..., VGG-16, LSTM, BERT
 LEAST = 6  # rounds: the range of six covers the median in 97 % of all cases

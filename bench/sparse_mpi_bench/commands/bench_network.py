@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sparse_mpi.cli import options, values
-from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.launch.find import Mpiexec
 from sparse_mpi.cli.options import option
 from sparse_mpi.cli.values import Refused, refusing
 from sparse_mpi_bench import options as bench_options
+from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.chaos.drawing import parse
 from sparse_mpi_bench.chaos.job import ChaosJob
 from sparse_mpi_bench.commands import bench_sparse, bench_steps

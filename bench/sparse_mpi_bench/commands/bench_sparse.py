@@ -23,7 +23,6 @@ import numpy as np
 
 from sparse_mpi import collectives
 from sparse_mpi.cli import options, records, values
-from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.table import Column, Table
@@ -34,6 +33,7 @@ from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.runtime import TORCHRUN
 from sparse_mpi_bench.analysis.keyed_volume import CASES, filled, stored
+from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.emulation.probe import below, shortfalls
 
 GLOO = "gloo"

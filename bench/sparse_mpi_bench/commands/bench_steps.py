@@ -12,7 +12,6 @@ import numpy as np
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, namespace, to_host
 from sparse_mpi.cli import options, records, values
-from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.table import Column, Table
@@ -27,6 +26,7 @@ from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import WIRES
 from sparse_mpi_bench import options as bench_options
+from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.break_even import FAIR, break_even, ring_bound
 from sparse_mpi_bench.candidates import OWN, Candidate, candidates
 from sparse_mpi_bench.comparison import batches, cost, peak_memory, shifted, slowest, summarise, take_turns

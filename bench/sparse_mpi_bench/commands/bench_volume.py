@@ -10,7 +10,6 @@ from itertools import product
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.checks import check_choice
 from sparse_mpi.cli import options, values
-from sparse_mpi.cli.benchmark import Benchmark, Output
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.table import Column, Table
@@ -23,6 +22,7 @@ from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.analysis import gradients, volume
 from sparse_mpi_bench.analysis.keyed_volume import CASES, KeyedVolume, count_within
 from sparse_mpi_bench.analysis.volume import Volume
+from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.figures import draw_volume
 
 PER_RANK = 64  # entries, where no length is given

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.benchmark import save
 from sparse_mpi.cli.values import refusing
+from sparse_mpi_bench.benchmark import save
 from sparse_mpi_bench.figures import compare, draw_predict, draw_timeline, draw_volume, training
 
 Record = dict[str, Any]

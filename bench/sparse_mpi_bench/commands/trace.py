@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from sparse_mpi.cli import options, values
-from sparse_mpi.cli.benchmark import Benchmark, Output, save
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
@@ -18,6 +17,7 @@ from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.analysis import gradients, message_diagram
 from sparse_mpi_bench.analysis.recording import RecordedCall, watched
 from sparse_mpi_bench.analysis.replay import Trace, Transfer, replay
+from sparse_mpi_bench.benchmark import Benchmark, Output, save
 from sparse_mpi_bench.figures.draw_message_diagram import figure as draw_diagram
 from sparse_mpi_bench.figures.draw_timeline import trace as figure
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from sparse_mpi.cli import records
-from sparse_mpi.cli.extensions import hook
 from sparse_mpi.cli.options import Option, declare
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.comm.conversion import comm_of_job
+from sparse_mpi_bench.figures.style import write
 
 Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
 
@@ -64,20 +64,20 @@ class Benchmark:
             else:
                 record = {"options": records.options(args), **provenance(), **output}
                 if args.json:
-                    write = records.write_cases if isinstance(record.get("cases"), list) else records.write
-                    write(args.json, record)
+                    keep = records.write_cases if isinstance(record.get("cases"), list) else records.write
+                    keep(args.json, record)
         if record is not None and self.figure is not None and args.plot:
             save(partial(self.figure, [record]), args.plot)
         return status
 
 
 def save(make: Callable[[], Any], file: Path) -> None:
-    """Write the figure that ``make`` draws, as the workbench does.
+    """Write the figure that ``make`` draws.
 
-    Raises Refused: the workbench or matplotlib is not installed, or the file cannot be written in its format.
+    Raises Refused: matplotlib is not installed, or the file cannot be written in its format.
     """
     try:
-        hook("write_figure", "--plot")(make, file)
+        write(make, file)
     except (ImportError, ValueError) as problem:
         raise Refused(f"--plot: {problem}") from None
     except OSError as problem:
