@@ -129,3 +129,16 @@ def test_a_full_disk_stops_nobody(monkeypatch):
 
     monkeypatch.setattr(first_use.FunctionCache, "save_overload", full)
     assert first_use.compiled(one_more)(2) == 3
+
+
+def test_a_kernel_that_does_not_compile_ends_its_turn():
+    import numba
+
+    from sparse_mpi.kernels.cpu import first_use
+
+    def wrong(x):
+        return x.no_such_member
+
+    with pytest.raises(numba.TypingError):
+        first_use.compiled(wrong)(1.0)
+    assert first_use.TURN._depth == 0 and first_use.TURN._lock is None

@@ -20,6 +20,7 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 
 CONFIG: Any = numba.config
 QUIET, EVERY = 3.0, 4.0  # seconds until rank 0 says that kernels are compiled, and from one line to the next
@@ -48,12 +49,21 @@ class Turn:
             self._teller.start()
         return self._depth == 1 and self._patient and self._wait(Path(folder, f".compiling-{platform.node()}"))
 
-    def give(self) -> None:
-        """End."""
-        self._depth, self._last = max(0, self._depth - 1), monotonic()
-        if not self._depth and self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+    def end_after(self, compile: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return ``compile`` of a function, which ends the turn that it takes, even where it fails."""
+
+        def compile_in_turn(sig: Any) -> Any:
+            with global_compiler_lock:
+                before = self._depth
+                try:
+                    return compile(sig)
+                finally:
+                    self._depth, self._last = before, monotonic()
+                    if not before and self._lock is not None:
+                        os.close(self._lock)
+                        self._lock = None
+
+        return compile_in_turn
 
     def _wait(self, file: Path) -> bool:
         deadline, waited = monotonic() + LONGEST, False
@@ -92,18 +102,14 @@ class SharedCache(FunctionCache):
         found = super().load_overload(sig, target_context)
         if found is None and TURN.take(self.cache_path):
             found = super().load_overload(sig, target_context)
-            if found is not None:
-                TURN.give()
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled function, unless the disk is full, and let others go on."""
+        """Keep a compiled function, unless the disk is full."""
         try:
             super().save_overload(sig, data)
         except OSError:
             self.disable()
-        finally:
-            TURN.give()
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -114,6 +120,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
         CONFIG.CACHE_DIR = folder()
         try:
             made._cache = SharedCache(function)
+            made.compile = TURN.end_after(made.compile)
             break
         except RuntimeError:
             continue
