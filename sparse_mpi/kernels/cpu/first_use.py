@@ -49,10 +49,10 @@ class Turn:
             self._teller.start()
         return self._depth == 1 and self._patient and self._wait(Path(folder, f".compiling-{platform.node()}"))
 
-    def end_after(self, compile: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def end_after(self, compile: Callable[[object], object]) -> Callable[[object], object]:
         """Return ``compile`` of a function, which ends the turn that it takes, even where it fails."""
 
-        def compile_in_turn(sig: Any) -> Any:
+        def compile_in_turn(sig: object) -> object:
             with global_compiler_lock:
                 before = self._depth
                 try:
@@ -97,14 +97,14 @@ TURN = Turn()
 class SharedCache(FunctionCache):
     """Numba's cache of a function, which one process fills while others wait."""
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
+    def load_overload(self, sig: object, target_context: object) -> object:
         """Return a compiled function; None if this process is to compile it."""
         found = super().load_overload(sig, target_context)
         if found is None and TURN.take(self.cache_path):
             found = super().load_overload(sig, target_context)
         return found
 
-    def save_overload(self, sig: Any, data: Any) -> None:
+    def save_overload(self, sig: object, data: object) -> None:
         """Keep a compiled function, unless the disk is full."""
         try:
             super().save_overload(sig, data)
