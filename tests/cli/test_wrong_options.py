@@ -199,7 +199,7 @@ def test_what_does_not_go_together_is_one_line_before_anything_starts(line, caps
 def test_of_several_ranks_one_says_it():
     done = launch(3, "-m", "sparse_mpi", "bench", "steps", "--steps", "0")
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("argument --steps: must be an integer >= 1, got 0; for example --steps 20") == 1
+    assert done.stderr.count("argument --steps: must be an integer >= 1, got 0; for example --steps ") == 1
 
 
 def test_another_rank_lets_the_first_one_speak(monkeypatch, capsys):
