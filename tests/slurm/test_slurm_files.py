@@ -228,7 +228,7 @@ def test_records_become_a_figure(tmp_path):
         step = {name: {"step": 0.01 * ranks, "bytes": 1e6} for name in ("dense", "oktopk")}
         training = {"dense": {"seconds": 0.1, "exposed": 0.05, "mb": 2.0}}
         for kind, found in (
-            ("step", {"options": {"model": None, "n": 1000, "density": 0.01}, "algorithms": step}),
+            ("step", {"options": {"model": None, "n": 1000, "density": 0.01}, "results": step}),
             ("training", {"options": ["--density", "0.05"], "program": "vgg", "medians": training}),
         ):
             (tmp_path / f"{kind}-p{ranks}.json").write_text(json.dumps({"ranks": ranks, **found}))

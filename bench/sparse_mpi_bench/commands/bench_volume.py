@@ -175,6 +175,11 @@ def _too_much(
     return None
 
 
+def _known(name: str) -> None:
+    if name not in KEYED:
+        spelled(name)
+
+
 VOLUME = Benchmark(
     "volume",
     help="words and messages of every algorithm, beside its formula, for 2 to 1024 ranks",
@@ -182,7 +187,12 @@ VOLUME = Benchmark(
     options=(
         option("--keyed", "count sums of data that is sparse already", action="store_true"),
         option("--ranks P", "default: powers of two from 2 to 1024", values.integer(1, MAX_RANKS), POWERS, nargs="+"),
-        option("--algorithms NAME", f"{options.SPELLINGS}; with --keyed {', '.join(KEYED)} (default: all)", nargs="+"),
+        option(
+            "--algorithms NAME",
+            f"{options.SPELLINGS}; with --keyed {', '.join(KEYED)} (default: all)",
+            values.checked(_known, "oktopk:wire=packed", "algorithm"),
+            nargs="+",
+        ),
         count(
             "--n",
             None,
