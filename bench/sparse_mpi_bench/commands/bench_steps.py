@@ -68,9 +68,8 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     groups = check(args)
     comm.job.guard()
     layout = bench_options.layout_of(args)
-    base: Array = np.random.default_rng([args.seed, comm.rank]).standard_normal(layout.size, np.float32)
-    if args.device == "gpu":
-        base = on_gpu(base, comm)
+    drawn = np.random.default_rng([args.seed, comm.rank]).standard_normal(layout.size, np.float32)
+    base: Array = on_gpu(drawn, comm) if args.device == "gpu" else drawn
     with Bar(len(groups) * (args.warmup + args.steps), "turns", comm.rank == 0) as bar:
         try:
             measured = [take_turns(group, layout, args, base, comm, bar) for group in groups]
