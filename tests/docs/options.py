@@ -10,13 +10,14 @@ from .pages import ROOT
 
 COLUMNS = r"(?<=\S)\s{2,}(?:#.*)?"  # what a column of explanations begins with
 OPERATORS = ("|", "||", "&&", ">", ";")
+GPU_CHECK = "runs.gpu_check"  # a module with a parser of its own
 PLACEHOLDER = r"[A-Z]{2,}|\.\.\.|<.*>|\[.*"  # what a reader is to fill in
 
 
 def calls(code: str) -> list[list[str]]:
     """Return the calls of the package's commands and of programs in ``code``: a name, and its options.
 
-    The name is "sparse_mpi", or the path of a program. A call that launches another one is two.
+    The name is "sparse_mpi", the path of a program, or "runs.gpu_check". A call that launches another one is two.
     """
     found: list[list[str]] = []
     for line in code.replace("\\\n", " ").splitlines():
@@ -34,6 +35,8 @@ def split(words: list[str]) -> list[list[str]]:
     for place, word in enumerate(words):
         if word == "sparse-mpi" or word == "sparse_mpi" and words[place - 1] == "-m":
             return of_package(words[place + 1 :])
+        if word == GPU_CHECK and words[place - 1] == "-m":
+            return [filled(words[place:])]
         if re.fullmatch(r"(?:train|examples)/\w+\.py", word):
             return [filled([word, *words[place + 1 :]])] if word.startswith("train/") else []
         if job := re.fullmatch(r"slurm/(\w+)\.sbatch", word):
@@ -61,7 +64,7 @@ def of_job(name: str, words: list[str]) -> list[list[str]]:
     if name == "bench":
         return [filled(["sparse_mpi", "bench", "steps", *words])]
     if name == "gpu_check":
-        return [filled(["runs.gpu_check", *words])]
+        return [filled([GPU_CHECK, *words])]
     program = f"train/{name}.py"
     return [filled([program, *words])] if (ROOT / program).exists() else []
 

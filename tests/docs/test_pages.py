@@ -21,7 +21,7 @@ from sparse_mpi.__main__ import main
 from sparse_mpi_bench.emulation import hosts
 
 from ..launch import needs_mpi
-from .options import calls
+from .options import GPU_CHECK, calls
 from .pages import ROOT, pages
 from .running import SECONDS, environment, folder_of, run_commands, run_python
 
@@ -109,6 +109,8 @@ def test_commands_have_the_options_shown(call, capsys, monkeypatch, files_are_th
     with pytest.raises(SystemExit) as ended:
         if program == "sparse_mpi":
             main(options)
+        elif program == GPU_CHECK:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(str(ROOT / program), run_name="__main__")
     said = capsys.readouterr()
