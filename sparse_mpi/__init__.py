@@ -103,7 +103,6 @@ MOVED = ("SparseReduceScatter", "groupby_sum")  # to `contrib`
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is imported on first use."""
     if name in LAZY:
         value = globals()[name] = getattr(import_module(f"{__name__}.{LAZY[name]}"), name)
         return value
@@ -115,5 +114,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names."""
     return sorted({*__all__, *LAZY, *MODULES, "__version__"})

@@ -28,7 +28,6 @@ WORKBENCH = ("bench", "draw", "trace", "top")  # of sparse_mpi_bench
 
 
 def parser(word: str | None = None) -> Parser:
-    """Return the parser of the command ``word``, or of all commands."""
     known: dict[str, Callable[[], Any]] = {
         **{name: lambda module=module: import_module(module).add_parser for name, module in COMMANDS.items()},
         **{name: entry.load for name, entry in commands().items()},
@@ -45,7 +44,6 @@ def parser(word: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that ``argv`` (default: the process's arguments) names; return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     word = words[0] if words else None
     known = parser(word)
@@ -63,7 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def start() -> int:
-    """Run the command that the process's arguments name, and return its exit code."""
     from sparse_mpi.comm.host_comm import MissingMPI
     from sparse_mpi.kernels.heap import keep_freed_memory
 

@@ -93,13 +93,11 @@ class Flattens(Protocol[A]):
 
 
 def _is_torch(x: object) -> TypeGuard[Any]:
-    """Return whether ``x`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def is_device(x: object) -> TypeGuard[DeviceArray]:
-    """Return whether ``x`` is a CuPy array, that is, whether its memory is a GPU's."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(x, cupy.ndarray)
 
@@ -166,7 +164,6 @@ def on_stream_of(x: object) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _on_torch_stream(x: Any) -> Iterator[None]:
-    """Do what `on_stream_of` does for a torch tensor on a device."""
     cupy = sys.modules["cupy"]
     stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
     with cupy.cuda.Device(x.device.index), _stream_over(cupy, x.device.index, stream):
@@ -179,7 +176,6 @@ class _Foreign(NamedTuple):
     pointer: int
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Return the version of the protocol, and the address."""
         return 0, self.pointer
 
 
@@ -192,7 +188,6 @@ def _stream_over(cupy: ModuleType, device: int | None, pointer: int) -> Any:
 
 
 def _cupy() -> ModuleType | None:
-    """Return CuPy, or None if it cannot be imported."""
     try:
         import cupy
     except ImportError:
@@ -245,12 +240,7 @@ def check_plain(x: object, argument: str) -> None:
 
 
 def check_place(x: object, argument: str) -> None:
-    """Raise if ``x`` is a torch tensor that is neither on the CPU nor where CuPy can work on it.
-
-    Raises:
-        TypeError: it is on another kind of device.
-        ImportError: it is on a CUDA device, and CuPy is not installed.
-    """
+    """Raise TypeError or ImportError if ``x`` is a torch tensor neither on the CPU nor where CuPy can work on it."""
     if not _is_torch(x):
         return
     if x.device.type not in ("cpu", "cuda"):
@@ -265,7 +255,6 @@ def check_place(x: object, argument: str) -> None:
 
 
 def address(x: Any) -> int:
-    """Return the address at which the memory of ``x`` begins."""
     return x.data.ptr if is_device(x) else x.ctypes.data
 
 
@@ -296,7 +285,6 @@ def widened(x: Array) -> Array:
 
 
 def wide_type(x: Array) -> np.dtype:
-    """Return the dtype of ``widened(x)``."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
@@ -351,10 +339,7 @@ def as_tensors(state: Any) -> Any:
 
 
 def as_arrays(state: Any) -> Any:
-    """Return a nested state with NumPy arrays in place of torch tensors: the inverse of `as_tensors`.
-
-    Tensors of a dtype that NumPy lacks, which no state has, stay tensors.
-    """
+    """Return a nested state with NumPy arrays in place of torch tensors: the inverse of `as_tensors`."""
     if isinstance(state, Mapping):
         return {key: as_arrays(value) for key, value in state.items()}
     if type(state) in (list, tuple):

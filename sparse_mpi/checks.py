@@ -31,11 +31,7 @@ GONE: dict[str, tuple[str, str]] = {
 
 
 def present(value: T | None, why: str) -> T:
-    """Return ``value``, which is there by now.
-
-    Raises:
-        RuntimeError: it is None; ``why`` says what must have come before.
-    """
+    """Return ``value``, which is there by now; RuntimeError if it is None: ``why`` says what must have come before."""
     if value is None:
         raise RuntimeError(why)
     return value

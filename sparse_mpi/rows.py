@@ -45,17 +45,14 @@ class Matrix(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the number of elements."""
         return self.rows * self.length
 
     @property
     def entries(self) -> int:
-        """Return the number of elements that are selected."""
         return self.rows * self.quota + self.extra
 
     @property
     def whole(self) -> bool:
-        """Return True if all elements are selected."""
         return self.entries == self.size
 
     @property
@@ -66,10 +63,7 @@ class Matrix(NamedTuple):
         yield Block(self.extra, self.rows, self.quota)
 
     def starts(self, block: Block, like: Array) -> Array:
-        """Return the index in the flat vector of the first element of each row of a block.
-
-        The result is a ``(rows, 1)`` array of the library and dtype of ``like``.
-        """
+        """Return the flat index of the first element of each row of a block ``(rows, 1)``, in the dtype of ``like``."""
         numbers = namespace(like).arange(block.first, block.last, dtype=like.dtype).reshape(-1, 1)
         if self.stride == 1:
             return self.offset + numbers * self.length
@@ -83,7 +77,6 @@ class Matrix(NamedTuple):
         return inside // (self.stride * self.length) * self.stride + inside % self.stride
 
     def merged(self) -> Matrix:
-        """Return the tensor as a single row of which as many entries are selected."""
         return self._replace(rows=1, length=self.size, stride=1, quota=self.entries, extra=0)
 
 
@@ -91,7 +84,6 @@ Pattern = tuple[Matrix, ...]  # the tensors that have elements, in the order of 
 
 
 def check_rule(rows: str) -> None:
-    """Raise ValueError unless ``rows`` is one of `RULES`."""
     if not isinstance(rows, str) or rows not in RULES:
         raise ValueError(
             f"rows must be one of {', '.join(RULES)}, got {rows!r}; output makes each output channel a row, axis1 each "
@@ -123,10 +115,7 @@ def dense_tensors(layout: Layout, dense: tuple[int, ...] | None) -> tuple[int, .
 
 @lru_cache(maxsize=64)
 def fewest(layout: Layout, rows: str, dense: tuple[int, ...] | None) -> Pattern:
-    """Return the pattern of the fewest entries: one of every row, and all of the dense tensors.
-
-    See `quotas` for the arguments.
-    """
+    """Return the pattern of one entry of every row, and all of the dense tensors; see `quotas` for the arguments."""
     whole = frozenset(dense_tensors(layout, dense))
     return tuple(
         Matrix(number, offset, 1, size, 1, size)
@@ -230,7 +219,6 @@ def row_starts(pattern: Pattern, like: Array) -> Array:
 
 @lru_cache(maxsize=4)
 def _row_starts(pattern: Pattern, dtype: np.dtype) -> np.ndarray:
-    """Return the `row_starts` on the host."""
     starts = np.empty(sum(t.entries for t in pattern), dtype)
     at = 0
     for tensor in pattern:

@@ -103,7 +103,6 @@ def all_at_least(x: Array, threshold: int) -> SparseVector:
 
 
 def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
-    """Return the entries of all parts in their order, which is index order if the ranges of the parts ascend."""
     join, (indices, values, sizes) = namespace(parts[0].values).concatenate, zip(*parts, strict=True)
     return SparseVector(join(indices), join(values), sizes[0])
 
@@ -166,7 +165,6 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: the shapes, without what was computed from them."""
         return {"shapes": self.shapes}
 
     @staticmethod
@@ -220,7 +218,6 @@ class Layout:
 
 
 def _dimension(d: Any) -> int:
-    """Return a length as an integer; raise TypeError unless it is a whole number, which True is not."""
     if isinstance(d, bool):
         raise TypeError(f"a dimension must be a whole number, got {d}")
     return operator.index(d)

@@ -49,21 +49,14 @@ class Manifest(NamedTuple):
 
 
 def folder_name(step: int) -> str:
-    """Return the name of the folder with the checkpoint of that step."""
     return f"step-{step:08d}"
 
 
 def rank_name(rank: int, ranks: int) -> str:
-    """Return the name of the file with the state of one rank."""
     return f"rank-{rank:05d}-of-{ranks:05d}.npz"
 
 
 def examine(path: Path) -> Entry:
-    """Return the size and hash of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
     seen, size = sha256(), 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -73,23 +66,13 @@ def examine(path: Path) -> Entry:
 
 
 def dumps(manifest: Manifest) -> str:
-    """Return the text of ``checkpoint.json``."""
     files = {name: entry._asdict() for name, entry in manifest.files.items()}
     content = manifest._asdict() | {"files": files}
     return json.dumps({"format": FORMAT, "version": VERSION, "hash": _hash(content), **content}, indent=1) + "\n"
 
 
 def loads(text: str, path: Path) -> Manifest:
-    """Return the manifest that `dumps` made the text from.
-
-    Args:
-        text: of the file.
-        path: of the file, for errors.
-
-    Raises:
-        OtherVersion: it is one of another version.
-        ValueError: no manifest, or an altered one.
-    """
+    """Return the manifest of the text of the file ``path``; OtherVersion or ValueError if it cannot be used."""
     try:
         data = json.loads(text)
         kind, version = data.pop("format"), data.pop("version")
@@ -109,11 +92,6 @@ def loads(text: str, path: Path) -> Manifest:
 
 
 def _checked(manifest: Manifest) -> Manifest:
-    """Return ``manifest``, if its content is valid; its hash is right.
-
-    Raises:
-        TypeError, ValueError: a number or a file is not what it must be.
-    """
     for name, least in (("number", 1), ("step", 0), ("ranks", 1)):
         check_whole(name, getattr(manifest, name), least)
     check_instance("identity", manifest.identity, dict)
@@ -124,19 +102,12 @@ def _checked(manifest: Manifest) -> Manifest:
 
 
 def read(checkpoint: Path) -> Manifest:
-    """Read the manifest of a checkpoint's folder.
-
-    Raises:
-        OSError, ValueError: there is none that can be used.
-    """
+    """Read the manifest of a checkpoint's folder; OSError or ValueError if there is none that can be used."""
     return loads((checkpoint / MANIFEST).read_text(encoding="utf-8"), checkpoint / MANIFEST)
 
 
 def number_of(checkpoint: Path) -> float:
-    """Return the number of a checkpoint.
-
-    It is infinite if the manifest cannot be used, so that no older checkpoint is taken for the newest unnoticed.
-    """
+    """Return the number of a checkpoint; inf if its manifest is unusable, so that no older one counts as newest."""
     try:
         return read(checkpoint).number
     except OtherVersion as other:
@@ -146,10 +117,7 @@ def number_of(checkpoint: Path) -> float:
 
 
 def complete(folder: Path) -> list[Path]:
-    """Return the complete checkpoints in ``folder``, newest last; a killed job's half-written ones are not among them.
-
-    One that made room for another, which then did not come, is there under its other name.
-    """
+    """Return the complete checkpoints in ``folder``, newest last; one that made room for another is there too."""
     found = sorted(folder.iterdir()) if folder.is_dir() else []  # where both names are taken, its own counts
     named = {place_of(path).name: path for path in found}
     whole = [path for name, path in named.items() if NAME.fullmatch(name) and (path / MANIFEST).is_file()]
@@ -167,5 +135,4 @@ def latest(folder: Path | str) -> Path | None:
 
 
 def _hash(content: dict[str, Any]) -> str:
-    """Return the SHA-256 of a manifest's content, whatever the order of its keys."""
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

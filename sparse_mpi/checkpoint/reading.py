@@ -61,7 +61,6 @@ def load(place: Path | str, comm: Comm) -> Checkpoint:
 
 
 def _chosen(place: Path) -> tuple[Path, str]:
-    """Return the path of the checkpoint that is meant, and the advice if it cannot be used."""
     within = manifest.complete(place)
     if not within and not manifest.NAME.fullmatch(place.name):
         return place, "name a checkpoint's folder (step-...), or one that has some"
@@ -72,14 +71,12 @@ def _chosen(place: Path) -> tuple[Path, str]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of the manifest, checked."""
     text = (path / MANIFEST).read_text(encoding="utf-8")
     manifest.loads(text, path / MANIFEST)
     return text
 
 
 def _verify(path: Path, expected: Entry) -> None:
-    """Raise ValueError or OSError unless the file has the size and hash of ``expected``."""
     size = path.stat().st_size
     if size != expected.bytes:
         raise ValueError(f"{path} has {size} bytes instead of {expected.bytes}")

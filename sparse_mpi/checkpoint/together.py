@@ -46,7 +46,6 @@ def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
 
 
 def _described(problem: Exception) -> str:
-    """Return a problem in words: of the system's errors, cause and file; of ValueErrors, their message."""
     if isinstance(problem, OSError) and problem.strerror:
         return f"{problem.strerror}: {problem.filename}"
     return f"{problem}" if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"

@@ -34,12 +34,7 @@ def dump_tree(tree: object, file: BinaryIO) -> None:
 
 
 def load_tree(path: Path) -> Any:
-    """Return the tree that `dump_tree` wrote, equal to the bit, types included.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it holds no tree.
-    """
+    """Return the tree that `dump_tree` wrote, equal to the bit, types included; ValueError if it holds none."""
     try:
         with np.load(path, allow_pickle=False) as members:
             return _decode(json.loads(members[TREE].tobytes()), members)
@@ -48,10 +43,7 @@ def load_tree(path: Path) -> Any:
 
 
 def _encode(node: object, arrays: dict[str, np.ndarray], where: str) -> object:
-    """Return ``node`` as JSON, and put its arrays into ``arrays``.
-
-    What JSON lacks becomes an object whose one key says what it is. ``where`` names the node in errors.
-    """
+    """Return ``node``, named ``where``, as JSON with arrays in ``arrays``; what JSON lacks is an object of one key."""
     if type(node) in PLAIN:
         return node
     if isinstance(node, (np.ndarray, np.generic)) and not node.dtype.hasobject:
@@ -73,11 +65,6 @@ def _encode(node: object, arrays: dict[str, np.ndarray], where: str) -> object:
 
 
 def _decode(node: Any, arrays: Any) -> Any:
-    """Return the tree that `_encode` made ``node`` from.
-
-    Raises:
-        KeyError, TypeError, ValueError: it made no such node.
-    """
     if isinstance(node, list):
         return [_decode(each, arrays) for each in node]
     if not isinstance(node, dict):

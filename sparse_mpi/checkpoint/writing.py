@@ -94,7 +94,6 @@ def _before(folder: Path) -> list[Path]:
 
 
 def _begin(folder: Path, partial: Path) -> None:
-    """Make the folder to write into, and remove partial checkpoints of killed jobs."""
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(f"{UNFINISHED}*"):
         if leftover.is_dir() and not leftover.is_symlink():
@@ -117,7 +116,6 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> Entry:
 
 
 def _gathered(own: Entry, comm: Comm) -> dict[str, Entry]:
-    """Gather the sizes and hashes of the files of all ranks."""
     row = np.frombuffer(own.bytes.to_bytes(8, "little") + bytes.fromhex(own.sha256), np.uint8)
     rows = [bytes(row) for row in comm.allgather(row, control=True)]
     entries = [Entry(int.from_bytes(row[:8], "little"), row[8:].hex()) for row in rows]
@@ -159,7 +157,6 @@ def _remove_older(before: list[Path], keep: int) -> None:
 
 
 def _foreign(checkpoint: Path) -> bool:
-    """Say whether another version of sparse_mpi wrote this checkpoint."""
     try:
         manifest.read(checkpoint)
     except OtherVersion:

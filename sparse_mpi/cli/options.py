@@ -36,7 +36,6 @@ def share(text: str, default: Any = 0.01, **more: Any) -> Option:
 
 
 def several(name: str, choices: Iterable[str], text: str = "(default: all)", nargs: str = "+") -> Option:
-    """Return the option of some of ``choices``, by default all."""
     known = list(choices)
     return option(name if " " in name else f"{name} NAME", text, default=known, nargs=nargs, choices=known)
 

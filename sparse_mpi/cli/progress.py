@@ -52,7 +52,6 @@ class Bar:
 
     @property
     def shown(self) -> bool:
-        """Return True if this rank shows the progress."""
         return self._bar is not None or self._file
 
     def start_at(self, step: int) -> None:
@@ -62,7 +61,6 @@ class Bar:
             self._bar.initial = self._bar.n = step
 
     def update(self, steps: int = 1) -> None:
-        """Move the bar on, or print a line if it is time for one."""
         self._done += steps
         self._told = False
         if self._bar is not None:
@@ -71,7 +69,6 @@ class Bar:
             self._line()
 
     def title(self, text: str) -> None:
-        """Show ``text`` before the bar from the next `update` on."""
         self._title = text
         if self._bar is not None:
             self._bar.set_description(text, refresh=False)
@@ -100,7 +97,6 @@ class Bar:
         print(text, file=file, flush=True)
 
     def close(self) -> None:
-        """End the bar."""
         if self._bar is not None:
             self._bar.close()
         elif self._file and self._stays and not self._told:
@@ -115,10 +111,7 @@ class Bar:
 
 
 def progress(items: Iterable[T], title: str, shown: bool = True, total: int | None = None) -> Iterator[T]:
-    """Yield ``items`` while a `Bar` shows how many are done, if it is to be ``shown`` by this rank.
-
-    ``total`` is their number where they have no length.
-    """
+    """Yield ``items`` while a `Bar` shows how many of ``total`` are done, if it is to be ``shown`` by this rank."""
     with Bar(len(items) if isinstance(items, Sized) else total, title, shown) as bar:
         for item in items:
             yield item
@@ -126,7 +119,6 @@ def progress(items: Iterable[T], title: str, shown: bool = True, total: int | No
 
 
 def _tqdm(total: int | None, title: str, initial: int, stay: bool, screen: TextIO) -> Any:
-    """Return a tqdm bar as wide as the ``screen``, or None where there is no tqdm."""
     try:
         from tqdm import tqdm
     except ImportError:

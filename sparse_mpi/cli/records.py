@@ -1,7 +1,4 @@
-"""Where a number comes from: every record of a measurement or a training run carries this.
-
-Records of measurements: JSON files with the numbers, what was asked for, and what they were measured on.
-"""
+"""Records of measurements: JSON files with the numbers, what was asked for, and what they were measured on."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ WHEELS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # one package under
 
 
 def provenance() -> dict[str, Any]:
-    """With what, when and how this process was run; under MPI, with which MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     return {
         "command": command(),
@@ -41,7 +37,6 @@ def command() -> str:
 
 
 def program() -> str:
-    """Return how the command line of this package is called: by its script, or as a module."""
     return SCRIPT if Path(sys.argv[0]).name == SCRIPT else "python -m sparse_mpi"
 
 
@@ -72,12 +67,10 @@ NOT_RECORDED = ("run", "json", "plot")  # of a command line: its function, and w
 
 
 def options(args: Namespace) -> dict[str, Any]:
-    """Return the options of a command line that decide what is measured."""
     return {name: value for name, value in vars(args).items() if name not in NOT_RECORDED}
 
 
 def write(file: str | Path, *parts: dict[str, Any]) -> None:
-    """Write one JSON object that has the members of all ``parts``, in their order."""
     record = {name: value for part in parts for name, value in part.items()}
     Path(file).write_text(json.dumps(record, indent=1, default=str) + "\n")
 

@@ -64,7 +64,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the job and return its exit status."""
     from sparse_mpi.cli.launch import environment, find, launch_command, start
     from sparse_mpi.comm.elastic.ulfm import REMEDY
 
@@ -107,7 +106,6 @@ def _check_chaos(text: str) -> None:
 
 
 def _chaos(args: argparse.Namespace, line: LaunchCommand, job: Launch) -> Any:
-    """Return the faults of a job, or raise Refused: they cannot be done here."""
     if sys.platform != "linux":
         raise Refused(f"--chaos needs Linux, whose /proc tells the ranks' processes; this is {sys.platform}")
     if not line.local:
@@ -118,7 +116,6 @@ def _chaos(args: argparse.Namespace, line: LaunchCommand, job: Launch) -> Any:
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    """Return what follows ``python`` on the command line of a rank, or raise Refused for what does not exist."""
     if args.module is not None:
         if not args.module:
             raise Refused("-m needs the name of a module")

@@ -1,7 +1,4 @@
-"""Tables of text: `Column` and `Table`; tables in Markdown are those of `markdown`.
-
-Tables in Markdown, from docstrings and numbers.
-"""
+"""Tables of text, `Table`, and in Markdown."""
 
 from __future__ import annotations
 
@@ -54,14 +51,12 @@ class Table:
         return [self.head, *map(self.row, rows)]
 
     def markdown(self, rows: Iterable[Any]) -> str:
-        """Return the table in Markdown, in which the widths of columns only tell how they are aligned."""
         ends = ["---" if column.width < 0 else "---:" for column in self.columns]
         cells = [[column.text(row) for column in self.columns] for row in rows]
         return markdown([[column.title for column in self.columns], ends, *cells])
 
 
 def document(thing: object) -> str:
-    """Return the docstring of a module or class, in one line."""
     return " ".join((inspect.getdoc(thing) or "").split())
 
 
@@ -71,5 +66,4 @@ def first_sentence(thing: object) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return a markdown of ``rows``, of which the second says how columns are aligned."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -36,10 +36,7 @@ FIGURES = (".png", ".svg", ".pdf")
 
 
 class Refused(SystemExit):
-    """Raised for a command line that is wrong, with the line that says so; the exit status is 2.
-
-    `Parser.refuse` prints the line of one that is raised after parsing.
-    """
+    """Raised for a command line that is wrong, with the line that says so; the exit status is 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -86,7 +83,6 @@ class Parser(ArgumentParser):
         super().__init__(*args, **{"formatter_class": RawDescriptionHelpFormatter, **options})
 
     def add_argument(self, *names: str, **options: Any) -> Action:
-        """Declare an option, as `Group.add_argument` does."""
         return _declare(super().add_argument, self.declared, names, options)
 
     def add_argument_group(self, *args: Any, **options: Any) -> Any:
@@ -152,7 +148,6 @@ class Parser(ArgumentParser):
         return meant(unknown.partition("=")[0], options) or f"; {self.prog} --help shows all options"
 
     def _of_command(self, argv: Sequence[str] | None) -> Parser:
-        """Return the parser of the command that the words name."""
         parser = self
         for word in sys.argv[1:] if argv is None else argv:
             parser = parser.commands.get(word, parser)
@@ -184,7 +179,6 @@ def _shown(value: object, most: int | None = None) -> str:
 
 
 def _with_default(names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Return what declares an option, its default in the help unless the help has one."""
     text = options.get("help") or ""
     takes_no_value = "action" in options or options.get("nargs") == 0 or not names[0].startswith("-")
     if takes_no_value or options.get("required") or text == SUPPRESS or "default" in text:
@@ -194,7 +188,6 @@ def _with_default(names: Sequence[str], options: dict[str, Any]) -> dict[str, An
 
 
 def _with_choices(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what declares an option, the names it is chosen from as a converter."""
     options = dict(options)
     choices = options.pop("choices", None)
     if choices is None:
@@ -224,7 +217,6 @@ class Value(Generic[T]):
 
 
 def one_of(choices: Collection[T], kind: Callable[[str], T] | None = None) -> Value[T]:
-    """Return a converter to one of ``choices``, which ``kind`` makes of their texts."""
     by_text = {str(choice): choice for choice in choices}
 
     def read(text: str) -> T:
@@ -241,8 +233,6 @@ def _unknown(text: str, names: Collection[str]) -> str:
 
 
 def where(kind: Callable[[str], T], allowed: Callable[[T], object], expected: str, example: str) -> Value[T]:
-    """Return a converter to those values of a ``kind`` that are ``allowed``."""
-
     def read(text: str) -> T:
         value = kind(text)
         if not text or not allowed(value):
@@ -274,8 +264,6 @@ def folder(example: str) -> Value[Path]:
 
 
 def new_file(example: str, suffixes: Sequence[str] = ()) -> Value[Path]:
-    """Return a converter to the path of a file that can be written: its folder is there, and the suffix is known."""
-
     def allowed(path: Path) -> bool:
         return path.parent.is_dir() and not path.is_dir() and (not suffixes or path.suffix in suffixes)
 
@@ -284,8 +272,6 @@ def new_file(example: str, suffixes: Sequence[str] = ()) -> Value[Path]:
 
 
 def new_folder(example: str) -> Value[Path]:
-    """Return a converter to the path of a folder that is there or can be made."""
-
     def can_be_made(folder: Path) -> bool:
         return all(place.is_dir() for place in (folder, *folder.parents) if place.exists())
 
@@ -293,7 +279,6 @@ def new_folder(example: str) -> Value[Path]:
 
 
 def file_or(names: Sequence[str], expected: str, example: str) -> Value[str]:
-    """Return a converter to the name of a file that is there, or one of other ``names``."""
     return where(str, lambda given: given in names or Path(given).is_file(), expected, example)
 
 

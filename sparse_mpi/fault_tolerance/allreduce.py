@@ -91,11 +91,7 @@ class Survival(Direct):
         self._known = team.lost  # ranks whose loss this reducer has taken note of
 
     def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
-        """Return the attempt that all ranks that are left have made.
-
-        Raises:
-            TooFewRanks: on every rank that is left; the gradient is in the residual then, for whoever goes on.
-        """
+        """Return the attempt that all ranks that are left have made, or raise TooFewRanks on all of them."""
         engine, factor = self.engine, None if self.engine.settings.clip_norm is None else 1.0
 
         def agree_after_losses() -> Agreed:
@@ -136,7 +132,6 @@ class Survival(Direct):
         return made
 
     def catch_up(self) -> None:
-        """Take note of losses, and add to the residual what lost ranks owed."""
         self._note_losses()
         if self._orphaned:
             self.engine.owe(self._orphaned)
@@ -147,7 +142,6 @@ class Survival(Direct):
             self._copies.forget()
 
     def _note_losses(self) -> None:
-        """Take note of the ranks that were lost since the last attempt."""
         engine = self.engine
         lost, self._known = self.team.lost - self._known, self.team.lost
         if lost and self._copies is not None:
@@ -171,6 +165,5 @@ class Survival(Direct):
 
 
 def check_survival(copy_every: object, copy: object) -> None:
-    """Raise TypeError or ValueError unless these are good arguments of `ElasticAllreduce`."""
     check_whole("copy_every", copy_every, 0, "steps", "0 copies nothing")
     check_choice("copy", copy, ROUNDINGS)

@@ -44,7 +44,6 @@ class HeldCopy:
         self._dropped = None if is_device(values) else np.zeros(-(-len(values) // WORD), np.uint8)
 
     def drop(self, indices: Array) -> None:
-        """Set entries to 0."""
         if self._dropped is None:
             kernels.of(self._values).clear(self._values, indices)
         else:
@@ -65,8 +64,6 @@ class HeldCopy:
 
 
 class _Part(NamedTuple):
-    """A part of the copy that is on its way from the rank before."""
-
     number: int
     place: slice  # of the residual
     end: Callable[[], Array]  # waits for its values before the step
@@ -139,7 +136,6 @@ class Copies:
         self._staged = _Staged(staged.total, given, whole, None if part is None else (part, part.end()))
 
     def commit(self) -> None:
-        """Keep what came in this step, which is complete."""
         self._steps += 1
         staged = present(self._staged, "commit must follow exchange, which has not been called in this step")
         self._staged = self._part = None
@@ -184,7 +180,6 @@ class Copies:
         self.send_all()
 
     def _due(self) -> int | None:
-        """Return the part to renew in the next step, if it is the turn of one."""
         part, since = divmod((self._steps - self._since) * self._parts, self.every)
         return part % self._parts if since < self._parts else None
 
@@ -195,7 +190,6 @@ class Copies:
         return slice(min(bounds[0], size), min(bounds[1], size))
 
     def _rounded(self, part: Array) -> Array:
-        """Return ``part`` of a residual, which is given away, as it is sent: 0 where that is no number."""
         part[~namespace(part).isfinite(part)] = 0
         if self.rounding == "exact":
             return part
@@ -207,7 +201,6 @@ def _neighbours(comm: Comm) -> tuple[int, int]:
 
 
 def _left(acc: Array, sent: SparseVector | Array) -> Array:
-    """Return what is left of acc when ``sent`` has left it."""
     left = acc.copy()
     with np.errstate(invalid="ignore"):
         if isinstance(sent, SparseVector):
@@ -218,7 +211,6 @@ def _left(acc: Array, sent: SparseVector | Array) -> Array:
 
 
 def _not_in(total: SparseVector | Array, sent: SparseVector | Array) -> Array:
-    """Return the indices ``(m,)`` of ``sent`` that ``total`` does not have."""
     if not isinstance(sent, SparseVector):
         return namespace(sent).zeros(0, np.int32)
     if not isinstance(total, SparseVector):

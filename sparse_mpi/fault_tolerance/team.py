@@ -71,16 +71,13 @@ class Spares:
         self.recruits: list[int] = []  # those that have joined, in their order
 
     def waiting(self, lost: frozenset[int]) -> list[int]:
-        """Return the spares that are not ``lost``."""
         return [spare for spare in self.numbers if spare not in lost]
 
     def chosen(self, lost: frozenset[int]) -> list[int]:
-        """Return the next spares that replace ``lost`` ranks."""
         missing = self.places - len({*range(self.places), *self.recruits} - lost)
         return self.waiting(lost)[: max(missing, 0)]
 
     def admit(self, joining: Sequence[int]) -> None:
-        """Move spares to the ranks that train."""
         self.recruits += [spare for spare in joining if spare in self.numbers]
         self.numbers = [spare for spare in self.numbers if spare not in joining]
 
@@ -213,7 +210,6 @@ class Team:
         return self._transact(attempt, lambda: self.comm)
 
     def _transact(self, attempt: Callable[[], T], meeting: Callable[[], Comm]) -> T:
-        """Carry out `transaction` by the ranks of ``meeting()``."""
         self.comm.job.begin_reduction()
         while True:
             staged: list[T] = []
@@ -297,13 +293,11 @@ class Team:
         return completed
 
     def _move(self, former: Comm) -> None:
-        """Have all that belonged to the ``former`` communicator belong to this one."""
         if self.comm is not former:
             hand_over(former, self.comm)
             self.comm.attributes[Team] = self
 
     def _note(self, departure: Departure) -> None:
-        """Remember a departure, print it, and raise TooFewRanks if that was one too many."""
         last = self.departures[-1] if self.departures else None
         if last is not None and last.step == departure.step:  # others may have noticed both at once
             both = tuple(sorted({*last.ranks, *departure.ranks}))
@@ -353,7 +347,6 @@ class Team:
         self.completed, self._called = completed, True
 
     def _call(self, order: int) -> None:
-        """Send all spares that wait a message, from the first rank that trains."""
         if self.number == self.members[0]:
             for spare in self._spares.waiting(self.lost):
                 self._in_lounge().sendrecv(np.array([order], np.int64), self._place(spare), None)
@@ -388,7 +381,6 @@ class Team:
         return state
 
     def _admit(self) -> None:
-        """Count the spares that join among the ranks that train."""
         self._spares.admit(self._joining)
         self.members = sorted({*self.members, *self._joining})
 
@@ -404,7 +396,6 @@ class Team:
         return sorted({*self.members, *self._spares.waiting(self.lost)}).index(number)
 
     def _in_lounge(self) -> Comm:
-        """Return where spares wait for a message, after `stand_by`."""
         if self._lounge is None:
             raise RuntimeError("spares must stand by before they are called; call stand_by() on all ranks")
         return self._lounge

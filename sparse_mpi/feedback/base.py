@@ -209,7 +209,6 @@ class ErrorFeedback(Feedback):
 
 
 def check_sizes(state: Mapping[str, Array], names: Iterable[str], size: int) -> None:
-    """Raise ValueError unless ``state`` has the arrays ``names`` with ``size`` numbers each."""
     for name in names:
         found = state.get(name)
         if not isinstance(found, np.ndarray) or found.shape != (size,) or found.dtype not in (np.float32, np.float64):
@@ -220,7 +219,6 @@ def check_sizes(state: Mapping[str, Array], names: Iterable[str], size: int) -> 
 
 
 def add(x: Array, addend: SparseVector | Array) -> None:
-    """Add ``addend`` to ``x`` ``(n,)``, in place."""
     if isinstance(addend, SparseVector):
         kernels.of(x).add(x, addend.indices, addend.values.astype(x.dtype, copy=False))
     else:

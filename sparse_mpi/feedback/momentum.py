@@ -124,7 +124,6 @@ class MomentumCorrection(ErrorFeedback):
 
 
 def check_momentum(momentum: float, name: str = "momentum") -> None:
-    """Raise TypeError or ValueError unless ``momentum``, the argument ``name``, is a number in [0, 1)."""
     check_range(name, momentum, "[0, 1)", "0.9 is usual")
 
 
@@ -231,7 +230,6 @@ class GlobalMomentum(LeakyFeedback):
 
 
 def _finite(total: SparseVector | Array, dtype: object) -> SparseVector | Array:
-    """Return a copy of ``total``, with 0 where it is not finite."""
     values = total.values if isinstance(total, SparseVector) else total
     xp = namespace(values)
     finite = xp.where(xp.isfinite(values), values, 0).astype(dtype, copy=False)
@@ -253,6 +251,5 @@ def _within(x: SparseVector | Array, parts: Sequence[slice]) -> SparseVector:
 
 
 def _times(x: SparseVector | Array, factor: float) -> SparseVector | Array:
-    """Return ``factor * x``, of the dtype of ``x``."""
     factor = float(factor)  # a number of NumPy would widen
     return x._replace(values=factor * x.values) if isinstance(x, SparseVector) else factor * x

@@ -33,16 +33,7 @@ def make_state(
     options: dict[str, Any],
     **arguments: Any,
 ) -> SparseState:
-    """Return the state for a framework's optimizer, which it takes over if it can. Collective.
-
-    Args:
-        named_parameters: those of the model within DDP.
-        optimizer: the framework's, None to leave it alone.
-        algorithm: as for `SparseState`.
-        feedback: as for `SparseState`.
-        options: those of ``algorithm``.
-        **arguments: other arguments of `SparseState`.
-    """
+    """Return the state for a framework's optimizer, which it takes over if it can; see `SparseState`. Collective."""
     mode = "local" if optimizer is None else default_mode(optimizer, feedback, can_carry(algorithm, options))
     taken = optimizer if isinstance(optimizer, SGD) or mode == TRAVELLING else None
     return SparseState(
@@ -51,24 +42,17 @@ def make_state(
 
 
 def rank_file(checkpoint: str | Path, rank: int) -> Path:
-    """Return the file of a rank that belongs to ``checkpoint``."""
     return Path(f"{checkpoint}.rank{rank}.pt")
 
 
 def save(state: SparseState, checkpoint: str | Path) -> None:
-    """Write this rank's file, between two steps."""
     file = rank_file(checkpoint, state.comm.rank)
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state.state_dict(), file)
 
 
 def restore(state: SparseState, checkpoint: str | Path) -> None:
-    """Read what `save` wrote, or warn if it wrote nothing; before the first step. Collective.
-
-    Raises:
-        ValueError: it was written by another number of ranks, for another model or with other arguments; raised on
-            every rank.
-    """
+    """Read what `save` wrote, or warn if it wrote nothing; before the first step. Collective."""
     file, beyond = (rank_file(checkpoint, rank) for rank in (state.comm.rank, state.comm.size))
     with same_on_all_ranks(state.comm) as say:
         if beyond.exists():

@@ -75,7 +75,6 @@ class SparseCallback(TrainerCallback):
         optimizer: Optimizer | None = None,
         **others: Any,
     ) -> None:
-        """Register the hook, and restore its state if this run resumes. Collective."""
         if args.world_size == 1 or model is None:
             return
         wrapped = [ddp for ddp in _around(model) if ddp not in _HOOKED]
@@ -99,7 +98,6 @@ class SparseCallback(TrainerCallback):
             restore(self.state, _prefix(args.resume_from_checkpoint or _folder(args, state)))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        """Note what the step sent."""
         if self.state is not None and self.state.report is not None:
             traffic = self.state.report.traffic
             self._sent.append(traffic.sent + traffic.control)
@@ -112,7 +110,6 @@ class SparseCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **others: Any,
     ) -> None:
-        """Add the bytes of a step to the log, on average since the last one."""
         if self._sent and logs is not None:
             mean = sum(self._sent) / len(self._sent)
             self._sent.clear()
@@ -120,7 +117,6 @@ class SparseCallback(TrainerCallback):
             state.log_history[-1][SENT] = mean  # a copy
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
-        """Save this rank's state in the checkpoint."""
         if self.state is not None:
             save(self.state, _prefix(_folder(args, state)))
 
@@ -133,10 +129,8 @@ def _around(model: nn.Module) -> list[DistributedDataParallel]:
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
-    """Return the folder of the checkpoint of this step."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
 
 def _prefix(folder: str | Path) -> Path:
-    """Return the files of the ranks in a checkpoint, but for the rank."""
     return Path(folder) / "sparse_state"

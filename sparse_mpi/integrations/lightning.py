@@ -73,18 +73,15 @@ class SparseDDPStrategy(DDPStrategy):
         self.model.register_comm_hook(self.sparse_state, sparse_hook)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Save the checkpoint on the first rank, and the state of the hook on each."""
         super().save_checkpoint(checkpoint, filepath, storage_options)
         if self.sparse_state is not None:
             save(self.sparse_state, filepath)
 
     def remove_checkpoint(self, filepath: Any) -> None:
-        """Remove the checkpoint, and this rank's file beside it."""
         super().remove_checkpoint(filepath)
         rank_file(filepath, self.global_rank).unlink(missing_ok=True)
 
     def load_checkpoint(self, checkpoint_path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Read a checkpoint, and remember which."""
         self._checkpoint = checkpoint_path
         checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *arguments, **options)
         return checkpoint

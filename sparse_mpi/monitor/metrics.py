@@ -47,7 +47,6 @@ class Series:
         self.last: StepReport | None = None
 
     def add(self, report: StepReport, elements: int, now: float) -> None:
-        """Add the report of a step that ends ``now``, of a gradient of ``elements`` elements."""
         self.began = self.began if self.steps else now
         self.wall = now - self.began
         self.steps, self.elements, self.last = self.steps + 1, elements, report
@@ -133,12 +132,7 @@ class Metered(Protocol):
 
 
 class RankFile:
-    """The file of one rank, which the reducers of this rank share. What it cannot write, it says once in a warning.
-
-    Args:
-        path: of the file.
-        job, rank: the labels of all that is written.
-    """
+    """The file of one rank, which its reducers share. What it cannot write, it says once in a warning."""
 
     def __init__(self, path: Path, job: str, rank: int) -> None:
         self.path, self._job, self._rank = path, job, rank
@@ -181,7 +175,6 @@ class RankFile:
                     LOGGER.warning("%s: %s; training goes on without these metrics", DIRECTORY, error)
 
     def text(self) -> str:
-        """Return all metrics in Prometheus' text format."""
         job = self._job.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         lines = []
         for metric in METRICS:
@@ -208,16 +201,12 @@ def file_of(comm: Comm) -> RankFile:
 
 
 def rank_of(comm: Comm) -> int:
-    """Return the rank of this process in its job, as its launcher tells it, or else its rank in ``comm``.
-
-    Ranks of communicators that are parts of a job would come twice.
-    """
+    """Return the rank of this process in its job, as its launcher tells it, or else its rank in ``comm``."""
     names = ("RANK",) if TORCHRUN in os.environ else (*RANKS, "RANK")
     told = (os.environ.get(name, "") for name in names)
     return next((int(text) for text in told if text.isdigit()), comm.rank)
 
 
 def write_all() -> None:
-    """Write the files of all ranks of this process."""
     for files in _FILES.values():
         files.write()

@@ -29,10 +29,7 @@ _NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
 
 
 def observe(engine: Any) -> None:
-    """Have a new `Engine` observed as the environment says.
-
-    Its reducer is numbered in the order in which reducers are made, which is the same on all ranks.
-    """
+    """Have a new `Engine` observed as the environment says; reducers are numbered alike on all ranks."""
     folder = os.environ.get(DIRECTORY, "")
     number = next(_NUMBERS[os.getpid(), rank_of(engine.comm), folder])
     if os.environ.get(RANGES, "0") not in ("", "0"):
@@ -64,7 +61,6 @@ def add_ranges(engine: Any, number: int) -> None:
 
 
 def put_into(spans: list[Span], name: str, of: object, method: str) -> None:
-    """Have calls of a ``method`` of this one object be ranges of that ``name``."""
     call = getattr(of, method)
 
     @wraps(call)

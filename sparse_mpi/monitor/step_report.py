@@ -34,6 +34,5 @@ class StepReport(NamedTuple):
 
 
 def combined(reports: Iterable[StepReport | None]) -> StepReport | None:
-    """Return the sums of the reports of several reducers; None if all are None."""
     done = [report for report in reports if report is not None]
     return reduce(lambda a, b: StepReport(*map(add, a, b)), done) if done else None

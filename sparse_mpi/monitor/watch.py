@@ -60,7 +60,6 @@ class Quality(NamedTuple):
         return ""
 
     def __add__(self, other: Quality) -> Quality:  # type: ignore[override]
-        """Return the sums over both."""
         return Quality(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -82,7 +81,6 @@ class Watch:
 
     @property
     def due(self) -> bool:
-        """Return True if the next step is to be measured."""
         return (self.step + 1) % self.every == 0
 
     def note(self, acc: Array | None, total: SparseVector | Array, k: int, comm: Comm) -> None:
@@ -114,7 +112,6 @@ class Watch:
 
 
 def _measured(acc: Array, total: SparseVector | Array, k: int, comm: Comm) -> tuple[float, float, float, float]:
-    """Return the first four fields of `Quality`; collective."""
     whole = comm.allreduce(acc, control=True).astype(np.float64)
     # What the ranks would send if each sent its own k largest entries
     pooled = comm.allreduce(_largest(acc, k), control=True).astype(np.float64)
@@ -129,12 +126,10 @@ def _measured(acc: Array, total: SparseVector | Array, k: int, comm: Comm) -> tu
 
 
 def attainable(vector: Array, entries: int) -> float:
-    """Return the energy (sum of squares) of the ``entries`` largest entries of ``vector`` ``(n,)``."""
     return _energy(_largest(vector, entries))
 
 
 def _largest(vector: Array, count: int) -> Array:
-    """Return ``vector`` with zeros in place of all but its ``count`` largest entries, by magnitude."""
     if count >= len(vector):
         return vector
     xp = namespace(vector)
@@ -145,5 +140,4 @@ def _largest(vector: Array, count: int) -> Array:
 
 
 def _energy(vector: Array) -> float:
-    """Return the sum of squares."""
     return float((vector * vector).sum())

@@ -18,12 +18,7 @@ PUBLISHED = "published"  # the option that takes the settings of a published pro
 
 
 def resolve_k(size: int, k: int | None, density: float | None, usual: float = DENSITY) -> int:
-    """Return the number of entries, in 1..n, that ``k`` or ``density`` asks for; without either the ``usual`` share.
-
-    Raises:
-        ValueError: both are given, k < 1, or density is outside (0, 1].
-        TypeError: k is not a whole number, or density is not a number.
-    """
+    """Return the number of entries, in 1..n, that ``k`` or ``density`` asks for; without either the ``usual`` share."""
     if k is not None and density is not None:
         raise ValueError(f"give k or density, not both, got k={k!r} and density={density!r}")
     if k is not None:
@@ -66,28 +61,15 @@ def ignores_k(algorithm: str) -> bool:
 
 
 def make_selector(selector: str | Selector) -> Selector:
-    """Return a selector by name, or the given instance.
-
-    Raises:
-        ValueError: no selector has that name.
-        TypeError: neither a name nor an instance.
-    """
     made = _named("selector", selector, SELECTORS, Selector)
     return made() if isinstance(made, type) else made
 
 
 def make_wire(wire: str | Wire) -> Wire:
-    """Return a wire format by name, or the given instance.
-
-    Raises:
-        ValueError: no wire format has that name.
-        TypeError: neither a name nor an instance.
-    """
     return _named("wire", wire, WIRES, Wire)
 
 
 def _named(argument: str, given: object, registry: Mapping[str, Any], kind: type) -> Any:
-    """Return the entry of ``registry`` named ``given``, or ``given`` itself if it is an instance of ``kind``."""
     names = ", ".join(registry)
     if not isinstance(given, str):
         # A class has the members of a protocol such as Wire too, and would pass the second test
@@ -168,12 +150,10 @@ def spelled(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def algorithm_spelled(text: str) -> Algorithm:
-    """Return the algorithm that ``text`` spells; see `spelled`."""
     return make_algorithm(*spelled(text))
 
 
 def _number(text: str) -> int | float | str:
-    """Return the number that ``text`` is, or ``text`` itself if it is none."""
     # int comes first, for float would take whole numbers too
     for convert in (int, float):
         try:
@@ -203,18 +183,12 @@ def check_second_moment(second_moment: float, algorithm: Algorithm) -> None:
 
 
 def make_feedback(feedback: str | Feedback, clip_norm: float | None) -> Feedback:
-    """Return a feedback rule by name, or the given instance, if it goes with ``clip_norm``.
-
-    Raises:
-        ValueError: no rule has that name, or clip_norm is not above 0.
-        TypeError: ``feedback`` is neither a name nor an instance, or clip_norm no number.
-    """
+    """Return a feedback rule by name, or the given instance, if it goes with ``clip_norm``."""
     made = _named("feedback", feedback, FEEDBACKS, Feedback)
     check_clip_norm(clip_norm)
     return made() if isinstance(made, type) else made
 
 
 def check_clip_norm(clip_norm: float | None) -> None:
-    """Raise TypeError or ValueError unless ``clip_norm`` is None or above 0."""
     if clip_norm is not None:
         check_range("clip_norm", clip_norm, "(0, inf)", "None clips nothing")

@@ -90,13 +90,7 @@ def l2_norm(x: Array) -> float:
 
 
 def _norm_of_sum(own: np.ndarray, limit: float, comm: Comm) -> float:
-    """Return the estimated norm of the sum of all ranks' gradients: the same bits on every rank, Inf if it has none.
-
-    Args:
-        own: this rank's sketch.
-        limit: the norm beyond which gradients are clipped; far below it the result is not precise.
-        comm: all ranks.
-    """
+    """Return the estimated norm of the sum of all ranks' gradients, precise around ``limit``; Inf if it has none."""
     # All ranks know the limit: with an exponent that follows from it one exchange is enough as a rule
     exponent = math.frexp(limit)[1] + HEADROOM_BITS
     norm = _norm_below(exponent, own, comm)
@@ -124,7 +118,6 @@ def _norm_below(exponent: int, own: np.ndarray, comm: Comm) -> float | None:
 
 
 def _exponent(own: np.ndarray) -> int:
-    """Return the least e such that all numbers of a sketch are below 2^e, `NOT_FINITE` if there is none."""
     largest = float(np.abs(own).max())
     exponent = math.frexp(largest)[1]
     return exponent if math.isfinite(largest) and exponent <= MAX_EXPONENT else NOT_FINITE

@@ -141,7 +141,6 @@ class Engine:
         self._withheld = False  # whether parts of the gradient were withheld in the step before
 
     def _exchange(self, algorithm: Algorithm) -> Exchange:
-        """Return an exchange by ``algorithm`` before its first step."""
         selectors, instrumented = instrument(algorithm)
         state = instrumented.init(self.layout, self.settings.k, self.comm.size)
         return Exchange(algorithm, instrumented, selectors, unselected(algorithm, self.layout), state)
@@ -185,7 +184,6 @@ class Engine:
         return Agreed(flat, plan, check, dtype, agreement.flag, watched)
 
     def attempt(self, agreed: Agreed) -> Attempt:
-        """Accumulate and reduce the gradient of ``agreed``. Collective."""
         self.begin(agreed)
         self.accumulate(agreed.flat, join=agreed.watched)
         return self.reduce(agreed)
@@ -304,7 +302,6 @@ class Engine:
             self.exchange.state = self.exchange.instrumented.prepare(self.feedback.residual, self.comm, state)
 
     def start_anew(self) -> None:
-        """Give the algorithm its state before the first step."""
         self.exchange.state = self.exchange.instrumented.init(self.layout, self.settings.k, self.comm.size)
 
     def owe(self, pending: list[Array]) -> None:
@@ -317,14 +314,12 @@ class Engine:
         pending.clear()
 
     def abandon(self) -> None:
-        """Leave the gradient of the step under way in the residual, unsent."""
         self._join()
         # Momentum that was withheld goes back: the next step may have these gradients
         self._acc, self._withheld = None, False
         self.feedback.withhold(())
 
     def clipping_factor(self, flat: Array | None) -> float:
-        """Return the factor by which all ranks multiply their gradients. Collective."""
         limit = self.settings.clip_norm
         if limit is None:
             return 1.0
@@ -371,10 +366,7 @@ class Direct:
         self.engine = engine
 
     def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
-        """Return the attempt that all ranks have made; where it fails the gradient stays in the residual.
-
-        The arguments are those of `Engine.agree`.
-        """
+        """Return the attempt that all ranks have made; where it fails the gradient stays in the residual."""
         self.engine.comm.job.begin_reduction()  # for the watchdog's report
         agreed = self.engine.agree(gradient, make_plan, check)
         try:

@@ -18,10 +18,7 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_form(state: Any, argument: str = "state") -> None:
-    """Raise TypeError or ValueError unless ``state`` is a dict whose content has the form that it was saved with.
-
-    Keys that the form does not have are ignored.
-    """
+    """Raise TypeError or ValueError unless ``state`` has the form it was saved with; unknown keys are ignored."""
     check_mapping(state, argument)
     if FORM not in state:
         raise ValueError(
@@ -41,19 +38,16 @@ def check_form(state: Any, argument: str = "state") -> None:
 
 
 def check_mapping(value: object, argument: str) -> None:
-    """Raise TypeError unless ``value`` is a dict."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{argument} must be a dict, got {_kind(value)}; {WHOLE}")
 
 
 def check_list(value: object, argument: str) -> None:
-    """Raise TypeError unless ``value`` is a list or a tuple."""
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"{argument} must be a list, got {_kind(value)}; {WHOLE}")
 
 
 def check_bytes(value: object, argument: str) -> None:
-    """Raise TypeError or ValueError unless ``value`` is a NumPy vector of uint8."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         raise TypeError(f"{argument} must be an array of uint8, got {_kind(value)}; {WHOLE}")
     if value.ndim != 1:
@@ -82,7 +76,6 @@ def _nodes(node: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _kind(node: object) -> str:
-    """Return the form of a node: type, and shape or length."""
     if isinstance(node, np.ndarray):
         return f"{node.dtype} {node.shape}"
     if isinstance(node, (list, tuple)):

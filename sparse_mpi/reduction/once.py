@@ -56,7 +56,6 @@ def _reduce_once(
     algorithm: str | Algorithm,
     options: dict[str, Any],
 ) -> Reduction[A]:
-    """Carry out `sparse_allreduce` on the current device and stream."""
     with same_on_all_ranks(transport) as say:
         arrays.check(x, "x")
         flat = arrays.widened(arrays.enter(x))

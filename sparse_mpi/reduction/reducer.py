@@ -223,7 +223,6 @@ class SparseAllreduce:
     def _step(
         self, gradient: Flattens[A], k: int | None, density: float | None, check: bool, dense: bool
     ) -> SparseVector[A] | A:
-        """Carry out `step` on the current device and stream."""
         if self._preparing is not None:
             self._finish_preparing()
         engine = self.engine
@@ -233,7 +232,6 @@ class SparseAllreduce:
         return leave(engine.commit(attempt, began, before), gradient)
 
     def _plan(self, k: int | None, density: float | None, dense: bool) -> StepPlan:
-        """Return the plan of a step that is given these arguments."""
         size = self.engine.layout.size
         if k is None and density is None:
             return StepPlan(size, dense=True) if dense else StepPlan(self.engine.settings.k)

@@ -33,7 +33,6 @@ class Instrumented(Wrapper):
         self.reset()
 
     def reset(self) -> None:
-        """Begin to add up anew."""
         self.seconds, self.selected, self.added = 0.0, 0, 0
 
     def select(self, x: Array, k: int, state: object, add: Array | None = None) -> tuple[SparseVector, Any]:
@@ -87,15 +86,7 @@ def unselected(algorithm: Algorithm, layout: Layout) -> int:
 def summarise(
     reduction: Reduction, selectors: Sequence[Instrumented], unselected: int, seconds: float, traffic: Traffic
 ) -> StepReport:
-    """Return the report of a step and reset the measurements of its selectors.
-
-    Args:
-        reduction: the result of the step.
-        selectors: those that took part.
-        unselected: the number of elements that were reduced without a selector.
-        seconds: the duration of the step.
-        traffic: what the step sent and received.
-    """
+    """Return the report of a step, of which ``unselected`` elements had no selector; reset the selectors."""
     select, selected = 0.0, unselected
     for selector in selectors:
         select += selector.seconds

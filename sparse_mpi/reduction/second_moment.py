@@ -48,7 +48,6 @@ class SecondMoment:
 
     @property
     def mean(self) -> Array:
-        """Return the moving mean ``(n,)``."""
         return np.zeros(self._layout.size, np.float32) if self._mean is None else self._mean
 
     def update(self, gradient: Array, absent: Collection[int] = ()) -> None:
@@ -79,24 +78,20 @@ class SecondMoment:
         return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self._steps), BETAS: list(self.betas)}
 
     def by_tensor(self) -> list[dict[str, Any]]:
-        """Return the state of each tensor of the layout by itself."""
         state = self.state()
         rows = zip(self._layout.parts, state[STEPS], state[BETAS], strict=True)
         return [{MEAN: state[MEAN][part], STEPS: [steps], BETAS: [beta]} for part, steps, beta in rows]
 
     @staticmethod
     def joined(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the state of the tensors of several, in their order."""
         lists = {name: [number for state in states for number in state[name]] for name in (STEPS, BETAS)}
         return {MEAN: np.concatenate([state[MEAN] for state in states]), **lists}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore copies of what `state` returned."""
         self._mean, self._steps = np.array(state[MEAN]), list(map(int, state[STEPS]))
         self.betas = list(map(float, state[BETAS]))
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ValueError unless `load` can take ``state``."""
         size, tensors, mean = self._layout.size, len(self._steps), state.get(MEAN)
         of_tensors: list[Any] = [state.get(name) for name in (STEPS, BETAS)]
         good = isinstance(mean, np.ndarray) and mean.shape == (size,) and mean.dtype.kind == "f"

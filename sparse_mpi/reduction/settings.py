@@ -35,7 +35,6 @@ class Settings:
 
     @property
     def statement(self) -> dict[str, Any]:
-        """Return the settings that must be the same on all ranks, by name."""
         return {
             "n": self.layout.size,
             "layout": self.layout.digest,
@@ -65,11 +64,7 @@ def make_settings(
     second_moment: float | None = None,
     **options: object,
 ) -> Settings:
-    """Return the settings that these arguments of `SparseAllreduce` ask for.
-
-    Raises:
-        TypeError, ValueError: an argument is bad, or two do not go together.
-    """
+    """Return the settings that these arguments of `SparseAllreduce` ask for."""
     check_choice("nonfinite", nonfinite, ("keep", "raise"))
     shapes = Layout.of(layout)
     rule = make_feedback(feedback, clip_norm)

@@ -40,7 +40,6 @@ class Snapshot:
         self._engine = engine
 
     def taken(self) -> dict[str, Any]:
-        """Return the state: numbers, texts and NumPy arrays."""
         engine = self._engine
         # Work queued on a device may still change these arrays
         synchronize((engine.feedback.residual, engine.exchange.state))
@@ -52,11 +51,7 @@ class Snapshot:
         return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | moment)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `taken` returned, on the same rank of as many ranks. Collective.
-
-        Raises:
-            TypeError, ValueError: see `SparseAllreduce.load_state_dict`.
-        """
+        """Restore what `taken` returned, on the same rank of as many ranks. Collective."""
         engine = self._engine
         # Each rank tells in one word how many bytes the numbers have that it is about to load
         agreement = same_on_all_ranks(engine.comm, 1)
@@ -77,11 +72,7 @@ class Snapshot:
             engine.second_moment.load(state)
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
-
-        Raises:
-            TypeError, ValueError: see `SparseAllreduce.take_over`.
-        """
+        """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective."""
         engine, comm = self._engine, self._engine.comm
         agreement = same_on_all_ranks(comm, 1)
         with agreement as say:
@@ -105,7 +96,6 @@ class Snapshot:
             engine.second_moment.deal(states, ranks, comm)
 
     def _dealt(self, states: Any, ranks: Any) -> list[dict[str, Any]]:
-        """Return ``states`` with NumPy arrays, or raise TypeError or ValueError if they are not those for this rank."""
         check_ranks(ranks)
         check_list(states, "states")
         states = as_arrays(states)
@@ -147,7 +137,6 @@ class Snapshot:
         synchronize(feedback.residual)
 
     def _identity(self) -> dict[str, Any]:
-        """Return the values that a state must share with this engine; "memory" is the feedback rule."""
         engine = self._engine
         return {
             "algorithm": described(engine.exchange.algorithm),
@@ -194,13 +183,7 @@ def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def restore(template: Any, saved: Any, where: str) -> Any:
-    """Invert ``asdict``: return a state of ``template``'s type, nested states included, that shares no array.
-
-    ``where`` names ``saved`` in errors.
-
-    Raises:
-        TypeError, ValueError: ``saved`` is not of such a state.
-    """
+    """Invert ``asdict``: return a state of ``template``'s type that shares no array; errors call it ``where``."""
     # Parts, such as those of a hybrid algorithm, one by one
     if isinstance(template, tuple) and any(map(is_dataclass, template)):
         check_list(saved, where)
@@ -226,10 +209,7 @@ def restore(template: Any, saved: Any, where: str) -> Any:
 
 
 def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
-    """Return the sum of the array ``(n,)`` called ``name`` over all states, in their order.
-
-    Without states it is zeros ``(size,)`` float32.
-    """
+    """Return the sum of the arrays ``(n,)`` called ``name`` of all states, in their order; zeros without any."""
     return sum((state[name] for state in states[1:]), states[0][name]) if states else np.zeros(size, np.float32)
 
 
@@ -242,10 +222,8 @@ def from_first(states: Sequence[Mapping[str, object]], name: str, size: int, com
 
 
 def check_ranks(ranks: object) -> None:
-    """Raise TypeError or ValueError unless ``ranks`` can be the number of ranks that saved a state."""
     check_whole("ranks", ranks, 1, remedy="give Checkpoint.ranks")
 
 
 def _widest(arrays: Mapping[str, Array]) -> int:
-    """Return the largest item size of ``arrays`` in bytes, 4 if there are none."""
     return max((array.dtype.itemsize for array in arrays.values()), default=np.dtype(np.float32).itemsize)

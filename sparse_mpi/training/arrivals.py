@@ -19,12 +19,7 @@ def kind_of(gradient: Tensor | None) -> int:
 
 
 class Arrivals:
-    """Which of some parameters' gradients have arrived since the last step.
-
-    Args:
-        parameters: those that are expected from the start.
-        passes: the number of backward passes that add up to a gradient.
-    """
+    """Which of some parameters' gradients have arrived since the last step, of ``passes`` backward passes each."""
 
     def __init__(self, parameters: Iterable[Tensor], passes: int) -> None:
         self._passes = passes
@@ -32,25 +27,18 @@ class Arrivals:
 
     @property
     def any(self) -> bool:
-        """Return True if any parameter has seen a backward pass since `reset`."""
         return any(awaited < self._passes for awaited in self._awaited.values())
 
     @property
     def complete(self) -> bool:
-        """Return True if all gradients have arrived that will."""
         # A parameter that was frozen meanwhile gets no gradient any more: nobody waits for it
         return not any(awaited and parameter.requires_grad for parameter, awaited in self._awaited.items())
 
     def expect(self, parameter: Tensor) -> None:
-        """Count the passes of one more parameter."""
         self._awaited[parameter] = self._passes
 
     def count(self, parameter: Tensor) -> bool:
-        """Count a backward pass, and return True if the gradient is complete with it.
-
-        Raises:
-            RuntimeError: the gradient was complete already.
-        """
+        """Count a backward pass, and return True if the gradient is complete with it; RuntimeError if it was before."""
         if self._awaited[parameter] == 0:
             raise RuntimeError(
                 f"a parameter of shape {tuple(parameter.shape)} must see {self._passes} backward passes "
@@ -61,7 +49,6 @@ class Arrivals:
         return self._awaited[parameter] == 0
 
     def reset(self) -> None:
-        """Expect all backward passes anew."""
         self._awaited = dict.fromkeys(self._awaited, self._passes)
 
 
@@ -75,7 +62,6 @@ class Hooks:
         finalize(self, _remove, self._handles)
 
     def add(self, parameter: Tensor) -> None:
-        """Have the method called with ``parameter`` from now on."""
         if parameter not in self._handles:
             # A hook that held this would keep it alive for as long as the parameter
             weak = self._arrived
@@ -87,12 +73,10 @@ class Hooks:
             self._handles[parameter] = parameter.register_post_accumulate_grad_hook(hook)
 
     def remove(self) -> None:
-        """Have it called no more."""
         _remove(self._handles)
 
 
 def _remove(handles: dict[Tensor, RemovableHandle]) -> None:
-    """Take hooks from their parameters."""
     for handle in handles.values():
         handle.remove()
     handles.clear()

@@ -55,7 +55,6 @@ def _leading(parameters: Sequence[Tensor], max_bytes: float) -> list[Tensor]:
 
 
 def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
-    """Return what the parameters of a bucket have in common."""
     return parameter.dtype, parameter.device
 
 
@@ -99,21 +98,17 @@ class Bucket:
 
     @cached_property
     def _views(self) -> list[Tensor]:
-        """Return the part of ``flat`` of each parameter."""
         return self.members.split(self.flat)
 
     def kind(self, parameter: Tensor) -> int:
-        """Return the kind of a parameter's gradient, as far as all ranks know."""
         return int(self.kinds[self._numbers[parameter]])
 
     @property
     def settled(self) -> bool:
-        """Return True if the ranks know the kind of every gradient."""
         return bool(self.kinds.all())
 
     @property
     def ready(self) -> bool:
-        """Return True if the gradients can be reduced: all have arrived that will, and none is a sparse tensor."""
         return self.settled and self.arrivals.complete
 
     def seen(self) -> np.ndarray:
@@ -154,25 +149,18 @@ class Bucket:
         return made
 
     def _remembered(self) -> list[dict[str, np.ndarray]]:
-        """Return by parameter the arrays that error feedback keeps, in host memory; none before the first step."""
         return cut_by_tensor(whole_state(self.reducer.feedback) if self.remembers else {}, self.members.sizes)
 
     def arrive(self, parameter: Tensor, scale: float) -> None:
-        """Count a backward pass of a parameter; after the last one collect its gradient, divided by ``scale``.
-
-        Raises:
-            RuntimeError: the gradient was complete already.
-        """
+        """Count a backward pass of a parameter; after the last one collect its gradient, divided by ``scale``."""
         if self.arrivals.count(parameter) and self.settled:
             self._take(self._numbers[parameter], scale)
 
     def take_missing(self, scale: float) -> None:
-        """Collect the gradients that are not collected, as they are, divided by ``scale``."""
         for number in sorted(self._missing):
             self._take(number, scale)
 
     def reset(self) -> None:
-        """Expect all backward passes anew."""
         self.arrivals.reset()
         self._missing, self._absent = set(range(len(self.parameters))), []
 
@@ -209,18 +197,13 @@ class Bucket:
         return self.handle
 
     def start_flush(self, *, check: bool) -> None:
-        """Begin to reduce all that is owed, as `SparseAllreduce.flush` does; `finish` waits for it."""
         self.remembers = self._flushing = True
         work = partial(self.reducer.flush, like=self.flat, check=check)
         self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
 
     @torch.no_grad()
     def finish(self, scale: float = 1.0) -> SparseVector[Tensor] | Tensor:
-        """Wait for the sum and return it; set ``.grad`` of the parameters to its mean times ``scale``.
-
-        Raises:
-            Exception: as `SparseAllreduce.step` does.
-        """
+        """Wait for the sum and return it; set ``.grad`` of the parameters to its mean times ``scale``."""
         handle, self.handle = self.handle, None
         if handle is None:
             raise RuntimeError("finish must follow start or start_flush")
@@ -241,7 +224,6 @@ class Bucket:
 
     @property
     def _divisor(self) -> float:
-        """Return by what sums over the ranks are divided."""
         return self.reducer.ranks if self._average else 1.0
 
     @torch.no_grad()
@@ -259,7 +241,6 @@ class Bucket:
             parameter.grad = view if parameter.requires_grad else None
 
     def _gradient(self, number: int) -> Tensor | None:
-        """Return the mean gradient of a parameter; None if no rank had one and nothing late has come."""
         mean = self._views[number]
         # None makes torch's optimizers leave a parameter alone, as they do on one rank
         return None if number in self._skipped and not bool(mean.any()) else mean

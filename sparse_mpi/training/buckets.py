@@ -94,10 +94,7 @@ class Buckets:
         return in_turn(self._comm, make)
 
     def complete(self, scale: float) -> None:
-        """Take the parameters whose gradients are sparse tensors, on any rank, out of their buckets on all. Collective.
-
-        Gradients have the loss ``scale``.
-        """
+        """Take parameters whose gradients are sparse on any rank, of loss ``scale``, out of buckets. Collective."""
         seen = [bucket.seen() for bucket in self.list]
         # The largest kind wins: a rank without a gradient has 0, and sparse tensors come above dense ones
         kinds = self._ranks.any(np.concatenate(seen))

@@ -29,8 +29,6 @@ from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
 
 
 class _Arrival(NamedTuple):
-    """A bucket that DDP has handed over in this step."""
-
     names: Names
     buffer: torch.Tensor  # (n,) the gradients, later their means
     future: torch.futures.Future[torch.Tensor]
@@ -245,7 +243,6 @@ class SparseState:
         self._finish(moves, self._start_sparse(), scale)
 
     def _overflowed(self, buffers: list[torch.Tensor]) -> bool:
-        """Return True if any rank has a number in ``buffers`` that is not finite. Collective."""
         found = np.array([not all(bool(buffer.isfinite().all()) for buffer in buffers)], np.uint8)
         return bool(in_turn(self.comm, lambda: self.comm.allreduce(found, "max", control=True))[0])
 
@@ -257,7 +254,6 @@ class SparseState:
         self._now, self._sparse = [], []
 
     def _begin(self, arrival: _Arrival) -> None:
-        """Begin to reduce a bucket that is not sparse, if it is adopted."""
         # DDP rebuilds its buckets after the first step; later ones are adopted when they come twice in a row.
         if arrival.names not in self._buckets.known and (self.steps <= 1 or arrival.names in self._before):
             self._buckets.adopt(arrival.names)
@@ -265,7 +261,6 @@ class SparseState:
             self._start(arrival.names, arrival.buffer)
 
     def _start_sparse(self) -> Handle[RowSum] | None:
-        """Begin to add up the sparse tensors of this step, if there are any."""
         if not self._sparse:
             return None
         given = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self._sparse]
@@ -273,7 +268,6 @@ class SparseState:
         return progress_thread_of(self.comm).start(partial(summed, given, self.comm))
 
     def _start(self, names: Names, gradient: torch.Tensor) -> None:
-        """Begin to reduce the gradient ``(n,)`` of an adopted bucket."""
         reducer = self._buckets.known[names]
         asserting = self.check_every > 0 and self.steps % self.check_every == 0
         handle = reducer.start(gradient, check=asserting, dense=self.steps < self.dense_steps)
@@ -309,7 +303,6 @@ class SparseState:
     def _finish(
         self, moves: list[tuple[torch.Tensor, torch.Tensor]], rows: Handle[RowSum] | None, scale: float
     ) -> None:
-        """Wait for all reductions of this step, write the means times ``scale``, and complete DDP's futures."""
         # Forget the step first, so that an error leaves nothing of it
         sparse, under_way, arrivals = self._sparse, self._under_way, self._now
         self._sparse, self._under_way, self._now = [], [], []
@@ -336,7 +329,6 @@ class SparseState:
             arrival.future.set_result(mean_of(found, arrival.buffer, self.comm.size / scale))
 
     def _names_in(self, bucket: GradBucket) -> Names:
-        """Return the names of the parameters of a bucket, or raise ValueError if it has one without a name."""
         for parameter in bucket.parameters():
             if parameter not in self._names:
                 raise ValueError(
@@ -367,7 +359,6 @@ def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[
 
 
 def _check_same_ranks(comm: Comm) -> None:
-    """Raise unless ``comm`` and the default process group have the same size, and this process the same rank."""
     ours, theirs = (comm.rank, comm.size), (dist.get_rank(), dist.get_world_size())
     if ours != theirs:
         raise ValueError(
@@ -377,5 +368,4 @@ def _check_same_ranks(comm: Comm) -> None:
 
 
 def _future_on(device: torch.device) -> torch.futures.Future[torch.Tensor]:
-    """Return a future for a tensor on ``device``."""
     return torch.futures.Future(devices=None if device.type == "cpu" else [device])

@@ -174,13 +174,11 @@ class DiLoCo:
         self._hook = inner_optimizer.register_step_post_hook(self._stepped)
 
     def __enter__(self) -> DiLoCo:
-        """Return this."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close this."""
         self.close()
 
     def close(self) -> None:
@@ -189,17 +187,14 @@ class DiLoCo:
 
     @property
     def steps(self) -> int:
-        """Return the number of inner steps so far."""
         return self._progress.steps
 
     @property
     def synchronizations(self) -> int:
-        """Return the number of fragments that were synchronised so far."""
         return self._progress.synchronizations
 
     @property
     def reducers(self) -> list[SparseAllreduce]:
-        """Return the reducer of each fragment."""
         return [fragment.reducer for fragment in self.fragments]
 
     @property
@@ -275,19 +270,15 @@ class DiLoCo:
         self.seconds = perf_counter() - began
 
     def _fragment(self, turn: int) -> Fragment:
-        """Return the fragment whose turn this is, from 1."""
         return self.fragments[(turn - 1) % len(self.fragments)]
 
     def _apply(self, fragment: Fragment, alpha: float | None) -> None:
-        """Step along the mean of a fragment's outer gradients, see `Fragment.apply`."""
         fragment.apply(self.outer.step, alpha)
         self._progress.synchronizations += 1
         if fragment.reducer.report is not None:
             self._reports.append(fragment.reducer.report)
 
     def _agree(self, call: str) -> None:
-        """Raise ValueError on every rank unless all make this call after as many steps."""
-
         def question(comm: Comm) -> None:
             with same_on_all_ranks(comm) as say:
                 say(call=call, steps=self.steps)
@@ -330,7 +321,6 @@ class DiLoCo:
             self._apply(fragment, 0.0)
 
     def _snapshot(self) -> DiLoCoSnapshot:
-        """Return what saves and restores this."""
         schedule = {
             "sync_every": self.sync_every,
             "fragments": len(self.fragments),

@@ -16,7 +16,6 @@ from sparse_mpi.training.reduction import is_distributed
 
 
 def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> None:
-    """Raise TypeError or ValueError unless fragments can be synchronised in turns like this, see `DiLoCo`."""
     check_whole("sync_every", sync_every, 1, "step")
     check_whole("fragments", fragments, 1)
     check_whole("fragment_sync_delay", delay, 0, "steps")
@@ -37,7 +36,6 @@ def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> N
 
 
 def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
-    """Raise TypeError or ValueError unless ``inner`` can take local steps and ``outer`` those of all ranks."""
     for name, optimizer in (("inner_optimizer", inner), ("outer_optimizer", outer)):
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{name} must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
@@ -53,13 +51,7 @@ def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
 
 
 def trained_parameters(model: object, inner: Optimizer, outer: Optimizer, fragments: int) -> list[Tensor]:
-    """Return the parameters of ``model`` that are trained.
-
-    Raises:
-        TypeError: ``model`` is no module, or one that reduces gradients itself.
-        ValueError: there are too few for so many fragments, they are of several dtypes or devices, or an optimizer has
-            others.
-    """
+    """Return the parameters of ``model`` that are trained, or raise TypeError or ValueError if they do not fit."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):

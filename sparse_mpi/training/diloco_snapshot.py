@@ -22,7 +22,6 @@ from sparse_mpi.training.live_ranks import LiveRanks
 
 
 def packed(tree: object) -> np.ndarray:
-    """Return a tree with tensors as bytes ``(m,)`` uint8."""
     file = io.BytesIO()
     torch.save(_plain(tree), file)
     return np.frombuffer(file.getvalue(), np.uint8)
@@ -38,28 +37,17 @@ def _plain(tree: Any) -> Any:
 
 
 def unpacked(data: np.ndarray) -> Any:
-    """Return the tree that `packed` had, its tensors in host memory."""
     return torch.load(io.BytesIO(data.tobytes()), "cpu", weights_only=True)
 
 
 @dataclass
 class Progress:
-    """How far training by local steps has come."""
-
     steps: int = 0  # inner ones
     synchronizations: int = 0  # of fragments
 
 
 class DiLoCoSnapshot:
-    """Takes and deals out the state of local steps.
-
-    Args:
-        fragments: of the model.
-        inner, outer: the optimizers.
-        progress: how far training has come.
-        schedule: what a state must share with this to be loaded; reducers see to shapes, and how to reduce.
-        ranks: those that are left.
-    """
+    """Takes and deals out the state of local steps; a state can be loaded if it has the same ``schedule``."""
 
     def __init__(
         self,
@@ -74,7 +62,6 @@ class DiLoCoSnapshot:
         self._progress, self._schedule, self._ranks = progress, schedule, ranks.comm
 
     def taken(self) -> dict[str, Any]:
-        """Return the state: plain values and tensors. Waits for an outer gradient that is under way."""
         # What each rank saves of its own
         own = {
             "parameters": [fragment.local() for fragment in self.fragments],
@@ -171,7 +158,6 @@ class DiLoCoSnapshot:
         return late
 
     def _check_reducers(self, state: dict[str, Any]) -> None:
-        """Raise TypeError or ValueError unless ``state`` has one reducer's state, whole, for each fragment."""
         check_list(state.get("reducers"), "state['reducers']")
         if len(state["reducers"]) != len(self.fragments):
             raise ValueError(f"state['reducers'] must be {len(self.fragments)}, got {len(state['reducers'])}; {WHOLE}")
@@ -179,10 +165,7 @@ class DiLoCoSnapshot:
             check_form(reducer, f"state['reducers'][{number}]")
 
     def _checked(self, state: dict[str, Any], name: str) -> Any:
-        """Return the tree that ``state`` has packed by that ``name``; raise ValueError if it is not of these fragments.
-
-        Parameters that do not fit would show only in the middle of loading, when other ranks can no longer be told.
-        """
+        """Return the tree that ``state`` has packed by that ``name``; ValueError if it is not of these fragments."""
         check_bytes(state.get(name), f"state[{name!r}]")
         try:
             tree = unpacked(state[name])
@@ -209,6 +192,5 @@ class DiLoCoSnapshot:
                 reducer.update(sealed(reducer))  # its residual may have another dtype
 
     def _from_first(self, states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
-        """Return the bytes called ``name`` of rank 0's first state, on all ranks. Collective."""
         own = states[0][name] if self._ranks.rank == 0 else np.zeros(0, np.uint8)
         return np.asarray(self._ranks.bcast(own))

@@ -151,11 +151,9 @@ class _Reducing:
 
     @torch.optim.Optimizer.profile_hook_step
     def _staleness_aware_step(self, *closure: Callable[[], object]) -> object:
-        """Take the step of `StalenessAwareAdam`."""
         return self._momentum.adam.step(self, *closure)  # type: ignore[union-attr, arg-type]
 
     def _reduce(self) -> None:
-        """Synchronize unless that was done or is switched off."""
         # Gradients that have arrived since a call of `synchronize` are not reduced yet
         if self._synchronizes and not (self._synchronized and not self.reduction.arrived):
             self.synchronize()
@@ -290,5 +288,4 @@ def DistributedOptimizer(
 
 @cache
 def _class_of(kind: type) -> type:
-    """Return the class of distributed optimizers that are ``kind`` otherwise, and have its name."""
     return type(kind.__name__, (_Reducing, kind), {})

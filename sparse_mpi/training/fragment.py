@@ -16,13 +16,7 @@ from sparse_mpi.training.parameters import FlatParameters, write_mean
 
 
 class OuterExchange:
-    """The sum of all ranks' outer gradients of a fragment, on its way.
-
-    Args:
-        handle: of the sum.
-        fragment: whose outer gradients these are.
-        taken: the local parameters ``(n,)`` that this rank's was made of.
-    """
+    """The sum of all ranks' outer gradients of a fragment, on its way; ``taken`` ``(n,)`` made this rank's."""
 
     def __init__(self, handle: Handle[Any], fragment: Fragment, taken: Tensor) -> None:
         self._handle, self._fragment, self.taken = handle, fragment, taken
@@ -30,11 +24,7 @@ class OuterExchange:
 
     @property
     def mean(self) -> Tensor:
-        """Return the mean over the ranks ``(n,)``, the same bytes on each, once it is there.
-
-        Raises:
-            Exception: as `SparseAllreduce.step` does.
-        """
+        """Return the mean over the ranks ``(n,)``, the same bytes on each, once it is there."""
         if self._mean is None:
             # The number of ranks is asked for after the wait, in which some may be lost
             total, ranks = self._handle.wait(), self._fragment.reducer.ranks
@@ -73,11 +63,9 @@ class Fragment:
         self.exchange: OuterExchange | None = None
 
     def local(self) -> Tensor:
-        """Return a copy of this rank's own parameters ``(n,)``."""
         return self.members.values()
 
     def adopt(self, flat: Tensor) -> None:
-        """Make ``flat`` ``(n,)`` this rank's own parameters."""
         self.members.assign(flat)
 
     @contextmanager
@@ -99,13 +87,11 @@ class Fragment:
         self.prepared = step
 
     def prepare_flush(self, check: bool) -> None:
-        """Begin to reduce all that the ranks owe, see `SparseAllreduce.flush`."""
         work = partial(self.reducer.flush, like=self.common, check=check)
         handle = progress_thread_of(self.reducer.comm).start(work, self.common)
         self.exchange = OuterExchange(handle, self, self.local())
 
     def arrive(self) -> Tensor | None:
-        """Wait for the exchange that is under way, if there is one, and return its mean ``(n,)``."""
         return self.exchange.mean if self.exchange is not None else None
 
     @torch.no_grad()

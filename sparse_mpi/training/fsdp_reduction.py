@@ -180,7 +180,6 @@ class ShardedReduction:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer | None) -> None:
-    """Raise ValueError unless ``optimizer`` has sharded parameters alone."""
     for group in () if optimizer is None else optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.requires_grad and not hasattr(parameter, "device_mesh"):

@@ -50,7 +50,6 @@ class ShardedSnapshot:
         self._shard, self._shards = shard, shards
 
     def save(self, folder: Any, steps: int) -> None:
-        """Write ``folder``, after that many ``steps``. Collective over the job."""
         about = self._identity() | {"steps": steps, "replicas": self._comm.size, "shards": self._shards}
         state: dict[str, Any] = {ABOUT: _from_bytes(json.dumps(about).encode())}
         rest = []
@@ -68,15 +67,7 @@ class ShardedSnapshot:
         save(state, checkpoint_id=folder)
 
     def load(self, folder: Any, average: bool) -> int:
-        """Read ``folder`` and return the number of steps. Collective over the job.
-
-        Args:
-            folder: what `save` has written.
-            average: gradients become their means over the replicas.
-
-        Raises:
-            ValueError: it was saved with another algorithm or feedback, or of other parameters.
-        """
+        """Read ``folder`` and return the number of steps; ValueError if it is of another reduction. Collective."""
         known = FileSystemReader(folder).read_metadata().state_dict_metadata
         about = json.loads(_to_bytes(_read({ABOUT: _like(known, ABOUT)}, folder)[ABOUT]))
         identity = self._identity()
@@ -116,16 +107,7 @@ class ShardedSnapshot:
         rest: dict[str, Any],
         whole: bool,
     ) -> dict[str, Any]:
-        """Return the state that a ``replica`` has saved of a unit, cut to this process's shard.
-
-        Args:
-            names: of the unit's parameters.
-            reducer: of the unit.
-            replica: the rank that has saved it.
-            found: what was read.
-            rest: of the state: that of this process, or else of a fresh reducer.
-            whole: it is that of this process, whose form is known.
-        """
+        """Return the state that a ``replica`` has saved of a unit, cut to this process's shard; ``whole``: its own."""
         state = rest | {"rank": replica}
         for vector in _vectors(reducer):
             parts = [found[_key(replica, vector, name)].to_local().reshape(-1) for name in names]
@@ -138,21 +120,18 @@ class ShardedSnapshot:
         return sealed({key: value for key, value in state.items() if key != FORM})
 
     def _identity(self) -> dict[str, Any]:
-        """Return what a folder must share with this reduction to be loaded."""
         settings = self._reducers.settings
         pairs = {"algorithm": settings.algorithm, "feedback": settings.feedback}
         plain: dict[str, Any] = json.loads(json.dumps({name: described(value) for name, value in pairs.items()}))
         return plain
 
     def _parts(self, names: Names, vectors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, Tensor]]:
-        """Return name of parameter, name of vector and shard of all ``vectors`` ``(n,)`` of a unit."""
         for vector, values in vectors.items():
             for name, part in self._reducers.parts(names, torch.from_numpy(np.ascontiguousarray(values))):
                 yield name, vector, part.view(self._reducers.shapes[name])
 
 
 def _vectors(reducer: SparseAllreduce) -> list[str]:
-    """Return the names of vectors ``(n,)`` in the state of a reducer that belong to parameters."""
     return [*whole_state(reducer.feedback), *([] if reducer.second_moment is None else [MEAN])]
 
 
@@ -161,19 +140,16 @@ def _key(replica: int, *names: str) -> str:
 
 
 def _known(known: Mapping[str, Any], key: str) -> Any:
-    """Return what a folder tells of ``key``."""
     if key not in known:
         raise ValueError(f"folder must have {key!r}, as ShardedReduction.save writes it for the same parameters")
     return known[key]
 
 
 def _like(known: Mapping[str, Any], key: str) -> Tensor:
-    """Return a tensor to read ``key`` to."""
     return torch.zeros(_known(known, key).size, dtype=_known(known, key).properties.dtype)
 
 
 def _read(wanted: dict[str, Any], folder: Any) -> dict[str, Any]:
-    """Return ``wanted`` with what ``folder`` has. Collective over the job."""
     load(wanted, checkpoint_id=folder)
     return wanted
 

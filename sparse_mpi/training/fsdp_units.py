@@ -95,10 +95,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
 
 
 def _param_group(module: Any) -> Any:
-    """Return what FSDP2 keeps of the parameters that a module is the unit of, or None.
-
-    torch has no public name for it.
-    """
+    """Return what FSDP2 keeps of the parameters of a unit, or None; torch has no public name for it."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)  # in newer torch
     if groups is None:
@@ -109,19 +106,16 @@ def _param_group(module: Any) -> Any:
 
 
 def place_of(units: list[Unit]) -> tuple[int, list[int]]:
-    """Return the number of this process's shard, and the processes that hold the shards of the model, in order."""
     mesh = units[0].mesh
     return mesh.get_local_rank(), dist.get_process_group_ranks(mesh.get_group())
 
 
 def parameters_of(units: list[Unit]) -> Iterator[tuple[str, Any]]:
-    """Return name and parameter of all that is in ``units``."""
     for unit in units:
         yield from zip(unit.names, unit.parameters, strict=True)
 
 
 def sharded_like(parameter: Any, shard: Tensor) -> Any:
-    """Return the DTensor of which this process holds ``shard``, sharded as ``parameter`` is."""
     return type(parameter.data).from_local(
         shard,
         parameter.device_mesh,

@@ -33,8 +33,6 @@ _HANDLES: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionar
 
 
 class HookSettings(NamedTuple):
-    """How a hook reduces."""
-
     reducers: Settings  # of each, but for layout and k
     density: float
     mode: str  # who applies the optimizer's momentum, see `DistributedOptimizer`
@@ -49,11 +47,7 @@ def hook_settings(
     optimizer: Optimizer | None,
     options: Mapping[str, Any],
 ) -> HookSettings:
-    """Return the settings of reducers for tensors of these ``shapes``, and of the optimizer, if any.
-
-    Raises:
-        TypeError, ValueError: bad arguments.
-    """
+    """Return the settings of reducers for tensors of these ``shapes``, and of the optimizer, if any."""
     made: Algorithm = make_algorithm(algorithm, dict(options))
     share, mode = usual_density(made) if density is None else density, "local"
     if optimizer is not None and not isinstance(optimizer, (SGD, *ADAMS[TRAVELLING])):
@@ -119,7 +113,6 @@ class HookOptimizer:
     def _before(
         self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Prepare a step of ``optimizer``, called with these arguments; return those to call it with."""
         if getattr(optimizer, "found_inf", None) is not None:
             raise TypeError(
                 "step must not be taken by a GradScaler that the hook does not know, whose scale residuals and moments "
@@ -152,12 +145,10 @@ class HookOptimizer:
             self._restore = switched_off.pop_all()
 
     def _after(self, optimizer: Optimizer, args: object, options: object) -> None:
-        """Give ``optimizer`` its momentum back."""
         self._restore.close()
 
     @torch.no_grad()
     def _move(self, optimizer: Optimizer) -> None:
-        """Take the step of ``optimizer`` in its place, by second moments."""
         ranks = self._reducers.comm.size if self._ranks is None else self._ranks
         moments = [(names, reducer.second_moment) for names, reducer in self._reducers.known.items()]
         seconds: dict[Tensor, Tensor] = {}

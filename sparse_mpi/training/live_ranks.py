@@ -15,24 +15,16 @@ T = TypeVar("T")
 
 
 class LiveRanks:
-    """The ranks that reduce together, as many as are left.
-
-    Args:
-        comm: all of them, or of ``team`` those at the start.
-        team: the ranks, if they survive the loss of others.
-    """
+    """The ranks of ``comm``, or those of ``team`` that are left."""
 
     def __init__(self, comm: Comm, team: Team | None) -> None:
         self._comm, self.team = comm, team
 
     @property
     def comm(self) -> Comm:
-        """Return the communicator of the ranks that are left."""
         return self._comm if self.team is None else self.team.comm
 
     def begin(self, question: Callable[[Comm], T]) -> Handle[T]:
-        """Enqueue ``question(comm)`` on the ranks that are left, after all pending work."""
-
         # After a loss the ranks that are left ask again, on the communicator that they have then
         def work() -> T:
             return question(self._comm) if self.team is None else self.team.transaction(lambda: question(self.comm))
@@ -41,11 +33,9 @@ class LiveRanks:
         return progress_thread_of(self._comm).start(work)
 
     def ask(self, question: Callable[[Comm], T]) -> T:
-        """Return ``question(comm)`` of the ranks that are left, once pending work is done. Collective."""
         return self.begin(question).wait()
 
     def any(self, mine: np.ndarray) -> np.ndarray:
-        """Return the largest value over the ranks of each entry of ``mine``. Collective."""
         return self.ask(lambda comm: np.asarray(comm.allreduce(mine, "max", control=True)))
 
     def settle(self) -> None:

@@ -67,7 +67,6 @@ class NamedReducers:
         return self._comm
 
     def connect(self, comm: Comm) -> None:
-        """Reduce over the ranks of ``comm`` from now on."""
         self._comm = comm
 
     def adopt(self, names: Names) -> SparseAllreduce:
@@ -98,7 +97,6 @@ class NamedReducers:
         return reducer
 
     def parts(self, names: Names, flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Return each of the parameters ``names`` with its view ``(n,)`` in the vector ``flat`` of them all."""
         sizes = Layout.of([self.shapes[name] for name in names]).sizes
         return list(zip(names, flat.split(sizes), strict=True))
 
@@ -114,12 +112,10 @@ class NamedReducers:
         return nothing | owed
 
     def adopt_rest(self) -> None:
-        """Make a bucket of the parameters that are in none, if anything is remembered of them. Collective."""
         if self._owed:
             self.adopt(tuple(self._owed))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to continue bit for bit: numbers, strings and NumPy arrays."""
         buckets = [{"names": list(names), "reducer": r.state_dict()} for names, r in self.known.items()]
         return {"buckets": buckets, "owed": dict(self._owed), "moments": dict(self._moments)}
 
@@ -154,5 +150,4 @@ class NamedReducers:
 
 
 def _by_name(names: Names, reducer: SparseAllreduce) -> dict[str, dict[str, np.ndarray]]:
-    """Return the arrays that ``reducer`` remembers of each of the parameters ``names``, in host memory."""
     return dict(zip(names, cut_by_tensor(whole_state(reducer.feedback), reducer.layout.sizes), strict=True))

@@ -37,7 +37,6 @@ class MomentumState:
     adam: StalenessAwareAdam | None = None  # takes the steps of Adam
 
     def applied(self, parameter: Tensor) -> float | None:
-        """Return the momentum that was applied to the gradient of a parameter."""
         return self.late if parameter in self.waited else self.taken
 
     @classmethod
@@ -87,10 +86,7 @@ def fading(share: float) -> float:
 
 
 def announcement(optimizer: Optimizer, mode: str, rule: str | Feedback) -> str:
-    """Return the line that says what a mode, taken by default, does to ``optimizer``; empty for the mode "local".
-
-    ``rule`` is the feedback rule that the mode has made.
-    """
+    """Return the line that says what a mode, taken by default, does to ``optimizer``; empty for the mode "local"."""
     name = type(optimizer).__name__
     late, fades = (rule.late or 0, 1 - rule.keep) if isinstance(rule, GlobalMomentum) else (0, 0)
     fade = f", and {fades:.2%} of what waits fades in each step" if fades else ""
@@ -147,7 +143,6 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
 
 
 def _keep_of(rule: object) -> float | None:
-    """Return the share of the residual that ``rule`` keeps, or None if it does more than that."""
     # A class of the user's that derives from one of these does more
     known = type(rule) in (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection)
     if not isinstance(rule, ErrorFeedback) or not known:
@@ -222,10 +217,7 @@ def without_momentum(
 
 @contextmanager
 def along_gradients(optimizer: Optimizer) -> Iterator[None]:
-    """Let ``optimizer`` step without weight decay in this context, and torch's SGD without momentum.
-
-    The momentum that SGD has gathered stays as it is.
-    """
+    """Let ``optimizer`` step without weight decay and, for torch's SGD, momentum, whose buffers stay as they are."""
     off = {"weight_decay": 0, **({"momentum": 0} if isinstance(optimizer, SGD) else {})}
     saved = [{option: group[option] for option in off if option in group} for group in optimizer.param_groups]
     try:
@@ -274,10 +266,7 @@ def _look_ahead(optimizer: Optimizer, applied: Callable[[Tensor], float]) -> Non
 
 @torch.no_grad()
 def _decay_weights(optimizer: Optimizer, momentum: float, decays: list[float]) -> None:
-    """Let weights decay by ``decays``, one for each group, as SGD does: a decay is part of the gradient there.
-
-    All ranks have the same weights, so that the momentum of the decay needs no reduction and waits in no residual.
-    """
+    """Let weights decay as SGD does, by ``decays`` of the groups; their momentum needs no reduction."""
     for group, weight_decay in zip(optimizer.param_groups, decays, strict=True):
         for parameter in group["params"] if weight_decay else ():
             if parameter.grad is None:

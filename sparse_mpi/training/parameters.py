@@ -22,7 +22,6 @@ from sparse_mpi.sparse import SparseVector, leave
 
 
 def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, **switches: bool) -> None:
-    """Raise TypeError or ValueError unless gradients of ``parameters`` can be reduced with these options."""
     if not parameters:
         raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
     if cap is not None:
@@ -33,12 +32,7 @@ def check_options(parameters: Sequence[Tensor], cap: float | None, passes: int, 
 
 
 def ordered(optimizer: object, named: Iterable[tuple[str, Tensor]] | None) -> list[Tensor]:
-    """Return the parameters of ``optimizer`` in the order of ``named``, by default in the optimizer's own.
-
-    Raises:
-        TypeError: ``optimizer`` is not a plain torch optimizer.
-        ValueError: ``named`` lacks a parameter of the optimizer, or has a name twice.
-    """
+    """Return the parameters of ``optimizer`` in the order of ``named``, by default in the optimizer's own."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
     own = [p for group in optimizer.param_groups for p in group["params"]]
@@ -123,22 +117,18 @@ class FlatParameters:
         self.sizes: list[int] = [p.numel() for p in self.parameters]
 
     def zeros(self) -> Tensor:
-        """Return a vector of zeros."""
         first = self.parameters[0]
         return torch.zeros(sum(self.sizes), dtype=first.dtype, device=first.device)
 
     def values(self) -> Tensor:
-        """Return a copy of the parameters ``(n,)``."""
         return torch.cat([p.detach().reshape(-1) for p in self.parameters])
 
     @torch.no_grad()
     def assign(self, flat: Tensor) -> None:
-        """Give the parameters the values in ``flat`` ``(n,)``."""
         for parameter, value in zip(self.parameters, self.split(flat), strict=True):
             parameter.copy_(value)
 
     def split(self, flat: Tensor) -> list[Tensor]:
-        """Return the view of each parameter's shape in ``flat`` ``(n,)``."""
         return [part.view(shape) for part, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
 
 

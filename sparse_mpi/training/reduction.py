@@ -159,14 +159,12 @@ class GradientReduction:
             self.open()
 
     def open(self) -> None:
-        """Take part in the backward passes that follow, until `close`."""
         self._open = True
         for parameter in self._buckets.home:
             if parameter.requires_grad:
                 self._hooks.add(parameter)
 
     def close(self) -> None:
-        """Take no part in backward passes any more: gradients stay on their rank."""
         self._open = False
         self._hooks.remove()
 
@@ -188,7 +186,6 @@ class GradientReduction:
 
     @property
     def algorithms(self) -> list[Algorithm]:
-        """Return the algorithm of each bucket."""
         return [bucket.reducer.algorithm for bucket in self.buckets]
 
     def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
@@ -279,11 +276,7 @@ class GradientReduction:
         return self._finish(1.0)  # residuals have no loss scale
 
     def discard(self) -> None:
-        """Forget the gradients that have arrived since the last step.
-
-        Raises:
-            RuntimeError: they are being reduced.
-        """
+        """Forget the gradients that have arrived since the last step; RuntimeError while they are being reduced."""
         if self._next:
             raise RuntimeError(
                 "gradients must not be cleared between backward() and step(), when they are being reduced; call "
@@ -319,11 +312,9 @@ class GradientReduction:
         return self._tracer
 
     def kinds(self) -> list[list[int]]:
-        """Return, by bucket, what all ranks know of the kinds of gradients, for `know_kinds` on one that joins them."""
         return self._buckets.kinds()
 
     def know_kinds(self, kinds: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """Take over what other ranks know, see `Buckets.know_kinds`. Collective if any are of sparse tensors."""
         self._buckets.know_kinds(kinds)
 
     def state_dict(self) -> dict[str, Any]:
@@ -356,7 +347,6 @@ class GradientReduction:
         self._snapshot().deal(as_arrays(states), ranks, self._average)
 
     def _snapshot(self) -> ReductionSnapshot:
-        """Return what saves and restores this."""
         return ReductionSnapshot(self._buckets, self._ranks)
 
     def loss_of_all(self, loss: Any) -> Any:
@@ -385,7 +375,6 @@ class GradientReduction:
             self._start(bucket)
 
     def _start(self, bucket: Bucket, factor: float = 1.0) -> None:
-        """Begin to reduce a bucket, the next one in order, times ``factor``."""
         if self._tracer is not None:
             self._tracer.begin(anew=self._next == 0)
         self._next += 1
@@ -420,7 +409,6 @@ class GradientReduction:
         return totals
 
     def _reset(self) -> None:
-        """Expect the first gradient of a step."""
         self._next, self._scale = 0, None
         if self.sparse.dims:
             self.sparse.arrivals.reset()
@@ -428,7 +416,6 @@ class GradientReduction:
             bucket.reset()
 
     def _overflowed(self) -> bool:
-        """Return True on all ranks if any rank has a gradient that is not finite."""
         finite = self.sparse.finite and all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)
         # Also a rank that knows the answer takes part, because the others wait for it
         return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
@@ -448,5 +435,4 @@ class GradientReduction:
 
 
 def is_distributed(optimizer: object) -> bool:
-    """Return True if ``optimizer`` is one that `DistributedOptimizer` returned."""
     return isinstance(getattr(optimizer, "reduction", None), GradientReduction)

@@ -18,44 +18,23 @@ from sparse_mpi.training.parameters import keep_mean
 
 
 class ReductionSnapshot:
-    """Takes and deals out the state of all buckets.
-
-    Args:
-        buckets: of the reduction.
-        ranks: those that are left.
-    """
-
     def __init__(self, buckets: Buckets, ranks: LiveRanks) -> None:
         self._buckets, self._ranks = buckets, ranks
 
     def taken(self) -> dict[str, Any]:
-        """Return the state, in tensors and plain values."""
         buckets = [bucket.reducer.state_dict() for bucket in self._buckets]
         # By parameter, in the order in which they came: buckets change when tables leave them
         kinds = [home.kind(parameter) for parameter, home in self._buckets.home.items()]
         return dict(as_tensors(sealed({"buckets": buckets, "kinds": kinds})))
 
     def restore(self, state: Any) -> None:
-        """Restore what `taken` returned, on the same rank of as many ranks. Collective.
-
-        Raises:
-            TypeError, ValueError: see `GradientReduction.load_state_dict`.
-        """
+        """Restore what `taken` returned, on the same rank of as many ranks. Collective."""
         for bucket, (saved,) in self._begin([state]):
             bucket.reducer.load_state_dict(saved)
             bucket.remembers = True
 
     def deal(self, states: Any, ranks: int, average: bool) -> None:
-        """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
-
-        Args:
-            states: of the old ranks r, r + P, ... on rank r, with NumPy arrays.
-            ranks: the number of old ranks.
-            average: gradients become their means over the ranks.
-
-        Raises:
-            TypeError, ValueError: see `GradientReduction.take_over`.
-        """
+        """Restore what ``ranks`` ranks have taken, of which this one has ``states``. Collective."""
         comm = self._ranks.comm
         for bucket, saved in self._begin(states):
             bucket.reducer.take_over(saved, ranks)
@@ -69,10 +48,7 @@ class ReductionSnapshot:
         return zip(self._buckets, self._by_bucket(states), strict=True)
 
     def _load_kinds(self, states: Any) -> None:
-        """Take the parameters out of their buckets whose gradients were sparse tensors when ``states`` were saved.
-
-        Collective: on more ranks than before some have no state.
-        """
+        """Take parameters out of their buckets whose gradients were sparse tensors in ``states``. Collective."""
         known = np.zeros(len(self._buckets.home), np.uint8)
         with same_on_all_ranks(self._ranks.comm) as say:
             check_list(states, "states")
@@ -92,7 +68,6 @@ class ReductionSnapshot:
         self._buckets.know_kinds([[kind[parameter] for parameter in bucket.parameters] for bucket in self._buckets])
 
     def _check(self, state: Any) -> None:
-        """Raise TypeError or ValueError unless ``state`` is whole; buckets and what their reducers saved come later."""
         check_form(state)
         check_list(state.get("buckets"), "state['buckets']")
         check_list(state.get("kinds"), "state['kinds']")
@@ -100,7 +75,6 @@ class ReductionSnapshot:
             check_whole(f"state['kinds'][{number}]", kind, 0, remedy=WHOLE, most=255)
 
     def _by_bucket(self, states: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
-        """Return, for every bucket, the list of its states in ``states``. Collective."""
         expected = len(self._buckets.list)
         with same_on_all_ranks(self._ranks.comm) as say:
             say(call="load_state_dict")

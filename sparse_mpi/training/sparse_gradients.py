@@ -1,8 +1,4 @@
-"""Add up gradients that are sparse tensors exactly, row by row: those of embeddings with ``sparse=True``.
-
-A row is what a sparse tensor has at one place of its sparse dimensions. Rows of all parameters whose rows have the same
-ours
-"""
+"""Add up gradients that are sparse tensors exactly, row by row: those of embeddings with ``sparse=True``."""
 
 from __future__ import annotations
 
@@ -46,7 +42,6 @@ class RowSum(NamedTuple):
 
     @property
     def norm(self) -> float:
-        """Return the L2 norm of the mean of all sums together."""
         squares = [float(np.square(rows.values, dtype=np.float64).sum()) for rows in self.sums]
         return math.sqrt(math.fsum(squares)) / self.ranks
 
@@ -115,7 +110,6 @@ def summed(own: Sequence[Rows], comm: Comm, absence: Absence | None = None) -> R
 
 
 def mean_of(rows: Rows, like: Tensor, divisor: float) -> Tensor:
-    """Return rows divided by ``divisor`` as a coalesced tensor of the shape, dtype and device of ``like``."""
     at = np.stack(np.unravel_index(rows.keys, rows.table))
     values = torch.from_numpy(np.ascontiguousarray(rows.values)) / divisor
     return torch.sparse_coo_tensor(
@@ -137,14 +131,12 @@ def give_back(owed: np.ndarray, parameter: Tensor, dim: int, scale: float) -> No
 
 
 def _alike(own: Sequence[Rows]) -> Iterator[list[int]]:
-    """Yield the numbers of rows that have one shape and dtype, in an order that is the same on all ranks."""
     kinds = [(rows.values.shape[1:], rows.values.dtype) for rows in own]
     for kind in dict.fromkeys(kinds):
         yield [number for number, other in enumerate(kinds) if other == kind]
 
 
 def _added(own: Sequence[Rows], comm: Comm) -> list[Rows]:
-    """Return the sums of rows that have one shape and dtype, by one allreduce."""
     # Shift: the keys of each table get a range of their own
     starts = np.cumsum([0, *(math.prod(rows.table) for rows in own)])
     keys = np.concatenate([rows.keys + start for rows, start in zip(own, starts[:-1], strict=True)])
@@ -186,20 +178,14 @@ class SparseGradients:
             self.arrivals.expect(parameter)
 
     def kind(self, parameter: Tensor) -> int:
-        """Return the kind of a parameter's gradient, see `kind_of`."""
         return DENSE + self.dims[parameter]
 
     def arrive(self, parameter: Tensor, scale: float) -> None:
-        """Count a backward pass of a parameter; a loss ``scale`` stays in its gradient, which is not kept.
-
-        Raises:
-            RuntimeError: the gradient was complete already.
-        """
+        """Count a backward pass of a parameter; a loss ``scale`` stays in its gradient, which is not kept."""
         self.arrivals.count(parameter)
 
     @property
     def finite(self) -> bool:
-        """Return True if no gradient of this rank has NaN or Inf."""
         gradients = [p.grad for p in self.dims if p.grad is not None]
         return all(bool((g._values() if g.is_sparse else g).isfinite().all()) for g in gradients)
 
@@ -241,7 +227,6 @@ class SparseGradients:
             parameter.grad = mean_of(rows, parameter, divisor) if given else None
 
     def clear(self) -> None:
-        """Set ``.grad`` to None: nothing is owed."""
         for parameter in self.dims:
             parameter.grad = None
 

@@ -40,11 +40,7 @@ ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the 
 
 
 class StalenessAwareAdam:
-    """Takes the step of torch's Adam or AdamW in its place.
-
-    Args:
-        reduction: knows which entries have arrived.
-    """
+    """Takes the step of torch's Adam or AdamW in its place."""
 
     def __init__(self, reduction: GradientReduction) -> None:
         self._reduction = reduction
@@ -84,7 +80,6 @@ class StalenessAwareAdam:
         return loss
 
     def set_betas(self, optimizer: Optimizer) -> None:
-        """Take the second moments of the next gradients by the betas of ``optimizer``."""
         betas = second_betas(optimizer)
         for bucket in self._reduction.buckets:
             if bucket.reducer.second_moment is not None:
@@ -110,17 +105,14 @@ def move_along(optimizer: Optimizer, seconds: Mapping[Tensor, Tensor]) -> None:
 
 
 def second_beta(group: Mapping[str, Any]) -> float:
-    """Return the weight of the past in the second moment of a group of parameters."""
     return float(group["betas"][1] if "betas" in group else group["alpha"])
 
 
 def second_betas(optimizer: Optimizer) -> dict[Tensor, float]:
-    """Return the `second_beta` of each parameter of ``optimizer``."""
     return {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
 
 
 def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
-    """Raise TypeError or ValueError unless ``optimizer`` is an Adam whose steps this ``mode`` can take."""
     if not isinstance(optimizer, ADAMS[mode]):
         able = ", ".join(kind.__name__ for kind in ADAMS[mode])
         raise TypeError(
@@ -142,7 +134,6 @@ def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
 
 
 def _decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    """Return True if the weights of a group decay apart from the gradient."""
     return isinstance(optimizer, AdamW) or bool(group.get("decoupled_weight_decay", False))
 
 
@@ -187,10 +178,7 @@ def _move(
 
 
 def _catch_up(parameter: Tensor, at: Places, state: dict[str, Any], group: dict[str, Any], decoupled: bool) -> None:
-    """Replay the steps that have been missed by the entries of ``parameter.grad`` that have come, which are ``at``.
-
-    With ``decoupled`` weights decay as AdamW's do.
-    """
+    """Replay the steps that entries ``at`` of ``parameter.grad`` have missed; see `_weights`."""
     rate, decay, (beta1, beta2) = float(group["lr"]), group["weight_decay"], map(float, group["betas"])
     if "step" not in state:
         state["step"] = torch.tensor(0.0)

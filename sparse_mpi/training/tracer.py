@@ -27,12 +27,7 @@ class BucketTrace(NamedTuple):
 
 
 class Tracer:
-    """Records what a progress thread does.
-
-    Args:
-        comm: the communicator of that thread; its calls are recorded from now on.
-        x: an array or tensor on the device of the gradients.
-    """
+    """Records what the progress thread of ``comm`` does with gradients on the device of ``x``."""
 
     def __init__(self, comm: Comm, x: object = None) -> None:
         self.buckets: list[BucketTrace] = []  # those of the last step
@@ -52,7 +47,6 @@ class Tracer:
         self._given = self.mark()
 
     def watch(self, handle: Handle[Any], reducer: SparseAllreduce) -> None:
-        """Record what ``reducer`` did when ``handle`` is done."""
         handle.add_done_callback(lambda done: self._note(done, reducer))
 
     def end(self) -> None:

@@ -32,7 +32,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine, and print on rank 0; return 1 if something is broken."""
     if args.compile is not None:
         return show([probes.first_step({"versions": versions()}, args.compile or probes.DEFAULTS)])
     if args.job is not None:

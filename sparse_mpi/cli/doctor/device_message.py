@@ -1,7 +1,4 @@
-"""A child of the doctor: does MPI take device pointers? Run as ``python -m sparse_mpi.cli.doctor.device_message``.
-
-One process sends itself a message of 1 MB from and into device memory, and sums it over itself. Prints a JSON object.
-"""
+"""A child of the doctor, which sends itself device memory by MPI, sums it over itself, and prints a JSON object."""
 
 from __future__ import annotations
 

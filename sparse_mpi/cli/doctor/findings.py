@@ -13,8 +13,6 @@ PLUGINS = {flavour.name: flavour.plugin for flavour in FLAVOURS}
 
 
 class Finding(NamedTuple):
-    """What the doctor says of a subject."""
-
     about: str
     says: str
     grade: Grade = "fine"  # "broken" only where a run fails for sure
@@ -35,7 +33,6 @@ def said(values: list[Any]) -> str:
 
 
 def versions(ranks: Facts) -> list[Finding]:
-    """Of Python and the packages, and where ranks differ in them."""
     names = list(dict.fromkeys(name for rank in ranks for name in rank["versions"]))
     found, different = [], []
     for name in names:
@@ -67,7 +64,6 @@ def launch(ranks: Facts) -> list[Finding]:
 
 
 def _loss(first: dict[str, Any]) -> Finding:
-    """Return what becomes of the job when a rank is lost, or frozen."""
     doubts = ulfm.doubts(first["mpi"])
     if first["survives"]:
         text = "the others can go on, in programs that use sparse_mpi.fault_tolerance, as train/ with --elastic"
@@ -97,7 +93,6 @@ def _thread_level(levels: list[str]) -> Finding:
 
 
 def cores(ranks: Facts) -> list[Finding]:
-    """Threads of the kernels and why as many; ranks and threads against cores, host by host."""
     why = [
         f"{rank['threads']} of {len(rank['cores'])} usable cores"
         + (f", OMP_NUM_THREADS={rank['settings']['OMP_NUM_THREADS']}" if "OMP_NUM_THREADS" in rank["settings"] else "")

@@ -23,7 +23,6 @@ SIZES = (1 << 16, (1 << 20) + (1 << 14))  # of which a sample gives the threshol
 
 
 def make_steps(algorithm: str) -> None:
-    """Make the first steps of reducers by an algorithm, on two ranks."""
     name, options = spelled(algorithm)
 
     def rank(comm: Any) -> None:
@@ -37,7 +36,6 @@ def make_steps(algorithm: str) -> None:
 
 
 def dispatchers() -> list[Any]:
-    """Return the compiled functions of the kernel set's modules."""
     modules = [module for name, module in sys.modules.items() if name.startswith("sparse_mpi.kernels.")]
     found = {id(thing): thing for module in modules for thing in vars(module).values() if hasattr(thing, "stats")}
     return list(found.values())

@@ -35,7 +35,6 @@ def route(host: str = ELSEWHERE) -> dict[str, Any]:
 
 
 def ports(folder: Path) -> list[str]:
-    """Return the ports of InfiniBand and RoCE that are up, and their rates."""
     states = sorted(folder.glob("*/ports/*/state"))
     up = [file.parent for file in states if "ACTIVE" in file.read_text()]
     return [f"{port.parents[1].name} port {port.name}, {(port / 'rate').read_text().strip()}" for port in up]
@@ -59,7 +58,6 @@ def transport(log: str, library: str) -> str | None:
 
 
 def network(ranks: Facts, chosen: str | None) -> Finding:
-    """Return by which transport, interface and rate ranks reach each other."""
     hosts = {rank["host"] for rank in ranks}
     rates = [f"{rank['rate'] / 1000:g} Gbit/s" if rank["rate"] else "rate unknown" for rank in ranks]
     links = [f"{rank['interface'] or 'unknown'}, {rate}" for rank, rate in zip(ranks, rates, strict=True)]

@@ -25,7 +25,6 @@ class Report(NamedTuple):
 
 
 def reports(lines: Iterable[str]) -> list[Report]:
-    """Return what ranks have said in the output of a job."""
     found = []
     for line in lines:
         said = LINE.search(line.strip())

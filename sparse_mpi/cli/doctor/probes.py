@@ -32,10 +32,7 @@ class ChildExit(NamedTuple):
 def run(
     arguments: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None, shown: bool = False
 ) -> ChildExit:
-    """Run ``python *arguments`` as a process that no launcher started, for ``seconds`` at most.
-
-    Its error output is ``shown``, or kept.
-    """
+    """Run ``python *arguments`` outside of the job for ``seconds`` at most; its error output is ``shown``, or kept."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         env=outside_of_jobs(os.environ) | dict(variables or {}),
@@ -66,7 +63,6 @@ def _last_line(text: str) -> str:
 
 
 def start_mpi(seconds: float = LIMIT) -> Finding | None:
-    """Whether mpi4py starts an MPI at all, None if so."""
     outcome = run(START_MPI, seconds)
     if outcome.ended == "well":
         return None
@@ -75,7 +71,6 @@ def start_mpi(seconds: float = LIMIT) -> Finding | None:
 
 
 def transport(library: str, seconds: float = LIMIT) -> str | None:
-    """Return the transport that MPI selects, as it says itself in a process of its own; None: unknown."""
     return interfaces.transport(run(START_MPI, seconds, interfaces.VERBOSE).log, library)
 
 

@@ -27,7 +27,6 @@ def dropped(environment: Mapping[str, str], keep: tuple[str, ...] = ()) -> list[
 
 
 def outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what a launcher told this process, for a process that joins no job."""
     gone = dropped(environment)
     return {name: value for name, value in environment.items() if name not in gone}
 
@@ -56,17 +55,13 @@ def _installed() -> bool:
 
 
 def cores(topology: Path = TOPOLOGY, quota: Path = QUOTA) -> int:
-    """Return the number of physical cores that this process may run on, at least 1.
-
-    The hardware threads of a core count once. A container's quota of processor time limits the number too.
-    """
+    """Return the number of physical cores that this process, or a container's quota, may use; at least 1."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     physical = len({_siblings(topology, cpu) for cpu in allowed})
     return max(1, min(physical, _limit(quota) or physical))
 
 
 def _siblings(topology: Path, cpu: int) -> str:
-    """Return the hardware threads of a CPU's core as the kernel lists them, or the CPU alone where it does not say."""
     try:
         return (topology / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
     except OSError:
@@ -74,7 +69,6 @@ def _siblings(topology: Path, cpu: int) -> str:
 
 
 def _limit(quota: Path) -> int | None:
-    """Return the number of CPUs that the quota is worth, rounded down, or None where there is no quota."""
     try:
         allowed, period = quota.read_text().split()
         return int(allowed) // int(period)

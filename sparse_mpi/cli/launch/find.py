@@ -69,7 +69,6 @@ class Launch:
 
 
 def _open_mpi(job: Launch) -> dict[str, str]:
-    """Return Open MPI's settings: those of release 5 (PRTE_MCA) and of release 4 (OMPI_MCA)."""
     found = {
         # More ranks than cores are allowed, and a rank is not pinned to one core, on which its threads would queue
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -176,10 +175,7 @@ class Mpiexec(NamedTuple):
 
 
 def find_library(environment: Mapping[str, str]) -> Library:
-    """Return the MPI library that mpi4py loads.
-
-    Raises LaunchError: mpi4py or an MPI is missing, or is of an implementation that is not known here.
-    """
+    """Return the MPI library that mpi4py loads, or raise LaunchError if there is none that is known here."""
     done = call([sys.executable, "-c", ASK], environment)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -196,7 +192,6 @@ def find_library(environment: Mapping[str, str]) -> Library:
 
 
 def library_file(files: list[str]) -> Path | None:
-    """Return the MPI library among the files that a process has mapped, or None."""
     found = [Path(file) for file in files if re.match(r"lib(mpi|mpich|mpi_intel)\.(so|dylib|\d)", Path(file).name)]
     return found[0] if found else None
 
@@ -223,7 +218,6 @@ def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
 
 
 def candidates(library: Library, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield the files that may be the library's mpiexec, the likeliest first."""
     folders = [parent / "bin" for parent in library.file.parents[1:-1]] if library.file else []
     folders.append(Path(sys.executable).parent)
     if library.mpicc:
@@ -248,10 +242,7 @@ def call(
 
 
 def survival(flavour: Flavour) -> tuple[str, ...]:
-    """Return the options of mpiexec with which ranks survive the failure of others.
-
-    Raises LaunchError: this MPI has none.
-    """
+    """Return the options of mpiexec with which ranks survive the failure of others; LaunchError if it has none."""
     if flavour.elastic is None:
         raise LaunchError(
             f"--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5, got {flavour.name}; "

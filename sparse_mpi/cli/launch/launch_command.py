@@ -62,7 +62,6 @@ class Allocation:
 
 
 def srun_for(flavour: Flavour, environment: Mapping[str, str]) -> str | None:
-    """Return the path of an srun that can start processes of this MPI, or None."""
     srun = shutil.which("srun", path=environment.get("PATH", os.defpath))
     if srun is None:
         return None
@@ -109,7 +108,6 @@ def build(
 
 
 def slurm(srun: str, job: Launch, allocation: Allocation, flavour: Flavour) -> tuple[str, ...]:
-    """Return the command line of a step of an allocation; it ends as soon as a rank fails."""
     options = [f"--mpi={flavour.plugin}", "-n", str(job.ranks), "--kill-on-bad-exit=1", "--cpu-bind=none"]
     if job.ranks > (allocation.tasks or allocation.cores):
         options.append("--overcommit")
