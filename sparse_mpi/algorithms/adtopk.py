@@ -55,11 +55,9 @@ class ADTopk(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from the defaults."""
         return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """Return the selector's state."""
         return self.selector.init_agreeing(layout, k)
 
     def reduce(
@@ -114,7 +112,6 @@ class ADTopk(Algorithm):
 
 
 def _part(selected: SparseVector, pattern: Pattern, whole: bool) -> SparseVector:
-    """Return the entries of the tensors that are sent whole, or of those that are not."""
     parts = []
     for is_whole, tensors in groupby(spans(pattern), lambda span: span[0].whole):
         if is_whole == whole:

@@ -35,7 +35,6 @@ class Dense(Algorithm):
         return Bound(0, 2 * layout.size * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return n twice: the result is dense."""
         return layout.size, layout.size
 
     def exact_order(self, layout: Layout, k: int) -> bool:

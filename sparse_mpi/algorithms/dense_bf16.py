@@ -63,5 +63,4 @@ class DenseBF16(Algorithm):
         return Bound(0, 0, ranks - 1 + rounds(ranks), 0, extra=2 * elements)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return n twice: the result is dense."""
         return layout.size, layout.size

@@ -38,28 +38,17 @@ class WireFormat(Protocol):
     """The members of `Wire` that an exchange needs."""
 
     @property
-    def lossless(self) -> bool:
-        """Return whether values arrive unchanged."""
+    def lossless(self) -> bool: ...
 
-    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
-        """See `Wire.pack`."""
+    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed: ...
 
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> SparseVector:
-        """See `Wire.unpack`."""
+    def unpack(
+        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object
+    ) -> SparseVector: ...
 
 
 def exchange(packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm) -> SparseVector:
-    """Send each rank its message, and unpack those that have arrived while others are on their way.
-
-    Args:
-        packed: a message for each rank.
-        region: ``(2,)`` int64, the first index that other ranks send to this one, and the end of these indices.
-        wire: the message format.
-        comm: the ranks.
-
-    Returns:
-        The entries of all messages, in the rank order of their senders.
-    """
+    """Send each rank its message, and unpack those that have arrived while others are on their way."""
     # Unpack: each group of messages as it arrives, by the number of its first sender.
     parts: dict[int, SparseVector] = {}
 
@@ -93,11 +82,6 @@ def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
     They are quantiles of all selections together, so that no rank receives far more than others wherever the entries
     of each rank are. Ok-Topk's means of each rank's own quantiles are that only where all ranks select alike.
 
-    Args:
-        selected: this rank's selection; it may be empty.
-        k: entries that ranks want to select, the same on all.
-        comm: all ranks.
-
     Returns:
         ``(P + 1,)`` int64: region q is ``[boundaries[q], boundaries[q + 1])``, the same on every rank.
     """
@@ -121,11 +105,6 @@ def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> 
 
     The load of a region is assumed to be spread evenly over the gaps between its results; a gap of zero width, before
     a result at the first index of a region, holds its load at that index.
-
-    Args:
-        boundaries: ``(P + 1,)`` int64, of the regions that have these loads.
-        loads: ``(P,)`` int64, of each region, in any unit; one of them is not zero.
-        results: ``(m,)`` int64 ascending, indices of the results of all regions.
     """
     # Find the region in which each rank's share of all loads ends, in units in which shares are whole numbers.
     ranks, ends = len(loads), np.cumsum(loads) * len(loads)
@@ -211,12 +190,6 @@ def allgather_bound(message: Callable[[float], SizeBound], result: float, ranks:
 
     The larger of two cases: balanced (surplus moved as pairs, then an equal share gathered), and unbalanced (up to
     `imbalance_limit` entries gathered).
-
-    Args:
-        message: returns the bound of a message of that many results.
-        result: entries of all ranks.
-        ranks: P.
-        trigger: see `imbalance_limit`.
     """
     mean = result / ranks
     balanced = message(ceil(mean)) + SizeBound(pairs=mean)
@@ -337,17 +310,7 @@ def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
 
 
 def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple[Array, np.ndarray]:
-    """Exchange the messages of one stage, see `partners`.
-
-    Args:
-        packed: a message for each group.
-        groups: ``(groups + 1,)`` int64, boundaries of the groups.
-        own: the number of this rank's group.
-        comm: the ranks in the order of their regions.
-
-    Returns:
-        The messages that this rank has to add up, in the rank order of their senders, and the length of each.
-    """
+    """Exchange the messages of one stage, see `partners`."""
     # Cut the buffer into messages; the one for the own group stays here.
     messages = cut_messages(packed.buffer, np.asarray(packed.lengths))
     arrived = {comm.rank: messages[own]}

@@ -134,15 +134,7 @@ class ThresholdPredictor:
     spacing: int = 0  # bits from one candidate threshold to the next: about 0.07k entries; 0 before the first step
 
     def candidates(self, number: int, top: int) -> np.ndarray:
-        """Return up to ``number`` candidate thresholds, as many below the prediction as above it.
-
-        Args:
-            number: candidates wanted; those that coincide after clipping count once.
-            top: the magnitude bits that every candidate stays below.
-
-        Returns:
-            ``(m,)`` int64, ascending, in ``[0, top)``.
-        """
+        """Return up to ``number`` candidate thresholds, as many below the prediction as above it."""
         candidates = self.bits + self.spacing * (2 * np.arange(number) - number + 1) // 2
         return np.unique(np.clip(candidates, 0, top - 1))
 
@@ -150,12 +142,6 @@ class ThresholdPredictor:
         """Return the predictor with a spacing that puts about 0.07k entries between two candidates.
 
         The spacing changes by at most a factor of 4 down or 2 up in a step, and stays between 1/1024 and 1/8 octave.
-
-        Args:
-            candidates: ``(m,)`` int64 ascending, the thresholds that were counted in this step.
-            totals: ``(m,)`` int64, how many entries of all ranks reach each of them.
-            k: entries wanted over all ranks.
-            octave: difference in magnitude bits between a number and its double.
         """
         # Between the candidates near k, the spacing follows from the entries that lie between them.
         near = np.flatnonzero((2 * totals > k) & (totals < 2 * k))
@@ -186,11 +172,6 @@ def crossing(candidates: np.ndarray, totals: np.ndarray, target: int) -> int:
     """Return the magnitude bits that ``target`` entries would reach, interpolated between the two nearest candidates.
 
     Outside the range of the candidates it is the first or the last of them.
-
-    Args:
-        candidates: ``(m,)`` int64 ascending magnitude bits.
-        totals: ``(m,)`` int64 descending, how many entries of all ranks reach each candidate.
-        target: the number of entries to interpolate for.
     """
     above = int(np.searchsorted(-totals, -target))
     if above in (0, len(candidates)):
@@ -224,7 +205,6 @@ class Counted:
     dense: bool = False
 
     def init(self) -> ThresholdPredictor:
-        """Return a predictor that has seen no threshold yet."""
         return ThresholdPredictor()
 
     def cut(
@@ -301,16 +281,7 @@ class Counted:
         return counted, predictor, reaching
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-        """Return the most that a step of this rule may cost one rank.
-
-        Args:
-            everything: the most sums that all ranks together may have.
-            k: entries wanted over all ranks.
-            ranks: P.
-
-        Returns:
-            Entries in the result, and the values, messages and control bytes that one rank sends to find them.
-        """
+        """Return the most that a step of this rule may cost one rank."""
         searches, nearby = self.most_rounds(k), self.nearby or candidates_gathered(k, ranks)
         gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * sum_type(k, ranks).itemsize
         control = 3 * gathered + summed * ((self.searched or candidates_per_round(k)) + 1) * searches
@@ -372,15 +343,7 @@ def search(
 
 
 def narrowed(candidates: np.ndarray, totals: Array, k: int, bracket: Bracket, lowest: int = 0) -> Bracket:
-    """Return what is left of ``bracket`` once the counts at some candidates are known.
-
-    Args:
-        candidates: ``(m,)`` int64 ascending magnitude bits.
-        totals: ``(m,)`` int64 descending, how many entries of all ranks reach each candidate.
-        k: entries wanted over all ranks.
-        bracket: where the threshold was known to lie before.
-        lowest: see `search`.
-    """
+    """Return what is left of ``bracket`` once the counts at some candidates are known."""
     enough = int(np.searchsorted(-totals, -k))  # the first candidate that at most k entries reach
     if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == lowest):
         return Bracket(int(candidates[enough]), int(candidates[enough]))

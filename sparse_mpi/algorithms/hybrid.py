@@ -116,7 +116,6 @@ class Hybrid(Algorithm):
         return HybridState(tuple(states))
 
     def forget(self, state: HybridState) -> HybridState:
-        """Return the state with what the parts' algorithms have forgotten."""
         algorithms = (part.algorithm for part in self.parts for _ in range(part.pieces))
         pieces = zip(algorithms, state.pieces, strict=True)
         return HybridState(tuple(algorithm.forget(piece) for algorithm, piece in pieces))
@@ -143,7 +142,6 @@ class Hybrid(Algorithm):
         return Reduction(total, sent), HybridState(tuple(states))
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the sum of the parts' bounds."""
         bounds = [
             part.algorithm.bound(piece, kept, ranks) for part in self.parts for _, piece, kept in part.cut(layout, k)
         ]
@@ -158,7 +156,6 @@ class Hybrid(Algorithm):
         return least, layout.size if 8 * dense > layout.size else most
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Tell if all its algorithms add in rank order."""
         return all(
             part.algorithm.exact_order(piece, kept) for part in self.parts for _, piece, kept in part.cut(layout, k)
         )

@@ -176,7 +176,6 @@ class LowRank(Algorithm):
         check_whole("seed", self.seed, 0)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return n twice: the result is dense."""
         return layout.size, layout.size
 
     def exact_order(self, layout: Layout, k: int) -> bool:

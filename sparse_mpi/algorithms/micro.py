@@ -65,7 +65,6 @@ class MiCRO(Algorithm):
         check_whole("block", self.block, 1, "element", "64 is usual")
 
     def init(self, layout: Layout, k: int, ranks: int) -> MiCROState:
-        """Return a state without a threshold."""
         return MiCROState()
 
     def reduce(

@@ -122,7 +122,6 @@ class OkTopk(Algorithm):
         return Counted() if self.wire.lossless else Counted(mantissa=7)
 
     def init(self, layout: Layout, k: int, ranks: int) -> OkTopkState:
-        """Return the state before the first step, which holds neither regions nor a threshold."""
         return OkTopkState(self.selector.init(layout, k), self._rule.init(), np.zeros(ranks + 1, np.int64))
 
     def reduce(

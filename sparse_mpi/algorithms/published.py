@@ -60,14 +60,7 @@ class StaleRule:
         return age % self.period == 0 or k != last_k
 
     def nudged(self, bits: int, count: int, k: int, dtype: np.dtype) -> int:
-        """Return the magnitude bits of the next step's threshold, after ``count`` entries reached ``bits`` in this one.
-
-        Args:
-            bits: magnitude bits of the threshold of this step.
-            count: entries that reached it.
-            k: entries wanted.
-            dtype: float32 or float64, of the entries.
-        """
+        """Return the magnitude bits of the next threshold, after ``count`` entries reached ``bits`` in this step."""
         threshold = _value_of(bits, dtype)
         if count < FEWEST * k:
             threshold = threshold / self.nudge
@@ -126,7 +119,6 @@ class StaleSelector(Selector):
         return 0.0, np.inf
 
     def init(self, layout: Layout, k: int) -> StaleState:
-        """Return the state before the first step, in which a refresh is due."""
         return StaleState()
 
     def select(self, x: Array, k: int, state: StaleState, add: Array | None = None) -> tuple[SparseVector, StaleState]:
@@ -155,7 +147,6 @@ class StaleThreshold:
     period: int = 32
 
     def init(self) -> StaleState:
-        """Return the state before the first step, in which a refresh is due."""
         return StaleState()
 
     def cut(

@@ -116,7 +116,6 @@ class SparDL(Algorithm):
         )
 
     def init(self, layout: Layout, k: int, ranks: int) -> SparDLState:
-        """Return a state without any result."""
         return SparDLState(self.selector.init(self._rows(layout, ranks), k))
 
     def _rows(self, layout: Layout, ranks: int) -> Layout:
@@ -157,7 +156,6 @@ class SparDL(Algorithm):
         return Reduction(total, sent), self._next(total, k, comm, selection, state)
 
     def _next(self, total: SparseVector, k: int, comm: Comm, selection: object, state: SparDLState) -> SparDLState:
-        """Return the state after a step with this result."""
         threshold = int(kernels.of(total.values).smallest(total.values)) if total.nnz == k else 0
         return SparDLState(selection, threshold, (state.turn + 1) % comm.size)
 
@@ -182,7 +180,6 @@ class SparDL(Algorithm):
         return 1, k
 
     def _most(self, k: int, width: int, size: int) -> int:
-        """Return the most entries that may stay of ``width`` elements out of ``size``."""
         return max(1, ceil((1.0 if self.prune == "block" else self.slack) * k * width / size))
 
     def _worthwhile(self, summed: SparseVector, k: int, width: int, threshold: int) -> int:
@@ -244,7 +241,6 @@ class SparDL(Algorithm):
         return concatenate(parts)
 
     def _lacking(self, after: SparseVector, before: SparseVector) -> SparseVector:
-        """Return what ``after``, pruned and rounded, lacks of ``before``."""
         return take(before, ~contains(after, before.indices)) if self.wire.lossless else subtract(before, after)
 
 

@@ -60,7 +60,6 @@ class TopkDSA(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from the defaults."""
         return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True)
 
     def reduce(

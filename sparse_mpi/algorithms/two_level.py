@@ -143,7 +143,6 @@ class TwoLevel(Algorithm):
         return Bound(*(max(column) for column in zip(*bounds, strict=True)))
 
     def _bound(self, n: int, k: int, ranks: int, nodes: int, smallest: int, largest: int) -> Bound:
-        """Return the bound for this number of nodes, and of ranks in the smallest and the largest one."""
         lanes = min(smallest, k)
         widths = np.diff(equal_boundaries(n, lanes))
         share = min(k - lanes + 1, int(widths.max()))  # all other segments may be zero
@@ -171,7 +170,6 @@ class TwoLevel(Algorithm):
         return max(min(least - (lanes > 1) * lanes for lanes, least, _ in found), 0), max(most for *_, most in found)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Tell if ``inner`` adds in rank order; so do nodes."""
         return self.inner.exact_order(layout, k)
 
     def _spreads(self, ranks: int) -> Iterator[tuple[int, int, int]]:

@@ -38,7 +38,6 @@ def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) 
 
 
 def _everywhere(own: Entries, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
-    """Return the entries that all ranks have, each those of its region."""
     message, _ = form.pack(own, np.array([len(own.keys)]), regions[comm.rank : comm.rank + 1])
     if comm.size <= DIRECT:
         came, lengths = comm.alltoallv(np.tile(message, comm.size), np.full(comm.size, len(message)))

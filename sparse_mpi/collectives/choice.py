@@ -26,7 +26,6 @@ class Choice(NamedTuple):
     expected: float  #: entries of the result, if the keys of each rank are drawn from their range at random
 
     def __str__(self) -> str:
-        """Return a line for people."""
         costs = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in self.seconds.items())
         return f"{self.algorithm}: {self.entries:,} entries, about {self.expected:,.0f} distinct; {costs}"
 

@@ -33,8 +33,6 @@ class HostInput(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """How data of some kind is made of arrays."""
-
     parts: tuple[Any, ...]  # the arrays
     make: Callable[..., Any]  # makes such data of as many arrays in host memory
     back: Callable[[Any], Any]  # makes it of a result in host memory, on the device of the arrays
@@ -54,7 +52,6 @@ def array_to_host_input(x: object) -> HostInput:
 
 
 def _brought(x: object, kind_of: Callable[[], _Kind | None]) -> HostInput:
-    """Return ``x`` in host memory, or the error that keeps it from there."""
     try:
         return _downloaded(x, kind_of())
     except Exception as error:
@@ -76,7 +73,6 @@ def _downloaded(x: object, kind: _Kind | None) -> HostInput:
 
 
 def _kind(x: object) -> _Kind | None:
-    """Return how ``x`` is made of arrays; None if it is of no kind that may be on a device."""
     if isinstance(x, SparseVector):
         return _Kind(
             (x.indices, x.values),
@@ -95,7 +91,6 @@ def _kind(x: object) -> _Kind | None:
 
 
 def _of_cupyx(x: Any, scipy: Any) -> _Kind | None:
-    """Return how a matrix of cupyx.scipy.sparse is made, which makes itself of one of scipy.sparse."""
     if x.format == "coo":
         return _Kind((x.data, x.row, x.col), lambda data, *at: scipy.coo_matrix((data, at), x.shape), type(x))
     if x.format in ("csr", "csc"):
@@ -105,7 +100,6 @@ def _of_cupyx(x: Any, scipy: Any) -> _Kind | None:
 
 
 def _of_torch(x: Any, torch: Any) -> _Kind | None:
-    """Return how a sparse tensor is made."""
     if x.layout == torch.sparse_coo:
 
         def parts_of(tensor: Any) -> tuple[Any, ...]:
@@ -163,7 +157,6 @@ def _shaped(host: np.ndarray, x: Any) -> Any:
 
 
 def _viewed(flat: Any, kind: Any) -> Any:
-    """Return a flat tensor as one of another type."""
     if flat.stride(0) != 1:  # also of one element or none, which torch takes for contiguous whatever the stride
         flat = flat.clone(memory_format=sys.modules["torch"].contiguous_format)
     return flat.view(kind)

@@ -38,11 +38,6 @@ class Keys(Protocol):
 class Dictionary:
     """The distinct keys of all ranks, each of which holds a range of them. Collective to make.
 
-    Args:
-        keys: those of this rank, distinct and in their order.
-        kind: their type, the same on all ranks.
-        comm: all ranks.
-
     Attributes:
         rank: of this process.
         numbers: ``(m,)`` int64, ascending: the place of each of ``keys`` among all distinct ones.
@@ -63,11 +58,7 @@ class Dictionary:
         self.numbers: np.ndarray = numbers.astype(np.int64)
 
     def strings(self, ranges: np.ndarray) -> np.ndarray:
-        """Return this rank's range of keys. Collective.
-
-        Args:
-            ranges: ``(P, 2)`` int64, the first and the last number that each rank wants.
-        """
+        """Return this rank's range of keys. Collective."""
         ends = np.clip(ranges + [0, 1] - self._first, 0, len(self._own)).tolist()
         keys, _ = self._kind.exchanged([self._own[start:end] for start, end in ends], self._comm)
         return self._kind.shown(keys)

@@ -120,13 +120,11 @@ def canonical(values: np.ndarray) -> np.ndarray:
 
 
 def nonzero(entries: Entries) -> Entries:
-    """Return the entries whose values are not all zero."""
     values = entries.values
     return entries.part((values != 0).any(axis=tuple(range(1, values.ndim))))
 
 
 def _heads(keys: np.ndarray) -> np.ndarray:
-    """Return where runs of equal ``keys`` begin."""
     first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=first[1:])
     return np.flatnonzero(first)

@@ -74,9 +74,6 @@ def ready(
     """Check arguments, and learn how many entries the ranks have and where. Collective: one allgather of control.
 
     Where keys are strings, a dictionary numbers them first, and a second allgather tells where the numbers are.
-
-    Raises:
-        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
     agreement = same_on_all_ranks(transport, HEAD + WORDS + inline.room(transport))
     with agreement as say:

@@ -64,13 +64,7 @@ def plain_type(plain: int) -> np.dtype:
 
 
 def adapt(x: object) -> InputAdapter:
-    """Return ``x``, which `device.to_host_input` has brought to host memory, as keys and values.
-
-    Raises:
-        TypeError: it is of none of these kinds, only a part of it is on a device, or it does not hold numbers.
-        ImportError: it is a tensor on a CUDA device, and CuPy is not installed.
-        ValueError: keys and values do not belong together, or the shape has more than 2^63 elements.
-    """
+    """Return ``x``, which `device.to_host_input` has brought to host memory, as keys and values."""
     if isinstance(x, SparseVector):
         return _of_vector(x)
     if isinstance(x, Adaptable):
@@ -112,7 +106,6 @@ def integers_or_strings(keys: Any, what: str) -> tuple[np.ndarray, int]:
 
 
 def here(x: object, what: str) -> np.ndarray:
-    """Return what is in host memory as an array."""
     check_plain(x, what)
     check_place(x, what)
     if is_on_device(x):
@@ -121,7 +114,6 @@ def here(x: object, what: str) -> np.ndarray:
 
 
 def _numbers(values: object) -> np.ndarray:
-    """Return values as an array of numbers."""
     found = here(values, "values of x")
     if found.dtype.kind not in "biufc":
         raise TypeError(f"values of x must be {NUMBERS}, got dtype {found.dtype}; convert them first")
@@ -196,7 +188,6 @@ def _of_dict(x: dict[Any, Any]) -> InputAdapter:
 
 
 def _type_of_keys(x: dict[Any, Any]) -> int:
-    """Return the type of a dict's keys."""
     kinds = set()
     for key in {type(key): key for key in x}.values():
         if isinstance(key, bool) or not isinstance(key, (int, np.integer, str, bytes)):
@@ -282,7 +273,6 @@ def _rows(keys: np.ndarray, rows: int, length: int) -> tuple[np.ndarray, np.ndar
 
 
 def _flattened(coords: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the places of coordinates in an array of that shape, row by row."""
     _check_size(shape)
     if not len(coords[0]):
         return np.empty(0, np.int64)
@@ -295,7 +285,6 @@ def _check_size(shape: tuple[int, ...]) -> None:
 
 
 def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
-    """Return keys as int64; raise unless they lie in ``[0, size)``."""
     if len(keys) and not (0 <= keys.min() and keys.max() < size):
         raise ValueError(f"{what} must be in [0, {size}), got {keys.min()} to {keys.max()}")
     return keys.astype(np.int64, copy=False)
@@ -304,11 +293,7 @@ def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
 def checked(
     keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], object]
 ) -> InputAdapter:
-    """Return the adapter, once keys and values are known to belong together.
-
-    Raises:
-        ValueError: a key lacks its value, or values are empty.
-    """
+    """Return the adapter, once keys and values are known to belong together."""
     if values.ndim < 1 or len(values) != len(keys):
         raise ValueError(f"x must have a value for each key, got {len(keys)} keys and values of shape {values.shape}")
     if 0 in values.shape[1:]:

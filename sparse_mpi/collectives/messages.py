@@ -230,7 +230,6 @@ def _read(
 
 
 def _shortest(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers as the shortest type of their kind that holds all of them."""
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
     for width in (1, 2, 4):
         kind = np.dtype(f"{values.dtype.kind}{width}")
@@ -245,17 +244,7 @@ def _halfopen(regions: np.ndarray) -> np.ndarray:
 
 
 def codec_of(wire: str | BitPacked | None, op: np.ufunc, dtype: np.dtype) -> Codec:
-    """Return the codec that writes values of type ``dtype``, which are combined by ``op``.
-
-    Args:
-        wire: a name in `PACKED`, an instance, or None for values as they are.
-        op: what combines the values that arrive.
-        dtype: of the values.
-
-    Raises:
-        TypeError: neither a name nor an instance, or values of this type are not rounded.
-        ValueError: an unknown name, or the codec has steps that neighbours share, and values are multiplied.
-    """
+    """Return the codec that writes values of type ``dtype``, which are combined by ``op``."""
     names = ", ".join(PACKED)
     if isinstance(wire, str) and wire not in PACKED:
         raise ValueError(f"wire must be None or one of {names}, got {wire!r}; keys are always packed")

@@ -34,12 +34,7 @@ def named(op: object) -> Any:
 
 
 def operation(op: Any, dtype: np.dtype) -> np.ufunc:
-    """Return the ufunc that ``op`` stands for, a name in `NAMED` or a ufunc, for values of type ``dtype``.
-
-    Raises:
-        TypeError: neither of these, or values of this type cannot be combined to values of this type.
-        ValueError: an unknown name, or the order or grouping of values matters, as small numbers show.
-    """
+    """Return the ufunc that ``op`` stands for, a name in `NAMED` or a ufunc, for values of type ``dtype``."""
     found = NAMED.get(op, op) if isinstance(op, str) else op
     if isinstance(found, str):
         raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}{meant(op, NAMED)}")

@@ -51,7 +51,6 @@ def counts_by_region(entries: Entries, regions: np.ndarray) -> np.ndarray:
 
 
 def part_of(entries: Entries, regions: np.ndarray, rank: int) -> Entries:
-    """Return the entries that lie in the region of a rank."""
     counts = counts_by_region(entries, regions)
     end = int(counts[: rank + 1].sum())
     return entries.part(slice(end - int(counts[rank]), end))
@@ -61,10 +60,6 @@ def degrees(pool: Pool, each: Callable[[float], float]) -> list[int]:
     """Return into how many groups the stages of a butterfly divide the ranks, never more than the stage before.
 
     They are as many as leave messages of `PACKET` bytes, two at least: what a rank has gets less as equal keys meet.
-
-    Args:
-        pool: of the entries of all ranks.
-        each: returns the bytes of an entry in messages of so many entries of all keys.
     """
     left = len(pool.counts)
     mean, found, ranks = float(pool.counts.mean()), [left], 1

@@ -164,7 +164,6 @@ class PersistentAllreduce:
         return source.back(handle.wait())
 
     def _round(self, source: HostInput) -> np.ndarray:
-        """Send values to owners, have them combined, and return what comes back."""
         if self._validate == ALWAYS or self._rounds == 0:
             with same_on_all_ranks(self._comm) as say:
                 say(memory=source.memory)
@@ -179,7 +178,6 @@ class PersistentAllreduce:
         return canonical(result[self._places])
 
     def _good(self, values: object) -> np.ndarray:
-        """Return values as an array, if they are as told."""
         mine, expected = here(values, "values"), (len(self._order), *self._shape)
         if mine.dtype != self._dtype:
             raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {mine.dtype}")
@@ -201,7 +199,6 @@ def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tu
 
 
 def _vector(keys: object, argument: str) -> tuple[np.ndarray, int]:
-    """Return keys, integers as int64, and their type."""
     found, kind = integers_or_strings(keys, argument)
     if kind in STRINGS:
         return found, kind

@@ -79,7 +79,6 @@ class StringKeys(Keys):
         return ordered(keys)
 
     def shown(self, keys: list[bytes]) -> np.ndarray:
-        """Return objects of type str or bytes."""
         found = [key.decode("utf-8", "surrogatepass") for key in keys] if self._kind == STR else keys
         return np.array(found, object)
 

@@ -55,5 +55,4 @@ class WideKeys(Keys):
         return np.unique(keys, return_inverse=True)
 
     def shown(self, keys: np.ndarray) -> np.ndarray:
-        """Return ``keys``, which are `packed`."""
         return keys

@@ -80,7 +80,6 @@ class Handle(Generic[T]):
 
     @property
     def span(self) -> Span:
-        """Return when this work was given, begun and ended; only once it is done."""
         return Span(self._given, self._began, self._ended)
 
     @property
@@ -89,7 +88,6 @@ class Handle(Generic[T]):
         return self._fork.marks if self._fork is not None else None
 
     def _do(self, work: Callable[[], T]) -> None:
-        """Do the work on the calling thread, and keep its result or its exception."""
         self._began = perf_counter()
         try:
             with self._fork.entered() if self._fork is not None else nullcontext():
@@ -106,7 +104,6 @@ class Handle(Generic[T]):
             self._future.set_result(result)
 
     def _end_thread(self) -> None:
-        """Raise what the work has raised, if the thread that did it is to end by that."""
         error = self._future.exception()
         if error is not None and not isinstance(error, Exception):
             _UNSEEN.discard(self)
@@ -157,7 +154,6 @@ class ProgressThread:
         return handle
 
     def _follow(self, last: Handle[Any] | None, handle: Handle[T], work: Callable[[], T]) -> None:
-        """Do the work on the calling thread after that of ``last``."""
         if last is not None:
             present(self._turns, "only threads that take turns follow each other").wait_until(last.done)
         self._thread = threading.current_thread()
@@ -178,7 +174,6 @@ class ProgressThread:
 
 
 def progress_thread_of(comm: Comm) -> ProgressThread:
-    """Return the progress thread of ``comm``, which is made on first use and kept as an attribute of ``comm``."""
     thread = comm.attributes.get(ProgressThread)
     if thread is None:
         thread = comm.attributes[ProgressThread] = ProgressThread(comm)
@@ -198,13 +193,7 @@ def busy(comm: Comm) -> bool:
 
 
 def in_turn(comm: Comm, work: Callable[[], T], x: object = None) -> T:
-    """Return what ``work`` returns, which is done after all that is under way on ``comm``.
-
-    Args:
-        comm: the communicator, which ``work`` may use.
-        work: called without arguments.
-        x: the array that it works on, as for `ProgressThread.start`.
-    """
+    """Return what ``work`` returns, which is done after all that is under way on ``comm``."""
     return progress_thread_of(comm).start(work, x).wait() if busy(comm) else work()
 
 
@@ -224,7 +213,6 @@ class _Server(threading.Thread):
         _call_end_at_exit()
 
     def run(self) -> None:
-        """Do the work that is put into the queue, until None is; keep no reference to any of it in between."""
         while (item := self.given.get()) is not None:
             handle, work = item
             handle._do(work)
@@ -243,7 +231,6 @@ def _call_end_at_exit() -> None:
 
 
 def _end() -> None:
-    """Wait until all work is done and all threads have ended; then report errors that were never retrieved."""
     servers = [server for server in list(_SERVERS) if server.is_alive()]  # in a forked process none is
     # Let each thread end after its last work.
     for server in servers:

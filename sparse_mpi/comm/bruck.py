@@ -38,7 +38,6 @@ def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
 
 
 def _with_counts(rows: Array, counts: np.ndarray) -> Array:
-    """Return ``rows``, followed by ``counts`` in as many rows as they need."""
     tail = np.zeros((_rows_of_counts(rows, len(counts)), *rows.shape[1:]), rows.dtype)
     # Written as bytes: rows may be of any dtype, and of any length.
     tail.reshape(-1).view(np.uint8)[: counts.nbytes] = counts.view(np.uint8)

@@ -12,28 +12,16 @@ from sparse_mpi.comm.base import Counts
 
 
 def row_bytes(rows: Array) -> int:
-    """Return the bytes of one entry of the first axis."""
     return rows.itemsize * prod(rows.shape[1:])
 
 
 def cut(rows: Array, counts: Counts) -> list[Array]:
-    """Return views of ``rows``, a part for each rank."""
     ends = np.cumsum(counts).tolist()
     return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def ascending(first: int, rows: Array, counts: Counts, ranks: int) -> Iterator[tuple[int, Array, Counts]]:
-    """Yield the rows of consecutive ranks, of which rank 0 follows the last, such that their ranks ascend.
-
-    Args:
-        first: the first of these ranks.
-        rows: of all of them.
-        counts: rows of each.
-        ranks: how many there are in all. The rows of all are yielded at once, others as two parts if they must.
-
-    Yields:
-        The first rank of a part, its rows, and how many of each rank.
-    """
+    """Yield the rows of consecutive ranks, of which rank 0 follows the last, such that their ranks ascend."""
     here = min(len(counts), ranks - first)  # before rank 0 follows
     at = int(counts[:here].sum())
     if here == len(counts):
@@ -56,11 +44,7 @@ def header(rows: Array, count: int) -> np.ndarray:
 
 
 def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
-    """Return the number of rows that ``source`` announces.
-
-    Raises:
-        TypeError: its rows are not as long as those of ``like``.
-    """
+    """Return the number of rows that ``source`` announces."""
     rows, size = header.tolist()
     if size != row_bytes(like):
         raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too, got {size}")

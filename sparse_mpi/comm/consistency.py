@@ -59,7 +59,6 @@ class same_on_all_ranks:
             check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, message=self._message)
 
     def _say(self, **facts: object) -> None:
-        """State what must be equal on all ranks."""
         for name, value in facts.items():
             self._statement += f"{name}={value} "
 
@@ -110,7 +109,6 @@ def tell(comm: Comm, text: str, root: int = 0) -> str:
 
 
 def _quote(said: list[str]) -> str:
-    """Return one line for each different statement, with the ranks that made it."""
     lines = []
     for text in dict.fromkeys(said):
         ranks = [str(rank) for rank, other in enumerate(said) if other == text]

@@ -49,9 +49,6 @@ def comm_of_job() -> Comm:
     """Return the `Comm` of all ranks of this job as `as_comm` does, for a program that is to run by any launcher.
 
     Where torchrun started this process and nobody has initialised torch.distributed, that is done here, over gloo.
-
-    Raises:
-        RuntimeError: see `as_comm`; or torchrun has restarted the job, and not as it must.
     """
     if TORCHRUN in os.environ:
         import_module("sparse_mpi.comm.process_group").start_job()

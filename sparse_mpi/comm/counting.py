@@ -102,7 +102,6 @@ class CountingComm(ABC):
 
     @property
     def traffic(self) -> Traffic:
-        """Return what was counted, on communicators split off this one too."""
         return self._ledger.traffic
 
     @traffic.setter
@@ -111,7 +110,6 @@ class CountingComm(ABC):
 
     @property
     def job(self) -> Job:
-        """Return what this transport says of the processes behind the ranks, which may be threads of one process."""
         return Job(self.concurrent, self.staged)
 
     @timed
@@ -139,7 +137,6 @@ class CountingComm(ABC):
     def _end_sendrecv(
         self, send: Array, dest: int, source: int, end: Callable[[], Array], take_back: Callable[[], None] | None
     ) -> Array:
-        """End what `start_sendrecv` has started."""
         came = end()
         if take_back is not None:
             take_back()
@@ -286,7 +283,6 @@ class CountingComm(ABC):
         return
 
     def _is_rank_failure(self, error: Exception) -> bool:
-        """Return whether an error of the transport means that a rank has failed."""
         return False
 
     def _enter(self, send: Array, rows: bool = False) -> Array:
@@ -334,7 +330,6 @@ class CountingComm(ABC):
 
 
 def require_rank(ranks: int, argument: str, rank: int | None) -> None:
-    """Raise ValueError if there is a ``rank`` and it is none of these ``ranks``."""
     if rank is not None and not 0 <= rank < ranks:
         raise ValueError(f"{argument} must be a rank in [0, {ranks}), got {rank}")
 
@@ -352,11 +347,7 @@ def per_rank(ranks: int, argument: str, counts: Sequence[int] | Counts, total: i
 
 
 def received(rows: Array | None) -> Array:
-    """Return what a `sendrecv` with a source returns.
-
-    Raises:
-        RuntimeError: that is None.
-    """
+    """Return what a `sendrecv` with a source returns."""
     if rows is None:
         raise RuntimeError("a message must come from every source, got none; the transport has returned too early")
     return rows

@@ -29,32 +29,26 @@ class ForwardingComm:
         return self._inner
 
     def _around(self, call: Callable[[], T]) -> T:
-        """Return ``call()``, which makes one call of the other communicator."""
         return call()
 
     @property
     def rank(self) -> int:
-        """Return the number of this rank."""
         return self._comm.rank
 
     @property
     def size(self) -> int:
-        """Return how many ranks there are."""
         return self._comm.size
 
     @property
     def attributes(self) -> dict[object, Any]:
-        """Return what users keep with this view."""
         return self._attributes
 
     @property
     def traffic(self) -> Traffic:
-        """Return what the other communicator has counted."""
         return self._comm.traffic
 
     @property
     def job(self) -> Job:
-        """Return the job of the other communicator."""
         return self._comm.job
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
@@ -111,7 +105,6 @@ class Renumbered(ForwardingComm):
 
     @property
     def rank(self) -> int:
-        """Return the number of this rank here."""
         return (self._comm.rank - self._first) % self.size
 
     @property

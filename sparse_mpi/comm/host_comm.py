@@ -17,12 +17,7 @@ class MissingMPI(RuntimeError):
 
 
 def host_comm(comm: Any = None) -> Comm:
-    """Return the `Comm` of ``comm``: see `conversion.as_comm`, but for the name "nccl".
-
-    Raises:
-        TypeError: ``comm`` is none of these, or lacks members of `Comm`.
-        ValueError: it is a mesh of several dimensions.
-    """
+    """Return the `Comm` of ``comm``: see `conversion.as_comm`, but for the name "nccl"."""
     if comm is None:
         return _of_the_job()
     if isinstance(comm, str) and comm == "mpi":
@@ -50,7 +45,6 @@ def host_comm(comm: Any = None) -> Comm:
 
 
 def _of_the_job() -> Comm:
-    """Return the communicator of all ranks of this job, whoever started it, see `conversion.as_comm`."""
     torch = sys.modules.get("torch.distributed")
     has_group = torch is not None and torch.is_available() and torch.is_initialized()
     # A launcher of MPI that has started several processes goes before a process group.
@@ -63,12 +57,7 @@ def _of_the_job() -> Comm:
 
 
 def wrapped(comm: object = None) -> Comm:
-    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute.
-
-    Raises:
-        MissingMPI: no MPI library can be loaded.
-        RuntimeError: MPI is not initialised, or finalised.
-    """
+    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

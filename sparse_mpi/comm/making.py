@@ -30,7 +30,6 @@ class RowTypes:
         self._made: dict[int, Any] = {}  # bytes of a row -> committed datatype
 
     def of(self, size: int) -> Any:
-        """Return the MPI datatype of ``size`` bytes."""
         rowtype = self._made.get(size)
         if rowtype is None:
             rowtype = self._made[size] = self._mpi.BYTE.Create_contiguous(size).Commit()
@@ -46,7 +45,6 @@ class RowTypes:
         return [[rows[at : at + CHUNK], min(CHUNK, len(rows) - at), rowtype] for at in cuts]
 
     def free(self) -> None:
-        """Free all datatypes."""
         for rowtype in self._made.values():
             rowtype.Free()
         self._made.clear()

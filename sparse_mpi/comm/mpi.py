@@ -92,7 +92,6 @@ class MPIComm(CountingComm):
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
 
     def _over(self, raw: Raw, made: MPIComm, yield_cpu: bool) -> MPIComm:
-        """Set ``made`` up over ``raw``, otherwise as this one is."""
         made._set_up(raw, self.staged, self._bucket, yield_cpu, self._survives)
         return made
 
@@ -125,14 +124,12 @@ class MPIComm(CountingComm):
         return self._made(lambda: self._comm.Split(color, self.rank), self._messages.yield_cpu)
 
     def _remade(self, comm: object) -> MPIComm:
-        """Return a communicator over ``comm``, ranks that are left of this one, which counts its traffic."""
         made = self._over(Raw(self._mpi, comm), object.__new__(MPIComm), self._messages.yield_cpu)
         made._ledger = self._ledger
         return made
 
     @property
     def job(self) -> Job:
-        """Return what is known of the processes of this job."""
         comm = self._comm
         abort, elastic = Abort(self.rank, self.size, lambda: comm.Abort(1)), self._elastic if self._survives else None
         job = Job(self.concurrent, self.staged, elastic, self._hosts, abort, abort.guard, self._watch)
@@ -153,7 +150,6 @@ class MPIComm(CountingComm):
         return hosts
 
     def _watch(self, timeout: float | None) -> None:
-        """Have a watchdog watch over all ranks, see `sparse_mpi.watch`."""
         if self._watchdog is not None:
             self._watchdog.timeout = self._watchdog.timeout if timeout is None else time_limit(timeout)
         elif self.concurrent and self.size > 1:

@@ -89,7 +89,6 @@ class NcclComm(CountingComm):
 
     @property
     def job(self) -> Job:
-        """Return the job of the communicator on the host, which ends as a whole."""
         return self._host.job._replace(concurrent=self.concurrent, staged=self.staged, elastic=None)
 
     def _split(self, color: int) -> NcclComm:
@@ -224,7 +223,6 @@ class NcclComm(CountingComm):
 
 
 def _library() -> ModuleType:
-    """Return CuPy's NCCL, or raise where it has none."""
     from cupy.cuda import nccl
 
     if not nccl.available:
@@ -236,7 +234,6 @@ def _library() -> ModuleType:
 
 
 def _communicator(nccl: ModuleType, ranks: int, number: bytes, rank: int) -> Any:
-    """Return NCCL's communicator of the ranks that give the same ``number``."""
     try:
         return nccl.NcclCommunicator(ranks, number, rank)
     except TypeError:  # before CuPy 14

@@ -25,21 +25,12 @@ MIN_STREAMED_BYTES = 1 << 18  # Messages of an alltoallv wait for each other up 
 
 
 class Receiving(NamedTuple):
-    """A message on its way."""
-
     rows: Array  # not written yet
     request: Any
 
 
 class PointToPoint:
-    """The messages of one communicator over MPI.
-
-    Args:
-        raw: the communicator of mpi4py.
-        staging: the pinned memory of its calls.
-        bucket: to how many peers an alltoallv talks at a time.
-        yield_cpu: whether to sleep between polls instead of taking a core, as MPI does.
-    """
+    """The messages of one communicator over MPI."""
 
     def __init__(self, raw: Raw, staging: Staging, bucket: int, yield_cpu: bool) -> None:
         self._rank, self._size, self._bucket = raw.comm.rank, raw.comm.size, bucket
@@ -74,7 +65,6 @@ class PointToPoint:
         return end
 
     def alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
-        """Carry out `Comm.alltoallv`."""
         leaving = cut(send, counts)
         if expected is not None:
             return self._alltoallv_known(leaving, send, expected), expected.copy()
@@ -84,7 +74,6 @@ class PointToPoint:
         return self.join(arriving), _lengths(arriving)
 
     def streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
-        """Carry out `Comm.streamed_alltoallv`."""
         first = self._rank
         run: list[Array] = []  # the rows of ranks from the first one on
         held = 0  # bytes of them
@@ -160,7 +149,6 @@ class PointToPoint:
         return [range(at, min(at + self._bucket, self._size)) for at in range(1, self._size, self._bucket)]
 
     def start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
-        """Start to send rows; return the requests."""
         return [self._comm.Isend(piece, dest, tag) for piece in self._rowtypes.pieces(rows)]
 
     def receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
@@ -189,7 +177,6 @@ class PointToPoint:
         return None if message is None else self._matched(message, status, like, source)
 
     def _matched(self, message: Any, status: Any, like: Array, source: int) -> Receiving:
-        """Start to receive a message that has been found."""
         rowtype = self._rowtypes.of(row_bytes(like))
         rows = status.Get_count(rowtype)
         # MPI_UNDEFINED: the bytes are no whole number of rows.
@@ -200,14 +187,12 @@ class PointToPoint:
         return Receiving(out, message.Irecv([out, rows, rowtype]))
 
     def join(self, parts: list[Array]) -> Array:
-        """Return all rows of ``parts`` in one array."""
         first = parts[0]
         out = self.empty((sum(map(len, parts)), *first.shape[1:]), first)
         # Pinned where the parts are, so that `Staging.upload` copies it to the device directly.
         return namespace(first).concatenate(parts, out=out)
 
     def wait(self, requests: list[Any], statuses: list[Any] | None = None) -> None:
-        """Wait until all requests are complete."""
         # MPI may take a core for its own waits: poll with pauses instead.
         if self.yield_cpu:
             wait_until(lambda: self._mpi.Request.Testall(requests, statuses))

@@ -112,7 +112,6 @@ class ProcessGroupComm(CountingComm):
         return np.asarray(self._allgather(np.array(int.from_bytes(name, "big"), np.int64)))
 
     def _watch(self, timeout: float | None) -> None:
-        """Have a watchdog watch over this rank, see `sparse_mpi.watch`."""
         watchdog = _watchdog(time_limit(timeout))
         if watchdog is not None:
             if timeout is not None:
@@ -238,7 +237,6 @@ class ProcessGroupComm(CountingComm):
 
 
 def _watchdog(limit: float) -> StoreWatchdog | None:
-    """Return the watchdog of this process, with that time limit if it is new; None where it is alone."""
     group = dist.group.WORLD
     if group is not None and group not in _WATCHDOGS and dist.get_world_size() > 1:
         store, rank, size = ref(group), dist.get_rank(), dist.get_world_size()
@@ -277,9 +275,6 @@ def wrapped(group: object = None) -> ProcessGroupComm:
     """Return the `ProcessGroupComm` of a process group, or of a mesh's (None: the default one).
 
     It is made on first use and kept for the group.
-
-    Raises:
-        ValueError: the mesh has several dimensions; or see `ProcessGroupComm`.
     """
     if isinstance(group, DeviceMesh):
         group = _group_of(group)
@@ -291,11 +286,7 @@ def wrapped(group: object = None) -> ProcessGroupComm:
 
 
 def start_job() -> None:
-    """Initialise the default process group over gloo, unless it is initialised.
-
-    Raises:
-        RuntimeError: torchrun has started this job anew, and at the store of the last attempt.
-    """
+    """Initialise the default process group over gloo, unless it is initialised."""
     if not dist.is_initialized():
         # There are the addresses of processes that have ended, for which torch would look, and might wait.
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -309,7 +300,6 @@ def start_job() -> None:
 
 
 def _group_of(mesh: DeviceMesh) -> object:
-    """Return the process group of a mesh of one dimension; on a rank outside the mesh what stands for none."""
     if mesh.ndim != 1:
         names = mesh.mesh_dim_names
         dimensions = " and ".join(map(repr, names)) if names else f"{mesh.ndim} without names"
@@ -328,7 +318,6 @@ def _name_of(group: Any) -> str:
 
 
 def _members(group: object) -> list[int]:
-    """Return the ranks of ``group``, which this process must be one of."""
     if not dist.is_initialized():
         raise RuntimeError(
             "torch.distributed must be initialised before a process group is used, it is not; "

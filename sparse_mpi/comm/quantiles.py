@@ -31,7 +31,6 @@ class Pool(NamedTuple):
 
     @property
     def span(self) -> int:
-        """Return how many keys the range of all has."""
         return self.highest - self.lowest + 1
 
     @property

@@ -39,11 +39,7 @@ def ranks_of_mpi(sure: bool = False) -> int:
 
 
 def refuse_torchrun() -> None:
-    """Raise where torchrun, or the like, started this process, to which MPI would say that it is alone.
-
-    Raises:
-        RuntimeError: WORLD_SIZE is above 1, or torchrun's own variable is there, and MPI's launcher started nothing.
-    """
+    """Raise where torchrun, or the like, started this process, to which MPI would say that it is alone."""
     told = {name: os.environ.get(name, "") for name in ("WORLD_SIZE", TORCHRUN)}
     several = told["WORLD_SIZE"].isdigit() and int(told["WORLD_SIZE"]) > 1
     if (several or told[TORCHRUN]) and not ranks_of_mpi():
@@ -62,11 +58,7 @@ def say_on_stderr(text: str) -> None:
 
 
 def refuse_singletons(size: int) -> None:
-    """Raise where a launcher started several processes but MPI's world has only this one.
-
-    Raises:
-        RuntimeError: the launcher belongs to another MPI than mpi4py uses, or is torchrun.
-    """
+    """Raise where a launcher started several processes but MPI's world has only this one."""
     if size == 1:
         refuse_torchrun()
     told = {name: os.environ.get(name, "") for name in LAUNCHERS}
@@ -80,11 +72,7 @@ def refuse_singletons(size: int) -> None:
 
 
 def require_mpi(MPI: Any) -> None:
-    """Raise where MPI takes no calls, which it would answer by ending the process.
-
-    Raises:
-        RuntimeError: MPI is not initialised, or finalised.
-    """
+    """Raise where MPI takes no calls, which it would answer by ending the process."""
     if not MPI.Is_initialized():
         raise RuntimeError("MPI must be initialised before a communicator is used, and is not; call MPI.Init()")
     if MPI.Is_finalized():
@@ -98,9 +86,6 @@ def takes_device_pointers(MPI: object, comm: object) -> bool:
     """Say whether MPI takes device pointers, as the user or the library tells.
 
     It is never tried out, because a wrong guess crashes.
-
-    Raises:
-        ValueError: SPARSE_MPI_CUDA_AWARE is neither 0 nor 1.
     """
     return asked_for_device_pointers(MPI, comm)[0]
 
@@ -122,7 +107,6 @@ def asked_for_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
 
 
 def _library_says_so(MPI: Any) -> bool:
-    """Ask the MPI library, where it has a call for it, or look which parts are loaded."""
     # mpi4py's module is linked to the MPI library, whose symbols are found through it.
     library = ctypes.CDLL(MPI.__file__)
     vendor, version = MPI.get_vendor()

@@ -33,7 +33,7 @@ class MismatchError(RuntimeError):
 
 
 class _Stopped(BaseException):
-    """Ends the thread of a rank after the run has failed elsewhere."""
+    pass
 
 
 class Killed(BaseException):
@@ -54,8 +54,6 @@ class Call(NamedTuple):
 
 
 class _Rendezvous(NamedTuple):
-    """A collective call in progress: what each rank has given, and the result once all ranks have."""
-
     call: Call
     given: dict[int, Any]
     result: list[Any]
@@ -108,7 +106,6 @@ class WorldRun:
         return [None if rank in self.departed else returned for rank, returned in enumerate(self._returned)]
 
     def _rank_main(self, rank: int) -> None:
-        """Run one rank on its own thread, from its first turn on."""
         self._gates[rank].acquire()
         self._run_thread(rank, lambda: self._returned.__setitem__(rank, self._fn(rank, self)))
 
@@ -130,7 +127,6 @@ class WorldRun:
         threading.Thread(target=main, name=f"rank {rank}, in the background", daemon=True).start()
 
     def _run_thread(self, rank: int, main: Callable[[], object]) -> None:
-        """Run a thread of ``rank`` to its end, and let another one go on."""
         thread = self._turn
         try:
             if self.failure is None:
@@ -209,7 +205,6 @@ class WorldRun:
         self.wake(range(self.size))
 
     def _deadlock(self) -> str:
-        """Return the report: ranks that wait for the same thing on one line, and those that returned."""
         groups: dict[str, set[int]] = {}
         waiting = set()
         for rank, threads in enumerate(self._threads_of):

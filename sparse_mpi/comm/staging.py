@@ -59,7 +59,6 @@ class Staging:
         return take_back
 
     def holds(self, x: Array) -> bool:
-        """Say whether ``x`` is in the memory that `download` fills."""
         return self._leaving.holds(x)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -98,18 +97,15 @@ class _Pinned:
         self._read: list[Any] = []  # events behind the copies that read this memory
 
     def read_until(self, event: Any) -> None:
-        """Note an event behind a copy that reads this memory."""
         self._read.append(event)
 
     def clear(self) -> None:
-        """Take back everything that was handed out, once no copy reads it any more."""
         for event in self._read:
             event.synchronize()
         self._read.clear()
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: Namespace) -> np.ndarray:
-        """Return an array, not written yet, in memory that ``library`` (CuPy) pins."""
         size = prod(shape) * dtype.itemsize
         # Equal is too much as well: an empty array at the very end would not be found by `holds`.
         if self._used + size >= len(self._memory):
@@ -122,7 +118,6 @@ class _Pinned:
         return part.view(dtype).reshape(shape)
 
     def holds(self, x: Array) -> bool:
-        """Say whether the host array ``x`` lies in this memory."""
         if not len(self._memory) or not isinstance(x, np.ndarray):
             return False
         return 0 <= x.ctypes.data - self._memory.ctypes.data < len(self._memory)

@@ -47,7 +47,6 @@ class Side:
         self._borrowed[ended] = x
 
     def give_back(self, ended: Any) -> None:
-        """Keep no longer what was borrowed until ``ended``."""
         self._borrowed.pop(ended, None)
 
     def come_after(self, event: Any) -> None:
@@ -64,12 +63,7 @@ class Side:
 
 
 class Branch:
-    """Work that begins after what the caller has queued on its stream so far, and goes on beside it.
-
-    Args:
-        x: CuPy array or torch tensor on a CUDA device, that the work is about; kept until the branch is dropped.
-        sides: the one of each device, by its number; what is missing is made.
-    """
+    """Work that begins after what the caller has queued on its stream so far, and goes on beside it."""
 
     def __init__(self, x: Any, sides: dict[int, Side]) -> None:
         import cupy
@@ -111,7 +105,6 @@ class Branch:
 
     @property
     def marks(self) -> Marks:
-        """Return the events of the work, once the thread that does it has left `entered`."""
         return Marks(self._begun, self._entered, self._ended)
 
     def follow(self) -> None:
@@ -161,7 +154,6 @@ def seconds_between(first: Any, later: Any) -> float:
 
 
 def _copy(result: Any) -> Any:
-    """Copy an array, a tensor, or the arrays of a `SparseVector`."""
     if isinstance(result, SparseVector):
         return result._replace(indices=_copy(result.indices), values=_copy(result.values))
     return result.copy() if arrays.is_device(result) else result.clone()

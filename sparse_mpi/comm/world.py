@@ -87,27 +87,21 @@ class World:
 
 @dataclass
 class _Fate:
-    """Ends a rank when its time has come."""
-
     when: tuple[int, int] | None  # the step and the call in it, -1 for its beginning; None: never
     step: int = -1
     call: int = -1
 
     def begin_step(self) -> None:
-        """Note that a step begins."""
         self.step, self.call = self.step + 1, -2  # the next line makes -1 of it
         self.begin_call()
 
     def begin_call(self) -> None:
-        """Note that a call begins."""
         self.call += 1
         if self.when == (self.step, self.call):
             raise Killed(f"step {self.step}, call {self.call}")
 
 
 class _WorldComm(CountingComm):
-    """The `Comm` of one rank of a run, or of a group of its ranks."""
-
     def __init__(self, number: int, group: Members, per_node: int, fate: _Fate, concurrent: bool) -> None:
         super().__init__(group.members.index(number), len(group.members))
         self._number = number  # of this rank in the run; `rank` is the one in the group
@@ -131,7 +125,6 @@ class _WorldComm(CountingComm):
         return np.array(self._group.members) // self._per_node  # nodes are filled one after the other
 
     def shrunk(self) -> _WorldComm:
-        """Return the communicator of the ranks that have not failed. Collective among them."""
         self._begin_call()
         made = self._of(self._group.survivors(self._number))
         made._ledger = self._ledger  # the survivors go on counting where they did
@@ -139,7 +132,6 @@ class _WorldComm(CountingComm):
 
     @property
     def group(self) -> Members:
-        """Return the ranks of this communicator in the run."""
         return self._group
 
     def _of(self, group: Members) -> _WorldComm:
@@ -211,14 +203,12 @@ class _WorldComm(CountingComm):
         return end
 
     def _until(self, done: Callable[[], bool], other: int, reason: Callable[[], str]) -> None:
-        """Wait until ``done()``; raise RankFailure if the ``other`` rank has failed before."""
         # What is done counts, even if the other rank has failed since.
         while not done():
             self._group.check([other])
             self._group.run.pause(reason)
 
     def _rendezvous(self, call: Call, given: object, combine: Callable[[list[Any]], Any]) -> Any:
-        """Make a collective call, which the last rank to make it works out by ``combine``."""
         self._begin_call()
         return self._group.rendezvous(self._number, call, given, combine)
 
@@ -263,8 +253,6 @@ class _WorldComm(CountingComm):
 
 @dataclass
 class _Survival(Elastic):
-    """What ranks of a `World` can do that go on after one of them has failed."""
-
     _comm: _WorldComm
 
     def broken(self) -> bool:
@@ -288,7 +276,6 @@ def _rows_of(send: Array) -> tuple[np.dtype, tuple[int | str, ...]]:
 
 
 def _read_only(shared: Array) -> Array:
-    """Return an array that several ranks share, protected from them."""
     shared.flags.writeable = False
     return shared
 

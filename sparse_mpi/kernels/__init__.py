@@ -52,7 +52,6 @@ def host() -> HostKernels:
 
 @cache
 def _generic() -> HostKernels:
-    """Return the kernels made of whole-array functions."""
     from sparse_mpi.kernels import array
 
     return array
@@ -135,7 +134,6 @@ def _sampled(x: Array, k: int) -> tuple[int, int] | None:
 
 
 def _reach(x: Array, threshold: int, most: int) -> bool:
-    """Return whether at most ``most`` entries reach the threshold."""
     return threshold > np.iinfo(bits_type(x)).max or of(x).select(x, threshold, most) is not None
 
 

@@ -138,7 +138,6 @@ def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Ar
 
 
 def _spaced(words: Array, steps: int) -> tuple[Array, Array]:
-    """Return the smallest magnitude ``(b,)`` of words, and the distance ``(b,)`` between neighbouring ones."""
     high = (words & ~SHARE).view(np.float32)
     low = high * ((words & SHARE).astype(np.float32) / np.float32(256))
     return low, (high - low) / np.float32(steps)
@@ -179,10 +178,5 @@ def lowest(total: int, least: int, count: int) -> int:
     """Return the magnitude bits at which the lowest level begins; the lower 16 are 0.
 
     They are those of the smallest magnitude, but for a few so small that the others could not be told apart.
-
-    Args:
-        total: the sum of all magnitude bits.
-        least: the smallest of them.
-        count: how many there are.
     """
     return min(max(least, total // max(count, 1) - NOT_FINITE // 2 * LEVEL), INF_BITS) & ~0xFFFF

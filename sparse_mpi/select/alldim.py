@@ -76,11 +76,9 @@ class AllDim(Selector):
         return select_rows(x, self.pattern(k, state)), state
 
     def floor(self, layout: Layout) -> int:
-        """Return the fewest entries that a step selects, whatever k is."""
         return sum(tensor.entries for tensor in fewest(layout, self.rows, self.dense))
 
     def pattern(self, k: int, state: Any) -> Pattern:
-        """Return how many entries of which rows the next step selects, which is the same on every rank."""
         return quotas(state.layout, k, self.rows, self.dense)
 
     def longest(self, layout: Layout, k: int) -> Pattern:
@@ -114,7 +112,6 @@ def _selected_together(tensor: Matrix) -> bool:
 
 
 def _select_tensor(x: Array, tensor: Matrix) -> SparseVector:
-    """Select the entries of one tensor of ``x`` ``(n,)``, as `select_rows` does of all."""
     xp, dtype = namespace(x), index_dtype(len(x))
     own = x[tensor.offset : tensor.offset + tensor.size]
     if tensor.whole:

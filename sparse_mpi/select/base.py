@@ -87,7 +87,6 @@ class Selector(ABC):
 
 
 def _forwarded(name: str) -> Any:
-    """Return a property that is the member ``name`` of a wrapped selector."""
     return property(attrgetter(f"selector.{name}"))
 
 
@@ -113,7 +112,6 @@ class Wrapper(Selector):
         return repr(self.selector)
 
     def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
-        """Return the wrapped selector's selection."""
         return self.selector.select(x, k, state, add)
 
 

@@ -39,12 +39,6 @@ def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> Th
     """Select the entries of ``x`` ``(n,)`` whose magnitude reaches ``threshold``, in one pass.
 
     Where k = n everything is selected, whatever the threshold, but for zeros, which never are.
-
-    Args:
-        x: ``(n,)``.
-        threshold: any number, NaN and Inf included.
-        k: entries wanted.
-        band: the fewest and the most entries that are acceptable, as multiples of k.
     """
     most = max(k, int(band[1] * k))
     passed = at_least(x, max(bits_of(threshold, x), NOT_ZERO) if k < len(x) else NOT_ZERO, most)
@@ -126,7 +120,6 @@ class DGC(Selector):
         check_seed(self.seed)
 
     def init(self, layout: Layout, k: int) -> Drawn:
-        """Return the state before the first step, in which no sample has been drawn."""
         return Drawn()
 
     def select(self, x: Array, k: int, state: Drawn, add: Array | None = None) -> tuple[SparseVector, Drawn]:
@@ -218,6 +211,5 @@ class RedSyncTrim(Selector):
 
 
 def _mean_and_largest(x: Array) -> tuple[float, float]:
-    """Return the mean and the largest of the magnitudes of ``x`` ``(n,)``."""
     moments = kernels.of(x).moments(x, 0)
     return moments.total / moments.entries, moments.largest

@@ -25,7 +25,6 @@ MIN_PERIOD_STEPS = 5
 
 
 def _none(dtype: type) -> Any:
-    """Declare a field that defaults to an empty array of this dtype."""
     return field(default_factory=lambda: np.zeros(0, dtype))
 
 
@@ -93,7 +92,6 @@ class Interleaved(AllDim):
         return self.init_agreeing(layout, k)
 
     def init_agreeing(self, layout: Layout, k: int) -> InterleavedState:
-        """Return the state before the first step, which holds no threshold."""
         super().init(layout, k)
         turns = self.most_agreed(layout)
         return InterleavedState(
@@ -113,7 +111,6 @@ class Interleaved(AllDim):
         return select_rows(x, self.pattern(k, state)), replace(state, step=state.step + 1)
 
     def pattern(self, k: int, state: InterleavedState) -> Pattern:
-        """Return how many entries of which rows the next step selects, which is the same on every rank."""
         return self._merged(state.layout, k, self._plain(state))
 
     def longest(self, layout: Layout, k: int) -> Pattern:
@@ -129,7 +126,6 @@ class Interleaved(AllDim):
         return tuple(t.merged() if t.tensor in plain else t for t in pattern) if plain else pattern
 
     def _turning(self, layout: Layout) -> tuple[int, ...]:
-        """Return the numbers of the tensors that take turns."""
         dense = dense_tensors(layout, self.dense)
         sizes = zip(layout.shapes, layout.sizes, strict=True)
         matrices = [i for i, (shape, size) in enumerate(sizes) if len(shape) >= 2 and size and i not in dense]
@@ -145,7 +141,6 @@ class Interleaved(AllDim):
         return tuple(number for number, on in zip(turning, state.on, strict=True) if not on)
 
     def _late(self, step: int) -> bool:
-        """Return True once the last quarter of training has begun."""
         return self.steps is not None and 4 * step >= 3 * self.steps
 
     def agree(
@@ -160,7 +155,6 @@ class Interleaved(AllDim):
         return self.adapt(state, mean(self.thresholds(x, k, state)))
 
     def most_agreed(self, layout: Layout) -> int:
-        """Return the most numbers that `agree` averages in a step: a threshold for each matrix that takes turns."""
         return len(self._turning(layout)) if self.mode == "threshold" else 0
 
     def due(self, state: InterleavedState) -> np.ndarray:

@@ -89,7 +89,6 @@ class Random(Selector):
         check_seed(self.seed)
 
     def init(self, layout: Layout, k: int) -> Drawn:
-        """Return the state before the first step, in which nothing has been drawn."""
         return Drawn()
 
     def select(self, x: Array, k: int, state: Drawn, add: Array | None = None) -> tuple[SparseVector, Drawn]:

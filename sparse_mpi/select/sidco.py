@@ -103,7 +103,6 @@ class _SIDCo(Selector):
         check_whole("period", self.period, 1, "call")
 
     def init(self, layout: Layout, k: int) -> SIDCoState:
-        """Return the state before the first step, with one stage."""
         return SIDCoState()
 
     def select(self, x: Array, k: int, state: SIDCoState, add: Array | None = None) -> tuple[SparseVector, SIDCoState]:
@@ -134,7 +133,6 @@ class _SIDCo(Selector):
         return threshold
 
     def _adapted(self, state: SIDCoState, observed: float, density: float) -> SIDCoState:
-        """Return the next state, after the estimate was reached by ``observed`` times k entries."""
         calls, total = state.calls + 1, state.observed + observed
         if calls < self.period:
             return SIDCoState(state.stages, calls, total)

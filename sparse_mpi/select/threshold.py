@@ -39,7 +39,6 @@ class Threshold(Selector):
     """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, found by last step's threshold."""
 
     def init(self, layout: Layout, k: int) -> ThresholdState:
-        """Return the state before the first step, which holds no threshold."""
         return ThresholdState()
 
     def select(
@@ -52,15 +51,7 @@ class Threshold(Selector):
     def _from_passed(
         self, x: Array, k: int, state: ThresholdState, threshold: int, passed: SparseVector | None
     ) -> tuple[SparseVector, ThresholdState]:
-        """Select the k largest of the entries that passed the threshold, or of all if these are too few or too many.
-
-        Args:
-            x: ``(n,)``.
-            k: entries to select.
-            state: of the step before.
-            threshold: its threshold, which they passed.
-            passed: the entries of ``x`` that reach it; None if they are more than 3k/2.
-        """
+        """Select the k largest of the entries that passed the threshold, or of all if these are too few or too many."""
         if passed is None:
             selected, change = largest(x, k), 1 / 2
         elif (reached := len(passed.indices)) < k and threshold > NOT_ZERO:

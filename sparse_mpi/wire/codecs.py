@@ -88,19 +88,16 @@ class _Half(ABC):
     kind: ClassVar[type]  # of the codes
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
         values = namespace(vector.values).ascontiguousarray(vector.values)
         return values if values.itemsize == 2 else self._round(single(values)), _no_scales(values)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
-        """See `Codec.decode`."""
         if np.dtype(dtype).itemsize == 2:
             return codes.view(dtype)
         return as_type(codes.view(self.kind), dtype)
 
     @abstractmethod
-    def _round(self, values: Array) -> Array:
-        """Round float32 values to codes ``(m,)``."""
+    def _round(self, values: Array) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -161,11 +158,9 @@ class _Levels(ABC):
     code_bytes: ClassVar[int | None] = 1
 
     @abstractmethod
-    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
+    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]: ...
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
-        """See `Codec.decode`."""
         values = kernels.of(codes).from_levels(codes, scales, edges, 8 // self.together)
         return values if values.dtype == dtype else as_type(values, dtype)
 
@@ -269,5 +264,4 @@ def as_type(values: Array, dtype: Any) -> Array:
 
 
 def _no_scales(x: Array) -> Array:
-    """Return scales of no blocks, in the library of ``x``."""
     return namespace(x).empty(0, np.float32)

@@ -138,7 +138,6 @@ class BitPacked:
         return min(self.max_size(entries, width), dense, key=SizeBound.bytes)
 
     def _max_size_of_codes(self, entries: float, messages: int) -> SizeBound:
-        """Return an upper bound on the size of the codes of values and their scales."""
         scales = self.scale_bytes * (entries / self.codec.block + messages) if self.codec.block else 0.0
         if self.codec.code_bytes is None:
             return SizeBound(values=entries, extra=scales)
@@ -391,11 +390,9 @@ class _Same(NoValues):
     block: ClassVar[int] = SCALED
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
         return vector.values[:0].view(np.uint8), vector.values[: len(edges) - 1]
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
-        """See `Codec.decode`."""
         ones = namespace(scales).ones(int(edges[-1]), np.int8)
         return kernels.of(scales).from_int8(ones, scales, edges)
 
@@ -424,7 +421,6 @@ class Ballots:
         return packed._replace(vector=SparseVector(indices, rounded.astype(values.dtype, copy=False), size))
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """See `Wire.unpack`."""
         coded, lows, _ = LAYOUT.unpack(buffer, lengths, BALLOTS * regions, BALLOTS * size, np.float32)
         indices, values = kernels.of(lows).from_ballots(coded, lows, size)
         return SparseVector(indices, values.astype(dtype, copy=False), size)

@@ -130,7 +130,6 @@ class Elect(Algorithm):
         return Traits(lossless=lossless, accumulates=not ahead, carries=carries, prepares=ahead, usual_density=0.0275)
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
-        """Return the state before the first step."""
         return ElectState(self.selector.init(layout, k), COUNT.init())
 
     def reduce(
@@ -185,7 +184,6 @@ class Elect(Algorithm):
         return self._elect(acc, k, comm, state, add)
 
     def _elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
-        """Hold an election, see `elect`."""
         # Alone, a rank needs no votes: it elects its largest entries.
         if comm.size == 1:
             selected, selection = self.selector.select(acc, k, state.selection, add)
@@ -238,17 +236,7 @@ class Elect(Algorithm):
         return indices, ElectState(selection, threshold, k, share, turn=turn, **sums)
 
     def _sum(self, values: Array, comm: Comm, wire: Wire | Paired, each: int = 1) -> tuple[Array, Array]:
-        """Add up values ``(m,)`` of entries that are the same on all ranks.
-
-        Args:
-            values: this rank's.
-            comm: all ranks.
-            wire: their format.
-            each: values of an entry, which stay together.
-
-        Returns:
-            The sums ``(m,)``, and this rank's contribution to them ``(m,)``.
-        """
+        """Add up values ``(m,)`` of entries that are the same on all ranks."""
         m, dtype = len(values), values.dtype
         if comm.size == 1:
             return values.copy(), values
@@ -270,13 +258,6 @@ class Elect(Algorithm):
         self, values: Array, bounds: np.ndarray, comm: Comm, wire: Wire | Paired, each: int = 1
     ) -> tuple[SparseVector, Array]:
         """Add up values ``(m,)`` of entries that are the same on all ranks, each rank a share of them.
-
-        Args:
-            values: this rank's.
-            bounds: ``(P + 1,)`` int64, rank q adds up the values numbered ``[bounds[q], bounds[q + 1])``.
-            comm: all ranks.
-            wire: the format of values.
-            each: values of an entry, which stay together.
 
         Returns:
             The sums of this rank's share, by number, and this rank's contribution to all of them ``(m,)``.
@@ -346,7 +327,6 @@ class Elect(Algorithm):
 
     @cached_property
     def _values(self) -> Wire:
-        """Return the format of values alone, if ``wire`` has one; it needs no indices."""
         if isinstance(self.wire.codec, Int8):
             return ShortComplete(ShortInt8())
         return self.wire if self.wire.codec is None else Complete(self.wire.codec)

@@ -32,11 +32,6 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> Spa
 
     Those entries get a vote whose product of vote and value is largest: the square of the value where there was no
     vote before. Roots are multiplied, so that nothing overflows.
-
-    Args:
-        candidates: the entries to vote for.
-        my_vote_sum: ``(n,)``, the sums of this rank's earlier votes.
-        votes: the most votes. Some may be zero, which are none.
     """
     xp, passes = namespace(my_vote_sum), kernels.of(my_vote_sum)
     deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
@@ -48,12 +43,6 @@ def may_vote(indices: Array, place: int, ranks: int, share: float) -> Array:
     """Return the mask ``(m,)`` of those ``indices`` for which a rank may vote where ranks divide them up.
 
     It may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, may vote for each index.
-
-    Args:
-        indices: of entries.
-        place: of the rank among all ``ranks``.
-        ranks: P.
-        share: of all indices.
     """
     offsets = (fractions(indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
     return offsets < np.uint32(round(share * (1 << 16)))

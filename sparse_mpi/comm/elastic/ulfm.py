@@ -34,7 +34,6 @@ _KEPT: list[Any] = []  # failures: in their frames are messages on their way, wh
 
 
 def available(MPI: Any) -> bool:
-    """Return whether the ranks of this job survive the failure of others."""
     return os.environ.get(SWITCH) == "1" and hasattr(MPI, "ERR_PROC_FAILED") and hasattr(MPI.Comm, "Shrink")
 
 
@@ -60,11 +59,9 @@ class _End:
 
     @property
     def alone(self) -> bool:
-        """Return whether an exception that nothing catches ends this process only."""
         return self._process == os.getpid()
 
     def be_alone(self, MPI: object, close: Callable[[], None]) -> None:
-        """Have an exception that nothing catches end this process only, and ``close()`` called at the end."""
         if not self.alone:
             self._process = os.getpid()
             _finalize_without_fence(MPI)
@@ -72,7 +69,6 @@ class _End:
         atexit.register(close)
 
     def _die(self, error: BaseException) -> None:
-        """End this process because of an exception."""
         traceback.print_exception(type(error), error, error.__traceback__)
         sys.stderr.flush()
         if not self.alone:  # a child that it has forked ends as Python does
@@ -83,7 +79,6 @@ class _End:
         self.kill()
 
     def kill(self) -> None:
-        """Kill this process: it is lost to the others."""
         sys.stdout.flush()
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -109,14 +104,7 @@ def exits_without_abort() -> bool:
 
 
 class Ulfm(Elastic):
-    """What MPI offers to the ranks of one communicator that can go on after one of them has failed.
-
-    Args:
-        raw: the communicator of mpi4py.
-        watchdog: of its ranks.
-        remake: returns a `Comm` over a communicator of the ranks that are left.
-        yielding, start_sendrecv: see `Elastic`.
-    """
+    """What MPI offers to the ranks of one communicator that can go on after one of them has failed."""
 
     def __init__(
         self,
@@ -172,7 +160,6 @@ class Ulfm(Elastic):
         return False
 
     def _failed(self) -> list[int]:
-        """Return the ranks that have failed, as far as this one knows."""
         failed = self._comm.Get_failed()
         # From numbers in the group of those that failed to ranks of this communicator.
         return failed.Translate_ranks(None, self._comm.Get_group())
@@ -210,7 +197,6 @@ class Ulfm(Elastic):
         return made
 
     def _shrunk(self, timeout: float) -> Comm:
-        """Return a communicator of the ranks that are left, with a watchdog that has this time limit."""
         made = self._remake(self._comm.Shrink())
         elastic = cast(Ulfm, made.job.elastic)
         try:

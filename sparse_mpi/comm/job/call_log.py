@@ -36,7 +36,6 @@ class CallSite(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return how long ago that was."""
         return max(now() - self.since, 0) / 1e3
 
     def __str__(self) -> str:
@@ -92,7 +91,6 @@ class CallLog:
         return Watched(self, family, ranks)
 
     def enter(self, call: int, family: int, awaited: int) -> None:
-        """Note that this thread enters a call on the communicator ``family``; see `CallSite`."""
         if call not in UNCOUNTED:
             self.numbers[family] += 1
         noted = (call, family, self.numbers[family], awaited, time.time(), self._reductions, next(self._calls))
@@ -106,16 +104,13 @@ class CallLog:
         self._entered[thread] = call, family, number, NOBODY, entered, reduction, noted
 
     def leave(self) -> None:
-        """Note that this thread has left its call."""
         thread = get_ident()
         self._left[thread] = self._entered[thread][-1], time.time()
 
     def begin_reduction(self) -> None:
-        """Note that a reduction begins."""
         self._reductions += 1
 
     def sites(self) -> list[CallSite]:
-        """Return where each thread is."""
         sites = []
         # Read what was left first: a call that was entered since then is a new one
         for thread, (last, left) in [(thread, self._left.get(thread, (-1, 0.0))) for thread in list(self._entered)]:
@@ -145,11 +140,9 @@ class Watched(NamedTuple):
         self.log.enter(call, self.family, awaited)
 
     def received(self) -> None:
-        """Note that the message of a sendrecv is there."""
         self.log.received()
 
     def leave(self) -> None:
-        """Note that the call was left."""
         self.log.leave()
 
     def forget(self) -> None:

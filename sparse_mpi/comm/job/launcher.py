@@ -32,9 +32,6 @@ def told_terminal() -> TextIO | None:
     """Return the terminal of the `run` that started this process, opened; None without one.
 
     Launchers pass lines on, not the parts of one that a progress bar is made of.
-
-    Raises:
-        OSError: it cannot be written to.
     """
     path, folder = os.environ.get(TERMINAL), os.environ.get(FOLDER, "")
     if not path or not Path(folder).is_dir():  # on another host it would be somebody else's

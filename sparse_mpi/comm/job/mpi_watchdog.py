@@ -36,14 +36,7 @@ ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
 
 
 class MPIWatchdog(Watchdog):
-    """The watchdog of one rank over those of a communicator. Making one is collective.
-
-    Args:
-        MPI: the module of mpi4py, which must allow calls from several threads.
-        comm: the ranks.
-        timeout: seconds that a call may take; 0: any number.
-        survives: whether the others go on where a rank is killed.
-    """
+    """The watchdog of one rank over those of a communicator. Making one is collective."""
 
     def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
         # Where ranks may fail, share their communicator: it is revoked then, and MPI may crash if one fails in a Dup.
@@ -124,7 +117,6 @@ class MPIWatchdog(Watchdog):
                     self._give_up(f"{site}; {VANISHED.format(rank)}")
 
     def read(self) -> None:
-        """Take in all messages there are, and answer questions."""
         with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
             self._read()
 
@@ -154,14 +146,12 @@ class MPIWatchdog(Watchdog):
         self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
 
     def _sent(self, request: Any) -> bool:
-        """Return whether a message is on its way, or never will be."""
         try:
             return bool(request.Test())
         except self._mpi.Exception:  # its receiver has failed
             return True
 
     def _report(self, site: CallSite) -> None:
-        """Ask where the others are, say for whom this rank waits, and end the job."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._answers.clear()
         for rank in others:
@@ -174,7 +164,6 @@ class MPIWatchdog(Watchdog):
         self._give_up(self.waiting(site, others, self._answers, "does not answer"), LATE)
 
     def _give_up(self, why: str, speaking: float = SPEAKING) -> None:
-        """Say why, leave others the time to do so too, and end the job."""
         self.say(f"{why}; the job ends")
         until = time.monotonic() + speaking
         while time.monotonic() < until:

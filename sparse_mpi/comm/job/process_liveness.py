@@ -30,7 +30,6 @@ def identity() -> np.ndarray:
 
 
 def same_host(process: np.ndarray, mine: np.ndarray) -> bool:
-    """Return whether both processes, see `identity`, are on one machine."""
     return bool(process[0] and process[0] == mine[0])
 
 
@@ -50,7 +49,6 @@ def stopped(process: np.ndarray) -> bool:
 
 
 def kill(process: np.ndarray) -> None:
-    """Kill a process of this machine, unless it has ended."""
     if state(process):
         with suppress(OSError):  # it has ended since
             os.kill(int(process[1]), signal.SIGKILL)
@@ -62,12 +60,7 @@ def ended(process: np.ndarray) -> bool:
 
 
 class Neighbours:
-    """The processes of other ranks on this machine.
-
-    Args:
-        processes: the identities of all ranks ``(P, 3)``, see `identity`.
-        rank: this one.
-    """
+    """The processes of other ranks on this machine."""
 
     def __init__(self, processes: np.ndarray, rank: int) -> None:
         self._processes = {
@@ -85,11 +78,9 @@ class Neighbours:
         return cls(processes, comm.rank)
 
     def stopped(self) -> list[int]:
-        """Return the ranks that are stopped."""
         return [rank for rank, process in self._processes.items() if stopped(process)]
 
     def kill(self, rank: int) -> None:
-        """Kill the process of a rank."""
         kill(self._processes[rank])
 
     def ended(self, seconds: float) -> list[int]:
@@ -102,10 +93,6 @@ class Neighbours:
 
 
 def _fields(number: int) -> list[str]:
-    """Return what the system tells of a process, from its state on.
-
-    Raises:
-        OSError: there is none.
-    """
+    """Return what the system tells of a process, from its state on."""
     # The name of the program, in brackets, may have spaces
     return (PROC / str(number) / "stat").read_text().rpartition(")")[2].split()

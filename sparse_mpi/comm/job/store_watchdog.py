@@ -22,14 +22,7 @@ SITES, SAID = "sparse_mpi/site", "sparse_mpi/said"  # keys
 
 
 class StoreWatchdog(Watchdog):
-    """The watchdog of one rank of a torch.distributed job.
-
-    Args:
-        rank, size: of this process in the default group.
-        store: returns the store of that group, None when the group is no more.
-        timeout: seconds that a call may take before the job ends; 0: any number, and a line on stderr after `WORD`.
-        end: ends this process, at which the launcher ends the others.
-    """
+    """The watchdog of one rank of a torch.distributed job."""
 
     def __init__(
         self, rank: int, size: int, store: Callable[[], Any], timeout: float, end: Callable[[], object]
@@ -42,7 +35,6 @@ class StoreWatchdog(Watchdog):
         WATCHDOG_THREAD.add(self)
 
     def over(self, family: int, ranks: Sequence[int]) -> Watched:
-        """Return what notes the calls on a communicator of that number, of these ranks of the default group."""
         self._members[family] = ranks
         return self.log.over(family, ranks)
 
@@ -77,13 +69,11 @@ class StoreWatchdog(Watchdog):
             self._end()
 
     def _speaks(self, site: CallSite, store: Any) -> bool:
-        """Return whether this rank is the first to report this call, as far as that is known."""
         if store is None or site.call == SENDRECV:  # in which each rank waits for another one
             return True
         return bool(store.add(f"{SAID}/{site.family}/{site.number}", 1) == 1)
 
 
 def _sites(ranks: list[int], store: Any) -> dict[int, CallSite]:
-    """Return where other ranks were when they last wrote that."""
     keys = {rank: f"{SITES}/{rank}" for rank in ranks} if store is not None else {}
     return {rank: CallSite(*map(int, store.get(key).split(b","))) for rank, key in keys.items() if store.check([key])}

@@ -23,7 +23,6 @@ class _Uncaught:
         self._hook, self._thread_hook = sys.excepthook, threading.excepthook  # the former ones
 
     def install(self) -> None:
-        """Have this called for exceptions from now on, after the former hooks."""
         self._hook, sys.excepthook = sys.excepthook, self._in_main
         self._thread_hook, threading.excepthook = threading.excepthook, self._in_thread
 
@@ -46,7 +45,6 @@ class _Uncaught:
                 self.finish(error)
 
     def finish(self, error: BaseException | None) -> None:
-        """Call ``end(error)`` if it is set."""
         if self.end is not None and error is not None:
             self.end(error)
 
@@ -73,12 +71,7 @@ def report_uncaught(error: BaseException) -> None:
 
 
 class Abort:
-    """The end of all ranks of a job.
-
-    Args:
-        rank, size: of this process.
-        end: ends the job, or this process where its launcher ends the others then.
-    """
+    """The end of all ranks of a job."""
 
     def __init__(self, rank: int, size: int, end: Callable[[], object]) -> None:
         self._rank, self._size, self._end = rank, size, end
@@ -95,6 +88,5 @@ class Abort:
         raise error  # where `end` has returned
 
     def guard(self) -> None:
-        """Have an exception that nothing catches end the job, unless this rank is alone."""
         if self._size > 1:
             on_uncaught(self)

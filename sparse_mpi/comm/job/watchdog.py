@@ -25,11 +25,7 @@ QUIET = 0.5  # seconds that a rank which has ended waits for the others before i
 
 
 def time_limit(timeout: float | None) -> float:
-    """Return the seconds that a call may take: ``timeout``, or what the variable `TIMEOUT` says; 0 is no limit.
-
-    Raises:
-        ValueError: it is no number of seconds.
-    """
+    """Return the seconds that a call may take: ``timeout``, or what the variable `TIMEOUT` says; 0 is no limit."""
     setting = os.environ.get(TIMEOUT, "0") if timeout is None else timeout
     try:
         seconds = float(setting)
@@ -42,11 +38,7 @@ def time_limit(timeout: float | None) -> float:
 
 
 def wants_watchdog(limit: float) -> bool:
-    """Return whether a watchdog is wanted: there is a time limit, or the variable `WATCH` is 1.
-
-    Raises:
-        ValueError: `WATCH` is neither 0 nor 1.
-    """
+    """Return whether a watchdog is wanted: there is a time limit, or the variable `WATCH` is 1."""
     switch = os.environ.get(WATCH, "0")
     if switch not in ("0", "1"):
         raise ValueError(f"{WATCH} must be 0 or 1, got {switch!r}")
@@ -80,11 +72,9 @@ class Watchdog(ABC):
         return lambda: True
 
     def say(self, what: str) -> None:
-        """Print a line about this rank."""
         say_on_stderr(f"rank {self.rank} of {self.size} {what}")
 
     def waiting(self, site: CallSite, others: Iterable[int], sites: Mapping[int, CallSite], silent: str) -> str:
-        """Return for whom of the ``others`` a call waits; see `CallSite.waiting_for`."""
         limit = f"longer than {self.timeout:g} s, " if self.timeout else ""
         return f"{site}, {limit}and waits for others: {site.waiting_for(others, sites, silent)}"
 
@@ -99,7 +89,6 @@ class WatchdogThread:
         self._thread: threading.Thread | None = None
 
     def add(self, watchdog: Watchdog) -> None:
-        """Poll a watchdog from now on."""
         with self._polling:
             self._watchdogs.append(watchdog)
         if self._thread is None:

@@ -41,7 +41,6 @@ def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
 
 @compiled
 def _count(x, scratch, magnitude, limits, counts):
-    """Add to ``counts`` how many entries reach each of ``limits``, tile by tile."""
     for lo in range(0, x.size, TILE):
         part = bits_of(widened(x[lo : lo + TILE], scratch))
         for number in range(limits.size):
@@ -65,7 +64,6 @@ def smallest(values: Array) -> int:
 
 @compiled
 def _smallest(bits, magnitude):
-    """Return the least of all bits without their sign."""
     least = magnitude
     for i in range(bits.size):
         least = min(least, bits[i] & magnitude)
@@ -95,7 +93,6 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
 
 @compiled
 def _histogram_all(x, scratch, magnitude, low, counts):
-    """Count all entries by their leading bits, those above bit ``low``."""
     for lo in range(0, x.size, TILE):
         part = bits_of(widened(x[lo : lo + TILE], scratch))
         for i in range(part.size):

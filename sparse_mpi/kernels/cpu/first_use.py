@@ -113,7 +113,6 @@ class SharedCache(FunctionCache):
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Have Numba compile a function when it is first called."""
     made = numba.njit(nogil=True, boundscheck=False, **options)(function)
     before = CONFIG.CACHE_DIR
     for folder in (lambda: before, private_folder):  # Numba's own cache fails where package and home are read-only

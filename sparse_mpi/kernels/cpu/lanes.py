@@ -53,7 +53,6 @@ def added(typing_context, x, start, threshold, more):
 
 
 def _bits(array):
-    """Return the type of the bits of entries of such an array."""
     return types.int64 if array.dtype == types.float64 else types.int32
 
 
@@ -63,7 +62,6 @@ def _alignment(array):
 
 
 def _vector(array):
-    """Return the type of a vector of 64 entries of such an array."""
     return ir.VectorType(ir.DoubleType() if array.dtype == types.float64 else ir.FloatType(), LANES)
 
 
@@ -98,8 +96,6 @@ def lowest(typing_context, mask):
 
 @intrinsic
 def ones(typing_context, mask):
-    """Return how many bits of a uint64 are set."""
-
     def generate(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])
 
@@ -108,8 +104,6 @@ def ones(typing_context, mask):
 
 @intrinsic
 def real_of(typing_context, bits):
-    """Return the float32 whose bits a uint32 has."""
-
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.FloatType())
 
@@ -171,6 +165,5 @@ def copy_bytes(typing_context, to, source):
 
 
 def _word_at(context, builder, signature, arguments):
-    """Return the address of ``buffer[at]`` as a pointer to 64-bit integers."""
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     return builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())

@@ -53,7 +53,6 @@ def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> 
 
 
 def _far(pairs: int, runs: int, size: int) -> bool:
-    """Tell if there are so few pairs for the length of the vector that runs are merged two by two."""
     return pairs * DENSE * ((runs - 1).bit_length() - 1) < size
 
 
@@ -82,7 +81,6 @@ def _two_by_two(runs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 @compiled
 def _merge_ordered(indices, values, order, merged_indices, merged_values):
-    """Merge pairs whose ``order`` is that of their indices; return the number of distinct indices."""
     count = 0
     for i in range(order.size):
         index, value = indices[order[i]], values[order[i]]
@@ -141,7 +139,6 @@ def _two_kept(left, left_values, right, right_values, to, to_values):
 
 @compiled
 def _rest(left, left_values, right, right_values, to, to_values, i, j, count):
-    """Write what is left of two runs, one of which is at its end."""
     for at in range(i, left.size):
         to[count], to_values[count] = left[at], left_values[at]
         count += np.uint64(1)
@@ -153,7 +150,6 @@ def _rest(left, left_values, right, right_values, to, to_values, i, j, count):
 
 @compiled
 def _add_up(indices, values):
-    """Add up the values of equal indices, which stand side by side, in place; return how many are left."""
     count = 0
     for i in range(1, indices.size):
         if indices[i] == indices[count]:

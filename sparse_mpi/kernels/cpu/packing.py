@@ -35,7 +35,6 @@ def lay_out(
 
 @compiled
 def _lay_out(entries, regions, numbers, codes, blocks, tail, scale_bytes, words):
-    """Write the table, a column for each field, message by message."""
     first = block = code = at = 0
     for m in range(entries.size):
         count, start = entries[m], regions[m, 0]
@@ -64,7 +63,6 @@ def _lay_out(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
 
 @compiled
 def _bytes(bits):
-    """Return how many bytes hold so many bits."""
     return (bits + 7) >> 3
 
 
@@ -76,7 +74,6 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
 
 @compiled
 def _write(messages, indices, codes, scales, buffer):
-    """Write every section of every message; codes and scales are bytes."""
     code = scale = 0
     for m in range(messages.size):
         one = messages[m]
@@ -187,7 +184,6 @@ def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
 
 @compiled
 def _misplaced(indices, counts, low, high):
-    """Look at the first and the last index of each message, and at whether all between them ascend."""
     first = 0
     for m in range(counts.size):
         part = indices[first : first + counts[m]]
@@ -232,7 +228,6 @@ def _read_highs(highs, part, start, shift, spread):
 
 @compiled
 def _read_lows(lows, part, shift):
-    """Add the low bits to the indices."""
     mask, fast = (ONE << np.uint64(shift)) - ONE, _whole_words(lows, part, shift)
     for i in range(fast):
         bit = i * shift
@@ -251,7 +246,6 @@ def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, A
 
 @compiled
 def _first(round_number, ranks):
-    """Return the rank with which a round begins."""
     fraction = np.uint32(np.uint32(round_number) * FIBONACCI) >> np.uint32(16)
     return np.int64(np.uint32(fraction * np.uint32(ranks)) >> np.uint32(16))
 

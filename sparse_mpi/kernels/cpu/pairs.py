@@ -68,7 +68,6 @@ def subtract(x: Array, indices: Array, values: Array) -> None:
 
 @compiled
 def _subtract(x, indices, values):
-    """Subtract in place, but set 0 where the value is not finite."""
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
         at = indices[i]
@@ -237,7 +236,6 @@ def contains(indices: Array, sought: Array) -> Array:
 
 @compiled
 def _contains(indices, sought, found):
-    """Walk along both ascending lists and mark what they have in common."""
     i = j = 0
     while i < indices.size and j < sought.size:
         here, there = indices[i], sought[j]

@@ -71,7 +71,6 @@ def _widened(part, scratch):
 
 @compiled
 def _widened_bfloat16(part, scratch):
-    """Widen by moving the bits into the upper half."""
     for i in range(part.size):
         scratch[i] = np.int32(part[i]) << 16
     return scratch[: part.size].view(np.float32)
@@ -280,7 +279,6 @@ def append_rest(x, whole, threshold, offset, count, indices, values):
 
 @compiled
 def _count(bits, threshold):
-    """Count the entries that reach the threshold."""
     magnitude, count = np.iinfo(bits.dtype).max, 0
     for i in range(bits.size):
         count += (bits[i] & magnitude) >= threshold
@@ -320,6 +318,5 @@ def _sketch(x, first, seed, partial):
 
 @compiled
 def _add_signed(sums, entries, hashes, bit):
-    """Add each entry to its sum, or subtract it where this bit of its hash is set."""
     for i in range(entries.size):
         sums[i] += entries[i] * np.float32(1 - 2 * np.int32((hashes[i] >> bit) & np.uint32(1)))

@@ -55,7 +55,6 @@ def _to_bfloat16(x, rounded, back):
 
 @compiled
 def _rounded_up(bits):
-    """Return bits of a float32, not NaN, whose upper half is rounded, ties to even."""
     return np.uint32(bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))
 
 
@@ -134,7 +133,6 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) ->
 
 @compiled
 def _to_int8(x, indices, edges, short, codes, scales):
-    """Find the scale of each block, and round its values to steps of it."""
     bits = x.view(np.uint32)
     for block in range(scales.size):
         lo, hi = edges[block], edges[block + 1]
@@ -171,7 +169,6 @@ def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
 
 @compiled
 def _from_int8(codes, scales, edges, x):
-    """Multiply the codes of each block by its scale."""
     for block in range(scales.size):
         part, wide, scale = codes[edges[block] : edges[block + 1]], x[edges[block] : edges[block + 1]], scales[block]
         for i in range(part.size):
@@ -187,7 +184,6 @@ def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 @compiled
 def _to_int4(x, indices, edges, codes, places, scales):
-    """Find the levels of each block, round its values to them, and pack their codes."""
     bits, words = x.view(np.uint32), scales.view(np.uint32)
     safe, found = np.zeros(SCALED, np.uint32), np.zeros(SCALED, np.uint8)
     for block in range(scales.size):
@@ -217,7 +213,6 @@ def _finite(bits, safe):
 
 @compiled
 def _spread(magnitudes, bits, indices, low, step, codes):
-    """Round the magnitudes of a block stochastically to whole steps above ``low``, and add the signs."""
     divisor = step if step > 0 else np.float32(1)
     for i in range(magnitudes.size):
         steps = (magnitudes[i] - low) / divisor
@@ -238,7 +233,6 @@ def _signed(bits, level, low, half):
 
 @compiled
 def _spaced(word, steps):
-    """Return the smallest magnitude that a word stands for, and the distance between neighbouring ones."""
     high = real_of(word & ~SHARE)
     low = high * (np.float32(word & SHARE) / np.float32(256))
     return low, (high - low) / np.float32(steps)
@@ -265,7 +259,6 @@ def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 @compiled
 def _to_int2(x, edges, codes, places, scales):
-    """Find the two magnitudes of each block, choose one of them for each value, and pack the codes."""
     bits, words = x.view(np.uint32), scales.view(np.uint32)
     safe, found, parts = np.zeros(SCALED, np.uint32), np.zeros(SCALED, np.uint8), np.empty(SCALED, np.uint32)
     for block in range(scales.size):
@@ -302,7 +295,6 @@ def _parts(magnitudes, largest, parts):
 
 @compiled
 def _above(parts, cut):
-    """Return the sum of the parts that reach ``cut``, and how many they are."""
     total = many = 0
     for i in range(parts.size):
         reached = parts[i] >= cut
@@ -319,7 +311,6 @@ def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Ar
 
 @compiled
 def _from_levels(codes, scales, edges, places, bits, x):
-    """Look up the codes of each block among the values that they stand for."""
     half, each, words = 1 << (bits - 1), 8 // bits, scales.view(np.uint32)
     values = np.empty(2 * half, np.float32)
     for block in range(scales.size):
@@ -350,7 +341,6 @@ def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, 
 
 @compiled
 def _sums(values):
-    """Return the sum of all magnitude bits, and the smallest of them."""
     bits = bits_of(values)
     total, least = 0, np.int32(INF_BITS)
     for i in range(bits.size):
@@ -362,7 +352,6 @@ def _sums(values):
 
 @compiled
 def _to_ballots(values, indices, low, coded, rounded):
-    """Code the entries one by one, and decode them again."""
     bits = bits_of(values)
     for i in range(bits.size):
         magnitude = np.int64(bits[i]) & 0x7FFFFFFF
@@ -374,7 +363,6 @@ def _to_ballots(values, indices, low, coded, rounded):
 
 @compiled
 def _decoded(index, code, low):
-    """Return the value that a code stands for."""
     level, negative = np.uint32(code >> 1), np.uint32(code & 1)
     inside = (np.uint32(np.uint32(index) * HASH) & np.uint32(LEVEL - 1)) ^ np.uint32(negative << np.uint32(4))
     bits = np.uint32(np.uint32(low) + np.uint32(level * np.uint32(LEVEL)) + inside)
@@ -390,7 +378,6 @@ def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
 
 @compiled
 def _from_ballots(coded, lows, indices, values):
-    """Decode the entries one by one."""
     for i in range(coded.size):
         indices[i] = coded[i] // BALLOTS
         values[i] = _decoded(coded[i] // BALLOTS, coded[i] & (BALLOTS - 1), lows[i])

@@ -42,53 +42,6 @@ from sparse_mpi.kernels.cuda.launches import (
 )
 from sparse_mpi.kernels.cuda.told import Told, pointer
 
-__all__ = [
-    "accumulate",
-    "accumulate_select",
-    "add",
-    "add_merged",
-    "add_rows",
-    "changes",
-    "clear",
-    "compress",
-    "contains",
-    "count",
-    "count_select",
-    "deal",
-    "follow_squares",
-    "from_ballots",
-    "from_int8",
-    "from_levels",
-    "from_pairs",
-    "gather",
-    "histogram",
-    "kth_bin",
-    "lay_out",
-    "mark",
-    "merge",
-    "merge_runs",
-    "moments",
-    "read_messages",
-    "select",
-    "select_rows",
-    "sketch",
-    "smallest",
-    "split_counts",
-    "subtract",
-    "subtract_dense",
-    "to_ballots",
-    "to_bfloat16",
-    "to_float16",
-    "to_int2",
-    "to_int4",
-    "to_int8",
-    "to_pairs",
-    "top_k_rows",
-    "truncate",
-    "undeal",
-    "write_messages",
-]
-
 ROUNDS = 8  # vectors that each thread of a selection reads
 TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads; in half precision half as many
 COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
@@ -279,7 +232,6 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
 
 
 def _tiles(size: int) -> Array:
-    """Return the state of a kernel that finds places for chosen ones of ``size`` entries."""
     return cupy.zeros(1 + blocks_for(size), np.uint64)
 
 

@@ -31,7 +31,6 @@ def kernel(name: str, source: str, threads: int = THREADS, **macros: object) -> 
 
 @cache
 def _kernel(capability: str, name: str, source: str, **macros: object) -> object:
-    """Return a kernel for devices of a compute capability, which that of the current one is."""
     folder = Path(__file__).parent
     code = (folder / "types.cu").read_text() + (folder / source).read_text()
     options = ("--std=c++17", "-ftz=false", *(f"-D{macro}={value}" for macro, value in macros.items()))
@@ -63,7 +62,6 @@ def _folder() -> Path:
 
 @cache
 def _temporary() -> TemporaryDirectory[str]:
-    """Return a folder that is removed when the process ends."""
     return TemporaryDirectory(prefix="sparse_mpi-kernels-")
 
 

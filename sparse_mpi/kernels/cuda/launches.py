@@ -45,12 +45,10 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 
 
 def _kernel(name: str, index: np.dtype) -> object:
-    """Return a kernel of bits.cu for indices of that type."""
     return kernel(name, "bits.cu", REAL="float32", INDEX=index.name, SCALED=SCALED)
 
 
 def _table(messages: np.ndarray) -> Array:
-    """Copy the messages to the device, as plain integers."""
     return cupy.asarray(messages.view(np.int64))
 
 
@@ -163,7 +161,6 @@ def _both(edges: np.ndarray, places: np.ndarray) -> Array:
 
 
 def _start(name: str, blocks: int, *arguments: Any, index: Any = np.int32) -> None:
-    """Start a kernel of levels.cu, on so many blocks of values, if there are any."""
     if blocks:
         levels = kernel(name, "levels.cu", SCALED, REAL="float32", INDEX=np.dtype(index).name)
         start(levels, blocks, *arguments, threads=SCALED)

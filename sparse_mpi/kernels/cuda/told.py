@@ -45,7 +45,6 @@ class Told:
         return len(self._numbers)
 
     def number(self) -> int:
-        """Return the first of the `numbers`."""
         return int(self.numbers()[0])
 
     def __del__(self) -> None:
