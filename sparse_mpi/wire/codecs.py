@@ -70,11 +70,9 @@ class Unrounded:
         return "Exact()"
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
         return namespace(vector.values).ascontiguousarray(vector.values), _no_scales(vector.values)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
-        """See `Codec.decode`."""
         return codes.view(dtype)
 
 
@@ -139,12 +137,10 @@ class Int8:
     short: ClassVar[bool] = False  # scales are those of bfloat16
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
         values = single(vector.values)
         return kernels.of(values).to_int8(values, vector.indices, edges, self.short)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
-        """See `Codec.decode`."""
         values = kernels.of(codes).from_int8(codes.view(np.int8), scales, edges)
         return values if values.dtype == dtype else as_type(values, dtype)
 
@@ -178,7 +174,6 @@ class Int4(_Levels):
     together: ClassVar[int] = 2
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
         values = single(vector.values)
         return kernels.of(values).to_int4(values, vector.indices, edges)
 
@@ -198,7 +193,6 @@ class Int2(_Levels):
     together: ClassVar[int] = 4
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
         values = single(vector.values)
         return kernels.of(values).to_int2(values, edges)
 
@@ -217,7 +211,6 @@ class Log4:
     code_bytes: ClassVar[int | None] = 1
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """See `Codec.encode`."""
         values = single(vector.values)
         xp = namespace(values)
         # The exponent e of float32 tells that a number is in [2^e, 2^(e + 1)); 2^e stands for it and for half of it
@@ -232,7 +225,6 @@ class Log4:
         return pairs[like(kept, values)], (top.astype(np.uint32) << np.uint32(23)).view(np.float32)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
-        """See `Codec.decode`."""
         xp = namespace(codes)
         of, places = numbered_blocks(edges)
         shifts = like((places % 2 * 4).astype(np.uint8), codes)

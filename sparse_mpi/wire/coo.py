@@ -34,7 +34,6 @@ class Coo:
         return Packed(encode(vector), counts, vector)
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> SparseVector:
-        """See `Wire.unpack`."""
         vector = decode(buffer, size, dtype)
         kernels.check_indices(vector.indices, lengths, regions)
         return vector
@@ -58,7 +57,6 @@ class Coo:
     def unpack_sums(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
     ) -> SparseVector:
-        """See `Wire.unpack_sums`."""
         # A message is dense if and only if it has as many bytes as its region would have, see `pack_sum`.
         xp, units = namespace(buffer), pair_bytes(size, dtype) // buffer.itemsize
         is_dense = lengths * buffer.itemsize == (regions[:, 1] - regions[:, 0]) * np.dtype(dtype).itemsize
@@ -78,15 +76,12 @@ class Coo:
         return concatenate(parts)
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> np.ndarray:
-        """See `Wire.lengths_of`: an item is a pair."""
         return entries
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
-        """See `Wire.max_size`: nothing but pairs is sent."""
         return SizeBound(pairs=min(entries, width))
 
     def max_size_of_sum(self, entries: float, width: float) -> SizeBound:
-        """See `Wire.max_size_of_sum`: pairs, or the dense region."""
         return SizeBound(pairs=entries) if 2 * entries < width else SizeBound(values=width)
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
@@ -95,7 +90,6 @@ class Coo:
         return Packed(message, np.array([len(message)]), vector)
 
     def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: object) -> SparseVector:
-        """See `Wire.unpack_rows`."""
         return decode_rows(messages, pattern, size, dtype)
 
     def row_overhead(self, pattern: Pattern) -> int:

@@ -59,11 +59,9 @@ class BitPacked:
 
     @property
     def lossless(self) -> bool:
-        """See `Wire.lossless`."""
         return self.codec.lossless
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
-        """See `Wire.pack`."""
         dtype = vector.values.dtype
         messages, edges, lengths = self.lay_out(np.asarray(counts), regions, dtype)
         codes, scales = self.codec.encode(vector, edges)
@@ -92,7 +90,6 @@ class BitPacked:
         return SparseVector(indices, self.codec.decode(codes, scales, edges, dtype), size)
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """See `Wire.pack_sum`."""
         (start, stop), values = region.tolist(), vector.values
         # Compare the message of these entries with that of all indices of the region, and send the shorter one.
         lengths = self.lengths_of(
@@ -117,7 +114,6 @@ class BitPacked:
         return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> np.ndarray:
-        """See `Wire.lengths_of`."""
         return self.lay_out(entries, regions, dtype)[2]
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
@@ -133,7 +129,6 @@ class BitPacked:
         return self._max_size_of_codes(entries, messages) + indices
 
     def max_size_of_sum(self, entries: float, width: float) -> SizeBound:
-        """See `Wire.max_size_of_sum`: the packed entries, or the codes of all elements."""
         dense = self._max_size_of_codes(width, 1) + SizeBound(extra=self._head(width))
         return min(self.max_size(entries, width), dense, key=SizeBound.bytes)
 
@@ -156,7 +151,6 @@ class BitPacked:
         return self.pack(vector, *_tensors(pattern))
 
     def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: object) -> SparseVector:
-        """See `Wire.unpack_rows`."""
         entries, regions = _tensors(pattern)
         ranks = len(messages)
         lengths = np.tile(self.lengths_of(entries, regions, size, dtype), ranks)
@@ -164,7 +158,6 @@ class BitPacked:
         return self.unpack(messages.reshape(-1), lengths, regions, size, dtype, entries)
 
     def row_overhead(self, pattern: Pattern) -> int:
-        """See `Wire.row_overhead`."""
         entries, regions = _tensors(pattern)
         return int((self.lengths_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
@@ -265,7 +258,6 @@ class Complete(KnownCounts):
     """The format of messages that have an entry for every index of their region: only values are sent."""
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
-        """See `Wire.max_size`: codes and scales."""
         return self._max_size_of_codes(entries, messages)
 
 
@@ -297,11 +289,9 @@ class Paired:
 
     @property
     def lossless(self) -> bool:
-        """See `Wire.lossless`."""
         return all(wire.lossless for wire in self.formats)
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
-        """See `Wire.pack`."""
         indices, size = vector.indices[::2] // 2, vector.size // 2
         counts, regions = np.asarray(counts) // 2, regions // 2
         halves = [
@@ -314,7 +304,6 @@ class Paired:
         return Packed(buffer, halves[0].lengths + halves[1].lengths, vector._replace(values=values))
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> SparseVector:
-        """See `Wire.unpack`."""
         regions, half, join = regions // 2, size // 2, namespace(buffer).concatenate
         entries = regions[:, 1] - regions[:, 0]
         both = np.stack([wire.lengths_of(entries, regions, half, dtype) for wire in self.formats], axis=1)
@@ -328,7 +317,6 @@ class Paired:
         return SparseVector(indices, paired(*(half.values for half in halves)), size)
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> np.ndarray:
-        """See `Wire.lengths_of`."""
         first, second = (wire.lengths_of(entries // 2, regions // 2, size // 2, dtype) for wire in self.formats)
         return first + second
 
@@ -426,5 +414,4 @@ class Ballots:
         return SparseVector(indices, values.astype(dtype, copy=False), size)
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
-        """See `Wire.max_size`: packed indices with their codes."""
         return LAYOUT.max_size(entries, BALLOTS * width, messages)

@@ -13,6 +13,8 @@ import pytest
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm.base import MEMBERS, Comm
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.wire import Wire
+from sparse_mpi.wire.codecs import Codec
 
 from .test_layers import LIBRARY, PACKAGE, ROOT, tree_of
 
@@ -64,12 +66,14 @@ def test_no_two_files_have_one_name():
 
 @pytest.mark.parametrize("door", [PACKAGE, *(f"{PACKAGE}.{name}" for name in DOORS)])
 def test_the_public_api_has_docstrings(door):
-    """A method may have its docstring from a base class or, of a transport, from `Comm`."""
-    module = pytest.importorskip(door, exc_type=ImportError)
+    """A method may have its docstring from a base class or from the protocol that it is of."""
+    module, of_protocols = pytest.importorskip(door, exc_type=ImportError), {*MEMBERS, *vars(Codec), *vars(Wire)}
     for name, thing in ((name, getattr(module, name)) for name in module.__all__):
         if isinstance(thing, (type, types.FunctionType)) and thing.__module__.startswith(PACKAGE):
             members = vars(thing) if isinstance(thing, type) else {}
             functions = (types.FunctionType, property, classmethod, staticmethod)
             own = [member for member, value in members.items() if isinstance(value, functions) and member[0] != "_"]
-            bare = [member for member in own if not inspect.getdoc(getattr(thing, member)) and member not in MEMBERS]
+            bare = [
+                member for member in own if not inspect.getdoc(getattr(thing, member)) and member not in of_protocols
+            ]
             assert inspect.getdoc(thing) and not bare, f"{name}: {bare}"
