@@ -58,7 +58,9 @@ class Turn:
                 try:
                     return compile(sig)
                 finally:
-                    self._depth, self._last = before, monotonic()
+                    if self._depth > before:  # it was not found in the cache
+                        self._last = monotonic()
+                    self._depth = before
                     if not before and self._lock is not None:
                         os.close(self._lock)
                         self._lock = None
