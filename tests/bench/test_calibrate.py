@@ -9,11 +9,10 @@ import pytest
 
 from sparse_mpi.__main__ import main
 from sparse_mpi.comm.world import World
-from sparse_mpi.predict import advice, fitted
-from sparse_mpi.predict.advice import Off, TrainingJob
+from sparse_mpi.predict import fitted
 from sparse_mpi.predict.cluster import TYPICAL
 from sparse_mpi_bench.calibration import fit as calibration
-from sparse_mpi_bench.calibration.fit import Fit, MeasuredStep, Prediction
+from sparse_mpi_bench.calibration.fit import MeasuredStep, Prediction
 from sparse_mpi_bench.commands import bench_calibrate
 
 TRUTH = replace(TYPICAL, message=9e-5, speed=1.5, crowding=0.3)
@@ -47,15 +46,6 @@ def test_few_ranks_predict_many(compared, tmp_path, capsys):
     assert "fitted to P = 2, 4" in printed and "right, within 10% of the fastest: 4 of 4" in printed
     record = json.loads(file.read_text())
     assert all(of["median step error"] < 0.05 for of in record["rates"].values()) and len(record["cases"]) == 16
-
-
-def test_a_fit_finds_the_cluster_that_steps_were_made_of(compared):
-    found = calibration.fit(calibration.read(compared))
-    # Of speed, crowding and memory others may explain the same steps.
-    assert found.cluster.message == pytest.approx(9e-5, rel=0.2)
-    assert max(abs(of.error) for of in found.predictions) < 0.15
-    few = calibration.fit(calibration.read(compared)[:3])
-    assert few.cluster.byte == TYPICAL.byte  # three steps, of which no four numbers are told
 
 
 def test_the_rate_is_fitted_where_records_do_not_tell_it(compared):
@@ -109,31 +99,6 @@ def test_without_records_the_network_is_measured(capsys, monkeypatch):
 
 def prediction(candidate, step, told, rate="1gbit", ranks=8):
     return Prediction(MeasuredStep(candidate, ranks, 10, 0.01, step, 2, rate=rate), told)
-
-
-def test_errors_are_those_of_the_algorithm_where_it_was_measured_often_enough():
-    known = [prediction("topka", 1.0, told) for told in (1.0, 1.1, 1.2, 1.1, 9.0)]
-    known += [prediction("dense", 1.0, 2.0)] * 5
-    fit = Fit(TYPICAL, known)
-    told = fitted.FittedCluster(TYPICAL, {}, fit.errors)
-    assert advice.off_of("topka:wire=packed", 10, told, TYPICAL) == Off(*[pytest.approx(9.0)] * 2)
-    assert advice.off_of("micro", 10, told, TYPICAL) == Off(*[pytest.approx(2.0)] * 2)
-
-
-def test_what_a_way_took_longer_than_was_explained_it_takes_longer_elsewhere():
-    known = [prediction("topka packed", measured, 1.0) for measured in (1.4, 1.5, 9.0)] + [
-        prediction("topka", 2.0, 1.0)
-    ]
-    fit = Fit(TYPICAL, known)
-    assert [fit.longer(way) for way in ("topka:wire=packed", "topka", "micro")] == [1.5, 2.0, 1.0]
-    of = known[0].measured
-    assert fit.predict(of).step == pytest.approx(1.5 * calibration.predict(of, TYPICAL).step)
-    told = fitted.FittedCluster(TYPICAL, {"topka:wire=packed": 1.5}, {"": 1.0})
-    small, names = TrainingJob(10_000, 2, batch=0.0), ("topka:wire=packed", "micro")
-    plain, found = (advice.advise(small, TYPICAL, of, (0.01,), names) for of in (None, told))
-    steps = [{offer.way: offer.step for offer in of.offers} for of in (plain, found)]
-    assert steps[1]["topka:wire=packed"] == pytest.approx(1.5 * steps[0]["topka:wire=packed"])
-    assert steps[1]["micro"] == steps[0]["micro"] and steps[1]["dense"] == steps[0]["dense"]
 
 
 def test_advice_is_judged_by_what_was_measured():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from fractions import Fraction
 
 import pytest
@@ -33,44 +32,6 @@ while not last:
     assert (total == comm.size * x).all()
 print("added", flush=True)
 """
-# Bytes as they come, for as long as the other side sends
-LISTENING = """
-import socket, sys
-with socket.create_server((sys.argv[1], 5300)) as listener:
-    print("ready", flush=True)
-    connection, _ = listener.accept()
-got = 0
-while some := connection.recv(1 << 16):
-    assert not any(some)
-    got += len(some)
-print(got)
-"""
-SENDING = """
-import socket, sys
-with socket.create_connection((sys.argv[1], 5300)) as connection:
-    print("connected", flush=True)
-    for _ in sys.stdin:
-        connection.sendall(bytes(200_000))
-"""
-
-
-@pytest.fixture
-def start():
-    """Start a program on a host; what still runs is killed."""
-    started = []
-
-    def start(hosts, host, program, *arguments):
-        line = hosts.inside(host, sys.executable, "-c", program, *arguments)
-        started.append(subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        assert started[-1].stdout.readline()
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
 
 
 def queues(hosts, host, link):
@@ -88,46 +49,6 @@ def test_links_have_the_rate_of_each_phase(possible):
             measured = probe(hosts, 0.5).rate
             assert (0.1 * SLOW < measured < 2 * SLOW) if slow else measured > 2 * SLOW
         assert "rate 10Mbit" in queues(hosts, 2, "eth0") and "rate 10Mbit" not in queues(hosts, 3, "eth0")
-
-
-def test_a_connection_survives_all_changes_and_all_bytes_arrive(possible, start):
-    with emulate(2, GBIT) as hosts:
-        links = Links(hosts)
-        listening = start(hosts, 2, LISTENING, hosts.address(2))
-        sending = start(hosts, 1, SENDING, hosts.address(2))
-        before = links.carried()
-        for rates in ((SLOW, SLOW), (DOWN, DOWN), (DOWN, None), (None, None), (GBIT, DOWN), (GBIT, GBIT)):
-            print(file=sending.stdin, flush=True)  # some of it is on its way
-            links.change(rates)
-        sending.stdin.close()
-        assert int(listening.stdout.readline()) == 6 * 200_000
-        carried = links.carried().since(before)
-        # At least once each, to whom it was for
-        assert carried.sent[0] > 1_200_000 < carried.received[1] and carried.sent[1] < 600_000 > carried.received[0]
-
-
-def test_nothing_passes_a_link_that_is_down(possible):
-    with emulate(2, GBIT) as hosts:
-        links = Links(hosts)
-        links.change((GBIT, DOWN))
-        before = links.carried()
-        line = f"import socket, sys; socket.create_connection(('{hosts.address(2)}', 5300), float(sys.argv[1]))"
-        asking = hosts.inside(1, sys.executable, "-c", line)
-        done = subprocess.run([*asking, "0.3"], capture_output=True, text=True)
-        assert "timed out" in done.stderr or "No route" in done.stderr
-        assert links.carried().received[1] == before.received[1]
-        links.change((GBIT, GBIT))
-        done = subprocess.run([*asking, "60"], capture_output=True, text=True)
-        assert "refused" in done.stderr
-
-
-def test_a_reason_of_the_system_is_passed_on(possible, monkeypatch):
-    with emulate(2, GBIT) as hosts:
-        links = Links(hosts)
-        monkeypatch.setattr("sparse_mpi_bench.emulation.links.port", lambda number: f"none{number}")
-        with pytest.raises(RuntimeError, match="(?s)qdisc replace dev none1 .*Cannot find device"):
-            links.change((SLOW, SLOW))
-        assert links.rates == (GBIT, GBIT)
 
 
 def test_a_course_leaves_out_what_is_over(possible, capfd):

@@ -32,19 +32,6 @@ def test_rates_of_hosts_are_described_by_what_most_of_them_have():
     assert describe((GBIT, DOWN, GBIT, SLOW)) == "1gbit (host 2 down, host 4 50mbit)"
 
 
-def test_one_rate_holds_for_ever():
-    schedule = turns("1gbit", None, 2)
-    assert schedule.at(Fraction(0)) == schedule.at(Fraction(10**6)) == (GBIT, GBIT)
-    assert schedule.after(Fraction(0)) is None
-
-
-def test_rates_take_turns():
-    schedule = turns("1gbit,down,none", "30s,2s,500ms", 2)
-    for second, each in ((0, GBIT), (29.9, GBIT), (30, DOWN), (32, None), (32.5, GBIT), (62.5, DOWN), (64.5, None)):
-        assert schedule.at(Fraction(second)) == (each, each)
-    assert [float(schedule.after(Fraction(second))) for second in (0, 30, 31, 32, 32.5)] == [30, 32, 32, 32.5, 62.5]
-
-
 @given(st.lists(st.tuples(BITS, st.integers(100, 99_999)), min_size=2, max_size=6), TIMES)
 def test_turns_repeat_and_change_when_they_are_due(phases, second):
     schedule = turns(",".join(show(bits) for bits, _ in phases), ",".join(f"{ms}ms" for _, ms in phases), 1)

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from sparse_mpi.comm.runtime import LAUNCHERS
-from sparse_mpi_bench.chaos import faults as faults_module
 from sparse_mpi_bench.chaos.drawing import ChaosSettings, draw, parse
 from sparse_mpi_bench.chaos.faults import Chaos, Fault, ranks_below
 from sparse_mpi_bench.chaos.job import outcome
@@ -159,13 +158,6 @@ def test_a_frozen_rank_goes_on_or_is_counted_as_lost(children):
     wait_for(lambda: state(ranks[0]) == "S")
     assert said[2:] == ["rank 0 goes on", "rank 1 was ended while it was frozen"] and chaos.lost == {1}
     assert "; rank 1 ended while frozen; the job went on with 1 of 2 ranks" in outcome(chaos, 2, True, 0, 9)
-
-
-def test_nothing_happens_before_the_job_is_ready(monkeypatch):
-    looks = iter([False, False, True])
-    monkeypatch.setattr(faults_module, "POLL", 0.0)
-    chaos = Chaos([], dict, lambda: next(looks))
-    assert chaos.ready_after is None and len(list(chaos.play())) == 2 and chaos.ready_after is not None
 
 
 # A user's script: it stops with the step in which a rank is missing, or a fault is on record and some steps are over

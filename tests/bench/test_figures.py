@@ -12,7 +12,7 @@ import pytest
 
 from sparse_mpi.__main__ import main
 from sparse_mpi_bench.commands.draw import KINDS, kind_of, read
-from sparse_mpi_bench.figures.style import DPI, GREY, MOST, NAME, apart, batches, drawn
+from sparse_mpi_bench.figures.style import DPI, GREY, MOST, NAME, drawn
 
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex
@@ -66,28 +66,6 @@ def test_every_kind_of_record_is_tried():
     assert {kind for kinds in RECORDS.values() for kind in kinds} | {"trace", "plan"} == set(KINDS)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        ([], []),
-        ([5.0], [5.0]),
-        ([5.0, 5.0], [4.0, 6.0]),
-        ([6.0, 5.0], [6.5, 4.5]),
-        ([0.0, 0.0, 9.0], [0.0, 2.0, 9.0]),
-        ([10.0, 10.0], [8.0, 10.0]),
-        ([3.0, 7.0], [3.0, 7.0]),
-        ([0.0] * 8, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]),
-    ],
-)
-def test_names_lie_apart_and_as_near_as_can_be(wanted, found):
-    assert apart(wanted, 2.0, 0.0, 10.0) == pytest.approx(found)
-
-
-def test_batches_are_few_and_about_equally_large():
-    assert batches("abcdefg", 3) == [["a", "b"], ["c", "d"], ["e", "f", "g"]]
-    assert batches("abc", 3) == [["a", "b", "c"]] and batches("", 3) == [[]]
-
-
 def test_a_title_says_the_point_and_some_parts_are_drawn_alone(tmp_path):
     record, file = str(RESULTS / "sparse-compare.json"), tmp_path / "times.svg"
     words = ["--only", "kmers", "uniform", "--title", "auto is the fastest"]
@@ -120,7 +98,6 @@ def test_a_figure_is_the_same_each_time(tmp_path, extension):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("[1]", "must be a record that a command wrote with --json"),
         ("{}", "records must be of one kind that has a figure"),
         ('{"volumes": []}', "records must be of one kind that has a figure"),
     ],
@@ -151,9 +128,3 @@ def test_pages_show_figures_with_words_and_every_figure_has_a_command():
     assert len(FIGURES) > 15 and {ROOT / figure for figure in told} <= set(FIGURES)
     for file in FIGURES:
         assert file.relative_to(ROOT).as_posix() in told or f"--plot {file.name}" in pages, file
-
-
-def test_results_are_few_and_small():
-    """One page of tables, and the records and figures that it and others show."""
-    files = list((ROOT / "docs" / "results").iterdir())
-    assert len(files) <= 60 and sum(file.stat().st_size for file in files) <= 2_000_000

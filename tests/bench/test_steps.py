@@ -7,7 +7,6 @@ import math
 import sys
 from argparse import Namespace
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,8 @@ from sparse_mpi.wire import Coo, Wire
 from sparse_mpi_bench import benchmark, comparison
 from sparse_mpi_bench.break_even import Cost, break_even, ring_bound
 from sparse_mpi_bench.candidates import Candidate, candidates
-from sparse_mpi_bench.commands import bench_steps
-from sparse_mpi_bench.commands.bench_steps import checked, render, results
-from sparse_mpi_bench.comparison import FIELDS, MIN_STEPS, batches, summarise, take_turns
-from sparse_mpi_bench.figures import compare
-from sparse_mpi_bench.figures.style import write
+from sparse_mpi_bench.commands.bench_steps import checked, results
+from sparse_mpi_bench.comparison import FIELDS, MIN_STEPS, summarise, take_turns
 
 DENSE = Cost(compute=0.0, messages=10, bytes=1e6)
 
@@ -82,12 +78,6 @@ def test_everyone_competes_in_all_formats_it_accepts_and_none_twice(monkeypatch)
 def test_a_format_that_nobody_accepts_is_named():
     with pytest.raises(ValueError, match="accepted by one of dense, topka, got wide; own"):
         candidates(["topka"], ["own", "wide"])
-
-
-def test_dense_is_in_every_batch():
-    entered = [Candidate(name) for name in ("dense", "a", "b", "c")]
-    assert [[each.name for each in group] for group in batches(entered, 2)] == [["dense", "a", "b"], ["dense", "c"]]
-    assert batches(entered[:1], 2) == [entered[:1]]
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 1e9])
@@ -154,51 +144,6 @@ def test_turns_that_dense_did_not_take_are_not_compared():
     dense, other = samples_of(step=[[1, 2, 4], [1, 1, 1]]), samples_of(step=[[1, 1, 9], [1, 4, 9]])
     assert results([{"dense": dense, "other": other[:, :2]}], 0.0, 100)["other"]["over dense"] == 1.5
     assert results([{"dense": dense[:, :1], "other": other}], 0.0, 100)["other"]["over dense"] == 1.0
-
-
-def record(gbit, ratio, measured_gbit=None):
-    options = {"model": None, "density": 0.01, "gbit": gbit, "latency": 20.0}
-    here = {"cpus": 2, "cpu": "x", "peak memory": 10**9, "ranks": 2, "n": 100, "rate": f"{gbit or 1}gbit"}
-    here["measured"] = {"gbit": measured_gbit or gbit}
-    return {"options": options, **here, "results": results(measured(), 2e-5, 100), "dense over ring": ratio}
-
-
-@pytest.mark.parametrize(("ratio", "verdict"), [(1.2, ": fair\n"), (1.5, ": above 1.3"), (None, "--gbit tells")])
-def test_the_table_says_whether_dense_was_fair(ratio, verdict):
-    shown = render(record(1.0, ratio))
-    assert verdict in shown and any(line.split()[:3] == ["light", "500.0", "2.00"] for line in shown.splitlines())
-
-
-def test_the_figure_has_a_line_and_a_point_for_everyone(tmp_path):
-    pytest.importorskip("matplotlib")
-    jobs = [record(0.1, 1.1), record(1.0, 1.1)]
-    light = next(line for line in compare.lines(jobs, 2) if line.name == "light")
-    assert light.bandwidths == [1e8, 1e9] and light.seconds == [0.5, 0.5]
-    write(partial(compare.speed, [{"jobs": jobs}]), tmp_path / "figure.svg")
-    drawn = (tmp_path / "figure.svg").read_text()
-    assert all(f">{name}</text>" in drawn for name in ("light", "never", "dense", "P = 2"))
-    assert "*" not in bench_steps.summary(jobs)
-    assert [line.split()[:3] for line in bench_steps.summary(jobs).splitlines()[2:4]] == [
-        ["light", "2.00", "2.00"],
-        ["never", "2.67", "2.67"],
-    ]
-
-
-def test_a_link_below_its_rate_is_marked():
-    """Of 1 Gbit/s at least 900 Mbit/s are expected."""
-    jobs = [record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]
-    lines = bench_steps.summary(jobs).splitlines()
-    assert lines[1].split() == ["P=2", "0.1gbit", "P=2", "1.0gbit*"]
-    assert lines[-2].startswith("* the link measured below 90% of its rate") and lines[-1] == "  P=2 1.0gbit: 70%"
-    assert next(line for line in compare.lines(jobs, 2) if line.name == "light").below == [False, True]
-
-
-def test_a_point_of_a_slow_link_is_hollow(tmp_path):
-    pytest.importorskip("matplotlib")
-    jobs = [record(0.1, 1.1), record(1.0, 1.1, measured_gbit=0.7)]
-    for shown, hollow in ((jobs, True), (jobs[:1], False)):
-        write(partial(compare.speed, [{"jobs": shown}]), tmp_path / "figure.svg")
-        assert (compare.BELOW in (tmp_path / "figure.svg").read_text()) is hollow
 
 
 def test_processor_time_is_that_between_calls(monkeypatch):

@@ -11,10 +11,8 @@ from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.published import PublishedOkTopk, StaleSelector
-from sparse_mpi.comm import Traffic
 from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi_bench.analysis import gradients, volume
-from sparse_mpi_bench.analysis.recording import RecordedCall
 
 
 def counted(name, ranks=4, kind="independent", n=4000, k=200, steps=2, warmup=1):
@@ -48,27 +46,12 @@ def test_what_goes_to_other_nodes_is_known():
     assert found.within and 0 < found.between < 0.5 * found.words
 
 
-@pytest.mark.parametrize("ranks_per_node", [1, 2, 8])
-def test_a_message_is_for_another_node_or_not(ranks_per_node):
-    call = RecordedCall("alltoallv", "", range(4), Traffic(sent=100), to={0: 10, 3: 90})
-    assert volume.leaving(call, 1, ranks_per_node) == {1: 100, 2: 90, 8: 0}[ranks_per_node]
-
-
 @pytest.mark.parametrize(("kind", "most"), [(OkTopk, 4.5), (PublishedOkTopk, 14)])
 def test_a_stale_threshold_stays_near_k_on_a_cold_start(kind, most):
     """42k words without the published program's correction, which raises the threshold before it selects."""
     algorithm = kind(StaleSelector(), trigger=4.0)
     found = volume.count(algorithm, "oktopk", gradients.make("independent", 20_000), 8, 200, 64, 0)
     assert found.words / 200 < most and found.selected < 1.3 and found.within
-
-
-@pytest.mark.parametrize(
-    ("name", "arrays"), [("dense", 2), ("oktopk", 2), ("powersgd", 2), ("dense-bf16", 4), ("oktopk-2level", 4)]
-)
-def test_memory_is_known_before(name, arrays):
-    """As measured: two-level 3.8 arrays a rank, dense-bf16 3.0, oktopk 2.1; gradients go round in one array."""
-    made = gradients.make("independent", 10_000)
-    assert volume.gigabytes(make_algorithm(name, {}), made, 8) == pytest.approx(4e-9 * 10_000 * 8 * arrays)
 
 
 def test_watching_selections_changes_nothing():

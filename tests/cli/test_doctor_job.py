@@ -45,12 +45,6 @@ def test_where_a_rank_was_says_what_to_do(place, remedy):
     assert remedy in explained(f"{start}rank 1 {place}; the job ends")["rank 1"].remedy
 
 
-def test_a_rank_that_ended_before_the_others():
-    line = f"sparse_mpi: rank 0 of 2 waits for rank 1, which has ended its program: it {CallSite(5, 1)}; the job ends"
-    found = explained(line)["rank 1"]
-    assert "has ended its program" in found.says and "as many steps" in found.remedy
-
-
 def test_losses_that_a_team_survived_break_nothing():
     found = jobs.explain(
         [
@@ -72,22 +66,6 @@ def test_the_command_reads_a_file_and_says_by_its_status_that_the_job_was_broken
     assert "SPARSE_MPI_TIMEOUT" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="--job: must be a file that is there, or -"):
         main(["doctor", "--job", str(tmp_path / "nowhere")])
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"survives": True, "mpi": "Open MPI v5.0.11"}, "the others can go on"),
-        ({"survives": False, "mpi": "Open MPI v5.0.11"}, "run --elastic the others could go on"),
-        ({"survives": False, "mpi": "Open MPI v5.0.11"}, "could go on, but Open MPI v5.0.11 may crash survivors"),
-        ({"survives": False, "mpi": "Open MPI v5.0.9"}, "could go on; a frozen one"),
-        ({"survives": False, "mpi": "Open MPI v4.1.4"}, "can do no other"),
-        ({"survives": False, "mpi": "MPICH Version:      4.3.1"}, "can do no other"),
-        ({"survives": False, "mpi": "x", "settings": {"SPARSE_MPI_TIMEOUT": "30"}}, "named after 30 s"),
-    ],
-)
-def test_the_doctor_says_what_the_loss_of_a_rank_does(changes, text):
-    assert text in findings._loss({"settings": {}} | changes).says
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from sparse_mpi.__main__ import main
-from sparse_mpi.cli import run as cli_run
 from sparse_mpi.cli.launch import environment, find, launch_command
 from sparse_mpi.cli.launch.environment import cores
 from sparse_mpi.cli.launch.find import FLAVOURS, INTEL_MPI, MPICH, OPEN_MPI, Launch, LaunchError, Library
-from sparse_mpi.cli.launch.launch_command import Allocation, LaunchCommand, build
+from sparse_mpi.cli.launch.launch_command import LaunchCommand, build
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "8", "SLURM_NTASKS": "4"}
 
@@ -72,20 +71,6 @@ def test_an_mpiexec_of_another_mpi_is_never_taken(tmp_path, monkeypatch):
     assert find.find_mpiexec({"PATH": str(tmp_path)}).file == str(ours)
 
 
-def test_a_compiler_tells_where_its_mpi_is(tmp_path, monkeypatch):
-    ours = executable(tmp_path / "opt" / "mpiexec.hydra", "HYDRA build details:")
-    monkeypatch.setattr(find, "find_library", lambda _: library(MPICH, mpicc=str(tmp_path / "opt" / "mpicc")))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
-    assert find.find_mpiexec({"PATH": str(tmp_path)}).file == str(ours)
-
-
-def test_the_library_among_all_files_of_a_process():
-    files = ["/a/mpi4py/MPI.openmpi.so", "/a/lib/libmpi_cxx.so.40", "/a/lib/libmpi.so.40.40.7", "/a/libopen-pal.so"]
-    assert find.library_file(files) == Path("/a/lib/libmpi.so.40.40.7")
-    assert find.library_file(["/b/libmpich.so.12"]) == Path("/b/libmpich.so.12")
-    assert find.library_file([]) is None
-
-
 @pytest.mark.parametrize(
     ("program", "says"),
     [
@@ -101,12 +86,6 @@ def test_without_an_mpi_the_remedy_is_told(monkeypatch, program, says):
     monkeypatch.setattr(find, "ASK", program)
     with pytest.raises(SystemExit, match=says):
         main(["run", "-n", "2", __file__])
-
-
-def test_modules_are_found_without_importing_them():
-    assert cli_run.exists("sparse_mpi.cli.run") and cli_run.exists("json")
-    assert cli_run.exists("tests.fault_tolerance.chaos") and not cli_run.exists("tests.fault_tolerance.nothing")
-    assert not cli_run.exists("json.nothing") and not cli_run.exists("json.decoder.nothing")
 
 
 def test_many_ranks_for_the_cores_are_warned_of(monkeypatch, capsys):
@@ -208,13 +187,3 @@ def test_an_srun_without_the_right_plugin_is_not_taken(tmp_path, monkeypatch):
     line, _ = build(2, ("python",), 2, given | {"SLURM_JOB_NUM_NODES": "1"}, find.find_library)
     assert line.words[0] == str(mpiexec) and "SLURM_JOB_ID" in line.dropped
     assert launch_command.srun_for(OPEN_MPI, {"PATH": str(tmp_path / "nowhere")}) is None
-
-
-def test_a_task_of_a_step_is_no_allocation():
-    assert Allocation.of({}) is None and Allocation.of(SLURM | {"SLURM_STEP_NUM_TASKS": "4"}) is None
-    assert Allocation.of({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "3"}) == Allocation(None, 1, 3)
-
-
-def test_root_is_allowed_only_where_it_is_root():
-    asked = [OPEN_MPI.variables(Launch(1, 1, (), root)) for root in (True, False)]
-    assert ["OMPI_ALLOW_RUN_AS_ROOT" in variables for variables in asked] == [True, False]

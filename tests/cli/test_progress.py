@@ -5,14 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import sys
 import termios
 from contextlib import contextmanager
 
 import pytest
 
 from sparse_mpi.cli import progress as module
-from sparse_mpi.cli.progress import BETWEEN, FIRST, Bar, progress
+from sparse_mpi.cli.progress import FIRST, Bar
 from sparse_mpi.comm.job import launcher
 
 
@@ -33,22 +32,6 @@ def test_a_file_has_a_line_now_and_then(capsys, clock):
     assert lines[0] == f"steps: 4/1000 after {FIRST:.0f} s, loss 2.1"
     at = [int(line.split(" after ")[1].split()[0]) for line in lines]
     assert at == [3, 8, 13, 18, 23, 29, 37, 47, 59, 74, 93], "less often as work goes on, at last every 30 s"
-
-
-def test_phases_are_said_at_once_and_short_work_not_at_all(capsys, clock):
-    with Bar(3, "turns") as bar:
-        bar.phase("compiling kernels")
-        bar.phase("compiling kernels")
-        bar.update(3)
-    assert list(progress(range(3), "items")) == [0, 1, 2]
-    assert capsys.readouterr().err == "compiling kernels\n"
-
-
-def test_what_stays_ends_with_a_line(capsys, clock):
-    with Bar(3, "epoch 1/1", stay=True) as bar:
-        bar.update(2)
-        bar.close()
-    assert capsys.readouterr().err == "epoch 1/1: 2/3 after 0 s\n"
 
 
 def test_other_ranks_show_nothing(capsys, clock):
@@ -84,16 +67,6 @@ def test_a_bar_is_as_wide_as_the_terminal_of_run_at_most(monkeypatch, tmp_path, 
     assert "epoch 1/12:   0%|" in written and "\n" not in written.strip()
     assert max(len(line) for line in written.split("\r")) <= 60
     assert capsys.readouterr() == ("epoch 1: a line\n", "")
-
-
-def test_a_terminal_of_another_host_is_none(monkeypatch, tmp_path):
-    with pseudo_terminal(60) as (_, path):
-        monkeypatch.setenv(launcher.TERMINAL, path)
-        monkeypatch.setenv(launcher.FOLDER, str(tmp_path / "not here"))
-        assert module.terminal() is None
-    monkeypatch.setenv(launcher.FOLDER, str(tmp_path))
-    monkeypatch.setenv(launcher.TERMINAL, str(tmp_path / "gone" / "pts"))
-    assert module.terminal() is None and BETWEEN < FIRST and not sys.stderr.isatty()
 
 
 def test_of_ranks_with_the_same_error_one_says_it(monkeypatch, tmp_path):

@@ -12,7 +12,6 @@ from sparse_mpi.__main__ import main
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.planning import store
-from sparse_mpi.planning.plan_command import spread
 from sparse_mpi.planning.planners import PLANNERS, best
 
 from .profiles import worked
@@ -79,11 +78,6 @@ def test_measures_on_all_ranks_and_prints_on_the_first(rank, tmp_path, capsys, m
     assert main(["plan", *options]) == 0
     assert calls == [(54, 0.01, 4, {"before": 0.0, "backward": 0.5, "update": 0.1, "progress": True})]
     assert ("54 tensors, 14,728,266 elements" in capsys.readouterr().out) == saved.exists() == (rank == 0)
-
-
-def test_tensors_become_ready_in_reverse_order():
-    ready = [(tensor.name, tensor.ready) for tensor in spread([("a", (10,)), ("b", (5, 4)), ("c", (70,))], 2.0)]
-    assert ready == [("a", 2.0), ("b", 1.8), ("c", 1.4)]
 
 
 def test_draw_shows_a_planned_step(profile, tmp_path):

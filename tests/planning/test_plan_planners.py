@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 
-from sparse_mpi.planning.base import Option, PhaseCost, PlannedPart, Tensor
+from sparse_mpi.planning.base import Option, PhaseCost, Tensor
 from sparse_mpi.planning.planners import PARTITIONS, PLANNERS, Forecast, best, explain
 from sparse_mpi.planning.timeline import simulate
 
@@ -112,18 +112,6 @@ def test_where_dense_is_faster_the_answer_is_dense(profile):
             assert plan.planner == "dense" and len(plan.parts) == 1
 
 
-def test_brute_force_on_the_worked_example():
-    """a goes dense behind the backward pass; b is sent after it: dense for 2.5 s or sparse for 4."""
-    plan = brute(worked(), overlap=True)
-    assert plan.parts == (PlannedPart("dense", (1,), 100), PlannedPart("dense", (0,), 50))
-    assert plan.predicted == 2 + 10 + 2.5 + 1
-    quick = worked(
-        options=(worked().options[0], Option("topka", False, PhaseCost(per_element=0.02), PhaseCost(fixed=0.5), FREE))
-    )
-    assert brute(quick, overlap=True).parts == (PlannedPart("dense", (1,), 100), PlannedPart("topka", (0,), 5))
-    assert PLANNERS["greedy"](quick, True).parts == brute(quick, overlap=True).parts
-
-
 def test_secopa_weighs_each_tensor_by_itself():
     """dense takes 0.05 s an element, topka 4 s: 80 elements are the limit; pieces pay only where phases overlap."""
     assert {part.option: part.tensors for part in PLANNERS["secopa"](worked()).parts} == {"dense": (0,), "topka": (1,)}
@@ -146,15 +134,6 @@ def test_partial_leaves_dense_what_fits_into_the_budget():
         "topka": ((1, 3, 4), 7),
     }
     assert "at density 0.066; the others stay dense" in explain(worked(tensors=tensors, options=options), plan)
-
-
-def test_options_that_another_undercuts_change_nothing():
-    profile = worked(
-        options=(*worked().options, Option("oktopk", False, PhaseCost(fixed=1), PhaseCost(fixed=3), PhaseCost(fixed=2)))
-    )
-    for name in PLANNERS:
-        for overlap, cpu_lane in MODES:
-            assert PLANNERS[name](profile, overlap, cpu_lane).parts == PLANNERS[name](worked(), overlap, cpu_lane).parts
 
 
 @pytest.mark.parametrize("kept", [slice(0, 1), slice(1, 2), slice(0, 0)])

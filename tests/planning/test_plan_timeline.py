@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.planning.base import Option, PhaseCost, PlannedPart, Tensor
+from sparse_mpi.planning.base import PlannedPart
 from sparse_mpi.planning.planners import Forecast
 from sparse_mpi.planning.timeline import COMMUNICATION, COMPUTE, CPU, STREAMS, Event, simulate
 
@@ -53,32 +53,6 @@ def test_selection_on_the_cpu_delays_nothing():
     assert spans(timeline, "backward") == [(2, 12)]
     assert timeline.spans(CPU) == [(6, 7), (12, 13), (13, 14), (15, 16)]
     assert (timeline.step, timeline.exposed, timeline.gaps) == (17, 2, [(9, 13)])
-
-
-def test_dense_exchanges_hide_behind_the_backward_pass():
-    timeline = simulate(worked(), (PlannedPart("topka", (B,), 5), PlannedPart("dense", (A,), 100)), overlap=True)
-    assert [(e.part, e.start, e.end) for e in timeline.events if e.kind == "exchange"] == [(1, 6, 11), (0, 13, 15)]
-    assert (timeline.step, timeline.exposed, timeline.gaps) == (17, 2, [(11, 13)])
-
-
-def test_a_fused_part_waits_for_its_last_tensor():
-    timeline = simulate(worked(), (PlannedPart("dense", (B, A), 150),), overlap=True)
-    assert spans(timeline, "exchange") == [(12, 19.5)] and timeline.step == 20.5
-
-
-def test_pieces_are_pipelined_with_overlap_only():
-    half = PhaseCost(per_element=0.5)
-    profile = worked(tensors=(Tensor("a", (4,), 10),), options=(Option("topka", False, half, half, half),))
-    parts = (PlannedPart("topka", (0,), 2, partitions=2),)
-    assert spans(simulate(profile, parts), "select", "exchange", "merge") == [(i, i + 1) for i in range(12, 18)]
-    timeline = simulate(profile, parts, overlap=True)
-    assert spans(timeline, "select") == [(12, 13), (13, 14)] and spans(timeline, "exchange") == [(13, 14), (14, 15)]
-    assert spans(timeline, "merge") == [(14, 15), (15, 16)] and timeline.step == 17
-
-
-def test_fixed_costs_are_paid_for_every_piece():
-    (part,) = [PlannedPart("topka", (B, A), 15, partitions=3)]
-    assert communication(simulate(worked(), (part,))) == 6
 
 
 @st.composite

@@ -10,7 +10,7 @@ import pytest
 from sparse_mpi.__main__ import main
 from sparse_mpi.predict import advice, trained
 from sparse_mpi.predict.advice import Off, Offer, TrainingJob
-from sparse_mpi.predict.cluster import TYPICAL, StepTime, step_time
+from sparse_mpi.predict.cluster import TYPICAL, step_time
 from sparse_mpi.predict.ways import table
 
 HALF = Off(1.5, 1.5)
@@ -53,18 +53,6 @@ def test_the_largest_density_that_is_fast_enough_is_advised_then_local_steps():
     assert hopeless.best.local_steps == 64 and "it comes nearest" in hopeless.reason
 
 
-def test_an_exchange_hides_behind_the_backward_pass_but_for_its_last_bucket():
-    outcome = StepTime(0.4, 1.2)
-    assert advice.overlapped(outcome, 0.0) == pytest.approx(1.6)
-    assert advice.overlapped(outcome, 0.6) == pytest.approx(0.4 + 1.2 - 7 / 8 * 0.4)
-    assert advice.overlapped(outcome, 100.0) == pytest.approx(0.4 + 1.2 / 8)
-
-
-def test_errors_are_wider_on_links_that_were_not_measured():
-    assert advice.off_of("topka", 10, None, TYPICAL.on(1)) == advice.MEASURED
-    assert advice.off_of("topka", 10, None, TYPICAL.on(100)) == advice.UNMEASURED
-
-
 def test_sparse_pays_where_it_does_so_with_the_error_against_it():
     def verdict(dense, sparse, off=HALF, batch=0.0):
         offers = [offer("dense", dense, batch=batch)._replace(off=min(off, HALF))]
@@ -79,11 +67,6 @@ def test_sparse_pays_where_it_does_so_with_the_error_against_it():
     assert verdict(2.0, 1.8, Off()).verdict == "sparse"
     gpu = verdict(4.0, 2.0, Off(12.0, 1.5))
     assert gpu.verdict == "either" and gpu.high / gpu.factor < gpu.factor / gpu.low
-
-
-def test_the_break_even_is_where_the_gain_is_zero():
-    assert advice.crossing(lambda bits: 1e9 - bits) == pytest.approx(1e9, rel=0.01)
-    assert advice.crossing(lambda bits: 1.0) is None and advice.crossing(lambda bits: -1.0) is None
 
 
 def metrics(tmp_path, **changed):

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.predict.cluster import GPUS, INSIDE, OF_GPUS, RING, TYPICAL, Cluster, StepTime, step_time
-from sparse_mpi.predict.fabrics import dense_seconds
-from sparse_mpi.predict.ways import RANKS, SHARES, Sent, Way, table, way_of
+from sparse_mpi.predict.cluster import GPUS, INSIDE, OF_GPUS, RING, TYPICAL, Cluster, step_time
+from sparse_mpi.predict.ways import Sent, Way, table, way_of
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi.sparse import Layout
-from sparse_mpi_bench.analysis.measured_ways import fitted, measure, recorded
+from sparse_mpi_bench.analysis.measured_ways import recorded
 from sparse_mpi_bench.candidates import everything
 
 NAMES = sorted(table())
@@ -129,25 +128,6 @@ def test_every_way_is_in_the_table_and_others_are_measured():
     assert radix is way_of("oktopk:radix=2") and radix.sent != table()["oktopk"].sent
 
 
-def test_measuring_finds_the_shares_of_calls():
-    found = measure(algorithm_spelled("oktopk"), 1 << 17, ())
-    assert [(of.call, of.share) for of in found.sent if not of.fixed] == [("alltoallv", "rest"), ("allgatherv", "part")]
-    assert min(found[1:]) >= 0 and found.computing(10**6, 0.01, 4) > 0
-
-
-def test_coefficients_are_found_and_none_is_below_zero():
-    rows = [(n, n * d, n * d * p, 1.0) for n in (1e5, 1e6) for d in (0.01, 0.001) for p in (2, 8)]
-    exact = [sum(c * x for c, x in zip((1e-9, 2e-8, 0.0, 3e-4), row, strict=True)) for row in rows]
-    assert fitted(rows, exact) == pytest.approx([1e-9, 2e-8, 0.0, 3e-4], rel=1e-6, abs=1e-15)
-    assert min(fitted(rows, [1e-3 - 1e-10 * row[0] for row in rows])) >= 0
-
-
-def test_a_dense_sum_of_gpus_is_that_of_their_fabric():
-    on = replace(OF_GPUS["rdma"], gpu=GPUS["h100"], beta=8e-11)
-    expected = dense_seconds(4e8, 16, 1 / 8e-11, on.alpha, on.fabric)
-    assert step_time("dense", table()["dense"], 10**8, 0.01, 16, on) == StepTime(0.0, expected)
-
-
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
@@ -162,7 +142,3 @@ def test_what_is_no_cluster_is_refused(changed, match):
         replace(PLAIN, **changed)
     with pytest.raises(ValueError, match="gbit must be more than 0, got 0"):
         PLAIN.on(0)
-
-
-def test_shares_are_of_what_a_rank_has():
-    assert [SHARES[of](4) for of in ("whole", "rest", "part", "levels")] == [1, 0.75, 0.25, 2] and RANKS[0] == 2

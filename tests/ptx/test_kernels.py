@@ -17,7 +17,6 @@ from ..fakes import fake_cuda
 from ..kernels.on_cuda import put, thresholds
 from . import device
 from .instructions import IDLE
-from .text import module
 
 SOURCES = Path(base.__file__).with_name("cuda")
 pytestmark = [
@@ -90,13 +89,6 @@ def check_code(kernel):
     assert not fusible(kernel), f"may be fused: {fusible(kernel)}"
     fences = sum(one.parts[0] in IDLE for one in kernel.code)
     assert fences == FENCES.get(kernel.name, 0), f"a fence too few or too many: {fences}"
-
-
-def test_what_may_be_fused():
-    code = "{} add.f32 %f3, %f2, %f1; ret;"
-    for product, count in (("mul.f32 %f2, %f1, %f1;", 1), ("mul.rn.f32 %f2, %f1, %f1;", 0)):
-        kernel = module(f".visible .entry k() {{ .reg .f32 %f<4>; {code.format(product)} }}")["k"]
-        assert len(fusible(kernel)) == count
 
 
 @pytest.mark.parametrize("seed", [0, 1])

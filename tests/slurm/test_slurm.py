@@ -21,14 +21,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3 * SECONDS)]
 
 
 @more_than_one_job
-def test_srun_starts_a_program_on_four_nodes(queue):
-    options = "--algo adtopk --tiny --max-steps 4 --check-every 2 --no-progress --out runs/x"
-    done = queue.run("srun", "--mpi=pmix", "-N", "4", "-n", "4", "python", "train/vgg.py", *options.split())
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("replicas identical, 4 steps") == 1
-
-
-@more_than_one_job
 def test_ranks_that_do_not_know_of_each_other_are_told_what_to_do(queue):
     done = queue.run("srun", "--mpi=none", "-n", "2", "python", "train/vgg.py", "--tiny", "--max-steps", "1")
     assert done.returncode != 0
@@ -178,9 +170,3 @@ def test_benchmarks_leave_records_that_can_be_drawn(queue):
     assert "times the speed of dense" in printed, printed
     done = queue.run("python", "slurm/plot_scaling.py", "runs/a.json", "runs/b.json")
     assert done.returncode == 0 and (queue.folder / "runs" / "scaling.png").exists(), done.stderr
-
-
-@more_than_one_job
-def test_the_example_of_three_lines(queue):
-    done = queue.run("srun", "--mpi=pmix", "-N", "2", "-n", "2", "python", "examples/distributed.py")
-    assert done.returncode == 0, done.stdout + done.stderr

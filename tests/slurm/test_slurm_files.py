@@ -87,11 +87,6 @@ def test_ranks_of_a_node_follow_its_gpus_unless_told(variables, options, threads
     assert launch == f"srun --mpi=pmix --kill-on-bad-exit=1 {options}".strip() and number == str(threads)
 
 
-def test_another_launcher_is_taken_as_it_is():
-    variables = NODE | {"SLURM_GPUS_PER_NODE": "4", "CLUSTER_GPUS_PER_RANK": "1", "CLUSTER_LAUNCH": "mpiexec -n 4"}
-    assert sourced('echo "${LAUNCH[@]}"', **variables).stdout == "mpiexec -n 4\n"
-
-
 @pytest.mark.parametrize("name", ["CLUSTER_RANKS_PER_NODE", "CLUSTER_GPUS_PER_RANK"])
 @pytest.mark.parametrize("value", ["0", "-1", "all", "2.5"])
 def test_numbers_that_are_none_are_refused(name, value):
@@ -121,11 +116,6 @@ def test_pbs_trains_on_a_rank_for_each_line_of_its_node_file(tmp_path):
     assert done.returncode == 0, done.stderr
     words = "train/vgg.py --resume --checkpoint-every 500 --out runs/vgg-17 --data cifar10 --seed 2"
     assert done.stdout.splitlines()[-1] == f"mpiexec -n 4 python {words}, 8 threads"
-
-
-def test_pbs_trains_with_the_launcher_that_it_is_told(tmp_path):
-    done = queued("train.pbs", tmp_path, TRAIN="bert wikipedia", CLUSTER_LAUNCH="mpiexec -n 4 --ppn 2")
-    assert done.stdout.splitlines()[-1].startswith("mpiexec -n 4 --ppn 2 python train/bert.py --resume")
 
 
 def test_pbs_is_told_what_to_train(tmp_path):
@@ -169,20 +159,6 @@ def test_a_job_is_named_for_its_file_and_writes_where_it_can(job):
     assert (ROOT / "runs").is_dir(), "Slurm makes no folder"
 
 
-def test_scaling_shows_the_jobs_it_would_submit():
-    options = ["--ranks", "2 6", "--densities", "0.01 0.05", "--per-node", "4", "--algorithms", "dense oktopk"]
-    done = scaling("--dry-run", *options, "--out", "runs/none", "--", "--account=me")
-    assert done.returncode == 0, done.stderr
-    *jobs, last = done.stdout.splitlines()
-    assert len(jobs) == 2 * 2 * 2
-    assert jobs[0] == (
-        "sbatch --nodes=1 --ntasks=2 --ntasks-per-node=2 --account=me slurm/bench.sbatch "
-        "--density 0.01 --json runs/none/step-p2-d0.01.json --algorithms dense oktopk"
-    )
-    assert "--nodes=2 --ntasks=6 --ntasks-per-node=4" in jobs[-1] and "training-p6-d0.05.json" in jobs[-1]
-    assert last.endswith("python slurm/plot_scaling.py runs/none") and not (ROOT / "runs" / "none").exists()
-
-
 def test_scaling_has_its_number_of_ranks_on_nodes_with_more_gpus(tmp_path):
     sbatch = tmp_path / "sbatch"
     sbatch.write_text('#!/bin/sh\necho "$CLUSTER_RANKS_PER_NODE ranks: $*"\n')
@@ -196,11 +172,6 @@ def test_scaling_has_its_number_of_ranks_on_nodes_with_more_gpus(tmp_path):
         *["1 ranks: --nodes=1 --ntasks=1 --ntasks-per-node=1 --gpus-per-node=4"] * 2,
         *["2 ranks: --nodes=2 --ntasks=4 --ntasks-per-node=2 --gpus-per-node=4"] * 2,
     ]
-
-
-def test_scaling_takes_all_algorithms_unless_told():
-    done = scaling("--dry-run", "--ranks", "2")
-    assert done.returncode == 0 and done.stdout.count(" adtopk ") == 2, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
