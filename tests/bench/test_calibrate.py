@@ -61,11 +61,9 @@ def test_advice_with_a_fit_is_of_cores_and_has_its_errors(compared, tmp_path, ca
     assert fitted.read(file) == (replace(known.cluster), pytest.approx(longer), pytest.approx(known.errors))
     assert main(["predict", "advise", "--n", "1000000", "--ranks", "8", "--rate", "300mbit", "--from", file]) == 0
     assert "Assumed: fitted to --from" in capsys.readouterr().out
-    for options, said in ((("--from", file, "--on", "h100"), "--on must be cpu, got h100"),
-                          (("--from", compared), "must be a fit of python -m sparse_mpi bench calibrate")):  # fmt: skip
-        with pytest.raises(SystemExit):
-            main(["predict", "advise", "--rate", "1gbit", *options])
-        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["predict", "advise", "--rate", "1gbit", "--from", file, "--on", "h100"])
+    assert "--on must be cpu, got h100" in capsys.readouterr().err
 
 
 def test_records_that_are_none_are_refused(tmp_path):

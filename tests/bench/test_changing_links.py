@@ -75,11 +75,7 @@ def test_a_trace_may_name_all_hosts_and_then_some_at_one_time(tmp_path):
 
 
 WRONG_TURNS = [
-    ("1gbit", "30s", "every needs several rates"),
-    ("1gbit,50mbit", None, "every must say how long"),
     ("1gbit,50mbit", "30", "every must be a number with one of the units ms, s, min, got '30'"),
-    ("1gbit,50mbit", "30h", "got '30h'"),
-    ("1gbit,50mbit", "-1s", "got '-1s'"),
     ("1gbit,50mbit", "0s", "every must be at least 0.1s, got 0s"),
     ("1gbit,50mbit", "1s,2s,3s", "every must be one length of time or 2"),
     ("1gbit,", "1s", "rate must be a number with a unit"),
@@ -94,18 +90,12 @@ WRONG_TRACES = [
     ("seconds rate\n# nothing\n", "is empty"),
     ("0 1gbit\n5 50mbit\n4 1gbit", "line 3: seconds must ascend, got 4 after 5"),
     ("0 1gbit\n0 50mbit", "line 2: seconds must ascend, got 0 after 0"),
-    ("0 1gbit 1\n0 50mbit 1", "line 2: seconds must ascend, got 0 after 0"),
-    ("0 1gbit 1\n0 50mbit", "line 2: seconds must ascend, got 0 after 0"),
     ("0 1gbit\n5 0mbit", "line 2: rate must be between 1mbit and 100gbit, got 0mbit"),
     ("0 1gbit\n5 fast", "line 2: rate must be a number with a unit"),
     ("0", "line 1: expected seconds, a rate, and perhaps a host, got '0'"),
-    ("0 1gbit 1 2", "line 1: expected seconds, a rate, and perhaps a host"),
     ("-1 1gbit", "line 1: seconds must be a number such as 30 or 0.5, got '-1'"),
-    ("nan 1gbit", "got 'nan'"),
-    ("1e999 1gbit", "got '1e999'"),
     (f"{'9' * 400} 1gbit", "seconds must be a number"),
     ("0 1gbit 3", "line 1: host must be 1 to 2, got '3'"),
-    ("0 1gbit 0", "host must be 1 to 2, got '0'"),
     ("0 down 2", "must not be down at second 0"),
     (b"\xff\xfe", "cannot be read"),
 ]

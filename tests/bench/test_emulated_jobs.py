@@ -176,24 +176,6 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
 @pytest.mark.full("a benchmark on emulated hosts")
 @pytest.mark.jobs
 @needs_mpi
-def test_candidates_are_compared_with_dense(possible, tmp_path, capfd):
-    """On two networks; over the slower one, dense takes as long as its bytes."""
-    file = tmp_path / "r.json"
-    command = ["bench", "network", "--ranks", "2", "--rate", "20mbit", "none", "--json", str(file), "--"]
-    command += ["bench", "steps", "--algorithms", "topka", "--n", "200000", "--steps", "3", "--warmup", "1"]
-    assert main(command) == 0
-    slow, fast = json.loads(file.read_text())["jobs"]
-    assert (slow["rate"], fast["rate"]) == ("20mbit", "none") and slow["ranks"] == fast["ranks"] == 2
-    assert slow["options"]["gbit"] < 0.03 < fast["options"]["gbit"]
-    assert slow["results"]["dense"]["step"] > 0.5 * 800_000 * 8 / 20e6
-    assert slow["results"]["topka"]["over dense"] < 0.5
-    out = capfd.readouterr().out
-    assert "2 hosts, 20mbit: measured" in out and "speedup of a step over dense" in out
-
-
-@pytest.mark.full("a benchmark on emulated hosts")
-@pytest.mark.jobs
-@needs_mpi
 def test_sparse_sums_are_compared_job_by_job(possible, tmp_path, capfd):
     """What all candidates send goes over the links, gloo's too. A fill-in is at most the ranks."""
     pytest.importorskip("torch")

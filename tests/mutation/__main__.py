@@ -1,14 +1,12 @@
-"""Mutation testing: which wrong changes to the library does `make test` let live, and which `make test-all`?
+"""Mutation testing: which wrong changes to the library does `make test` let live?
 
     python -m tests.mutation list                           the mutants of a seed: the same on every machine
     python -m tests.mutation cover                          once: which test of `make test` runs which line
     python -m tests.mutation run                            then: each mutant against the tests of `make test`
-    python -m tests.mutation run --tier all                 and those that live against all of `make test-all`
 
 A mutant is given to the tests that run its line, one of each test function first, then to what the same files run under
-mpiexec; one of the transport to all tests under mpiexec and in jobs. It dies at the first that fails. The tier of all
-has all parameters of the test functions that run its line, and all that their files have under mpiexec. Results are
-appended to mutants-TIER.jsonl in the folder --out as they come, and what is there already is not run again.
+mpiexec; one of the transport to all tests under mpiexec and in jobs. It dies at the first that fails. Results are
+appended to mutants.jsonl in the folder --out as they come, and what is there already is not run again.
 """
 
 from __future__ import annotations
@@ -56,9 +54,6 @@ def main(argv: list[str] | None = None) -> None:
         help="default: %(default)s",
     )
     parser.add_argument(
-        "--tier", choices=("fast", "all"), default="fast", help="tests of make test, or of make test-all"
-    )
-    parser.add_argument(
         "--workers", type=values.integer(1), default=2, help="mutants tried at a time (default: %(default)s)"
     )
     parser.add_argument("--limit", type=values.positive, default=900, metavar="SECONDS", help="seconds for one mutant")
@@ -84,13 +79,10 @@ def cover(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Give every mutant to its tests."""
-    record = args.out / f"mutants-{args.tier}.jsonl"
+    record = args.out / "mutants.jsonl"
     done = {line["mutant"] for line in lines(record)}
     mutants = [mutant for mutant in draw(args.seed) if mutant.name not in done]
-    if args.tier == "all":
-        alive = {line["mutant"] for line in lines(args.out / "mutants-fast.jsonl") if line["killed_by"] is None}
-        mutants = [mutant for mutant in mutants if mutant.name in alive]
-    items, running = collected(args.tier), tests_by_line(args.out / COVERAGE)
+    items, running = collected(), tests_by_line(args.out / COVERAGE)
     trees: Queue[Path] = Queue()
     for number in range(args.workers):
         trees.put(copy_of_the_house(args.out / f"tree-{number}"))
@@ -107,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
             print(json.dumps(result), file=file, flush=True)
     results = list(lines(record))
     survivors = [line["mutant"] for line in results if line["killed_by"] is None]
-    print(f"{len(results) - len(survivors)} of {len(results)} mutants died in the tests of tier {args.tier}; alive:")
+    print(f"{len(results) - len(survivors)} of {len(results)} mutants died; alive:")
     print(*survivors, sep="\n")
 
 
@@ -116,19 +108,17 @@ def tried(
 ) -> dict[str, object]:
     """Give one mutant, in a tree of its own, to the tests that run its line; return what became of it."""
     file, began = tree / mutant.file, time.monotonic()
-    original, chosen = file.read_text(), tests_of(mutant, items, running, args.tier)
+    original, chosen = file.read_text(), tests_of(mutant, items, running)
     settings = {"PYTHONPATH": f"{tree}:{tree / 'train'}", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     listed, killed_by = tree / "items.txt", None
     listed.write_text("\n".join(chosen))
     files = sorted({item.partition("::")[0] for item in chosen})
-    commands = (
-        [[*PYTEST, "--tier", "all", "-p", "tests.mutation.only", "--only", str(listed), *files]] if chosen else []
-    )
+    commands = [[*PYTEST, "-p", "tests.mutation.only", "--only", str(listed), *files]] if chosen else []
     transport = mutant.file.startswith(TRANSPORT)
     launcher = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(RANKS), "--max-oversubscribe", "9"]
-    options = ["--tier", args.tier, "--with-mpi", "-m", "mpi", "--color=no", *([] if transport else files)]
+    options = ["--with-mpi", "-m", "mpi", "--color=no", *([] if transport else files)]
     commands.append([*launcher, *PYTEST[1:], *options])
-    if transport and args.tier == "fast":
+    if transport:
         commands.append([*PYTEST, "-m", "jobs", *jobs(tree)])
     try:
         file.write_text(mutant.applied())
@@ -154,11 +144,10 @@ def killer(command: list[str], tree: Path, environment: dict[str, str], limit: f
     return failed[0][:200] if failed else f"exit status {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
 
 
-def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[str]]], tier: str) -> list[str]:
-    """Return those of ``items`` whose test functions run the mutant's line, one of each function first.
+def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[str]]]) -> list[str]:
+    """Return those of ``items`` that run the mutant's line, one of each function first.
 
-    Of `make test` that is the very items that run it; of what this leaves out, nobody knows which items would. A line
-    that runs when its file is imported is given to the tests that run any line of the file.
+    A line that runs when its file is imported is given to the tests that run any line of the file.
     """
     by_line = running.get(mutant.file, {})
     wanted = by_line.get(mutant.line, set()) - {""}
@@ -167,9 +156,6 @@ def tests_of(mutant: Mutant, items: list[str], running: dict[str, dict[int, set[
         wanted = by_line[max(earlier)] - {""} if earlier and mutant.line not in by_line else set()
     if not wanted and mutant.line in by_line:
         wanted = set().union(*by_line.values()) - {""}
-    if tier == "all":
-        affected = {item.partition("[")[0] for item in wanted}
-        wanted = {item for item in items if item.partition("[")[0] in affected}
     functions: dict[str, list[str]] = defaultdict(list)
     for item in items:
         if item in wanted:
@@ -191,9 +177,9 @@ def tests_by_line(database: Path) -> dict[str, dict[int, set[str]]]:
     return found
 
 
-def collected(tier: str) -> list[str]:
-    """Return the names of the tier's tests, in the order in which they are collected."""
-    options = ["--collect-only", "-q", "--tier", tier, "-m", "not slurm and not jobs"]
+def collected() -> list[str]:
+    """Return the names of the tests of `make test`, in the order in which they are collected."""
+    options = ["--collect-only", "-q", "-m", "not slurm and not jobs"]
     done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True, text=True)
     return [line for line in done.stdout.splitlines() if "::" in line]
 

@@ -157,16 +157,3 @@ def ranks_of(words: str) -> Iterator[tuple[int, str]]:
                 yield int(place.name), variables["OMPI_COMM_WORLD_RANK"]
         except (OSError, UnicodeDecodeError):  # it has ended, or is another's
             continue
-
-
-@more_than_one_job
-def test_benchmarks_leave_records_that_can_be_drawn(queue):
-    names = ["dense", "oktopk"]
-    options = ["--n", "20000", "--steps", "2", "--algorithms", *names, "--json", "runs/a.json"]
-    printed = queue.finish("--nodes=2", "slurm/bench.sbatch", *options)
-    assert "ranks: 2 ranks on" in printed and "0 broken" in printed and "KB/rank" in printed, printed
-    few = ["--steps", "1", "--warm-up", "1", "--rounds", "1", "--json", "runs/b.json"]
-    printed = queue.finish("--nodes=2", "slurm/pace.sbatch", "vgg", "--ways", *names, *few, "--", "--tiny")
-    assert "times the speed of dense" in printed, printed
-    done = queue.run("python", "slurm/plot_scaling.py", "runs/a.json", "runs/b.json")
-    assert done.returncode == 0 and (queue.folder / "runs" / "scaling.png").exists(), done.stderr
