@@ -18,6 +18,7 @@ import numpy as np
 
 HALF_KINDS = ("float16", "bfloat16")
 FLOATS = ("float32", "float64", *HALF_KINDS)
+_CONSTANTS: dict[tuple[int, int], Any] = {}  # what devices keep of `constant`, by identity and device
 
 
 class DeviceArray(Protocol):
@@ -121,9 +122,6 @@ def to_host(x: Array) -> np.ndarray:
 def like(host: Array, x: Array) -> Array:
     """Return ``host`` as an array of the library of ``x``: itself for NumPy, a copy on the device for CuPy."""
     return host if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"].asarray(host)
-
-
-_CONSTANTS: dict[tuple[int, int], Any] = {}  # what devices keep of `constant`, by identity and device
 
 
 def constant(host: np.ndarray, x: Array) -> Array:

@@ -16,6 +16,7 @@ from typing import Any
 PACKAGES = ("sparse_mpi", "numpy", "numba", "mpi4py", "torch", "cupy")
 SCRIPT = "sparse-mpi"  # what an installation has beside `python -m sparse_mpi`
 WHEELS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # one package under several names
+NOT_RECORDED = ("run", "json", "plot")  # of a command line: its function, and where output goes
 
 
 def provenance() -> dict[str, Any]:
@@ -61,9 +62,6 @@ def _cpu() -> str:
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-NOT_RECORDED = ("run", "json", "plot")  # of a command line: its function, and where output goes
 
 
 def options(args: Namespace) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -53,17 +51,5 @@ class Table:
     def markdown(self, rows: Iterable[Any]) -> str:
         ends = ["---" if column.width < 0 else "---:" for column in self.columns]
         cells = [[column.text(row) for column in self.columns] for row in rows]
-        return markdown([[column.title for column in self.columns], ends, *cells])
-
-
-def document(thing: object) -> str:
-    return " ".join((inspect.getdoc(thing) or "").split())
-
-
-def first_sentence(thing: object) -> str:
-    """Return the first sentence of its docstring, without the full stop."""
-    return re.split(r"\.(?: |$)", document(thing), maxsplit=1)[0]
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+        rows_of_text = [[column.title for column in self.columns], ends, *cells]
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows_of_text)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
@@ -34,6 +34,49 @@ JOBS = (JOB, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", TORCHRUN, "PMIX_NAMESPACE
 LOGGER = logging.getLogger("sparse_mpi")
 _FILES: dict[tuple[int, Path], RankFile] = {}  # by process, of which this one may be a fork, and by path
 _WARNED: set[Path] = set()  # folders that cannot be written to
+# Of what is written for each reducer: name, kind, help, and the value of the sums, the last step and the series
+METRICS: tuple[tuple[str, str, str, Callable[[StepReport, StepReport, Series], float]], ...] = (
+    ("steps_total", "counter", "Reductions that were completed.", lambda sums, last, of: of.steps),
+    ("sent_bytes_total", "counter", "Payload bytes sent.", lambda sums, last, of: sums.traffic.sent),
+    ("received_bytes_total", "counter", "Payload bytes received.", lambda sums, last, of: sums.traffic.received),
+    (
+        "control_bytes_total",
+        "counter",
+        "Bytes sent for counts, boundaries and histograms.",
+        lambda sums, last, of: sums.traffic.control,
+    ),
+    ("messages_total", "counter", "Messages sent.", lambda sums, last, of: sums.traffic.messages),
+    ("select_seconds_total", "counter", "Seconds in selections.", lambda sums, last, of: sums.select_seconds),
+    (
+        "exchange_seconds_total",
+        "counter",
+        "Seconds in communication calls, waiting for slower ranks included.",
+        lambda sums, last, of: sums.exchange_seconds,
+    ),
+    ("merge_seconds_total", "counter", "All other seconds.", lambda sums, last, of: sums.merge_seconds),
+    (
+        "wall_seconds_total",
+        "counter",
+        "Seconds from the end of the first reduction to that of the last.",
+        lambda sums, last, of: of.wall,
+    ),
+    ("selected_entries_total", "counter", "Entries selected.", lambda sums, last, of: sums.selected),
+    ("result_entries_total", "counter", "Entries of the results.", lambda sums, last, of: sums.total),
+    ("elements", "gauge", "Elements of the gradient.", lambda sums, last, of: of.elements),
+    (
+        "density_ratio",
+        "gauge",
+        "Entries selected in the last step over the elements of the gradient.",
+        lambda sums, last, of: last.selected / of.elements,
+    ),
+    (
+        "imbalance_ratio",
+        "gauge",
+        "Payload bytes received over bytes sent in the last step; 1 where the ranks are balanced.",
+        lambda sums, last, of: imbalance(last),
+    ),
+    ("residual_norm", "gauge", "L2 norm of the residual, seconds ago at most.", lambda sums, last, of: of.norm),
+)
 
 
 class Series:
@@ -51,59 +94,6 @@ class Series:
         self.wall = now - self.began
         self.steps, self.elements, self.last = self.steps + 1, elements, report
         self.sums = combined([self.sums, report])
-
-
-class Metric(NamedTuple):
-    """A number that is written for each reducer."""
-
-    name: str
-    kind: str  # counter or gauge
-    help: str
-    value: Callable[[StepReport, StepReport, Series], float]  # of the sums, and of the last step
-
-
-METRICS = (
-    Metric("steps_total", "counter", "Reductions that were completed.", lambda sums, last, of: of.steps),
-    Metric("sent_bytes_total", "counter", "Payload bytes sent.", lambda sums, last, of: sums.traffic.sent),
-    Metric("received_bytes_total", "counter", "Payload bytes received.", lambda sums, last, of: sums.traffic.received),
-    Metric(
-        "control_bytes_total",
-        "counter",
-        "Bytes sent for counts, boundaries and histograms.",
-        lambda sums, last, of: sums.traffic.control,
-    ),
-    Metric("messages_total", "counter", "Messages sent.", lambda sums, last, of: sums.traffic.messages),
-    Metric("select_seconds_total", "counter", "Seconds in selections.", lambda sums, last, of: sums.select_seconds),
-    Metric(
-        "exchange_seconds_total",
-        "counter",
-        "Seconds in communication calls, waiting for slower ranks included.",
-        lambda sums, last, of: sums.exchange_seconds,
-    ),
-    Metric("merge_seconds_total", "counter", "All other seconds.", lambda sums, last, of: sums.merge_seconds),
-    Metric(
-        "wall_seconds_total",
-        "counter",
-        "Seconds from the end of the first reduction to that of the last.",
-        lambda sums, last, of: of.wall,
-    ),
-    Metric("selected_entries_total", "counter", "Entries selected.", lambda sums, last, of: sums.selected),
-    Metric("result_entries_total", "counter", "Entries of the results.", lambda sums, last, of: sums.total),
-    Metric("elements", "gauge", "Elements of the gradient.", lambda sums, last, of: of.elements),
-    Metric(
-        "density_ratio",
-        "gauge",
-        "Entries selected in the last step over the elements of the gradient.",
-        lambda sums, last, of: last.selected / of.elements,
-    ),
-    Metric(
-        "imbalance_ratio",
-        "gauge",
-        "Payload bytes received over bytes sent in the last step; 1 where the ranks are balanced.",
-        lambda sums, last, of: imbalance(last),
-    ),
-    Metric("residual_norm", "gauge", "L2 norm of the residual, seconds ago at most.", lambda sums, last, of: of.norm),
-)
 
 
 def imbalance(report: StepReport) -> float:
@@ -177,13 +167,13 @@ class RankFile:
     def text(self) -> str:
         job = self._job.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         lines = []
-        for metric in METRICS:
-            name = f"sparse_mpi_{metric.name}"
-            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+        for short, kind, help, value in METRICS:
+            name = f"sparse_mpi_{short}"
+            lines += [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
             for reducer, of in self._series.items():
                 if of.sums is not None and of.last is not None:
                     labels = f'job="{job}",rank="{self._rank}",reducer="{reducer}"'
-                    lines.append(f"{name}{{{labels}}} {metric.value(of.sums, of.last, of)}")
+                    lines.append(f"{name}{{{labels}}} {value(of.sums, of.last, of)}")
         return "\n".join([*lines, ""])
 
 

@@ -20,6 +20,7 @@ RING = 64 << 10  # bytes of a result from which it goes round a ring
 POSTED = ("alltoallv", "rounds")  # calls whose messages Python posts, one by one; others are MPI's own
 INSIDE = 0.2  # of what such a message costs that MPI posts within a collective call
 LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
+PASSES = 16.0  # bytes an element: a gradient is read, a residual read and written, a sum filled with zeros
 
 
 class Gpu(NamedTuple):
@@ -41,7 +42,6 @@ GPUS = {
     "v100": Gpu("V100", 7.2e11, 1.0e10, 3e-6, 1e-5),
     "p100": Gpu("P100", 5.8e11, 1.0e10, 3e-6, 1e-5),
 }
-PASSES = 16.0  # bytes an element: a gradient is read, a residual read and written, a sum filled with zeros
 
 
 @dataclass(frozen=True)

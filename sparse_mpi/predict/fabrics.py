@@ -10,6 +10,11 @@ from math import inf
 from typing import NamedTuple
 
 MIB = 1 << 20
+NCCL = (
+    "Tree, short messages' share and steps inside a node: constants of NCCL's tuner (src/graph/tuning.cc at 5067397: "
+    "0.92, 1/3.8, 3.4 us on NVLink). Hierarchy: NVLSTree 310.07, ring 364.87 GB/s on 4 nodes of 8 H200. Inside: 8 "
+    "A100, 234.89 GB/s (both github.com/stas00/ml-engineering, network/README.md at 744d01e)."
+)
 
 
 class Fabric(NamedTuple):
@@ -35,11 +40,6 @@ class Fabric(NamedTuple):
         return next(factor for least, factor in reversed(self.errors) if nbytes >= least)
 
 
-NCCL = (
-    "Tree, short messages' share and steps inside a node: constants of NCCL's tuner (src/graph/tuning.cc at 5067397: "
-    "0.92, 1/3.8, 3.4 us on NVLink). Hierarchy: NVLSTree 310.07, ring 364.87 GB/s on 4 nodes of 8 H200. Inside: 8 "
-    "A100, 234.89 GB/s (both github.com/stas00/ml-engineering, network/README.md at 744d01e)."
-)
 FABRICS = {
     "rdma": Fabric(
         share=0.95,

@@ -48,11 +48,6 @@ def takes(algorithm: str, option: str, value: object = None) -> bool:
     return True
 
 
-def takes_selector(algorithm: str, selector: str | None = None) -> bool:
-    """Return True if the algorithm named ``algorithm`` has a selector and, unless None, can work with this one."""
-    return takes(algorithm, "selector", selector)
-
-
 def ignores_k(algorithm: str) -> bool:
     """Return True if the algorithm named ``algorithm`` sends as much whatever k is."""
     # The bounds tell without a trial, for the fewest and for all entries, on as few ranks as exchange anything

@@ -14,8 +14,6 @@ from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.select.base import Selector, Wrapper
 from sparse_mpi.sparse import Layout, SparseVector
 
-# A selector that measures another one: how long it takes, how much it selects, and if it was given what to add.
-
 
 class Instrumented(Wrapper):
     """Measures the selections of the wrapped selector.
@@ -49,9 +47,6 @@ class Instrumented(Wrapper):
         return result, state
 
 
-# Measurements of an algorithm's selectors, wherever in it they are: how long they take and how much they select.
-
-
 def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
     """Return the algorithm with its selectors instrumented, its own or those of its parts; and these selectors."""
     selectors: list[Instrumented] = []
@@ -65,9 +60,7 @@ def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
 
 def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Array | None) -> None:
     """Raise RuntimeError unless ``selectors`` of ``algorithm`` added ``add`` to acc exactly once."""
-    times = 0
-    for selector in selectors:
-        times += selector.added
+    times = sum(selector.added for selector in selectors)
     if times != (add is not None):  # True counts as 1: once if there is something to add, else never
         raise RuntimeError(
             f"{algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"

@@ -18,9 +18,6 @@ from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.arrivals import DENSE, UNSEEN, Arrivals, kind_of
 from sparse_mpi.training.parameters import FlatParameters, cut_by_tensor, joined, mean_moment, write_mean
-from sparse_mpi.training.sparse_gradients import give_back
-
-# Cut a model's parameters into buckets.
 
 
 def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
@@ -117,39 +114,29 @@ class Bucket:
         # What all ranks know stays, also where this rank has no gradient in this step
         return np.where(self.kinds == UNSEEN, own, self.kinds)
 
-    def without_sparse(self, scale: float, make_reducer: MakeReducer) -> Bucket | None:
+    def without_sparse(self, make_reducer: MakeReducer) -> Bucket | None:
         """Return the bucket of those parameters whose gradients are no sparse tensors; None if there are none.
 
-        It remembers what this one remembers of them. What is owed of the others, of which earlier versions have kept
-        residuals, joins their gradients of loss scale ``scale``. Collective if any parameter leaves and any stays.
+        It remembers what this one remembers of them. Collective if any parameter leaves and any stays.
         """
         stay = np.flatnonzero(self.kinds <= DENSE).tolist()
         if len(stay) == len(self.parameters):
             return self
-        # Cut: what error feedback remembers, by tensor, for each of them stays or leaves
-        tensors = self._remembered()
-        # Leave: what is owed of a table joins its gradient, because tables have no residual
-        for number in np.flatnonzero(self.kinds > DENSE):
-            if "residual" in tensors[number]:
-                dim = int(self.kinds[number]) - DENSE
-                give_back(tensors[number]["residual"], self.parameters[number], dim, scale)
         if not stay:
             return None
-        # Stay: a new bucket takes the others, their algorithm and what is remembered of them
+        # A new bucket takes the others, their algorithm and what is remembered of them
         members = [self.parameters[number] for number in stay]
         made = Bucket(members, make_reducer, passes=self._passes, average=self._average)
         made.kinds, made.reducer.watch = self.kinds[stay], self.reducer.watch
         made.reducer.use(self.reducer.algorithm)
         if self.remembers:
+            tensors = cut_by_tensor(whole_state(self.reducer.feedback), self.members.sizes)
             made.reducer.feedback.load(joined([tensors[number] for number in stay], made.members.sizes))
             made.remembers = True
         if self.reducer.second_moment is not None and made.reducer.second_moment is not None:
             moments = self.reducer.second_moment.by_tensor()
             made.reducer.second_moment.load(SecondMoment.joined([moments[number] for number in stay]))
         return made
-
-    def _remembered(self) -> list[dict[str, np.ndarray]]:
-        return cut_by_tensor(whole_state(self.reducer.feedback) if self.remembers else {}, self.members.sizes)
 
     def arrive(self, parameter: Tensor, scale: float) -> None:
         """Count a backward pass of a parameter; after the last one collect its gradient, divided by ``scale``."""

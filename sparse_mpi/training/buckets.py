@@ -68,10 +68,7 @@ class Buckets:
 
     def add(self, parameters: Iterable[Tensor]) -> bool:
         """Take in those ``parameters`` that need a gradient and are new, and say if there are any: then collective."""
-        new = []
-        for parameter in parameters:
-            if parameter.requires_grad and parameter not in self.home:
-                new.append(parameter)
+        new = [parameter for parameter in parameters if parameter.requires_grad and parameter not in self.home]
         for members in cut(new, self._max_bytes) if new else ():
             bucket = Bucket(members, self.make_reducer, passes=self._passes, average=self._average)
             self.list.append(bucket)
@@ -93,22 +90,19 @@ class Buckets:
 
         return in_turn(self._comm, make)
 
-    def complete(self, scale: float) -> None:
-        """Take parameters whose gradients are sparse on any rank, of loss ``scale``, out of buckets. Collective."""
+    def complete(self) -> None:
+        """Take the parameters whose gradients are sparse tensors, on any rank, out of their buckets. Collective."""
         seen = [bucket.seen() for bucket in self.list]
         # The largest kind wins: a rank without a gradient has 0, and sparse tensors come above dense ones
         kinds = self._ranks.any(np.concatenate(seen))
-        self.know_kinds(np.split(kinds, np.cumsum([len(own) for own in seen])[:-1]), scale)
+        self.know_kinds(np.split(kinds, np.cumsum([len(own) for own in seen])[:-1]))
 
     def kinds(self) -> list[list[int]]:
         """Return, by bucket, what all ranks know of the kinds of gradients, for `know_kinds` on one that joins them."""
         return [bucket.kinds.tolist() for bucket in self.list]
 
-    def know_kinds(self, kinds: Sequence[Sequence[int] | np.ndarray], scale: float = 1.0) -> None:
-        """Take over what other ranks know, see `kinds`, and take sparse tensors out of their buckets.
-
-        Collective if there are any. Gradients have the loss ``scale``.
-        """
+    def know_kinds(self, kinds: Sequence[Sequence[int] | np.ndarray]) -> None:
+        """Take over `kinds` of other ranks, and take sparse tensors out of buckets; collective if there are any."""
         for bucket, known in zip(self.list, kinds, strict=True):
             bucket.kinds[:] = known
         # Those that leave, and the sparse dimensions of each one's gradient
@@ -119,10 +113,10 @@ class Buckets:
             if kind > DENSE
         }
         if leaving:
-            self._remove(leaving, scale)
+            self._remove(leaving)
         self.kinds_known = all(bucket.settled for bucket in self.list)
 
-    def _remove(self, leaving: Mapping[Tensor, int], scale: float) -> None:
+    def _remove(self, leaving: Mapping[Tensor, int]) -> None:
         """Have parameters, with as many sparse dimensions each, added up row by row; ``k`` is for the others alone."""
         # Leave: all that follows goes by where each parameter's home is
         self.home.update(dict.fromkeys(leaving, self.sparse))
@@ -132,6 +126,6 @@ class Buckets:
         if self._by_k:
             self._share = self.share_left = min(1.0, self._settings.k / max(1, self.elements))
         # Cut: buckets without the parameters that left; those that are empty then go
-        left = [bucket.without_sparse(scale, self.make_reducer) for bucket in self.list]
+        left = [bucket.without_sparse(self.make_reducer) for bucket in self.list]
         self.list[:] = [bucket for bucket in left if bucket is not None]  # in place, for callers hold the list
         self.home |= {parameter: bucket for bucket in self.list for parameter in bucket.parameters}

@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 
 from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction.form import WHOLE, check_bytes, check_form, check_list, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.training.fragment import Arrived, Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.parameters import keep_mean
 
 
 def packed(tree: object) -> np.ndarray:
@@ -62,7 +62,6 @@ class DiLoCoSnapshot:
         self._progress, self._schedule, self._ranks = progress, schedule, ranks.comm
 
     def taken(self) -> dict[str, Any]:
-        # What each rank saves of its own
         own = {
             "parameters": [fragment.local() for fragment in self.fragments],
             "inner": self.inner.state_dict(),
@@ -125,17 +124,14 @@ class DiLoCoSnapshot:
         # Own moves since the last outer gradient end with the old ranks, unless these owe them
         if ranks != comm.size:
             self._owe_moves(reducers, own, common)
-        # What was owed
         for number, fragment in enumerate(self.fragments):
             fragment.reducer.take_over(reducers[number :: len(self.fragments)], ranks)
-            for array in whole_state(fragment.reducer.feedback).values() if ranks != comm.size else ():
-                array *= comm.size / ranks  # means over other ranks shall move the model as far
+            keep_mean(fragment.reducer.feedback, ranks, comm.size)
         # What is the same on all ranks
         self._progress.steps, self._progress.synchronizations = common["steps"], common["synchronizations"]
         self.outer.load_state_dict(common["outer"])
         for fragment, parameters in zip(self.fragments, common["parameters"], strict=True):
             fragment.common.copy_(parameters)
-        # What is each rank's own
         late: list[Fragment] = []
         # Ranks that were dealt no state take the inner optimizer of rank 0
         if comm.size > ranks:

@@ -53,9 +53,6 @@ def ordered(optimizer: object, named: Iterable[tuple[str, Tensor]] | None) -> li
     return ordered
 
 
-# Make all ranks start from the same parameters and the same state of the optimizer.
-
-
 def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> None:
     """Overwrite tensors with their values on ``root_rank``, so that a model starts equal on all ranks. Collective.
 
@@ -103,9 +100,6 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
 def local(tensor: Tensor) -> Tensor:
     """Return the part of ``tensor`` that this process holds: of a DTensor its shard, whose memory it shares."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-# Parameters of a torch model as one flat vector: `FlatParameters`.
 
 
 class FlatParameters:

@@ -222,7 +222,7 @@ class GradientReduction:
             self._start(self.buckets[self._next])
         # Kinds: find out which gradients are sparse tensors on any rank, and take them out of their buckets
         if not self._buckets.kinds_known:
-            self._buckets.complete(scale)
+            self._buckets.complete()
         # Collect: what no hook has brought is taken as it is, and None as zero
         waiting = self.buckets[self._next :]
         for bucket in waiting:

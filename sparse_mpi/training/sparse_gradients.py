@@ -121,15 +121,6 @@ def mean_of(rows: Rows, like: Tensor, divisor: float) -> Tensor:
     )
 
 
-def give_back(owed: np.ndarray, parameter: Tensor, dim: int, scale: float) -> None:
-    """Add what was owed of a parameter ``(n,)``, times ``scale``, to its gradient, as a sparse tensor."""
-    values = owed.reshape(-1, *parameter.shape[dim:])
-    keys = np.flatnonzero((values != 0).reshape(len(values), -1).any(axis=1))  # rows of which anything is owed
-    if len(keys):
-        late = mean_of(Rows(keys, values[keys], tuple(parameter.shape[:dim])), parameter, 1 / scale)
-        parameter.grad = late if parameter.grad is None else parameter.grad + late
-
-
 def _alike(own: Sequence[Rows]) -> Iterator[list[int]]:
     kinds = [(rows.values.shape[1:], rows.values.dtype) for rows in own]
     for kind in dict.fromkeys(kinds):

@@ -11,7 +11,7 @@ import pytest
 from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.low_rank import LowRank
 from sparse_mpi.algorithms.published import StaleSelector
-from sparse_mpi.reduction.arguments import make_algorithm, takes_selector
+from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.select.threshold import Threshold
@@ -30,7 +30,7 @@ from .conformance import (
 )
 
 # every entry of the registry, and options that change how an algorithm communicates
-SPARSE = [name for name in ALGORITHMS if takes_selector(name)]
+SPARSE = [name for name in ALGORITHMS if takes(name, "selector")]
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "oktopk-owner": ("oktopk", {"residual": "owner"}),
     "spardl-block": ("spardl", {"prune": "block"}),
@@ -67,9 +67,9 @@ def test_laws_form_economy_and_count(ranks, variant, case, dtype):
 @pytest.mark.thin(1)  # every algorithm and every selector once
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("selector", SELECTORS)
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if takes_selector(name)])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if takes(name, "selector")])
 def test_every_algorithm_works_with_every_selector(ranks, name, selector):
-    assert takes_selector(name, selector) == (not refused(name, selector))
+    assert takes(name, "selector", selector) == (not refused(name, selector))
     if refused(name, selector):
         with pytest.raises(TypeError, match=f"selector must be .* in {name}, .* or use algorithm='topka'"):
             make_algorithm(name, {"selector": selector})

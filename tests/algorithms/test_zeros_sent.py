@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS
-from sparse_mpi.reduction.arguments import make_algorithm, takes_selector
+from sparse_mpi.reduction.arguments import make_algorithm, takes
 
 from .conformance import CASES, Case, assert_laws, gradient, train
 
-SPARSE = [name for name in ALGORITHMS if takes_selector(name) and not ALGORITHMS[name]().selector.patterned]
+SPARSE = [name for name in ALGORITHMS if takes(name, "selector") and not ALGORITHMS[name]().selector.patterned]
 ANY_LENGTH = [name for name in SELECTORS if not (SELECTORS[name]().patterned or SELECTORS[name]().shared)]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse_allreduce
 from sparse_mpi.comm.mpi import MPIComm
-from sparse_mpi.reduction.arguments import takes_selector
+from sparse_mpi.reduction.arguments import takes
 
 from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import TORCH_STREAM
@@ -163,7 +163,7 @@ def test_torch_tensors_on_a_device(ranks, device, transport, name):
         reduction = sparse_allreduce(tensor, k=K, comm=comm, algorithm=name)
         total = SparseAllreduce(N, k=K, comm=comm, algorithm=name).step(tensor)
         assert device.worked == {TORCH_STREAM} and {copy.stream for copy in device.copies} <= {TORCH_STREAM}
-        assert not takes_selector(name) or 4 * N not in {copy.bytes for copy in device.copies}
+        assert not takes(name, "selector") or 4 * N not in {copy.bytes for copy in device.copies}
         assert all(isinstance(part, CudaTensor) for result in (*reduction, total) for part in parts_of(result))
         assert bytes_of(*reduction) == expected and bytes_of(total) == bytes_of(reduction.total)
 

