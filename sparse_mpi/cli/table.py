@@ -7,20 +7,10 @@ from typing import Any, NamedTuple
 
 
 class Column(NamedTuple):
-    """A column.
-
-    Attributes:
-        title: its head.
-        width: in characters; of a column that is flush left, negative.
-        value: the name of a row's item or attribute, or a function of the row; None is shown as a dash.
-        form: how `format` writes a value.
-        scale: what a number is multiplied by.
-    """
-
     title: str
-    width: int
-    value: str | Callable[[Any], Any]
-    form: str = ""
+    width: int  # in characters; negative where it is flush left
+    value: str | Callable[[Any], Any]  # the name of a row's item or attribute, or a function of the row; None: a dash
+    form: str = ""  # for `format`
     scale: float = 1
 
     def text(self, row: Any) -> str:

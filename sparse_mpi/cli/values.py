@@ -68,15 +68,10 @@ class Group:
 
 
 class Parser(ArgumentParser):
-    """An `ArgumentParser` whose errors are one line: the option, the expected value, the given one, and an example.
-
-    Attributes:
-        declared: options and arguments by their spellings.
-        commands: the parsers of commands by name.
-    """
+    """An `ArgumentParser` whose errors are one line: the option, the expected value, the given one, and an example."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.declared: dict[str, Action] = {}
+        self.declared: dict[str, Action] = {}  # options and arguments by their spellings
         self.commands: dict[str, Parser] = {}
         self._named: str | None = None  # what stands for the command
         options |= {"exit_on_error": False}  # but raise ArgumentError, which gets an example
@@ -197,16 +192,10 @@ def _with_choices(options: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Value(Generic[T]):
-    """A converter.
+    """A converter."""
 
-    Attributes:
-        read: makes the value of its text. Raises ValueError for a wrong one, or ArgumentTypeError with the reason.
-        expected: follows "must be".
-        example: the text of a good one.
-    """
-
-    read: Callable[[str], T]
-    expected: str
+    read: Callable[[str], T]  # of a text; raises ValueError for a wrong one, or ArgumentTypeError with the reason
+    expected: str  # follows "must be"
     example: str
 
     def __call__(self, text: str) -> T:

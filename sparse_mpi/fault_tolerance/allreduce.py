@@ -69,23 +69,14 @@ class ElasticAllreduce(SparseAllreduce):
 
 
 class Survival(Direct):
-    """Carries out steps of an engine as transactions, which the ranks that are left attempt again after a loss.
-
-    Args:
-        engine: makes the attempts.
-        team: the ranks.
-        copy_every, copy: see `ElasticAllreduce`.
-
-    Attributes:
-        recovered: the ranks, by their numbers at the start, whose copy this one has added to its residual.
-    """
+    """Carries out steps of an engine as transactions, which the ranks that are left attempt again after a loss."""
 
     survives = True
 
     def __init__(self, engine: Engine, team: Team, copy_every: int, copy: str) -> None:
         super().__init__(engine)
         self.team = team
-        self.recovered: list[int] = []
+        self.recovered: list[int] = []  # the ranks whose copy was added to the residual here, see `inherited`
         self._copies = Copies(copy_every, copy) if copy_every and engine.feedback.traits.defers else None
         self._orphaned: list[Array] = []  # residuals of lost ranks, not yet added to this rank's
         self._known = team.lost  # ranks whose loss this reducer has taken note of

@@ -107,10 +107,6 @@ class Exchange:
 class Engine:
     """Reduces gradients of one layout on one rank.
 
-    Args:
-        settings: what is reduced, and how.
-        comm: the ranks.
-
     Attributes:
         ranks: the number of ranks whose gradients are in the last result.
         whole: the last step was to send every entry.

@@ -62,13 +62,8 @@ class Bucket:
     """Some parameters and their gradients, which it collects as they become final, reduces, and hands back.
 
     It is settled once the ranks know of all its gradients that they are no sparse tensors, which leave it before. Until
-    then gradients stay where they are until they are reduced, so that no memory is taken for those that leave.
-
-    Args:
-        parameters: parameters of one dtype on one device.
-        make_reducer: makes the reducer, given their shapes.
-        passes: the number of backward passes that add up to a gradient.
-        average: sums are divided by the number of ranks whose gradients are in them.
+    then gradients stay where they are until they are reduced, so that no memory is taken for those that leave. All have
+    one dtype and device, and are the sum of ``passes`` backward passes.
     """
 
     def __init__(self, parameters: Sequence[Tensor], make_reducer: MakeReducer, *, passes: int, average: bool) -> None:

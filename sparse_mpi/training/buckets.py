@@ -29,12 +29,7 @@ class Buckets:
     Args:
         settings: of all parameters together; each bucket is given its share of k.
         by_k: k was given, and not a density: it stays the same when parameters leave the buckets.
-        density: the share of its entries that a bucket sends.
-        comm: the communicator of the reductions.
-        ranks: those of ``comm`` that are left.
         survival: options of `ElasticAllreduce`, where ranks may be lost.
-        passes, average: see `Bucket`.
-        max_bytes: the most gradients in a bucket.
         sparse: takes the parameters that leave.
     """
 

@@ -34,13 +34,6 @@ class ShardedSnapshot:
     Vectors of feedback rules and second moments are DTensors like their parameters, such as
     ``replica 0/residual/fc.weight``, so that other numbers of shards find their own. All else is one key of bytes for
     each process, such as ``replica 0/shard 1``, which only as many replicas and shards read.
-
-    Args:
-        parameters: by name.
-        reducers: of units.
-        comm: the replicas.
-        shard: the number of this process's shard.
-        shards: of a replica.
     """
 
     def __init__(

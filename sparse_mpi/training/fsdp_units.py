@@ -18,13 +18,8 @@ class Unit:
     FSDP2 hands their reduced gradient over as one vector, in which a shard that is smaller than those of other
     processes is padded with zeros at its end.
 
-    Args:
-        module: one that ``fully_shard`` was called on.
-        names: of the parameters of the model.
-
     Attributes:
-        names: of the parameters that have an element in the shard and need a gradient.
-        parameters: these.
+        names, parameters: those that have an element in the shard and need a gradient.
         length: of the padded vector.
     """
 

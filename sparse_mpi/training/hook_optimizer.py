@@ -73,9 +73,6 @@ class HookOptimizer:
 
     Args:
         optimizer: of the reduced parameters, or of a part of them.
-        mode: who applies its momentum.
-        names: of the parameters.
-        reducers: of the hook.
         ranks: the number of those whose mean the gradients are; None: all of them.
         scaled: a loss scaler divides gradients by its scale before the step.
 

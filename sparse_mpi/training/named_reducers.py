@@ -39,11 +39,7 @@ def names_of(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[torch
 class NamedReducers:
     """The buckets of a model, by the names of their parameters; no parameter is in two of them.
 
-    Args:
-        shapes: the shape of every parameter of the model, by name.
-        settings: of every bucket, but for layout and k.
-        density: the share of a bucket's entries that is sent.
-        comm: the ranks; None if they are not known yet, see `connect`.
+    ``settings`` are those of every bucket but for layout and k; ``comm`` is None until `connect` gives it.
     """
 
     def __init__(

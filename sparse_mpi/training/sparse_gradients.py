@@ -139,14 +139,7 @@ def _added(own: Sequence[Rows], comm: Comm) -> list[Rows]:
 
 
 class SparseGradients:
-    """The parameters whose gradients are sparse tensors.
-
-    Args:
-        passes: the number of backward passes that add up to a gradient.
-        average: ``.grad`` becomes the mean over the ranks, else the sum.
-        max_norm: the norm to which the mean of all of them together is clipped by itself, or None.
-        raises: NaN and Inf in a sum are an error.
-    """
+    """The parameters whose gradients are sparse tensors; their mean is clipped to ``max_norm`` by itself, if given."""
 
     def __init__(self, passes: int, average: bool, max_norm: float | None = None, raises: bool = False) -> None:
         self.dims: dict[Tensor, int] = {}  # the parameters, and the sparse dimensions of each one's gradient

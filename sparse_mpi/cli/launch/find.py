@@ -43,23 +43,14 @@ class LaunchError(RuntimeError):
 
 @dataclass(frozen=True)
 class Launch:
-    """What is to be started.
-
-    Args:
-        ranks: number of MPI processes.
-        cores: number of cores that they share, on all hosts together.
-        command: the command line of a rank.
-        root: True if the launcher runs as root.
-        alone: True if all ranks run on this machine, so that no network hardware is of use.
-        elastic: True if ranks are to survive the failure of others.
-    """
+    """What is to be started."""
 
     ranks: int
-    cores: int
-    command: tuple[str, ...]
-    root: bool
-    alone: bool = True
-    elastic: bool = False
+    cores: int  # that they share, on all hosts together
+    command: tuple[str, ...]  # of a rank
+    root: bool  # the launcher runs as root
+    alone: bool = True  # all ranks run on this machine, so that no network hardware is of use
+    elastic: bool = False  # ranks are to survive the failure of others
 
     @property
     def threads(self) -> int:
@@ -100,31 +91,18 @@ def _intel(job: Launch) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Flavour:
-    """An MPI implementation.
+    """An MPI implementation."""
 
-    Args:
-        name: as it is called in messages, and by `mpi4py.MPI.get_vendor`.
-        marks: one of them is in what ``mpiexec --version`` prints.
-        launchers: names of its mpiexec, the most specific one first.
-        plugin: ``srun --mpi=`` that its processes understand.
-        wheel: the Python package that brings it.
-        relayed: signals that its mpiexec passes on to the ranks. For others it has a meaning of its own.
-        variables: environment variables that its ranks and its mpiexec need for a job.
-        session: variables with the folder for the temporary files of a job.
-        elastic: options of its mpiexec for ranks that survive the failure of others; None if they cannot.
-        terminals: its mpiexec gives each rank a terminal for stdout, to which Python writes whole lines at once.
-    """
-
-    name: str
-    marks: tuple[str, ...]
-    launchers: tuple[str, ...]
-    plugin: str
-    wheel: str
-    relayed: frozenset[signal.Signals]
-    variables: Callable[[Launch], dict[str, str]]
-    session: tuple[str, ...] = ()
-    elastic: tuple[str, ...] | None = None
-    terminals: bool = False
+    name: str  # in messages, and of `mpi4py.MPI.get_vendor`
+    marks: tuple[str, ...]  # one of them is in what ``mpiexec --version`` prints
+    launchers: tuple[str, ...]  # names of its mpiexec, the most specific one first
+    plugin: str  # ``srun --mpi=`` that its processes understand
+    wheel: str  # the Python package that brings it
+    relayed: frozenset[signal.Signals]  # which its mpiexec passes on to the ranks; others have a meaning of its own
+    variables: Callable[[Launch], dict[str, str]]  # of the environment, that its ranks and its mpiexec need
+    session: tuple[str, ...] = ()  # variables with the folder for the temporary files of a job
+    elastic: tuple[str, ...] | None = None  # options of its mpiexec for ranks that survive others; None: they cannot
+    terminals: bool = False  # its mpiexec gives ranks a terminal for stdout, to which Python writes whole lines at once
 
 
 OPEN_MPI = Flavour(

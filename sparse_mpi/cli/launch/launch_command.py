@@ -15,23 +15,14 @@ from sparse_mpi.comm.elastic import ulfm
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """A command line that starts a job.
+    """A command line that starts a job."""
 
-    Args:
-        words: the launcher, its options, and the command line of a rank.
-        variables: what is added to the environment.
-        dropped: what is taken from it.
-        flavour: the MPI.
-        local: True if the launcher's children are the ranks, so that a signal can be sent to them directly.
-        doubts: what is known against what was asked for.
-    """
-
-    words: tuple[str, ...]
-    variables: dict[str, str]
-    dropped: tuple[str, ...]
+    words: tuple[str, ...]  # the launcher, its options, and the command line of a rank
+    variables: dict[str, str]  # added to the environment
+    dropped: tuple[str, ...]  # from the environment
     flavour: Flavour
-    local: bool
-    doubts: str = ""
+    local: bool  # the launcher's children are the ranks, so that a signal can be sent to them directly
+    doubts: str = ""  # what is known against what was asked for
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environment.items() if name not in self.dropped} | self.variables
