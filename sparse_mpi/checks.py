@@ -46,15 +46,9 @@ def check_switch(name: str, value: object) -> None:
 def check_whole(
     name: str, value: object, least: int, unit: str = "", remedy: str = "", *, most: int | None = None
 ) -> None:
-    """Raise TypeError or ValueError unless ``value`` is a whole number of at least ``least``.
+    """Raise TypeError or ValueError unless ``value``, for the argument ``name``, is a whole number in [least, most].
 
-    Args:
-        name: of the argument.
-        value: what was given for it.
-        least: the smallest number that is allowed.
-        unit: what is counted, in the error: "steps".
-        remedy: the end of the message, which says what to give.
-        most: the largest number that is allowed, if there is one.
+    The error has what is counted as ``unit``, such as "steps", and ends in the ``remedy``.
     """
     bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"
     bounds, remedy = f"{bounds} {unit}".rstrip(), remedy and f"; {remedy}"
@@ -65,13 +59,9 @@ def check_whole(
 
 
 def check_range(name: str, value: object, interval: str, remedy: str = "") -> None:
-    """Raise TypeError or ValueError unless ``value`` is a number in ``interval``; NaN is in none.
+    """Raise TypeError or ValueError unless ``value``, for the argument ``name``, is a number in ``interval``.
 
-    Args:
-        name: of the argument.
-        value: what was given for it.
-        interval: as it is written, such as "[0, 1)", or "(0, inf)" for all finite numbers above 0.
-        remedy: the end of the message, which says what to give.
+    That is written like "[0, 1)", or "(0, inf)" for all finite numbers above 0; NaN is in none.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be a number in {interval}, got {value!r}")

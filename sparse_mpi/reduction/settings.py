@@ -8,13 +8,7 @@ from typing import Any
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.checks import check_choice
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.arguments import (
-    check_second_moment,
-    make_algorithm,
-    make_feedback,
-    resolve_k,
-    usual_density,
-)
+from sparse_mpi.reduction.arguments import check_second_moment, make_algorithm, make_feedback, resolve_k, usual_density
 from sparse_mpi.sparse import Layout
 
 DENSE = ALGORITHMS["dense"]()

@@ -272,7 +272,7 @@ def test_ranks_of_a_job_write_a_file_each(folder, how):
         assert len(steps) >= 2 and all(0 < value <= 4 for value in steps)
 
 
-NAMES = [f"sparse_mpi_{metric.name}" for metric in metrics.METRICS]
+NAMES = [f"sparse_mpi_{name}" for name, *_ in metrics.METRICS]
 
 
 def test_the_dashboard_asks_for_what_is_written():
