@@ -26,7 +26,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.sparse import SparseVector, all_at_least, take
 
-NOTHING = SparseVector(np.empty(0, np.int32), np.empty(0), 0)
+NOTHING: SparseVector = SparseVector(np.empty(0, np.int32), np.empty(0), 0)
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
 
 
