@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from signal import SIGPIPE
-from typing import Any
 
 from sparse_mpi.cli.extensions import REMEDY, commands
 from sparse_mpi.cli.records import program, versions
@@ -28,10 +27,7 @@ WORKBENCH = ("bench", "draw", "trace", "top")  # of sparse_mpi_bench
 
 
 def parser(word: str | None = None) -> Parser:
-    known: dict[str, Callable[[], Any]] = {
-        **{name: lambda module=module: import_module(module).add_parser for name, module in COMMANDS.items()},
-        **{name: entry.load for name, entry in commands().items()},
-    }
+    known = {name: EntryPoint(name, f"{module}:add_parser", "") for name, module in COMMANDS.items()} | commands()
     note = None if "bench" in known else f"{', '.join(WORKBENCH)}: of the package sparse_mpi_bench, {REMEDY}"
     made = Parser(prog=program(), description="Sparse allreduce over MPI.", epilog=note)
     version = f"sparse_mpi {versions().get('sparse_mpi', 'that is not installed')}"
@@ -39,7 +35,7 @@ def parser(word: str | None = None) -> Parser:
     made.set_defaults(run=None)
     below = made.add_subparsers(title="commands", metavar="COMMAND")
     for name in [word] if word in known else known:
-        known[name]()(below)
+        known[name].load()(below)
     return made
 
 
