@@ -178,24 +178,6 @@ def test_states_of_arrays_as_earlier_releases_saved_them_are_read(name):
         assert whole == rest
 
 
-def test_other_ranks_take_over_states_of_tensors():
-    states = World(3).run(lambda comm: by_torch(as_tensors(owing(comm).state_dict()), None))
-    owed = sum(as_arrays(state["residual"]).astype(np.float64) for state in states)
-
-    def body(comm):
-        reducer = SparseAllreduce(N, k=5, comm=comm, algorithm="topka")
-        reducer.take_over(states[comm.rank :: comm.size], 3)
-        return reducer.residual.astype(np.float64)
-
-    np.testing.assert_allclose(sum(World(2).run(body)), owed, rtol=1e-6)
-
-
-def owing(comm: Any) -> SparseAllreduce:
-    reducer = SparseAllreduce(N, k=5, comm=comm, algorithm="topka")
-    reducer.step(np.random.default_rng(comm.rank).standard_normal(N).astype(np.float32))
-    return reducer
-
-
 def test_arrays_become_tensors_and_back():
     frozen = np.arange(3, dtype=np.uint16)
     frozen.flags.writeable = False

@@ -16,19 +16,6 @@ from sparse_mpi.sparse import Layout
 from .feedback_steps import RANKS, STEPS, consume, joined, picked, sparse, started
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_residual_is_what_was_not_sent(dtype):
-    feedback = started(size=4)
-    assert feedback.residual.tolist() == [0, 0, 0, 0]
-    gradient = np.array([1, 2, 3, 4], dtype)
-    acc = joined(feedback, gradient)
-    consume(feedback, picked(acc, {1, 3}))
-    assert feedback.residual.tolist() == [1, 0, 3, 0] and feedback.residual.dtype == dtype
-    assert joined(feedback, gradient).tolist() == [2, 2, 6, 4] and gradient.tolist() == [1, 2, 3, 4]
-    consume(feedback, feedback.residual.copy())
-    assert not feedback.residual.any()
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("memory", [ErrorFeedback(), MomentumCorrection(), MomentumCorrection(masking=False)], ids=repr)
 def test_what_is_not_finite_is_dropped_once_sent(memory, bad):
@@ -102,11 +89,6 @@ def test_loaded_state_is_a_copy(name):
     for array in whole_state(feedback).values():
         array += 7
     assert all(array.tolist() == [1, 2] for array in saved.values())
-
-
-def test_state_without_an_array_is_refused():
-    with pytest.raises(ValueError, match=r"state\['velocity'\] must be an array of 2 numbers"):
-        check_sizes({"residual": np.zeros(2)}, whole_state(started(MomentumCorrection(), 2)), 2)
 
 
 @pytest.mark.parametrize("kind", [MomentumCorrection, GlobalMomentum])

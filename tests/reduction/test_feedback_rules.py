@@ -34,12 +34,6 @@ def test_bad_keep(keep, error):
         LeakyFeedback(keep)
 
 
-def test_rules_say_what_they_lose():
-    """Nothing, unless it is meant."""
-    leaks = {name: kind().traits.leak for name, kind in FEEDBACKS.items() if kind().traits.leak}
-    assert leaks == {"leaky": pytest.approx(0.05), "none": 1}
-
-
 def test_the_table_of_rules_says_what_they_declare():
     text = (Path(__file__).parents[2] / "docs" / "reference" / "algorithms.md").read_text()
     rows = [

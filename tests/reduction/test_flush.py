@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from sparse_mpi import (
     ALGORITHMS,
-    ErrorFeedback,
     GlobalMomentum,
-    LeakyFeedback,
-    MomentumCorrection,
     SparseAllreduce,
     World,
 )
@@ -22,7 +19,6 @@ from ..algorithms.conformance import dense_of
 
 N, K = 60, 5
 few_ranks = pytest.mark.ranks(1, 3)
-RULES = [ErrorFeedback(), GlobalMomentum(0.5), MomentumCorrection(0.5), LeakyFeedback(0.5)]
 
 
 def quarters(rank: int, step: int) -> np.ndarray:
@@ -53,28 +49,6 @@ def test_totals_and_flush_add_up_to_the_gradients(ranks, name, steps, seed):
     for _, arrived in results:
         np.testing.assert_allclose(arrived, gave, rtol=1e-5, atol=1e-3)
         assert np.array_equal(arrived, results[0][1])
-
-
-@few_ranks
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_a_flush_is_a_step_without_a_gradient(ranks, rule):
-    """What is owed arrives as it is, whatever momentum there is; momentum of the result enters as after any step."""
-
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, feedback=rule)
-        for step in range(4):
-            reducer.step(quarters(comm.rank, step))
-        velocity = reducer.state_dict().get("velocity")
-        owed = reducer.residual.copy()
-        flushed = reducer.flush(check=True)
-        after = reducer.state_dict().get("velocity")
-        assert velocity is None or (np.array_equal(after, velocity) and velocity.any())
-        reducer.step(quarters(comm.rank, 4), check=True)
-        return owed, flushed, reducer.feedback.contribution(owed, owed)
-
-    results = ranks.run(body)
-    owed = np.sum([owed for owed, *_ in results], axis=0)
-    assert all(np.array_equal(flushed, owed) for _, flushed, _ in results)
 
 
 @few_ranks

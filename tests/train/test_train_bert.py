@@ -76,16 +76,6 @@ def tokens(batches):
     return [batch.tokens.tolist() for batch in batches]
 
 
-def test_batches_depend_on_seed_epoch_step_and_rank_alone():
-    def first(epoch=0, **options):
-        return tokens([next(task(**options).train(epoch))])
-
-    assert first() == first() and first(rank=1, size=2) == first(rank=1, size=2)
-    assert len({str(first(**other)) for other in ({}, {"seed": 2}, {"epoch": 1}, {"size": 2, "rank": 1})}) == 4
-    assert tokens(task().train(2))[5:] == tokens(task().train(2, first=5))
-    assert task(0, 3).steps == task(2, 3).steps == len(list(task(1, 3).train(0)))
-
-
 def test_no_two_things_are_drawn_from_the_same_random_numbers(monkeypatch):
     drawn, make = [], np.random.default_rng
 

@@ -294,13 +294,6 @@ def test_an_epoch_has_each_sample_once(drawn, by_label):
     assert sorted(np.concatenate(seen)) == list(range(COUNT))
 
 
-def test_nobody_lost_is_nothing_new():
-    parts = shard(COUNT, BATCH, 4, seed=1, epoch=0)
-    for rank in range(4):
-        taken = Share(rank, 4).take(parts, 0, 2)
-        assert [part.tolist() for part in taken] == [step[rank].tolist() for step in parts[2:]]
-
-
 def test_later_epochs_are_dealt_to_those_that_are_left():
     share, parts = Share(2, 3), shard(COUNT, BATCH, 3, seed=1, epoch=7)
     share.deal(2, 5, [0, 2], [(4, 1)])

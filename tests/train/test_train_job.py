@@ -8,7 +8,7 @@ from sparse_mpi import World
 from sparse_train.ranks import job
 
 from ..launch import launch, needs_mpi
-from .small_program import records, refusals
+from .small_program import refusals
 
 
 @pytest.mark.ranks(2, 4)
@@ -62,21 +62,6 @@ def start(ranks, *options, program=("train/vgg.py",)):
     """Run ``program`` on ``ranks`` ranks, None for no launcher; exit code and what it printed."""
     done = launch(ranks, *program, *options, seconds=300)
     return done.returncode, done.stdout, done.stderr
-
-
-@pytest.mark.full("one job of each program is in test_train_programs")
-def test_one_process_needs_no_launcher(tmp_path):
-    options = (
-        "--max-steps 1 --batch-size 2 --algo topka --feedback dgc --clip-norm 2 --density-warmup 0.25 --no-progress"
-    )
-    code, out, error = start(None, *options.split(), "--out", str(tmp_path))
-    assert code == 0, error
-    assert "replicas identical, 1 steps" in out and "epoch 1/" not in error
-    config, *_, epoch, _ = records(tmp_path)
-    kept = [config[name] for name in ("feedback", "correction", "momentum")]
-    assert kept == ["dgc", 0.75, 0.75]
-    # A quarter of all entries at most: of two images less than that is not zero
-    assert config["parameters"] / 8 < epoch["selected"] <= config["parameters"] / 4 + 1
 
 
 JOB = """

@@ -75,14 +75,6 @@ def test_ranks_share_the_test_blocks_where_there_are_fewer_than_ranks_too(ranks)
     assert sorted(n for mine in ranks.run(firsts) for n in mine) == [0, 4, 8, 12]
 
 
-def test_training_resumes_where_it_stopped_and_epochs_differ():
-    task = counting(100, NullComm(2, 1))
-    whole, rest = list(task.train(1)), list(task.train(1, first=2))
-    assert len(rest) == len(whole) - 2
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole[2:], rest, strict=True))
-    assert not torch.equal(whole[0][0], next(iter(task.train(0)))[0])
-
-
 def test_an_even_guess_has_the_vocabulary_for_perplexity():
     class Even(nn.Module):
         def forward(self, tokens):

@@ -29,16 +29,6 @@ def test_training_learns_and_replicas_stay_identical(ranks, algorithm):
     assert {o.steps for o in outcomes} == {4 * (240 // (10 * ranks.size))}
 
 
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize(
-    "options", [{"feedback": "dgc"}, {"feedback": "dgc", "clip_norm": 1.0}, {"clip_norm": 1.0}], ids=repr
-)
-def test_training_learns_with_momentum_correction_and_clipping(ranks, options):
-    args = settings(dense_warmup=4, check_every=5, lr=0.05)
-    outcomes = ranks.run(lambda comm: train(comm, args, density=0.3, momentum=0.0, **options)[0])
-    assert all(outcome.identical and outcome.score > 0.85 for outcome in outcomes)
-
-
 @pytest.mark.parametrize("algorithm", ["oktopk", "dense"])
 def test_diverged_training_is_refused_on_all_ranks(algorithm):
     def body(comm):

@@ -14,7 +14,7 @@ import torch
 from sparse_mpi.comm import NullComm
 from sparse_train.data.questions import Answer, Question, ask, load_cloze, load_squad
 from sparse_train.data.vocabulary import WordPiece, train_pieces
-from sparse_train.tasks.squad import Answering, Window, Windows, exact, f1, words
+from sparse_train.tasks.squad import Answering, Windows, exact, f1, words
 
 CONTEXT = "Super Bowl 50 decided the champion. The Denver Broncos, of the AFC, won 24–10; it was in Santa Clara's Café."
 ASKED = [
@@ -189,14 +189,3 @@ def test_every_question_is_judged_once_by_its_best_window(tmp_path, size):
     assert scores["f1"] == scores["exact"] == 1 and scores["loss"] > 0
     task.model.train()
     assert np.isnan(task.scores(task.forward_and_loss(batch)[1])["f1"])
-
-
-def test_training_batches_are_all_windows_and_can_be_resumed(tmp_path):
-    made = windows(tmp_path)
-    args = Namespace(batch_size=2, seed=1, spares=0)
-    tasks = [Answering(Oracle(None), made, made, args, NullComm(2, rank)) for rank in range(2)]
-    seen = [window for task in tasks for batch in task.train(3) for window in batch.windows]
-    assert sorted(seen) == made.all and tasks[0].steps == tasks[1].steps
-    later = [batch.windows for batch in tasks[0].train(3)][1:]
-    assert [batch.windows for batch in tasks[0].train(3, 1)] == later
-    assert isinstance(later[0][0], Window)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from importlib.util import find_spec
 
 import pytest
@@ -11,8 +10,7 @@ import torch
 import resnet
 import vgg
 import vit
-from sparse_train.models.vision import FORMS, VGG16, Residual, ResNet, ViT
-from sparse_train.ranks.job import JobError
+from sparse_train.models.vision import FORMS, Residual, ResNet, ViT
 
 from .small_program import outcomes, records
 
@@ -31,14 +29,6 @@ def test_small_images_lose_size_between_stages_alone(depth, size, channels):
     assert model(images).shape == (2, 7)
 
 
-def test_a_shortcut_without_parameters_subsamples_and_adds_zeros():
-    block = ResNet(20, width=2).blocks[3]
-    images = torch.arange(2 * 4 * 4.0).reshape(1, 2, 4, 4)
-    short = block.shortcut(images)
-    assert short.shape == (1, 4, 2, 2) and not short[:, 2:].any()
-    assert short[0, 0].tolist() == [[0, 2], [8, 10]]
-
-
 def test_blocks_start_as_their_shortcuts_if_gamma_is_zero():
     images = torch.rand(3, 16, 8, 8)
     for zero in (True, False):
@@ -51,33 +41,6 @@ def test_published_depths_go_with_their_data(monkeypatch):
     given = {"--data cifar100": 50, "--data imagenet": 152, "--tiny": 20, "": 20, "--data cifar100 --depth 101": 101}
     for options, depth in given.items():
         assert resnet.make(resnet.PROGRAM.parse(options.split()), None) == depth
-
-
-def train(tmp_path, *options):
-    """Train a few steps on one rank; return the outcome and the configuration."""
-    (outcome,) = outcomes(resnet.PROGRAM, 1, tmp_path / "run", "--tiny", "--check-every", "1", *options)
-    return outcome, records(tmp_path / "run")[0]
-
-
-def test_a_tree_of_images_trains(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    for part, each in (("train", 6), ("val", 2)):
-        for name, colour in (("black", 0), ("white", 255)):
-            (tmp_path / part / name).mkdir(parents=True)
-            for number in range(each):
-                image.new("L", (90, 70), colour).save(tmp_path / part / name / f"{number}.JPEG")
-    tree = ("--data", "imagenet", "--data-dir", str(tmp_path), "--batch-size", "4")
-    outcome, config = train(tmp_path, *tree, "--depth", "50", "--image-size", "64", "--max-steps", "2")
-    assert outcome.identical and outcome.steps == 2 and math.isfinite(outcome.loss)
-    assert (config["depth"], config["parameters"]) == (
-        50,
-        sum(p.numel() for p in ResNet(50, 2, 3, 64, width=16).parameters()),
-    )
-
-
-def test_a_missing_tree_is_refused_with_the_remedy(tmp_path):
-    with pytest.raises(JobError, match="no train in .*; --data-dir must name"):
-        train(tmp_path, "--data", "imagenet", "--data-dir", str(tmp_path))
 
 
 @needs_transformers
@@ -102,12 +65,6 @@ def test_sizes_go_with_their_data(monkeypatch):
     given = {"--data imagenet": "base", "--tiny": "micro", "": "micro", "--data cifar10": "mini"}
     for options, size in {**given, "--tiny --size small": "small"}.items():
         assert vit.make(vit.PROGRAM.parse(options.split()), None) == size
-
-
-@pytest.mark.parametrize(("size", "channels"), [(8, 1), (28, 1), (32, 3), (48, 3)])
-def test_vgg16_takes_small_and_large_images(size, channels):
-    model = VGG16(classes=7, channels=channels).eval()
-    assert model(torch.zeros(2, channels, size, size)).shape == (2, 7)
 
 
 def test_a_tiny_one_learns_in_a_moment(tmp_path):

@@ -30,27 +30,6 @@ from sparse_mpi.optim import DistributedOptimizer
 ADAGRAD = partial(torch.optim.Adagrad, lr=0.1)
 
 
-def with_moments(options: dict) -> dict:
-    """In dense steps weights move by the mean over the root of the ranks' mean squares, worked out beside it."""
-    run = Run(options, **MOMENTS)
-    group, ranks = run.optimizer.param_groups[0], dist.get_world_size()
-    beta, rate = group["betas"][1], group["lr"]
-    weights = [p.detach().clone() for p in run.net.parameters()]
-    squares = [torch.zeros_like(p) for p in weights]
-    for number in range(STEPS):
-        before = [kept.clone() for kept in run.given]
-        run.step(number)
-        for p, square, given, old in zip(weights, squares, run.given, before, strict=True):
-            gradient = (given - old).float()
-            mean, moment = gradient.clone(), square.mul_(beta).add_((1 - beta) * gradient**2).clone()
-            dist.all_reduce(mean)
-            dist.all_reduce(moment)
-            second = moment / (1 - beta ** (number + 1)) / ranks**2
-            p.mul_(1 - rate * group["weight_decay"])
-            p.sub_(rate * mean / ranks / (second.sqrt() + group["eps"]))
-    return run.save() | {"expected": torch.cat([p.flatten() for p in weights])}
-
-
 class Tables(torch.nn.Module):
     """Embeddings whose gradients are sparse tensors, and a layer."""
 
@@ -120,20 +99,30 @@ class Recomputed(torch.nn.Module):
         return layer(x) if self.reentrant is None else checkpoint(layer, x, use_reentrant=self.reentrant)
 
 
-def recomputed(options: dict | None, reentrant: bool | None, static: bool = True, **more: bool) -> dict:
+def recomputed(
+    options: dict | None,
+    reentrant: bool | None,
+    static: bool = True,
+    compiled: bool = False,
+    cast: bool = False,
+    **more: bool | int,
+) -> dict:
     """Train `Recomputed`, by torch's own allreduce if ``options`` is None; without a static graph a layer is used once.
 
     DDP with a static graph hands over the buckets of the first step in a callback at the end of the backward pass.
     """
     net = Recomputed(2 if static else 1, reentrant)
-    model = DistributedDataParallel(net, bucket_cap_mb=0.002, static_graph=static, **more)
+    ddp = DistributedDataParallel(net, **{"bucket_cap_mb": 0.002, "static_graph": static} | more)
+    model = torch.compile(ddp, backend="aot_eager") if compiled else ddp
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     if options is not None:
-        model.register_comm_hook(SparseState(net.named_parameters(), **options), sparse_hook)
+        ddp.register_comm_hook(SparseState(net.named_parameters(), **options), sparse_hook)
     for number in range(STEPS):
         draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
         optimizer.zero_grad()
-        cross_entropy(model(torch.randn(4, 20, generator=draw)), torch.arange(4)).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            loss = cross_entropy(model(torch.randn(4, 20, generator=draw)), torch.arange(4))
+        loss.backward()
         optimizer.step()
     return {"parameters": torch.cat([p.detach().flatten() for p in net.parameters()])}
 
@@ -212,7 +201,6 @@ RUNS = {
     "leaky-resumed": lambda: resumed({"density": 0.05, "feedback": "leaky"}),
     "moments": lambda: straight(CHECKED, **MOMENTS),
     "moments-resumed": lambda: resumed(CHECKED, **MOMENTS),
-    "moments-dense": lambda: with_moments(CHECKED | {"dense_steps": STEPS}),
     "flushed": lambda: flushed(SPARSE),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
@@ -239,6 +227,9 @@ GRAPHS: dict[str, dict] = {
     "static anew": {"reentrant": False},
     "reentrant": {"reentrant": True, "static": False},
     "anew": {"reentrant": False, "static": False},
+    "autocast": {"reentrant": None, "static": False, "cast": True},
+    # torch.compile cuts graphs along buckets, of which it wants none smaller than DDP's first one
+    "compiled": {"reentrant": None, "static": False, "compiled": True, "bucket_cap_mb": 25},
 }
 RUNS["static-sparse"] = partial(recomputed, SPARSE, reentrant=None)
 for graph, how in GRAPHS.items():

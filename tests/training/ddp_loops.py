@@ -112,20 +112,6 @@ def raised() -> dict:
     return trained(run) | {"errors": errors, "options": options}
 
 
-def again(name: str) -> dict:
-    """Another state of the same optimizer, and another DDP, go on after three steps."""
-    run = taken(name)
-    for number in range(3):
-        run.step(number)
-    saved = run.state.state_dict()
-    run.state = SparseState(run.net.named_parameters(), optimizer=run.optimizer, **run.options)
-    run.state.load_state_dict(saved)
-    run.wrap(bucket_cap_mb=LARGE)
-    for number in range(3, STEPS):
-        run.step(number)
-    return run.save()
-
-
 def failed() -> dict:
     """A backward pass that fails once the first bucket is on its way; DDP is made anew then."""
     run = Run(CHECKED, make=partial(SGD, momentum=0.0))
@@ -192,7 +178,6 @@ for name, (make, _) in TAKEN.items():
         f"{name}-sparse": lambda name=name: trained(taken(name)),
         f"{name}-closure": lambda name=name: trained(taken(name), closure=True),
         f"{name}-late": partial(late, name),
-        f"{name}-again": partial(again, name),
         f"{name}-scaled": partial(scaled, name),
         f"{name}-skipped": partial(skipped, name),
         f"{name}-flushed": partial(flushed, name),

@@ -17,11 +17,11 @@ RANKS = 3
 HALF = ("float16", "bfloat16")
 TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "flushed", *HALF)
 RULES = ("dgc", "leaky", "moments")
-OTHERS = (*(f"{rule}{how}" for rule in RULES for how in ("", "-resumed")), "moments-dense")
+OTHERS = tuple(f"{rule}{how}" for rule in RULES for how in ("", "-resumed"))
 SGDS = ("momentum", "nesterov")
 TAKEN = (*SGDS, "adamw")  # optimizers that the hook takes over
 # Of each: by DDP alone, with everything sent, and at 5 %, also in other ways
-WAYS = ("plain", "all", "sparse", "closure", "late", "again", "scaled", "skipped", "flushed")
+WAYS = ("plain", "all", "sparse", "closure", "late", "scaled", "skipped", "flushed")
 PASSES = ("views", "accumulated", "accumulated views")
 ZEROS = ("zero momentum", "zero adamw")
 LOOPS = (
@@ -32,7 +32,7 @@ LOOPS = (
     *(f"uneven-{way}" for way in ("effective", "momentum", "adamw")),
     *("scaled", "skipped", "raised", "failed", "late mistakes"),
 )
-GRAPHS = ("static", "static views", "static reentrant", "static anew", "reentrant", "anew")
+GRAPHS = ("static", "static views", "static reentrant", "static anew", "reentrant", "anew", "autocast", "compiled")
 TABLES = tuple(f"tables{how}" for how in ("", "-hook", "-sparse", "-momentum", "-momentum-all", "-skipped", "-scaled"))
 
 
@@ -110,11 +110,6 @@ def test_what_sends_everything_trains_as_ddp_does(by_torchrun, run):
     assert_close(by_torchrun[run], by_torchrun["plain"])
 
 
-def test_weights_move_by_second_moments_of_the_ranks_own_gradients(by_torchrun):
-    for rank in by_torchrun["moments-dense"]:
-        torch.testing.assert_close(rank["parameters"], rank["expected"], rtol=1e-4, atol=1e-5)
-
-
 def test_a_flush_leaves_nothing(by_torchrun):
     assert not any(rank["residual"].any() for rank in by_torchrun["flushed"])
 
@@ -186,8 +181,8 @@ def test_what_several_backward_passes_give_is_applied_or_in_a_residual(by_torchr
 
 
 @pytest.mark.parametrize("name", TAKEN)
-@pytest.mark.parametrize("way", ["closure", "late", "again"])
-def test_closures_a_late_process_group_and_another_state_change_no_bit(by_torchrun, name, way):
+@pytest.mark.parametrize("way", ["closure", "late"])
+def test_closures_and_a_late_process_group_change_no_bit(by_torchrun, name, way):
     """Of a state older than the process group, the ranks meet within the closure of the first step."""
     assert_same_bits(by_torchrun[f"{name}-{way}"], by_torchrun[f"{name}-sparse"])
 

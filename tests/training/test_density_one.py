@@ -221,10 +221,3 @@ def test_nothing_is_owed(ranks, algorithm):
 @pytest.mark.parametrize("algorithm", EXACT)
 def test_it_is_with_every_algorithm(ranks, algorithm, name):
     check(ranks, name, "groups", algorithm=algorithm)
-
-
-@pytest.mark.ranks(1, 3)
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("name", ["SGD momentum, decay", "AdamW", "RMSprop momentum"])
-def test_it_is_without_overlap(ranks, name):
-    check(ranks, name, "plain", algorithm="topka", bucket_cap_mb=1e-4, overlap=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -87,26 +85,6 @@ def test_a_loss_scaler_sees_an_overflow_of_any_rank(ranks):
     assert_alike(ranks.run(run), np.append(expected, 2.0))
 
 
-def test_it_resumes_to_the_bit(ranks):
-    def run(comm):
-        options = {"algorithm": "topka", "density": 0.3, "bucket_cap_mb": 1e-4}
-        model = Net()
-        optimizer = distributed(model, comm, MAKERS["adagrad"], **options)
-        train(comm, None, range(2), model, optimizer)
-        again = Net()
-        again.load_state_dict(model.state_dict())
-        resumed = distributed(again, comm, MAKERS["adagrad"], **options)
-        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-        saved = optimizer.reduction.state_dict()
-        resumed.reduction.load_state_dict(saved)
-        with pytest.raises(ValueError, match=r"state\['kinds'\] must be list of 5 as it was saved, got list of 1"):
-            resumed.reduction.load_state_dict(saved | {"kinds": [1]})
-        straight = train(comm, None, range(2, 5), model, optimizer)
-        return straight, train(comm, None, range(2, 5), again, resumed)
-
-    assert all(np.array_equal(*both) for both in ranks.run(run))
-
-
 def test_what_is_owed_stays_when_a_table_leaves_its_bucket(ranks):
     """A table that nobody uses in the first steps shares a bucket with the layer until it is seen."""
 
@@ -136,19 +114,6 @@ def test_what_is_owed_stays_when_a_table_leaves_its_bucket(ranks):
     given, owed = (sum(one[i] for one in found) for i in (0, 2))
     assert np.abs(owed).sum() > 0
     np.testing.assert_allclose(found[0][1] + owed, given, rtol=1e-4, atol=1e-4)
-
-
-def test_a_flush_leaves_the_tables_alone(ranks):
-    def run(comm):
-        model = Net()
-        optimizer = distributed(model, comm, MAKERS["sgd"], algorithm="topka", density=0.1)
-        train(comm, None, range(2), model, optimizer)
-        before = [p.detach().clone() for p in model.tables]
-        optimizer.flush()
-        assert all(torch.equal(p, kept) and p.grad is None for p, kept in zip(model.tables, before, strict=True))
-        return train(comm, None, range(2, 4), model, optimizer)
-
-    assert_alike(ranks.run(run))
 
 
 @pytest.mark.parametrize("overlap", [True, False])

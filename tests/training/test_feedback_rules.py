@@ -104,12 +104,14 @@ def test_a_loss_scale_shows_nowhere(kind):
 
 
 @every_rule
-def test_other_ranks_go_on_where_the_old_ones_stopped(kind):
-    """The mean gradient that is owed, or gone along, is what it was."""
+@pytest.mark.parametrize("op", ["average", "sum"])
+def test_other_ranks_go_on_where_the_old_ones_stopped(kind, op):
+    """The mean gradient that is owed, or gone along, is what it was, or the sum."""
+    old, new = (4, 2) if op == "average" else (1, 1)
 
     def saved(comm):
         model = net()
-        optimizer = made(comm, model, kind, bucket_cap_mb=None)
+        optimizer = made(comm, model, kind, bucket_cap_mb=None, op=op)
         steps(comm, model, optimizer)
         return optimizer.reduction.state_dict()
 
@@ -117,7 +119,7 @@ def test_other_ranks_go_on_where_the_old_ones_stopped(kind):
 
     def body(comm):
         model = net()
-        optimizer = made(comm, model, kind, bucket_cap_mb=None)
+        optimizer = made(comm, model, kind, bucket_cap_mb=None, op=op)
         optimizer.reduction.take_over(states[comm.rank :: comm.size], 4)
         rule = optimizer.reduction.buckets[0].reducer.feedback
         taken = {name: array.copy() for name, array in whole_state(rule).items()}
@@ -126,8 +128,8 @@ def test_other_ranks_go_on_where_the_old_ones_stopped(kind):
 
     results = World(2).run(body)
     for name in results[0][1]:
-        expected = sum(state["buckets"][0][name] for state in states) / 4
-        np.testing.assert_allclose(sum(taken[name] for taken, *_ in results) / 2, expected, rtol=1e-4, atol=1e-6)
+        expected = sum(state["buckets"][0][name] for state in states) / old
+        np.testing.assert_allclose(sum(taken[name] for taken, *_ in results) / new, expected, rtol=1e-4, atol=1e-6)
     for name in results[0][2]:
         for taken, *_ in results:
-            np.testing.assert_allclose(taken[name] / 2, states[0]["buckets"][0][name] / 4, rtol=1e-5)
+            np.testing.assert_allclose(taken[name] / new, states[0]["buckets"][0][name] / old, rtol=1e-5)

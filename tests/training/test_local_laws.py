@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import ALGORITHMS, World
-from sparse_mpi.reduction.arguments import takes
-from sparse_mpi.wire import WIRES
 
 from .loops import adamw, common, made, net, own, plain, residuals, steps, train, weights
 
@@ -52,26 +50,6 @@ def check_accounts(results, exact: bool = True) -> None:
     for one in results:
         assert one[1].tobytes() == results[0][1].tobytes() and one[3].tobytes() == results[0][3].tobytes()
     assert np.abs(results[0][1]).max() > 1e-4
-
-
-@pytest.mark.thin(1)  # the test of any shapes and schedule has more of them
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("schedule", [(1, 0), (2, 0), (2, 1)], ids=str)
-def test_what_all_ranks_have_moved_is_applied_or_owed(ranks, name, schedule):
-    options = dict(zip(("fragments", "fragment_sync_delay"), schedule, strict=True), fragment_update_alpha=None)
-
-    def body(comm):
-        return accounts(comm, algorithm=name, **options)
-
-    check_accounts(ranks.run(body), ALGORITHMS[name]().traits.conserves)
-
-
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("name", ["elect", "oktopk", "topka"])
-def test_what_rounding_takes_is_owed(ranks, name, wire):
-    if takes(name, "wire", wire):
-        check_accounts(ranks.run(lambda comm: accounts(comm, algorithm=name, wire=wire)))
 
 
 @given(

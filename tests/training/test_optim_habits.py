@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from sparse_mpi import World
 from sparse_mpi.comm import NullComm
 
 from .loops import equal, loss_of, weights, wrapped
@@ -67,28 +65,3 @@ def test_frozen_parameters_do_not_hold_up_the_others():
     loss_of(model, 0, 0).backward()
     assert optimizer.reduction._next == len(optimizer.reduction.buckets) > 2
     optimizer.step()
-
-
-@pytest.mark.parametrize("op", ["average", "sum"])
-def test_what_is_owed_weighs_the_same_on_another_number_of_ranks(ranks, op):
-    """Of 4 old ranks: where gradients are averaged, what they owed together is kept as a share of the mean."""
-    options = {"op": op, "bucket_cap_mb": None}
-
-    def old(comm):
-        model = net()
-        optimizer = wrapped(model, comm, **options)
-        loss_of(model, comm.rank, 0).backward()
-        optimizer.step()
-        return optimizer.reduction.state_dict()
-
-    saved = World(4).run(old)
-    owed = sum(state["buckets"][0]["residual"] for state in saved)
-
-    def new(comm):
-        optimizer = wrapped(net(), comm, **options)
-        optimizer.reduction.take_over(saved[comm.rank :: comm.size], 4)
-        return optimizer.reduction.buckets[0].reducer.residual.copy()
-
-    came = sum(ranks.run(new))
-    factor = ranks.size / 4 if op == "average" else 1
-    np.testing.assert_allclose(came, owed * factor, rtol=1e-5, atol=1e-6)

@@ -144,17 +144,6 @@ def test_only_torch_optimizers_once():
         wrapped(model, NullComm(2))
 
 
-def test_a_trace_of_every_bucket():
-    model = net()
-    optimizer = wrapped(model, NullComm(2))
-    tracer = optimizer.reduction.record()
-    train(model, optimizer, own(0), range(2))
-    assert len(tracer.buckets) == len(optimizer.reduction.buckets) > 1
-    for one in tracer.buckets:
-        assert one.span.given <= one.span.began <= one.calls[0][0] <= one.calls[-1][1] <= one.span.ended
-        assert one.span.began <= one.selections[0][0] <= one.selections[0][1] <= one.span.ended
-
-
 @pytest.mark.ranks(3)
 def test_ranks_agree_on_whether_to_overlap(ranks):
     """Before a communicator is made that waits in another way than that of the others."""

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import bz2
 import html
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,44 +164,30 @@ def parts(text: str) -> Iterator[str]:
 def wikipedia(folder: Path) -> Iterator[Document]:
     """Yield the documents under ``folder``, file by file in the order of their paths, with white space collapsed.
 
-    Names and first lines of files tell their format: ``AA/wiki_00`` and so on with ``<doc ...>`` before a
-    document and ``</doc>`` after it, or with a JSON object a line, possibly compressed as ``wiki_00.bz2``;
-    ``*.txt`` with blank lines between documents. Documents without text are left out.
+    Files are called ``AA/wiki_00`` and so on, or ``wiki_00.bz2``, and have ``<doc ...>`` before a document and
+    ``</doc>`` after it. Documents without text are left out.
 
     Raises FileNotFoundError: there are no such files; ValueError: a file is damaged.
     """
-    paths = sorted(p for pattern in ("wiki_*", "*.txt") for p in folder.rglob(pattern) if p.is_file())
+    paths = sorted(path for path in folder.rglob("wiki_*") if path.is_file())
     if not paths:
         raise FileNotFoundError(
-            f"no files wiki_* or *.txt under {folder}; expected the folder that WikiExtractor wrote "
-            "(https://github.com/attardi/wikiextractor) or text files with blank lines between documents: name it "
-            "with --data-dir, or take --data python-reference, which is always there"
+            f"no files wiki_* under {folder}; expected the folder that WikiExtractor wrote without --json "
+            "(https://github.com/attardi/wikiextractor): name it with --data-dir, or take --data python-reference, "
+            "which is always there"
         )
     for path in paths:
+        opened = bz2.open(path, "rt", encoding="utf-8") if path.suffix == ".bz2" else path.open(encoding="utf-8")
         try:
-            for title, text in _articles(path):
-                if words := text.split():
-                    yield Document(title, " ".join(words))
+            with opened as lines:
+                for title, text in _articles(lines, path):
+                    if words := text.split():
+                        yield Document(title, " ".join(words))
         except (EOFError, OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is damaged ({error}); extract it again") from None
 
 
-def _articles(path: Path) -> Iterator[tuple[str, str]]:
-    opened = bz2.open(path, "rt", encoding="utf-8") if path.suffix == ".bz2" else path.open(encoding="utf-8")
-    with opened as lines:
-        first = next((line for line in lines if not line.isspace()), "")
-        rest = chain([first], lines)
-        if path.name.startswith("wiki_") and first.startswith("{"):
-            yield from _from_json(rest, path)
-        elif path.name.startswith("wiki_") and first:
-            yield from _from_tags(rest, path)
-        else:
-            for blank, body in groupby(rest, str.isspace):
-                if not blank:
-                    yield path.stem, "".join(body)
-
-
-def _from_tags(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
+def _articles(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
     for line in lines:
         if line.isspace():
             continue
@@ -219,20 +204,6 @@ def _from_tags(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
         title = html.unescape(head["title"])
         text = html.unescape("".join(body)).lstrip()
         yield title, text.removeprefix(f"{title}\n")
-
-
-def _from_json(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        if line.isspace():
-            continue
-        try:
-            article = json.loads(line)
-            yield html.unescape(article["title"]), html.unescape(article["text"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(
-                f'{path}: expected an object with "title" and "text" a line, got {line[:60]!r} ({error!r}); '
-                "extract it again"
-            ) from None
 
 
 def is_test(number: np.ndarray) -> np.ndarray:

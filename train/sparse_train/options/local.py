@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparse_mpi.cli.values import Value, integer, number
+from sparse_mpi.cli.values import integer, number
 from sparse_mpi.comm import Comm
 from sparse_mpi.training.diloco import DiLoCo
-from sparse_mpi.training.diloco_arguments import check_schedule
 from sparse_train.options.optimization import given, spelled_option
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
 
-KEEP = "keep"  # --fragment-alpha keep: the steps of the delay are kept
-DEFAULTS = {"outer_lr": 0.7, "outer_momentum": 0.9, "fragments": 1, "fragment_delay": 0, "fragment_alpha": KEEP}
+DEFAULTS = {"outer_lr": 0.7, "outer_momentum": 0.9}
 RULES = ("residual", "leaky", "none")  # of --feedback: the others are for gradients of each step
 # Options for gradients that are reduced in every step
 EXCLUDED = (
@@ -36,22 +34,6 @@ def extend(parser: ArgumentParser) -> None:
     add("--outer-lr", type=number, metavar="LR", help=text)
     text = f"Nesterov's momentum of the outer optimizer; 0: none (default: {DEFAULTS['outer_momentum']})"
     add("--outer-momentum", type=number, metavar="M", help=text)
-    text = "parts of the model that take turns, each every H steps, a divisor of H (default: 1)"
-    add("--fragments", type=integer(1), metavar="N", help=text)
-    text = "steps that go on while a part is on its way, below H / fragments (default: 0, all wait for it)"
-    add("--fragment-delay", type=integer(0), metavar="N", help=text)
-    text = "share of its own parameters that a rank keeps when those of all come in, in [0, 1]: with 0 the steps of "
-    text += "the delay have no effect, above 0 is for --algo dense; keep: they are kept, on top of those of all "
-    text += "(default: keep)"
-    add("--fragment-alpha", type=Value(_alpha, f"in [0, 1], or {KEEP}", KEEP), metavar="A | keep", help=text)
-
-
-def _alpha(text: str) -> float | str:
-    if text == KEEP:
-        return KEEP
-    if not 0 <= float(text) <= 1:
-        raise ValueError
-    return float(text)
 
 
 def resolve(parser: ArgumentParser, args: Namespace) -> None:
@@ -74,19 +56,10 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
     for option, value in DEFAULTS.items():
         if getattr(args, option) is None:
             setattr(args, option, value)
-    try:
-        check_schedule(args.local_steps, args.fragments, args.fragment_delay, alpha_of(args))
-    except ValueError as error:
-        parser.error(f"argument --local-steps: {error}")
     # Nothing is reduced in inner steps, so that there are no buckets, and all that late gradients need is not needed.
     args.feedback = args.feedback or RULES[0]
     args.second_moment = args.arrival = args.overlap = False
     args.bucket_mb = 0.0
-
-
-def alpha_of(args: Namespace) -> float | None:
-    """Return the share of its own parameters that a rank keeps, None for the steps of the delay."""
-    return None if args.fragment_alpha == KEEP else args.fragment_alpha
 
 
 def local_steps(model: nn.Module, inner: torch.optim.Optimizer, args: Namespace, comm: Comm) -> DiLoCo:
@@ -104,9 +77,6 @@ def local_steps(model: nn.Module, inner: torch.optim.Optimizer, args: Namespace,
         args.local_steps,
         k=args.k,
         density=args.density,
-        fragments=args.fragments,
-        fragment_sync_delay=args.fragment_delay,
-        fragment_update_alpha=alpha_of(args),
         comm=comm,
         **how,
     )

@@ -28,7 +28,7 @@ from sparse_train.tasks.task import Task
 AMOUNT = ("density", "k")  # one of them
 FIXED = (
     *("data", "tiny", "algo", "selector", "wire", "residual", "rank", "optimizer", "beta1", "feedback", "leak"),
-    *("second_moment", "arrival", "seed", "bucket_mb", "local_steps", "fragments", "fragment_delay", "fragment_alpha"),
+    *("second_moment", "arrival", "seed", "bucket_mb", "local_steps"),
 )
 HARMLESS = (  # options that may change without a message: where things are, when a run ends, what is shown
     "plan",  # whose content tells it
