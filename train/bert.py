@@ -45,7 +45,6 @@ ELSEWHERE = "(comes with Python)"
 
 
 def settings(epochs: int, batch_size: int, lr: float) -> Settings:
-    """Return settings as BERT is trained with: AdamW, the rate up in the first tenth and from there down to 0."""
     return Settings(
         epochs=epochs,
         batch_size=batch_size,
@@ -59,8 +58,6 @@ def settings(epochs: int, batch_size: int, lr: float) -> Settings:
 
 
 def pretraining(args: Namespace, comm: Comm) -> Pretraining:
-    """Make the task of pre-training; the ranks share the work of cutting text into pieces."""
-
     def documents() -> Iterator[Document]:
         return islice(TEXTS[args.data](args.data_dir), args.documents)
 
@@ -73,7 +70,6 @@ def pretraining(args: Namespace, comm: Comm) -> Pretraining:
 
 
 def answering(args: Namespace, comm: Comm) -> Answering:
-    """Make the task of answering questions, with the encoder of --model-from if given."""
     questions = agreed(comm, lambda: QUESTIONS[args.data](args.data_dir))
     special = vocabulary(args, comm, lambda: dict.fromkeys(question.context for question in questions.train))
     length = args.sequence or (96 if args.tiny else 384)
@@ -86,7 +82,6 @@ def answering(args: Namespace, comm: Comm) -> Answering:
 
 
 def shape(args: Namespace) -> Shape:
-    """Return the size of the model that the options ask for."""
     usual = SMALL if args.tiny else BASE
     return Shape(*(getattr(args, name) or getattr(usual, name) for name in Shape._fields))
 

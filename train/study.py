@@ -50,8 +50,6 @@ from sparse_train.records.metrics import STYLE
 
 
 class Run(NamedTuple):
-    """One training run of a study."""
-
     program: str
     ranks: int
     way: str

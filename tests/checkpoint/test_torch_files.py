@@ -123,6 +123,8 @@ STATES: dict[str, Callable[[Any], Any]] = {
     "elastic": lambda comm: Vectors(comm),
     "optimizer": lambda comm: Training(comm, density=0.05),
     "optimizer, arrival": lambda comm: Training(comm, torch.optim.Adam, density=0.05, momentum="arrival"),
+    "optimizer, moments": lambda comm: Training(comm, torch.optim.AdamW, density=0.05),
+    "optimizer, leaky": lambda comm: Training(comm, density=0.05, momentum="global", feedback="leaky"),
     "optimizer, dgc": lambda comm: Training(comm, density=0.05, momentum="corrected", algorithm="gtopk"),
     "local": lambda comm: Local(comm, density=0.05),
     "local, late": lambda comm: Local(comm, density=0.05, fragments=2, feedback="leaky"),
@@ -144,11 +146,6 @@ def test_every_state_goes_on_bit_for_bit(name, through, tmp_path):
 
     for whole, rest in World(2).run(body):
         assert whole == rest
-
-
-def plain(state: Any) -> list[Any]:
-    """All values in a state, arrays as their bytes."""
-    return [leaf.tobytes() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves(as_arrays(state))]
 
 
 def leaves(state: Any):

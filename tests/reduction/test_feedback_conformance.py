@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
 from sparse_mpi.feedback.base import whole_state
@@ -114,19 +113,6 @@ def test_what_is_owed_is_flushed_or_there_is_nothing_to_flush(ranks, kind):
         owed = np.sum([owed for owed, _ in results], axis=0)
         for _, flushed in results:
             np.testing.assert_allclose(flushed, owed, rtol=1e-5, atol=1e-3)
-
-
-@few_ranks
-@every_rule
-def test_torch_tensors_give_the_bits_of_numpy(ranks, kind):
-    def body(comm):
-        ours, theirs = reducer_of(comm, kind), reducer_of(comm, kind)
-        for step in range(3):
-            expected = ours.step(vector(comm.rank, step))
-            total = theirs.step(torch.from_numpy(vector(comm.rank, step)))
-            assert np.asarray(dense_of(total)).tobytes() == dense_of(expected).tobytes()
-
-    ranks.run(body)
 
 
 @every_rule

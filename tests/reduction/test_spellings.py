@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import warnings
 
-import numpy as np
 import pytest
 import torch
 
@@ -27,36 +26,12 @@ ENTRY_POINTS = {  # what stands before the arguments that are given by keyword
 }
 
 
-def once(comm, *args, **options):
-    return sparse_allreduce(np.arange(N, dtype=np.float32), *args, comm=comm, **options)
-
-
-def reducer(comm, *args, **options):
-    made = SparseAllreduce(N, *args, comm=comm, **options)
-    made.step(np.arange(N, dtype=np.float32))
-    return made
-
-
 def weight():
     return torch.nn.Parameter(torch.ones(6, 10))
 
 
-def reduction(comm, *args, **options):
-    return GradientReduction([weight()], *args, comm=comm, **options)
-
-
 def optimizer(comm, *args, **options):
     return DistributedOptimizer(torch.optim.SGD([weight()], lr=0.1), *args, comm=comm, **options)
-
-
-def state(comm, *args, **options):
-    return SparseState([("weight", weight())], *args, comm=comm, **options)
-
-
-MAKERS = {"once": once, "reducer": reducer, "reduction": reduction, "optimizer": optimizer, "state": state}
-
-
-every_maker = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
 def run(body, ranks=2):
@@ -82,12 +57,6 @@ def test_an_algorithm_is_given_once():
             optimizer(comm, algorithm="topka", compression="dense")
 
     World(1).run(body)
-
-
-@every_maker
-def test_only_the_first_argument_is_given_by_position(make):
-    with pytest.raises(TypeError, match="positional argument"):
-        World(1).run(lambda comm: make(comm, *range(2)))
 
 
 def test_a_state_keeps_the_key_of_before():

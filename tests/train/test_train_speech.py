@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparse_train.data.share import Share
 from sparse_train.data.speech import Clip, Speech, decode, encode, log_spectrogram
 from sparse_train.models.language import LOOKAHEAD, SpeechLSTM
-from sparse_train.tasks.speech import Errors, SpeechTask, buckets, collate, distance, errors, recognise
+from sparse_train.tasks.speech import Errors, SpeechTask, buckets, collate, errors, recognise
 
 from .test_train_speech_data import noise
 
@@ -107,19 +104,6 @@ def test_recognised_are_the_likeliest_characters_without_repetitions_and_blanks(
     assert recognise(logits, torch.tensor([2, 1])) == ["", "C"]
 
 
-def naive(first, second):
-    """Return the distance by definition, a recursion over the last elements."""
-
-    @cache
-    def between(i, j):
-        if not i or not j:
-            return i + j
-        change = between(i - 1, j - 1) + (first[i - 1] != second[j - 1])
-        return min(change, between(i - 1, j) + 1, between(i, j - 1) + 1)
-
-    return between(len(first), len(second))
-
-
 @pytest.mark.parametrize(
     ("said", "recognised", "expected"),
     [
@@ -134,17 +118,6 @@ def naive(first, second):
 )
 def test_edits_of_words_and_characters_are_counted(said, recognised, expected):
     assert errors(said, recognised) == expected
-
-
-texts = st.text("ABC ", max_size=9)
-
-
-@given(texts, texts, texts)
-def test_distance_is_the_least_number_of_edits_and_a_metric(first, second, third):
-    assert distance(first, second) == naive(first, second) == distance(second, first)
-    assert distance(first.split(), second.split()) == naive(tuple(first.split()), tuple(second.split()))
-    assert (distance(first, second) == 0) == (first == second)
-    assert distance(first, third) <= distance(first, second) + distance(second, third)
 
 
 def small(**shape):

@@ -19,8 +19,7 @@ from sparse_mpi.training.tracer import BucketTrace, Tracer
 from sparse_train.records.metrics import Stamps, record
 from sparse_train.records.timeline import Recorder, StepTrace, draw, gathered, on_device, record_of, trace_events
 
-from ..fakes.fake_array import to_torch
-from ..fakes.fake_device import TORCH_STREAM, Event
+from ..fakes.fake_device import Event
 from .small_training import settings, train
 
 
@@ -82,22 +81,6 @@ def test_times_on_a_device_are_those_of_its_events(device, tmp_path):
     assert step.stamps == pytest.approx((0, 1, 2, 2.6, 3)) and step.buckets[1].span == pytest.approx((2, 2, 2.55))
     selection, call = step.buckets[0].selections[0], step.buckets[0].calls[0]
     assert selection == pytest.approx((1.3, 1.6)) and call == pytest.approx((1.6, 1.9))  # waiting is no selection
-
-
-def test_a_step_on_the_host_is_drawn_as_it_is():
-    step = StepTrace(1, Stamps(1.0, 2.0, 3.0, 4.0, 5.0), [], (None,) * 5)
-    assert on_device(step) is step
-
-
-def test_the_recorder_marks_the_phases_of_a_step(device):
-    tracer = Tracer(NullComm(1), to_torch(sys.modules["cupy"].zeros(4)))
-    recorder = Recorder(SimpleNamespace(record=lambda: tracer), None)
-    recorder.clock()  # of a step that came to nothing
-    stamps = Stamps(*(recorder.clock() for _ in Stamps._fields))
-    recorder.add(1, stamps)
-    (step,) = recorder._steps
-    assert list(stamps) == sorted(stamps) and [mark.ptr for mark in step.marks] == [TORCH_STREAM] * 5
-    assert [mark.time - step.marks[0].time for mark in step.marks] == [0, 1, 2, 3, 4] and not device.events
 
 
 def test_without_steps_there_is_nothing_to_draw(tmp_path):

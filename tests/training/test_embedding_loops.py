@@ -24,24 +24,6 @@ def test_momentum_that_was_taken_over_is_applied_to_tables_too(ranks, name, mode
     assert_alike(results, reference(ranks.size, MAKERS[name]))
 
 
-def test_passes_are_added_up(ranks):
-    def run(comm):
-        model = Net()
-        optimizer = distributed(model, comm, MAKERS["adagrad"], backward_passes_per_step=2)
-        for step in range(2):
-            optimizer.zero_grad(set_to_none=False)
-            for half in range(2):
-                (model(tokens(comm.rank, 2 * step + half)) / 2).backward()
-            optimizer.step()
-        return weights(model)
-
-    def both(model, step):
-        return sum(mean(ranks.size, loss_of)(model, 2 * step + half) for half in range(2)) / 2
-
-    model = Net(False)
-    assert_alike(ranks.run(run), plainly(model, MAKERS["adagrad"](model.parameters()), both, range(2)))
-
-
 @pytest.mark.parametrize("overlap", [True, False])
 def test_the_mean_is_clipped(ranks, overlap):
     """Of the whole gradient without overlap, to within the sketch's error; else tables together by themselves."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,9 +13,6 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.optimizer_momentum import fading, matched
-
-from .loops import own, train, wrapped
-from .loops import wide_net as net
 
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
 TAKEN = ["global", "corrected"]
@@ -38,44 +34,6 @@ def test_weights_decay_as_they_do_in_torch_where_no_gradient_is(momentum, nester
         decayed.append(weight.detach().numpy())
     assert decayed[0][0] < 0.13
     np.testing.assert_allclose(decayed[1], decayed[0], rtol=1e-5)
-
-
-def by_group(parameters, lr):
-    """AdamW whose groups have betas of their own."""
-    first, *others = parameters
-    return torch.optim.AdamW([{"params": [first]}, {"params": others, "betas": (0.9, 0.5)}], lr=lr)
-
-
-SGD_OR_ADAM = {
-    "global": (torch.optim.SGD, SGD, {"momentum": "global"}),
-    "leaky": (torch.optim.SGD, SGD, {"momentum": "global", "feedback": "leaky"}),
-    "arrival": (torch.optim.AdamW, {"lr": 0.05}, {"momentum": "arrival"}),
-    "second moment": (torch.optim.AdamW, {"lr": 0.05}, {}),
-    "second moments by group": (by_group, {"lr": 0.05}, {}),
-}
-
-
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("case", SGD_OR_ADAM)
-def test_a_run_that_is_resumed_ends_in_the_same_bits(ranks, case):
-    make, settings, options = SGD_OR_ADAM[case]
-
-    def body(comm):
-        def made(model):
-            return wrapped(model, comm, partial(make, **settings), **options)
-
-        straight, half, again = net(), net(), net(1)
-        long, short = made(straight), made(half)
-        train(straight, long, own(comm.rank), range(3))
-        train(half, short, own(comm.rank), range(3))
-        again.load_state_dict(half.state_dict())
-        resumed = made(again)
-        resumed.load_state_dict(short.state_dict())
-        resumed.reduction.load_state_dict(short.reduction.state_dict())
-        return [train(*pair, own(comm.rank), range(3, 6)) for pair in ((straight, long), (again, resumed))]
-
-    for straight, resumed in ranks.run(body):
-        assert straight.tobytes() == resumed.tobytes()
 
 
 def optimizer_of(options, make=torch.optim.SGD, **own):

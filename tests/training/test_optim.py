@@ -10,7 +10,7 @@ from torch import nn
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import broadcast_optimizer_state, broadcast_parameters
 
-from .loops import SMALL, loss_of, mean, own, train, weights, wrapped
+from .loops import SMALL, loss_of, own, train, weights, wrapped
 from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3, 4)
@@ -49,27 +49,6 @@ def test_k_is_for_all_parameters_together(cap, tolerance):
     optimizer = wrapped(model, NullComm(2), algorithm="oktopk", density=None, k=100, bucket_cap_mb=cap)
     train(model, optimizer, own(0), [0])
     assert abs(optimizer.reduction.report.selected - 100) <= tolerance
-
-
-def test_passes_are_added_up_before_they_are_reduced(ranks):
-    def run(comm):
-        model = net()
-        optimizer = wrapped(model, comm, algorithm="dense", backward_passes_per_step=2, bucket_cap_mb=SMALL)
-        for step in range(3):
-            for half in range(2):
-                (loss_of(model, comm.rank, 2 * step + half) / 2).backward()
-                assert optimizer.reduction.under_way == (half == 1 and step > 0)  # the first shows kinds of gradients
-            optimizer.step()
-            optimizer.zero_grad()
-        return weights(model)
-
-    def both(model, step):
-        return sum(mean(ranks.size)(model, 2 * step + half) for half in range(2)) / 2
-
-    model = net()
-    expected = train(model, torch.optim.SGD(model.parameters(), 0.1), both, range(3))
-    for one in ranks.run(run):
-        np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_parameters_and_optimizer_state_come_from_the_root(ranks):

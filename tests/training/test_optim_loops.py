@@ -13,8 +13,7 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.bucket import cut
 
-from .loops import equal, loss_of, own, train, weights, wrapped
-from .loops import net as narrow
+from .loops import equal, loss_of, weights, wrapped
 from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3)
@@ -65,45 +64,6 @@ def test_gradients_are_clipped_after_they_are_reduced_and_not_reduced_again(rank
             assert optimizer.reduction.comm.traffic.messages == sent
             assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), kept, strict=True))
         return np.concatenate([weights(model), norms])
-
-    assert equal(ranks.run(run))
-
-
-def test_parameters_that_a_rank_does_not_use(ranks):
-    """Every rank takes another way through the model, one of them none at all."""
-
-    def run(comm):
-        model = nn.ModuleList(net() for _ in range(3))
-        optimizer = wrapped(model, comm, density=1.0)
-        for step in range(3):
-            optimizer.zero_grad()
-            if (comm.rank + step) % 3 < 2:
-                loss_of(model[(comm.rank + step) % 3], comm.rank, step).backward()
-            optimizer.step()
-        return weights(model)
-
-    results = ranks.run(run)
-    assert equal(results) and not np.array_equal(results[0], weights(nn.ModuleList(net() for _ in range(3))))
-
-
-def test_parameters_that_freeze_thaw_and_appear(ranks):
-    def run(comm):
-        model, head = net(), narrow(1, (5, 2))
-        model[0].weight.requires_grad_(False)
-        frozen = model[0].weight.clone()
-        optimizer = wrapped(model, comm, density=1.0)
-        buckets = len(optimizer.reduction.buckets)
-        train(model, optimizer, own(comm.rank), [0])
-        assert torch.equal(model[0].weight, frozen)
-        model[0].weight.requires_grad_(True)
-        train(model, optimizer, own(comm.rank), [1])
-        assert not torch.equal(model[0].weight, frozen) and len(optimizer.reduction.buckets) == buckets + 1
-        model[2].weight.requires_grad_(False)
-        kept = model[2].weight.clone()
-        optimizer.add_param_group({"params": list(head.parameters()), "lr": 0.2})
-        trained = train(nn.Sequential(*model, *head), optimizer, own(comm.rank), [2])
-        assert torch.equal(model[2].weight, kept) and model[2].weight.grad is None
-        return trained
 
     assert equal(ranks.run(run))
 

@@ -21,8 +21,6 @@ ImageBatches = Batches | FolderBatches
 
 @dataclass(frozen=True)
 class InMemory:
-    """A data set that every rank holds: how to read it, and how its training images may be varied."""
-
     load: Callable[[Path], Images]  # raises FileNotFoundError or ValueError, saying what was expected where
     folder: str  # that is read unless --data-dir names another
     padding: int  # pixels of zeros around an image before one of its size is cut out at random
@@ -41,8 +39,6 @@ class InMemory:
 
 @dataclass(frozen=True)
 class OnDisk:
-    """A tree of class folders, see `data.imagenet`."""
-
     folder: str
 
     def batches(self, args: Namespace, comm: Comm) -> FolderBatches:

@@ -41,8 +41,6 @@ AT_ONCE = 1000  # documents that are cut into pieces together
 
 
 class Text(NamedTuple):
-    """A text, the same on all ranks."""
-
     train: str
     test: str
 
@@ -95,7 +93,6 @@ def parted(documents: Sequence[str]) -> Text:
 
 
 def running_words(line: str) -> list[str]:
-    """Return the words and punctuation marks of a line of ordinary prose."""
     return re.findall(r"\w+|[^\w\s]", line)
 
 
@@ -129,8 +126,6 @@ FOLDERS = {name: source.folder for name, source in TEXTS.items()}
 
 
 class Document(NamedTuple):
-    """A text with a title."""
-
     title: str
     text: str
 
@@ -207,7 +202,6 @@ def _articles(lines: Iterator[str], path: Path) -> Iterator[tuple[str, str]]:
 
 
 def is_test(number: np.ndarray) -> np.ndarray:
-    """Return whether the documents of these numbers are for the test, (any,) bool."""
     return number % EVERY == 0
 
 
@@ -263,5 +257,4 @@ def gathered(pieces: np.ndarray, lengths: np.ndarray, longest: int, comm: Comm) 
 
 
 def training(documents: Iterable[Document]) -> Iterator[Document]:
-    """Return those of ``documents`` that are not for the test."""
     return (document for number, document in enumerate(documents) if number % EVERY)

@@ -37,8 +37,6 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 class Listing(NamedTuple):
-    """The images under a folder, in the order of their names."""
-
     paths: list[str]
     labels: np.ndarray  # (N,) int64: the class folder's place among all
 
@@ -152,7 +150,6 @@ def read_image(path: str, size: int, rng: np.random.Generator | None = None) -> 
 
 
 def middle(width: int, height: int) -> Box:
-    """Return the square in the middle that evaluation sees."""
     side = MIDDLE * min(width, height)
     return (width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2
 

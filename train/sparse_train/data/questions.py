@@ -24,8 +24,6 @@ TERMS = re.compile(r'(?<=")[A-Za-z_][\w.]*(?:\(\))?(?=")')
 
 
 class Answer(NamedTuple):
-    """A span of a context."""
-
     text: str
     start: int  # in characters: context[start : start + len(text)] == text
 
@@ -40,8 +38,6 @@ class Question(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """A data set of questions, the same on all ranks."""
-
     train: list[Question]
     test: list[Question]
 
@@ -55,7 +51,6 @@ def load_squad(folder: Path) -> Questions:
 
 
 def read_squad(path: Path) -> list[Question]:
-    """Read the questions in a file of SQuAD v1.1; raises what `load` raises."""
     try:
         questions = list(_questions(json.loads(path.read_text(encoding="utf-8")), path))
     except FileNotFoundError:
@@ -126,7 +121,6 @@ def ask(name: str, sentences: list[str]) -> Iterator[Question]:
 
 
 def paragraphs() -> Iterator[tuple[str, list[str]]]:
-    """Yield name and sentences of each paragraph of the reference."""
     for title, text in documents():
         sentences: list[str] = []
         for number, sentence in enumerate(SENTENCES.split(text)):

@@ -28,8 +28,6 @@ def share_of(args: Namespace, comm: Comm) -> Share:
 
 
 class Deal(NamedTuple):
-    """Who trains, from a step on."""
-
     epoch: int
     first: int  # step of that epoch
     ranks: tuple[int, ...]  # by their numbers at the start
@@ -148,15 +146,11 @@ def shuffled(count: int, batch_size: int, share: Share, seed: int, labels: np.nd
 
 
 class Split(NamedTuple):
-    """Labelled images."""
-
     images: np.ndarray  # (N, channels, height, width) uint8
     labels: np.ndarray  # (N,) int64, 0 <= label < classes
 
 
 class Images(NamedTuple):
-    """A data set of images, the same on all ranks."""
-
     train: Split
     test: Split
     classes: int
@@ -227,7 +221,6 @@ class Batches:
 
 
 def crop(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:
-    """Shift each of ``(B, C, H, W)`` images by up to ``padding`` pixels either way, filling with zeros."""
     count, channels, height, width = images.shape
     top, left = (torch.from_numpy(rng.integers(0, 2 * padding + 1, (count, 1))) for _ in range(2))
     rows, columns = top + torch.arange(height), left + torch.arange(width)
@@ -236,6 +229,5 @@ def crop(images: Tensor, padding: int, rng: np.random.Generator) -> Tensor:
 
 
 def mirror(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Mirror each of ``(B, C, H, W)`` images left to right with probability 1/2."""
     chosen = torch.from_numpy(rng.random(len(images)) < 0.5)
     return torch.where(chosen[:, None, None, None], images.flip(3), images)

@@ -58,8 +58,6 @@ SUFFIXES = (".raw", ".sph", ".wav")  # of the sounds: bare, as in an4_raw, an4_s
 
 
 class Sound(NamedTuple):
-    """The samples of a sound file."""
-
     samples: np.ndarray  # (N,) int16
     rate: int  # samples a second
 
@@ -122,8 +120,6 @@ def log_spectrogram(samples: np.ndarray, rate: int) -> np.ndarray:
 
 
 class Speaker(NamedTuple):
-    """A way to speak."""
-
     voice: str
     speed: int  # words a minute
     pitch: int  # of 100
@@ -225,16 +221,12 @@ def _some(rng: np.random.Generator, words: tuple[str, ...], count: int) -> str:
 
 
 class Clip(NamedTuple):
-    """An utterance."""
-
     samples: np.ndarray  # (N,) int16
     rate: int  # samples a second
     text: str  # of the characters of `ALPHABET`, without blanks
 
 
 class Speech(NamedTuple):
-    """A data set of speech, the same on all ranks."""
-
     train: tuple[Clip, ...]
     test: tuple[Clip, ...]
 

@@ -22,8 +22,6 @@ MAX_ALPHABET = 1000  # different characters that a vocabulary is train_pieces wi
 
 
 class Bytes:
-    """The 256 bytes of UTF-8."""
-
     size = BYTES
 
     def encode(self, text: str) -> np.ndarray:
@@ -102,8 +100,6 @@ def _batches(text: str) -> Iterator[list[str]]:
 
 
 class Pieces(NamedTuple):
-    """A text of T pieces."""
-
     ids: np.ndarray  # (T,) int32
     spans: np.ndarray  # (T, 2) int32: where a piece begins and ends in the text, in characters
 
@@ -124,7 +120,6 @@ class WordPiece:
         self._tokenizer = _tokenizer(numbers)
 
     def encode(self, texts: Sequence[str]) -> list[Pieces]:
-        """Return the pieces of each text, without special tokens around them."""
         return [
             Pieces(np.array(found.ids, np.int32), np.array(found.offsets, np.int32).reshape(-1, 2))
             for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)

@@ -170,8 +170,6 @@ def _replace(packed: PackedSequence, data: Tensor) -> PackedSequence:
 
 
 class Shape(NamedTuple):
-    """The size of a BERT."""
-
     layers: int
     width: int
     heads: int

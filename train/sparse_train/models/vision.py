@@ -32,8 +32,6 @@ SIZES = {
 
 
 class Residual(nn.Module):
-    """A residual block, ``relu(body(x) + shortcut(x))``."""
-
     def __init__(self, body: nn.Sequential, shortcut: nn.Module) -> None:
         super().__init__()
         self.body, self.shortcut = body, shortcut
@@ -60,7 +58,6 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list
 
 
 def basic(inputs: int, width: int, stride: int) -> Residual:
-    """Make a block of two convolutions of 3 x 3, with ``width`` channels out."""
     body = nn.Sequential(*convolution(inputs, width, 3, stride), nn.ReLU(inplace=True), *convolution(width, width, 3))
     return Residual(body, nn.Identity() if inputs == width else Subsample(stride, width - inputs))
 
@@ -83,8 +80,6 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
 
 
 class Form(NamedTuple):
-    """The blocks of a ResNet of some depth."""
-
     blocks: tuple[int, ...]  # of each stage
     block: Callable[[int, int, int], Residual]
     expansion: int  # channels that leave a block, in widths

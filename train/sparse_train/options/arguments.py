@@ -61,7 +61,6 @@ def extend_checkpoints(parser: ArgumentParser) -> None:
 
 
 def resolve_checkpoints(parser: ArgumentParser, args: Namespace, new: Path) -> None:
-    """Resolve where a run is resumed from, and where its results and checkpoints go."""
     if args.keep and not args.checkpoint_every:
         parser.error("argument --keep: no checkpoints are written without --checkpoint-every; add it")
     if args.checkpoint_dir and not args.checkpoint_every and args.resume is None:
@@ -112,8 +111,6 @@ def resolve_elastic(parser: ArgumentParser, args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a program for a data set: the defaults of the options of these names."""
-
     epochs: int
     batch_size: int  # per rank
     lr: float
@@ -142,8 +139,6 @@ def new_file(example: str, suffixes: Sequence[str]) -> Value[Path]:
 
 
 class Tiny(NamedTuple):
-    """Data set and settings of --tiny."""
-
     data: str
     settings: Settings
 

@@ -46,8 +46,6 @@ LSTM_SETTINGS["ptb"] = LSTM_SETTINGS["wikitext-2"]
 
 
 class Shape(NamedTuple):
-    """The size of a transformer and of its input; see `shape_options`."""
-
     layers: int
     width: int
     heads: int
@@ -134,7 +132,6 @@ def check_vocabulary(args: Namespace) -> None:
 
 
 def words(text: Text, most: int, args: Namespace, comm: Comm) -> Vocabulary:
-    """Return the ``most`` most frequent words of the training text, or the 256 bytes with --tiny."""
     return Bytes() if args.tiny else Words(text.train, most, TEXTS[args.data].words)
 
 

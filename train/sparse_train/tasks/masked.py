@@ -29,8 +29,6 @@ TEST = 2**32 - 1  # stands in place of a seed where test texts are masked
 
 
 class Example(NamedTuple):
-    """``[CLS] first half [SEP] second half [SEP]`` of T tokens, as it is shown."""
-
     tokens: np.ndarray  # (T,) int64
     halves: np.ndarray  # (T,) int64: 0 up to the first [SEP], 1 after it
     targets: np.ndarray  # (T,) int64: the original token where it is to be predicted, -1 elsewhere
@@ -38,8 +36,6 @@ class Example(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A batch of B examples, S tokens each with padding."""
-
     tokens: Tensor  # (B, S) int64
     halves: Tensor  # (B, S) int64
     attended: Tensor  # (B, S) int64: 1 where there is a token

@@ -45,8 +45,6 @@ TINY = Tiny("espeak-tiny", Settings(density=0.02, epochs=6, batch_size=2, lr=1e-
 
 
 class Errors(NamedTuple):
-    """The errors in a text, and its length."""
-
     wrong_words: int
     words: int  # said
     wrong_characters: int
@@ -60,7 +58,6 @@ def errors(said: str, recognised: str) -> Errors:
 
 
 def distance(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return Levenshtein's distance: the fewest insertions, deletions, substitutions from one to the other."""
     row = list(range(len(second) + 1))  # from the first i of one to the first j of the other
     for i, mine in enumerate(first, 1):
         diagonal, row[0] = row[0], i
@@ -70,8 +67,6 @@ def distance(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 class Batch(NamedTuple):
-    """A batch of B clips, padded to the longest."""
-
     spectrograms: Tensor  # (B, BINS, T) float32, zeros after the end of a clip
     frames: Tensor  # (B,) int64, of each clip
     characters: Tensor  # (sum of lengths,) int64, the codes of all texts one after the other
@@ -79,7 +74,6 @@ class Batch(NamedTuple):
 
     @property
     def on_host(self) -> tuple[str, ...]:
-        """Return the names of the tensors that stay on the host, which lays out the work by them."""
         return "frames", "lengths"
 
 

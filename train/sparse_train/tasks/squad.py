@@ -34,15 +34,11 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Window(NamedTuple):
-    """A question and the part of its context that begins with piece ``first``."""
-
     question: int
     first: int
 
 
 class Read(NamedTuple):
-    """A batch of B windows, S tokens each with padding."""
-
     tokens: Tensor  # (B, S) int64
     parts: Tensor  # (B, S) int64: 0 up to the first [SEP], 1 after it
     attended: Tensor  # (B, S) int64: 1 where there is a token

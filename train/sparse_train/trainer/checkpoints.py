@@ -88,8 +88,6 @@ class State(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A checkpoint to resume from."""
-
     path: Path
     step: int
     identity: dict[str, Any]
@@ -99,8 +97,6 @@ class Found(NamedTuple):
 
 
 class Checkpoints:
-    """A writer of a run's checkpoints."""
-
     def __init__(self, args: Namespace, identity: dict[str, Any], comm: Comm, metrics: Metrics) -> None:
         self._folder, self._keep = args.checkpoint_dir, args.keep
         self._identity, self._comm, self._metrics = identity, comm, metrics
@@ -212,7 +208,6 @@ def _check_fork(args: Namespace, source: Path) -> None:
 
 
 def _check_empty(folder: Path) -> None:
-    """Raise ValueError if ``folder`` has checkpoints."""
     if checkpoint.latest(folder):
         raise ValueError(
             f"--checkpoint-dir {folder} has checkpoints of an earlier run: --resume it, or choose another folder"

@@ -111,11 +111,7 @@ class Program:
         return comm_of(Team(comm, spares=args.spares))
 
     def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics, Callable[[], None]]:
-        """Set up task, reducers, records and checkpoints.
-
-        Returns:
-            The training, its records, and what resumes it if there is a checkpoint.
-        """
+        """Return the training, its records, and what resumes it if there is a checkpoint."""
         if comm.rank == 0 and args.progress:
             print("loading data and model", file=sys.stderr, flush=True)
         found, ranks = find(args, comm), comm.size - args.spares

@@ -24,8 +24,6 @@ from sparse_train.trainer.survivors import Survivors
 
 @dataclass
 class Progress:
-    """How far a run has come."""
-
     steps: int = 0
     meter: Meter = field(default_factory=Meter)  # of the running epoch: what this rank did
     seconds: float = 0.0  # that it took

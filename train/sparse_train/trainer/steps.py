@@ -18,21 +18,17 @@ from sparse_train.tasks.task import Sums, Task
 
 
 class Step(NamedTuple):
-    """A step that was taken: its phases and measurements."""
-
     stamps: Stamps
     meter: Meter
 
 
 def metered(stamps: Stamps, sums: Sums, report: StepReport | None) -> Meter:
-    """Return the measurements of a step from its phases, the sums of its batch, and the report of its reductions."""
     start, _, backward, reduced, updated = stamps
     phases = {"compute": backward - start, "exposed": reduced - backward, "update": updated - reduced}
     return Meter(sums, steps=1, **phases, **costs(report))
 
 
 def costs(report: StepReport | None) -> dict[str, Any]:
-    """Return what the reductions of a step, if there were any, add to a `Meter`."""
     if report is None:
         return {}
     counts = {"selected": report.selected, "total": report.total, "selection": report.select_seconds}

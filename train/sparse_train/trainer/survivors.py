@@ -37,7 +37,6 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
 
 
 def digest(model: nn.Module) -> str:
-    """Return the SHA-256 of parameters and buffers, in hexadecimal digits."""
     seen = hashlib.sha256()
     for tensor in model.state_dict().values():
         seen.update(tensor.cpu().contiguous().numpy())
@@ -132,7 +131,6 @@ class Survivors:
         return bool(lost or joined)
 
     def too_few(self) -> str:
-        """Return what is wrong if the run must end because too few ranks are left; the same on all of them."""
         if self._team is None:
             return ""
         left = len(self._ranks) - len(self._lost(self._team)) + self._team.reserve
