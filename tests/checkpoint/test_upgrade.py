@@ -1,6 +1,6 @@
 """States that sparse_mpi 0.3.0 wrote load for one release more.
 
-`written_by_0.3.0` has the states of two ranks after three steps, and what each reducer gave in the fourth.
+The folder written_by_0.3.0 has the states of two ranks after three steps, and what each reducer gave in the fourth.
 """
 
 from __future__ import annotations
