@@ -225,11 +225,6 @@ def test_a_script_that_is_not_elastic_dies_and_it_is_said_why(tmp_path):
     assert "as jobs without --elastic do" in record["outcome"] and len(record["lost"]) == 1
 
 
-def test_a_job_that_ends_before_a_fault_says_so(capsys):
-    chaos = Chaos([], dict, lambda: True)
-    assert outcome(chaos, 4, True, 0, 2) == "no fault came before the job ended with status 0 after 2.0 s"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

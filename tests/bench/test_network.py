@@ -13,8 +13,7 @@ from sparse_mpi.__main__ import main
 from sparse_mpi.cli.launch.find import INTEL_MPI
 from sparse_mpi.predict import rates
 from sparse_mpi_bench.commands import bench_network
-from sparse_mpi_bench.emulation import hosts as emulation
-from sparse_mpi_bench.emulation import launch, schedule
+from sparse_mpi_bench.emulation import launch
 from sparse_mpi_bench.emulation.hosts import Hosts
 from sparse_mpi_bench.emulation.probe import Link, below, measured, shortfalls
 
@@ -44,13 +43,6 @@ def test_a_wrong_rate_is_named(text):
         rates.parse(text)
 
 
-def test_packets_fit_the_slowest_of_several_rates():
-    assert emulation.packet(None) == 1500
-    rates = schedule.turns("10gbit,down,50mbit", "1s", 2)
-    assert bench_network._slowest(rates) == 50_000_000
-    assert bench_network._slowest(schedule.turns("none", None, 2)) is None
-
-
 LINK = Link(rate=0.95e9, trip=2e-5, each=(0.95e9,) * 8, busy=0.5, load=1.0)
 
 
@@ -76,12 +68,6 @@ def test_a_link_that_does_not_hold_its_rate_is_marked_everywhere(change, remark)
 def test_a_link_without_a_limit_has_no_rate_to_miss():
     assert measured(LINK._replace(each=(1.0,)), None)["remark"] is None
     assert not below({"rate": "none", "measured": {"gbit": 0.1}})
-
-
-def test_leftovers_are_those_of_dead_processes():
-    names = "7-0-1 7-0-254 8-1-1 9-0-x1_ 7".split()
-    names = [*(f"sparse_mpi-{name}" for name in names), "other-7-0-1"]
-    assert emulation.leftovers(names, lambda pid: pid == 8) == ["sparse_mpi-7-0", "sparse_mpi-9-0"]
 
 
 def test_mpich_is_held_to_the_links():

@@ -182,13 +182,6 @@ def test_singletons_are_broken(vendor, settings, remedy):
     assert about(findings.launch(job({"size": 1, "launcher": {"PMI_SIZE": "1"}})), "ranks").grade == "fine"
 
 
-def test_a_low_thread_level_is_told():
-    assert about(findings.launch(job({}, {"thread level": "single"})), "thread level").grade == "advice"
-    assert about(findings.launch(job({}, {"thread level": "serialized"})), "thread level").grade == "advice"
-    fine = about(findings.launch(job({}, {})), "thread level")
-    assert fine.grade == "fine" and "a thread of its own" in fine.says
-
-
 def test_too_many_ranks_and_threads_for_a_host():
     assert [finding.grade for finding in findings.cores(job({}, {}))] == ["fine"]
     remedies = [finding.remedy for finding in findings.cores(job({"threads": 2}, {}, {"host": "b"}))]

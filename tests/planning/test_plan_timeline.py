@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparse_mpi.planning.base import PlannedPart
 from sparse_mpi.planning.planners import Forecast
-from sparse_mpi.planning.timeline import COMMUNICATION, COMPUTE, CPU, STREAMS, Event, simulate
+from sparse_mpi.planning.timeline import COMMUNICATION, COMPUTE, STREAMS, Event, simulate
 
 from .profiles import MODES, profiles, worked
 
@@ -46,13 +46,6 @@ def test_selection_delays_the_rest_of_the_backward_pass():
     assert spans(timeline, "select") == [(6, 7), (13, 14)] and spans(timeline, "exchange") == [(7, 9), (14, 16)]
     assert spans(timeline, "merge", "update") == [(14, 15), (16, 17), (17, 18)]
     assert (timeline.step, timeline.exposed, timeline.gaps) == (18, 1, [(9, 14)])
-
-
-def test_selection_on_the_cpu_delays_nothing():
-    timeline = simulate(worked(), TOPKA, overlap=True, cpu_lane=True)
-    assert spans(timeline, "backward") == [(2, 12)]
-    assert timeline.spans(CPU) == [(6, 7), (12, 13), (13, 14), (15, 16)]
-    assert (timeline.step, timeline.exposed, timeline.gaps) == (17, 2, [(9, 13)])
 
 
 @st.composite

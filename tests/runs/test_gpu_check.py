@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from runs.gpu_check import __main__ as gpu_check
-from runs.gpu_check import stages as gpu_stages
-from runs.gpu_check.__main__ import MARGIN, Outcome, Stage, main, merged, page, remaining, stages, tried
+from runs.gpu_check.__main__ import MARGIN, Outcome, Stage, main, page, remaining, stages, tried
 from runs.gpu_check.verdicts import verdicts
 from sparse_mpi import Layout, World, kernels
 from sparse_mpi.algorithms import ALGORITHMS
@@ -112,14 +111,6 @@ def test_caches_are_filled_before_anything_with_several_ranks_and_the_sanitizer_
         )
 
 
-def test_stages_whose_packages_are_missing_are_skipped_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_stages, "find_spec", lambda name: None if name in ("sklearn", "tokenizers") else "there")
-    needs = {stage.name: stage.needs for stage in stages(tmp_path, True)}
-    images = "needs scikit-learn: pip install scikit-learn"
-    assert [needs[name] for name in ("train-vgg", "train-resnet", "timeline")] == [images] * 3
-    assert needs["train-bert"].startswith("needs tokenizers: ") and needs["pace"] == ""
-
-
 def test_the_tests_that_need_a_gpu_are_all_in_the_named_files():
     """A folder is named where its fixtures bring the marker; of those that import a fixture, the file is."""
     named = [ROOT / name for name in gpu.FILES]
@@ -160,20 +151,6 @@ def test_another_call_goes_on_with_what_has_not_passed(tmp_path, three, capsys):
     assert not (tmp_path / "a.txt").exists() and third["measured"] == {"a": [1]}
     check(tmp_path, "--only", "a")
     assert (tmp_path / "a.txt").exists()
-
-
-def test_of_several_calls_the_last_trial_of_a_stage_counts_with_what_it_measured():
-    one = record(
-        "1", ("tests", "passed"), ("select", "passed"), ("agree-vgg16", "left"), measured={"select": 1, "tests": 1}
-    )
-    two = record("2", ("tests", "skipped"), ("select", "failed"), ("agree-vgg16", "skipped"))
-    both = merged([one, two])
-    assert states(both) == {"tests": ("passed", "1"), "select": ("failed", "2"), "agree-vgg16": ("skipped", "2")}
-    assert [call["date"] for call in both["calls"]] == ["1", "2"] and both["measured"] == {"tests": 1}
-    assert states(merged([two, one])) == states(both) == states(merged([both, one])), "in any order, and again"
-    text = page(both)
-    assert "Call 1, 1, sources abc: NVIDIA H100" in text and "| tests | passed | 1 |" in text
-    assert "| select | failed | 2 |" in text and "Skipped, so not shown: agree-vgg16." in text
 
 
 @pytest.mark.parametrize(
