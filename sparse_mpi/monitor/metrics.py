@@ -14,6 +14,7 @@ import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from time import monotonic
@@ -79,15 +80,18 @@ METRICS: tuple[tuple[str, str, str, Callable[[StepReport, StepReport, Series], f
 )
 
 
+@dataclass(eq=False)
 class Series:
     """The reports of one reducer: added up, and the last one."""
 
-    def __init__(self) -> None:
-        self.steps, self.elements = 0, 0
-        self.began, self.wall = math.nan, 0.0  # when the first step had ended, and seconds since, at the last one
-        self.norm, self.measured = math.nan, -math.inf  # of the residual, and when
-        self.sums: StepReport | None = None
-        self.last: StepReport | None = None
+    steps: int = 0
+    elements: int = 0
+    began: float = math.nan  # when the first step had ended
+    wall: float = 0.0  # seconds since, at the last one
+    norm: float = math.nan  # of the residual
+    measured: float = -math.inf  # when the norm was
+    sums: StepReport | None = None
+    last: StepReport | None = None
 
     def add(self, report: StepReport, elements: int, now: float) -> None:
         self.began = self.began if self.steps else now
