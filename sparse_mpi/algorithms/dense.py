@@ -38,5 +38,4 @@ class Dense(Algorithm):
         return layout.size, layout.size
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Return False: everything is added by an allreduce."""
         return False

@@ -332,10 +332,6 @@ def partners(groups: np.ndarray, rank: int) -> Iterator[tuple[int, int, list[int
     stands at the sender's position in its own group. If the sender's group is longer by one, the message of its last
     rank goes to the first of this group.
 
-    Args:
-        groups: ``(groups + 1,)`` int64, boundaries of the groups, whose sizes differ by at most one.
-        rank: of those.
-
     Yields:
         The group to which the rank sends, the rank of it that takes the message, and those from which messages come:
         none, one or two.

@@ -239,11 +239,7 @@ class Counted:
     def count(
         self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, *piggyback: int
     ) -> tuple[RankCounts, ThresholdPredictor, SparseVector]:
-        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments.
-
-        Returns:
-            The counts, the predictor for the next step, and those of `dense` sums that may be in the result.
-        """
+        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
         octave = 1 << np.finfo(values.dtype).nmant  # difference in magnitude bits between a number and its double
         resolution = max(octave >> self.mantissa, 1)
         bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing

@@ -84,7 +84,6 @@ class Hybrid(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what all of its algorithms declare, or any of them."""
         parts = [part.algorithm.traits for part in self.parts]
         return Traits(
             conserves=all(part.conserves for part in parts),
@@ -123,7 +122,6 @@ class Hybrid(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: HybridState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, HybridState]:
-        """Return the parts' results as one; ``sent`` is what the parts sent."""
         reductions, places, states = [], [], []
         before = iter(state.pieces)
         # Reduce part after part: its tensors are fused into one vector, or into pieces of it.

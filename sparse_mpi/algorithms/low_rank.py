@@ -179,7 +179,6 @@ class LowRank(Algorithm):
         return layout.size, layout.size
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Return False: factors are added by an allreduce."""
         return False
 
     def init(self, layout: Layout, k: int, ranks: int) -> LowRankState:

@@ -111,7 +111,6 @@ class MiCRO(Algorithm):
         return max(1, k / self.slack - ranks), min(layout.size, self.slack * k + ranks)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Return False: values are added by an allreduce."""
         return False
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:

@@ -109,7 +109,6 @@ class OkTopk(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from the defaults: the owner of an entry may keep what is in no result."""
         return Traits(
             delegates_residual=self.residual == "owner",
             lossless=self.wire.lossless,

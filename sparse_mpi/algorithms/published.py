@@ -122,7 +122,6 @@ class StaleSelector(Selector):
         return StaleState()
 
     def select(self, x: Array, k: int, state: StaleState, add: Array | None = None) -> tuple[SparseVector, StaleState]:
-        """Select the entries of ``x`` ``(n,)`` that reach the threshold; the largest one where none does."""
         accumulate(x, add)
         rule = StaleRule(self.period, self.nudge, MOST_SELECTED)
         bits, age = state.bits, state.age

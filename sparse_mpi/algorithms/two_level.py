@@ -89,7 +89,6 @@ class TwoLevel(Algorithm):
             check_whole("ranks_per_node", self.ranks_per_node, 1, remedy="None asks the communicator")
 
     def init(self, layout: Layout, k: int, ranks: int) -> TwoLevelState:
-        """Return a state without a segment: the first step finds out which one a rank owns."""
         return TwoLevelState(self.inner.init(layout, k, ranks))
 
     def reduce(

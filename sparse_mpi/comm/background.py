@@ -181,7 +181,6 @@ def progress_thread_of(comm: Comm) -> ProgressThread:
 
 
 def hand_over(old: Comm, new: Comm) -> None:
-    """Give ``new`` the progress thread of ``old``, if there is one, so that work for both stays in one order."""
     if ProgressThread in old.attributes:
         new.attributes[ProgressThread] = old.attributes[ProgressThread]
 
@@ -198,7 +197,6 @@ def in_turn(comm: Comm, work: Callable[[], T], x: object = None) -> T:
 
 
 def settle(comm: Comm) -> None:
-    """Wait until no work is under way on ``comm``, after which the calling thread may use it itself."""
     in_turn(comm, lambda: None)
 
 

@@ -18,17 +18,12 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 
-# The one exception that tells of lost ranks, whatever the transport.
-
 
 class RankFailure(RuntimeError):
     """Raised from a call that needs a rank which has failed, or on a communicator that another rank has revoked.
 
     Not all ranks see it in the same call, and some may not see it at all until one of them revokes the communicator.
     """
-
-
-# `Traffic`, what a rank sent and received, and the `Ledger` it stands in.
 
 
 @dataclass
@@ -251,9 +246,6 @@ def elastic_of(comm: Comm) -> Elastic:
     if elastic is None:
         raise RuntimeError(f"{type(comm).__name__} does not survive the loss of a rank; comm.job.elastic says which do")
     return elastic
-
-
-# Which ranks share a host, and with it what it has, such as memory and GPUs.
 
 
 def host_leader(comm: Comm) -> int:

@@ -85,12 +85,6 @@ class ForwardingComm:
         return self._around(lambda: self._comm.split(color))
 
 
-# A view of a communicator in which ranks are numbered from another one on: ``Renumbered(comm, first)``.
-#
-# Algorithms in which rank 0 has a part of its own deal that part out over the ranks, by another ``first`` in every
-# step.
-
-
 class Renumbered(ForwardingComm):
     """A view of ``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on. ``comm`` counts its calls.
 

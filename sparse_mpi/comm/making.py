@@ -121,7 +121,6 @@ class Raw:
             yield self
 
     def free(self) -> None:
-        """Free this one, and its datatypes. Collective."""
         self.rowtypes.free()
         if self.watched is not None:
             self.watched.forget()

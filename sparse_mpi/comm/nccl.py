@@ -169,10 +169,7 @@ class NcclComm(CountingComm):
         self._host.barrier()
 
     def _exchange(self, leaving: dict[int, Array], arriving: dict[int, Array]) -> None:
-        """Send ``leaving[q]`` to each other rank q and fill ``arriving[q]`` from there, in one group, nearest first.
-
-        Empty ones are left out on both sides.
-        """
+        """Send ``leaving[q]`` to each other rank q and fill ``arriving[q]`` from there, in one group, nearest first."""
         # Within a group sends and receives go on together; one by one each could wait for its peer's.
         self._nccl.groupStart()
         try:
@@ -189,11 +186,7 @@ class NcclComm(CountingComm):
         self._finish()
 
     def _finish(self) -> None:
-        """Wait until the current stream has done its work, or NCCL has failed.
-
-        Raises:
-            RuntimeError: NCCL or the device has failed, or the work does not end in time; what is queued is given up.
-        """
+        """Wait until the current stream has done its work, or NCCL has failed."""
         from cupy import cuda
 
         stream, begun = cuda.get_current_stream(), perf_counter()

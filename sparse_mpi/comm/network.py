@@ -100,11 +100,6 @@ def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequen
     Candidates are all networks that explain one measurement exactly by alpha or beta alone, or two measurements by
     both. The one is taken that is off by the smallest factor on average. Unlike least squares, this does not follow the
     few measurements that something else held up.
-
-    Args:
-        messages: number of messages of each measurement, sent one after the other.
-        lengths: bytes of these messages together.
-        seconds: measured, for each.
     """
     columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, MIN_SECONDS)
     # Candidates: one for each measurement and coefficient, and one for each pair of measurements.

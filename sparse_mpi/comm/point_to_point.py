@@ -171,7 +171,6 @@ class PointToPoint:
         return self._matched(self._comm.Mprobe(source, tag, status), status, like, source)
 
     def begun(self, like: Array, source: int, tag: int) -> Receiving | None:
-        """Start to receive what ``source`` sends if it has begun to."""
         status = self._mpi.Status()
         message = self._comm.Improbe(source, tag, status)
         return None if message is None else self._matched(message, status, like, source)

@@ -218,10 +218,7 @@ class ProcessGroupComm(CountingComm):
         self._group.barrier().wait()
 
     def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array], tag: int) -> list[Any]:
-        """Begin to send ``leaving[q]`` to each other rank q and to fill ``arriving[q]`` from there, nearest first.
-
-        Empty ones are left out on both sides.
-        """
+        """Begin to send ``leaving[q]`` to each other rank q and to fill ``arriving[q]`` from there, nearest first."""
         works = []
         # In each step every rank sends to one rank and receives from one: none is the first peer of all.
         for step in range(1, self.size):

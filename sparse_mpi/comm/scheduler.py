@@ -265,11 +265,9 @@ class Members:
         return result[0]
 
     def broken(self, needed: Iterable[int]) -> bool:
-        """Tell if the group is revoked, or one of the ranks that a call needs has failed."""
         return self._revoked or not self.run.departed.isdisjoint(needed)
 
     def check(self, needed: Iterable[int] = ()) -> None:
-        """Raise RankFailure if the group is `broken` for a call that needs these ranks."""
         if self.broken(needed):
             lost = self.run.departed.intersection(self.members)
             raise RankFailure(f"{_ranks(lost) if lost else 'a communicator'} of {len(self.members)} ranks failed")
@@ -300,7 +298,6 @@ class Members:
         return group
 
     def split(self, colors: Sequence[int]) -> dict[int, Members]:
-        """Return for each colour the group of those members to which ``colors`` gives it."""
         members: dict[int, list[int]] = {}
         for member, color in zip(self.members, colors, strict=True):
             members.setdefault(color, []).append(member)

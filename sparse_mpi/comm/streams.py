@@ -32,7 +32,6 @@ class Side:
         self._borrowed: dict[Any, Any] = {}  # by the event from which on it is not read any more
 
     def lend(self, result: Any, copied: Any) -> None:
-        """Keep ``result`` whole until the event ``copied``."""
         self._lent.append((copied, result))
 
     def borrow(self, x: Any, ended: Any) -> None:

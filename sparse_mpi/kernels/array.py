@@ -234,9 +234,6 @@ def contains(indices: Array, sought: Array) -> Array:
     return indices[np.minimum(indices.searchsorted(sought), len(indices) - 1)] == sought
 
 
-# Indices that are dealt out to ranks, and what votes change.
-
-
 def fractions(x: Array) -> Array:
     """Return 16 hash bits of integers, by Fibonacci hashing: in uint32, as parts of 2^16."""
     return (x.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
@@ -272,9 +269,6 @@ def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
     with np.errstate(invalid="ignore"):
         deltas = values - x[indices]
         return deltas, np.sqrt(np.abs(deltas)) * np.sqrt(np.abs(values))
-
-
-# Packed messages by whole-array functions, which unpack every bit of a message into a byte.
 
 
 def count_bytes(widths: np.ndarray) -> np.ndarray:

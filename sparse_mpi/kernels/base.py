@@ -375,9 +375,6 @@ class Kernels(Protocol):
         """Invert `write_messages`: return indices of a vector of length ``size``, codes as bytes, and scales."""
 
 
-# Messages that are not as they were sent: what would make kernels write outside of a vector is found before that.
-
-
 class MalformedMessage(ValueError):
     """Raised for a message that no rank can have sent: memory or a link is at fault, or ranks run different releases.
 

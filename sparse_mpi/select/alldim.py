@@ -82,7 +82,6 @@ class AllDim(Selector):
         return quotas(state.layout, k, self.rows, self.dense)
 
     def longest(self, layout: Layout, k: int) -> Pattern:
-        """Return that one of the patterns of all steps which makes the longest message."""
         return quotas(layout, k, self.rows, self.dense)
 
 

@@ -62,9 +62,6 @@ def bits_of(threshold: float, x: Array) -> int:
         return int(np.abs(kind(max(threshold, 0.0))).view(bits_type(x)))
 
 
-# Gaussian selection (Shi et al., "Understanding Top-k Sparsification", 2019): a threshold from mean and deviation.
-
-
 @dataclass(frozen=True)
 class Gaussian(Selector):
     """Gaussian (Shi et al., 2019): magnitudes beyond mean + deviation * Phi^-1(1 - d/2).
@@ -77,7 +74,6 @@ class Gaussian(Selector):
     exact_order: ClassVar[bool] = False  # its mean and deviation are sums in an order that is each library's own
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
-        """Select between 2k/3 and 4k/3 entries of ``x`` ``(n,)``."""
         accumulate(x, add)
         with np.errstate(invalid="ignore", over="ignore"):
             mean, square = float(x.mean()), mean_square(x)
@@ -92,9 +88,6 @@ def mean_square(x: Array) -> float:
     BLAS adds float32 in float32, by which 10^8 elements at once are 3e-3 off, and in pieces 2e-5.
     """
     return sum(float(piece.dot(piece)) for piece in (x[at : at + PIECE] for at in range(0, len(x), PIECE))) / len(x)
-
-
-# Selection by the threshold of a sample (DGC: Lin et al., ICLR 2018).
 
 
 @dataclass(frozen=True)
@@ -123,7 +116,6 @@ class DGC(Selector):
         return Drawn()
 
     def select(self, x: Array, k: int, state: Drawn, add: Array | None = None) -> tuple[SparseVector, Drawn]:
-        """Select between 0.7k and 1.3k entries of ``x`` ``(n,)``."""
         accumulate(x, add)
         threshold = self.sampled_threshold(x, k, state.step)
         tried = attempt(x, threshold, k, self.band)
@@ -150,9 +142,6 @@ class DGC(Selector):
         return float(sample[len(sample) - rank])
 
 
-# Selection between the mean and the largest magnitude (RedSync: Fang et al., JPDC 2019).
-
-
 @dataclass(frozen=True)
 class RedSync(Selector):
     """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 1.75k are.
@@ -173,7 +162,6 @@ class RedSync(Selector):
         check_whole("halvings", self.halvings, 1)
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
-        """Select between k and 1.75k entries of ``x`` ``(n,)``."""
         accumulate(x, add)
         mean, peak = _mean_and_largest(x)
         low, high, tried = 0.0, 1.0, ThresholdPass(None, 0)

@@ -60,6 +60,5 @@ class Exact(Selector):
     """The k largest magnitudes, of equal ones those of lower index; no zeros."""
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
-        """Select exactly k entries of ``x`` ``(n,)``, or those that are not zero if there are fewer."""
         accumulate(x, add)
         return largest(x, k), state

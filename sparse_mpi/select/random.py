@@ -92,7 +92,6 @@ class Random(Selector):
         return Drawn()
 
     def select(self, x: Array, k: int, state: Drawn, add: Array | None = None) -> tuple[SparseVector, Drawn]:
-        """Select exactly k entries of ``x`` ``(n,)``, the same positions on every rank."""
         accumulate(x, add)
         indices = like(positions(len(x), k, self.seed, state.step).astype(index_dtype(len(x))), x)
         return SparseVector(indices, x[indices], len(x)), state.next()

@@ -235,12 +235,6 @@ def _nonzero(vector: SparseVector, kept: object = False) -> SparseVector:
     return take(vector, (vector.values != 0) | kept)
 
 
-# Packed messages that leave out what their receiver knows: how many entries there are, and indices or values.
-#
-# Both are bit-packed as in `wire.packed`, without the number with which a message begins there. Where messages are so
-# short that scales are a good part of them, these are sent as bfloat16: what they round is owed as codes' rounding is.
-
-
 class NoValues(Unrounded):
     """A codec of nothing: no bytes a value."""
 
@@ -263,7 +257,7 @@ class Complete(KnownCounts):
 
 @dataclass(frozen=True)
 class ShortInt8(Int8):
-    """`Int8` with scales rounded to bfloat16, for `ShortComplete`."""
+    """`Int8` with scales rounded to bfloat16, for short messages: what that rounds is owed as codes' rounding is."""
 
     short: ClassVar[bool] = True
 

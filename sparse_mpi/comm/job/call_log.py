@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
-# `CallSite`, where a rank is: in a call, or after it.
-
-
 CALLS = ("", *"sendrecv allgather allgatherv alltoallv allreduce bcast barrier shrink close duplicate".split())
 SENDRECV, SHRINK, CLOSE = CALLS.index("sendrecv"), CALLS.index("shrink"), CALLS.index("close")
 DUPLICATE = CALLS.index("duplicate")  # any call that makes a communicator
@@ -47,10 +44,7 @@ class CallSite(NamedTuple):
         return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
 
     def waiting_for(self, ranks: Iterable[int], sites: Mapping[int, CallSite], silent: str) -> str:
-        """Return which of the other ``ranks`` this call waits for and where they are, as far as that is known.
-
-        ``silent`` is said of those of which it is not known.
-        """
+        """Return which of the other ``ranks`` this call waits for and where they are, as far as that is known."""
         return "; ".join(f"rank {r} {sites.get(r, silent)}" for r in ranks if self._lacks(r, sites.get(r))) or "unknown"
 
     def _lacks(self, rank: int, other: CallSite | None) -> bool:

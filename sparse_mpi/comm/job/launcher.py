@@ -29,10 +29,7 @@ def first_to_say(text: str) -> bool:
 
 
 def told_terminal() -> TextIO | None:
-    """Return the terminal of the `run` that started this process, opened; None without one.
-
-    Launchers pass lines on, not the parts of one that a progress bar is made of.
-    """
+    """Return the terminal of the `run` that started this process, opened; None without one."""
     path, folder = os.environ.get(TERMINAL), os.environ.get(FOLDER, "")
     if not path or not Path(folder).is_dir():  # on another host it would be somebody else's
         return None

@@ -77,7 +77,6 @@ class Abort:
         self._rank, self._size, self._end = rank, size, end
 
     def __call__(self, error: BaseException) -> NoReturn:
-        """Print the traceback of ``error`` with this rank, and end the job."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if first_to_say(text):
             print(f"rank {self._rank} of {self._size} aborts the job\n{text}", file=sys.stderr, flush=True)

@@ -52,9 +52,6 @@ def _table(messages: np.ndarray) -> Array:
     return cupy.asarray(messages.view(np.int64))
 
 
-# Pairs of index and value: how many lie where, and as the rows of a message.
-
-
 def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
     # The host waits when it looks at the counts
     regions = len(boundaries) - 1
@@ -87,9 +84,6 @@ def _pairs(name: str, pairs: Array, *arguments: Any) -> None:
         start(kernel(name, "sparse.cu", REAL="float32", INDEX=pairs.dtype.name), blocks_for(pairs.size), *arguments)
 
 
-# Passes over dense vectors that keep their length: adding a gradient, rounding, subtracting what was sent.
-
-
 def accumulate(residual: Array, gradient: Array) -> None:
     # CuPy's own addition would take subnormal numbers for zero
     if residual.size:
@@ -116,9 +110,6 @@ def follow_squares(mean: Array, x: Array, weight: float) -> None:
     if mean.size:
         followed = kernel("follow_squares", "dense.cu", REAL=mean.dtype.name)
         start(followed, blocks_for(mean.size), mean, cupy.ascontiguousarray(x), mean.dtype.type(weight), mean.size)
-
-
-# Values in eight, four or two bits on a device: blocks of threads for blocks of values.
 
 
 def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
@@ -164,9 +155,6 @@ def _start(name: str, blocks: int, *arguments: Any, index: Any = np.int32) -> No
     if blocks:
         levels = kernel(name, "levels.cu", SCALED, REAL="float32", INDEX=np.dtype(index).name)
         start(levels, blocks, *arguments, threads=SCALED)
-
-
-# Votes on a device, with a thread for every entry.
 
 
 def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
