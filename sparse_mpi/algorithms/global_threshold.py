@@ -277,7 +277,7 @@ class Counted:
         return counted, predictor, reaching
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-        """Return the most that a step of this rule may cost one rank."""
+        """Return the most entries of a result, and the values, messages and control bytes a rank sends to find it."""
         searches, nearby = self.most_rounds(k), self.nearby or candidates_gathered(k, ranks)
         gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * sum_type(k, ranks).itemsize
         control = 3 * gathered + summed * ((self.searched or candidates_per_round(k)) + 1) * searches

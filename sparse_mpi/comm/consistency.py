@@ -71,10 +71,6 @@ def check_consistency(
     Costs one allreduce of 16 bytes (control) when all is well, or an allgather of the ``message`` ``(1 + m,)`` int64 of
     each rank: room for what is compared, and words. Returns the words of all ranks ``(P, m)``, and whether any rank has
     set the ``flag``.
-
-    Raises:
-        ValueError: statements differ; the message quotes the ranks. Not on a rank that has ``failed``, which is about
-            to raise an error of its own.
     """
     # Compare: 56 bits of a hash and the flag make one int64.
     digest = int.from_bytes(blake2b(statement.encode(), digest_size=7).digest(), "big")

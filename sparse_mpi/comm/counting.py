@@ -72,7 +72,7 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
         finally:
             end = perf_counter()
             if self.watched is not None:
-                self.watched.leave()
+                self.watched.log.leave()
             traffic = self._ledger.traffic
             traffic.seconds += end - start
             if traffic.calls is not None:

@@ -175,7 +175,7 @@ class MPIComm(CountingComm):
         self._raw.free()
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        return self._messages.sendrecv(send, dest, source, None if self.watched is None else self.watched.received)
+        return self._messages.sendrecv(send, dest, source, None if self.watched is None else self.watched.log.received)
 
     def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
         return self._messages.start_sendrecv(send, dest, source)

@@ -67,16 +67,8 @@ class NcclComm(CountingComm):
                 made = self._nccl.get_unique_id()  # bytes, and before CuPy 14 numbers
                 check.words[:] = np.frombuffer(made if isinstance(made, bytes) else np.array(made, np.int8), np.int64)
         # By NumPy's names. Integers of 16 bits are not among them: `_allreduce` carries them as int32.
-        self._kinds = {
-            "int8": self._nccl.NCCL_INT8,
-            "uint8": self._nccl.NCCL_UINT8,
-            "int32": self._nccl.NCCL_INT32,
-            "uint32": self._nccl.NCCL_UINT32,
-            "int64": self._nccl.NCCL_INT64,
-            "uint64": self._nccl.NCCL_UINT64,
-            "float32": self._nccl.NCCL_FLOAT32,
-            "float64": self._nccl.NCCL_FLOAT64,
-        }
+        names = "int8 uint8 int32 uint32 int64 uint64 float32 float64".split()
+        self._kinds = {name: getattr(self._nccl, f"NCCL_{name.upper()}") for name in names}
         self._ops = {"sum": self._nccl.NCCL_SUM, "max": self._nccl.NCCL_MAX}
         self._comm = _communicator(self._nccl, self.size, check.rows[0].tobytes(), self.rank)
 

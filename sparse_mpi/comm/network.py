@@ -62,9 +62,6 @@ def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[fl
 
     Every rank sends to the next one while the one before sends to it: links carry both directions at once, as in an
     exchange. The first message of each size is not counted.
-
-    Raises:
-        ValueError: there is one rank.
     """
     if comm.size < 2:
         raise ValueError("ranks must be at least 2 to measure a network, got 1; run under mpiexec")

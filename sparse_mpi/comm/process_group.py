@@ -84,7 +84,7 @@ class ProcessGroupComm(CountingComm):
             _living.add(self)
         finally:
             if watched is not None:
-                watched.leave()
+                watched.log.leave()
         super().__init__(rank, len(self._ranks))
         self._number = self._family()
         if watchdog is not None:

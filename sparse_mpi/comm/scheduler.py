@@ -215,11 +215,8 @@ class WorldRun:
         if len(lines) > _MAX_GROUPS_SHOWN:
             lines[_MAX_GROUPS_SHOWN:] = [f"and {len(lines) - _MAX_GROUPS_SHOWN} more"]
         if len(waiting) < self.size:
-            lines.append(f"{self._others(waiting)} returned")
+            lines.append(f"{_ranks(set(range(self.size)) - waiting)} returned")
         return "deadlock: " + "; ".join(lines)
-
-    def _others(self, ranks: Iterable[int]) -> str:
-        return _ranks(set(range(self.size)).difference(ranks))
 
 
 class Members:

@@ -376,13 +376,7 @@ class Kernels(Protocol):
 
 
 class MalformedMessage(ValueError):
-    """Raised for a message that no rank can have sent: memory or a link is at fault, or ranks run different releases.
-
-    Args:
-        number: of the message, among those that were read at once.
-        messages: read at once.
-        problem: what is wrong with it.
-    """
+    """Raised for a message that no rank can have sent: memory or a link is at fault, or releases of ranks differ."""
 
     def __init__(self, number: int, messages: int, problem: str) -> None:
         sender = f", of rank {number} where each rank sent one" if messages > 1 else ""

@@ -150,7 +150,7 @@ def test_a_late_rank_may_have_ended_a_call_or_be_in_another_one(jobs, monkeypatc
     for rank in range(3):
         whole[rank].enter(ALLREDUCE)
     for rank in (0, 1):
-        whole[rank].leave()
+        whole[rank].log.leave()
     whole[0].enter(ALLREDUCE)
     pass_time(monkeypatch, 40)
     for watchdog in (watchdogs[1], watchdogs[2], watchdogs[0]):
@@ -192,5 +192,5 @@ def test_a_log_has_the_longest_call_of_all_threads():
     calls = log.over(1, range(2))
     calls.enter(ALLREDUCE)
     assert log.current_call().inside and log.numbers == {1: 1}
-    calls.leave()
+    calls.log.leave()
     assert not log.current_call().inside and str(log.current_call()).startswith("left allreduce")

@@ -133,12 +133,6 @@ class Watched(NamedTuple):
         awaited = self.ranks[source] if call == SENDRECV and source is not None else NOBODY
         self.log.enter(call, self.family, awaited)
 
-    def received(self) -> None:
-        self.log.received()
-
-    def leave(self) -> None:
-        self.log.leave()
-
     def forget(self) -> None:
         """Forget the communicator, which is to be freed. Collective there."""
         del self.log.numbers[self.family]
