@@ -194,7 +194,6 @@ def _cupy() -> ModuleType | None:
 
 
 def describe(x: object) -> str:
-    """Describe ``x`` for error messages: ``numpy float32 (4, 3)``, or the name of its type."""
     if hasattr(x, "dtype") and hasattr(x, "shape"):
         return f"{type(x).__module__.split('.')[0]} {_dtype_name(x.dtype)} {tuple(x.shape)}"
     return f"{type(x).__name__}"

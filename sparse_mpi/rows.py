@@ -210,10 +210,7 @@ def dimension_coverage(vector: SparseVector[Any], layout: Layout, rows: str = "o
 
 
 def row_starts(pattern: Pattern, like: Array) -> Array:
-    """Return for each selected entry, row after row, the index in the flat vector at which its row starts.
-
-    The result is an ``(entries,)`` array of the library and dtype of ``like``, and not to be written to.
-    """
+    """Return for each selected entry, row after row, where its row starts in the flat vector; not to be written to."""
     return arrays.constant(_row_starts(pattern, like.dtype), like)
 
 
