@@ -102,7 +102,7 @@ def meant(given: object, names: Iterable[str]) -> str:
 
 
 def takes_alias(alias: str, argument: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator by which a keyword ``argument`` has a second name, ``alias``; TypeError where both are given."""
+    """Return a decorator by which a keyword ``argument`` has a second name ``alias``; TypeError if both are given."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
