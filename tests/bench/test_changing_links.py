@@ -22,11 +22,6 @@ def test_a_rate_is_shown_as_it_is_written(bits):
     assert parse(show(bits)) == bits
 
 
-@pytest.mark.parametrize(("bits", "text"), [(GBIT, "1gbit"), (SLOW, "50mbit"), (2_500_000, "2.5mbit"), (None, "none")])
-def test_rates_are_shown_shortly(bits, text):
-    assert show(bits) == text
-
-
 def test_rates_of_hosts_are_described_by_what_most_of_them_have():
     assert describe((GBIT,) * 3) == "1gbit" and describe((None,) * 2) == "no limit"
     assert describe((GBIT, DOWN, GBIT, SLOW)) == "1gbit (host 2 down, host 4 50mbit)"

@@ -54,14 +54,6 @@ def test_a_stale_threshold_stays_near_k_on_a_cold_start(kind, most):
     assert found.words / 200 < most and found.selected < 1.3 and found.within
 
 
-def test_watching_selections_changes_nothing():
-    """The gradient joins the residual in a pass of its own, and the same entries are picked."""
-    watched = counted("oktopk", kind="correlated")
-    assert watched.fill_in is not None and 1 < watched.fill_in < 4 and watched.total <= 1
-    dense = counted("dense")
-    assert dense.fill_in is None and dense.total == 4000 / 200
-
-
 @pytest.mark.parametrize("name", ["dense", "topka"])
 def test_what_takes_everything_takes_all_the_energy(name):
     """Of topka's result, all that any rank selected of its own part are the largest sums."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.hybrid import Hybrid
 from sparse_mpi.planning.base import Plan, PlannedPart, Profile, Tensor
-from sparse_mpi.planning.measure import OPTIONS, fit, measure
+from sparse_mpi.planning.measure import fit, measure
 from sparse_mpi.planning.planners import PLANNERS, best
 from sparse_mpi.planning.store import algorithm_of, digest, dumps, loads
 
@@ -41,25 +41,6 @@ def test_every_rank_has_the_same_profile_and_so_the_same_plans(ranks):
 
     seen = ranks.run(body)
     assert all(other == seen[0] for other in seen)
-
-
-@pytest.mark.ranks(2)
-def test_costs_are_those_of_the_options_asked_for(ranks):
-    def body(comm):
-        return measure(TENSORS, 0.05, comm, options=("oktopk", "dense-bf16"))
-
-    profile = ranks.run(body)[0]
-    assert [(option.name, option.dense) for option in profile.options] == [
-        ("dense", True),
-        ("oktopk", False),
-        ("dense-bf16", True),
-    ]
-    for option in profile.options:
-        for cost in (option.select, option.exchange, option.merge):
-            assert min(cost.fixed, cost.per_element, cost.per_entry) >= 0
-        assert option.exchange.seconds(SIZE, SIZE) > 0
-        assert not option.dense or option.exchange.per_entry == option.select.seconds(SIZE, SIZE) == 0
-    assert "oktopk" in OPTIONS
 
 
 @pytest.mark.ranks(2)

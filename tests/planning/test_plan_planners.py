@@ -112,15 +112,6 @@ def test_where_dense_is_faster_the_answer_is_dense(profile):
             assert plan.planner == "dense" and len(plan.parts) == 1
 
 
-def test_secopa_weighs_each_tensor_by_itself():
-    """dense takes 0.05 s an element, topka 4 s: 80 elements are the limit; pieces pay only where phases overlap."""
-    assert {part.option: part.tensors for part in PLANNERS["secopa"](worked()).parts} == {"dense": (0,), "topka": (1,)}
-    linear = Option("topka", False, *[PhaseCost(per_element=0.01)] * 3)
-    profile = worked(options=(worked().options[0], linear))
-    assert [part.partitions for part in PLANNERS["secopa"](profile).parts] == [1]
-    assert [part.partitions for part in PLANNERS["secopa"](profile, True).parts] == [8]
-
-
 def test_partial_leaves_dense_what_fits_into_the_budget():
     """Pairs cost ten times as much as dense elements, so all that fits into half of k goes dense: 1 + 3, not 6 more."""
     tensors = tuple(Tensor(f"t{size}", (size,)) for size in (3, 80, 1, 20, 6))

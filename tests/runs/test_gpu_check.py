@@ -99,18 +99,6 @@ def test_every_stage_states_its_estimate_and_may_take_twice_as_long(tmp_path):
         assert sum(stage.estimate for stage in found) <= 15 * 60
 
 
-def test_caches_are_filled_before_anything_with_several_ranks_and_the_sanitizer_watches_for_four_kinds_of_errors(
-    tmp_path,
-):
-    found = {stage.name: stage for stage in stages(tmp_path, False)}
-    assert list(found).index("warm") < min(list(found).index(name) for name in found if found[name].mpi)
-    for tool in ("memcheck", "racecheck", "synccheck"):
-        shown = found[tool].shown
-        assert (
-            f"--tool {tool} --report-api-errors no --error-exitcode 9" in shown and "--no-pools -m gpu tests/" in shown
-        )
-
-
 def test_the_tests_that_need_a_gpu_are_all_in_the_named_files():
     """A folder is named where its fixtures bring the marker; of those that import a fixture, the file is."""
     named = [ROOT / name for name in gpu.FILES]
