@@ -241,7 +241,6 @@ class Elastic(Protocol):
 
 
 def elastic_of(comm: Comm) -> Elastic:
-    """Return the `Elastic` of ``comm``."""
     elastic = comm.job.elastic
     if elastic is None:
         raise RuntimeError(f"{type(comm).__name__} does not survive the loss of a rank; comm.job.elastic says which do")

@@ -344,7 +344,6 @@ def per_rank(ranks: int, argument: str, counts: Sequence[int] | Counts, total: i
 
 
 def received(rows: Array | None) -> Array:
-    """Return what a `sendrecv` with a source returns."""
     if rows is None:
         raise RuntimeError("a message must come from every source, got none; the transport has returned too early")
     return rows

@@ -30,8 +30,6 @@ class Receiving(NamedTuple):
 
 
 class PointToPoint:
-    """The messages of one communicator over MPI."""
-
     def __init__(self, raw: Raw, staging: Staging, bucket: int, yield_cpu: bool) -> None:
         self._rank, self._size, self._bucket = raw.comm.rank, raw.comm.size, bucket
         self._mpi, self._comm, self._rowtypes, self._staging = raw.mpi, raw.comm, raw.rowtypes, staging
@@ -163,7 +161,6 @@ class PointToPoint:
         return pieces[0] if len(pieces) == 1 else self.join(pieces)
 
     def _start_receiving(self, like: Array, source: int, tag: int) -> Receiving:
-        """Wait until ``source`` begins to send, and start to receive it."""
         if self.yield_cpu:
             return wait_until(lambda: self.begun(like, source, tag))
         status = self._mpi.Status()

@@ -269,10 +269,7 @@ _kept: WeakKeyDictionary[Any, ProcessGroupComm] = WeakKeyDictionary()
 
 
 def wrapped(group: object = None) -> ProcessGroupComm:
-    """Return the `ProcessGroupComm` of a process group, or of a mesh's (None: the default one).
-
-    It is made on first use and kept for the group.
-    """
+    """Return the `ProcessGroupComm` of a process group, or of a mesh's (None: the default one)."""
     if isinstance(group, DeviceMesh):
         group = _group_of(group)
     _members(group)

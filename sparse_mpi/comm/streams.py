@@ -146,7 +146,6 @@ def mark(x: Any) -> Any:
 
 
 def seconds_between(first: Any, later: Any) -> float:
-    """Return the seconds on the device from one event to another, which it must have reached."""
     import cupy
 
     return cupy.cuda.get_elapsed_time(first, later) / 1e3

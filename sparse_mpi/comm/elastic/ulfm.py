@@ -99,7 +99,6 @@ _END = _End()
 
 
 def exits_without_abort() -> bool:
-    """Return whether an exception that nothing catches ends this process only."""
     return _END.alone
 
 

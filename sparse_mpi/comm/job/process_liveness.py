@@ -44,7 +44,6 @@ def state(process: np.ndarray) -> str:
 
 
 def stopped(process: np.ndarray) -> bool:
-    """Return whether a process of this machine is stopped, as by SIGSTOP or a debugger."""
     return state(process) in ("T", "t")
 
 
@@ -93,6 +92,5 @@ class Neighbours:
 
 
 def _fields(number: int) -> list[str]:
-    """Return what the system tells of a process, from its state on."""
     # The name of the program, in brackets, may have spaces
     return (PROC / str(number) / "stat").read_text().rpartition(")")[2].split()

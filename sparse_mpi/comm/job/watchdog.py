@@ -46,12 +46,7 @@ def wants_watchdog(limit: float) -> bool:
 
 
 class Watchdog(ABC):
-    """The watchdog of one rank.
-
-    Args:
-        rank, size: of this process in the job.
-        timeout: seconds that a call may take; 0: any number.
-    """
+    """The watchdog of one rank."""
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank: int = rank
