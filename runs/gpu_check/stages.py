@@ -157,7 +157,7 @@ def _tests(checkout: str, pretend: bool) -> list[Stage]:
     missing = checkout or (
         "" if sanitizer else f"compute-sanitizer is neither on the path nor in {' or '.join(TOOLKITS)}"
     )
-    half, kernels = "tests/kernels/test_half_cuda.py", "tests/kernels/test_kernels_cuda.py"
+    half, kernels = "tests/kernels/test_half_cuda.py", "tests/kernels/test_kernels.py"
     basis = "imports 15, tests of {} at 10 to 50 times their 2 s {}"
     for tool, seconds, files in (
         ("memcheck", 90, (half, kernels)),

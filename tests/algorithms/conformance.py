@@ -192,3 +192,26 @@ def assert_count(step: Step, algorithm, case: Case, ranks: int) -> None:
         return
     least, most = algorithm.selected_band(case.layout, k, ranks)
     assert min(least, step.nonzero) <= step.report.selected <= most
+
+
+def assert_resumes(comm, case: Case, algorithm, **options) -> None:
+    """Assert that steps after a restart are those without one, to the bit, and that what was loaded is left alone."""
+
+    def made():
+        return SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=algorithm, **options)
+
+    straight, resumed, again = made(), made(), made()
+    for step in range(4):
+        straight.step(gradient(case, np.float32, step, comm.rank, comm.size))
+    saved = straight.state_dict()
+    resumed.load_state_dict(saved)
+    for step in range(4, 9):
+        g = gradient(case, np.float32, step, comm.rank, comm.size)
+        a, b = straight.step(g), resumed.step(g)
+        assert same_bytes(a, b)
+        assert straight.report.traffic.sent == resumed.report.traffic.sent
+    assert straight.residual.tobytes() == resumed.residual.tobytes()
+    again.load_state_dict(saved)
+    for step in range(4, 9):
+        again.step(gradient(case, np.float32, step, comm.rank, comm.size))
+    assert again.residual.tobytes() == resumed.residual.tobytes()

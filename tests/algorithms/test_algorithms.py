@@ -21,11 +21,11 @@ from .conformance import (
     Case,
     assert_all,
     assert_economy_and_count,
+    assert_resumes,
     assert_same_as_in_world,
     dense_of,
     gradient,
     normal,
-    same_bytes,
     train,
 )
 
@@ -104,7 +104,6 @@ def test_what_was_sent_ascends_at_a_low_density(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_dense_limit(ranks, name):
-    """With k = n every algorithm is the dense allreduce."""
     case = Case(normal, k=1000)
     given = [gradient(case, np.float64, 3, rank, ranks.size) for rank in range(ranks.size)]
     tolerance = (1e-12 if ALGORITHMS[name]().traits.lossless else 2**-7) * (1 + np.sum(np.abs(given), axis=0))
@@ -132,35 +131,12 @@ def test_dense_limit(ranks, name):
 @pytest.mark.parametrize("case", ["layer-skewed", "layers"])
 @pytest.mark.thin(1, ranks=(3,), case=("layers",))
 def test_resumption_is_bit_exact(ranks, name, options, case):
-    case = CASES[case]
-
-    def body(comm):
-        straight = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, **options)
-        for step in range(4):
-            straight.step(gradient(case, np.float32, step, comm.rank, comm.size))
-        saved = straight.state_dict()
-        resumed = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, **options)
-        resumed.load_state_dict(saved)
-        for step in range(4, 9):
-            g = gradient(case, np.float32, step, comm.rank, comm.size)
-            a, b = straight.step(g), resumed.step(g)
-            assert same_bytes(a, b)
-            assert straight.report.traffic.sent == resumed.report.traffic.sent
-        assert straight.residual.tobytes() == resumed.residual.tobytes()
-        # What was loaded has not been written to, and can be gone back to.
-        again = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, **options)
-        again.load_state_dict(saved)
-        for step in range(4, 9):
-            again.step(gradient(case, np.float32, step, comm.rank, comm.size))
-        assert again.residual.tobytes() == resumed.residual.tobytes()
-
-    ranks.run(body)
+    ranks.run(lambda comm: assert_resumes(comm, CASES[case], name, **options))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.against_world
 def test_world_equals_mpi_in_bytes_and_traffic(ranks, name):
-    """In the simulator and on MPI, a job gives the same bytes and counts the same traffic."""
     case = CASES["heavy-tailed"]
 
     def body(comm):

@@ -194,18 +194,6 @@ def test_more_energy_than_oktopk_has(kind, times):
     assert ours > times * theirs
 
 
-@pytest.mark.parametrize(("size", "members"), [(1, 1), (10, 1), (3, 8), (64, 8), (1009, 7)])
-def test_indices_are_dealt_out_evenly_and_found_again(size, members):
-    owners, every = Owners(size, members), np.arange(size, dtype=np.int32)
-    numbered, owned = owners.numbered(SparseVector(every, every + 1.0, size))
-    assert (np.diff(numbered.indices) > 0).all() and numbered.indices[-1] < owners.boundaries[-1]
-    np.testing.assert_array_equal(owners.indices(numbered.indices), numbered.values - 1)
-    np.testing.assert_array_equal(np.sort(numbered.values), every + 1)
-    counts = np.histogram(numbered.indices, owners.boundaries)[0]
-    np.testing.assert_array_equal(owned, counts)
-    assert counts.max() - counts.min() <= 1
-
-
 @pytest.mark.parametrize("columns", [64, 100, 512])
 def test_columns_and_rows_are_spread_over_the_owners(columns):
     owners, every = Owners(512 * columns, 8), np.arange(512 * columns).reshape(512, columns)

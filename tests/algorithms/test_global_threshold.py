@@ -15,15 +15,12 @@ from sparse_mpi.algorithms.global_threshold import (
     Counted,
     ThresholdPredictor,
     candidates_gathered,
-    crossing,
     search,
 )
 from sparse_mpi.algorithms.published import StaleRule, StaleState, StaleThreshold
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import SparseVector, truncate
-
-OCTAVE = 1 << 23
 
 
 def bits_of(values, dtype=np.float32):
@@ -106,40 +103,6 @@ def test_few_candidates_are_gathered_where_messages_are_short():
     """A thirty-second of 8k/P bytes: a byte a count up to k = 254, two up to 65,534, then four."""
     assert [candidates_gathered(64 * ranks, ranks) for ranks in (2, 3, 256, 1024)] == [8, 8, 8, 4]
     assert candidates_gathered(10, 8) == 4 and candidates_gathered(10**6, 8) == 8
-
-
-def test_predictor_follows_a_threshold_that_drifts():
-    predictor, missed = ThresholdPredictor(), []
-    for step in range(20):
-        actual = 50 * OCTAVE + step * OCTAVE // 50
-        missed.append(abs(predictor.bits - actual))
-        predictor = predictor.updated(actual, OCTAVE)
-    assert max(missed[-5:]) <= OCTAVE // 1000
-
-
-def test_candidates_end_up_a_few_hundredths_of_k_apart():
-    k = 10_000
-    sizes = np.sort(bits_of(np.random.default_rng(0).laplace(size=10 * k)))
-    predictor = ThresholdPredictor(int(sizes[-k]), 0, OCTAVE >> 8)
-    for _ in range(4):
-        candidates = predictor.candidates(8, 1 << 31)
-        totals = len(sizes) - np.searchsorted(sizes, candidates)
-        predictor = predictor.respaced(candidates, totals, k, OCTAVE)
-    assert 0.05 * k < -np.diff(totals).mean() < 0.09 * k
-    at = crossing(candidates, totals, 95 * k // 100)
-    assert (sizes >= at).sum() == pytest.approx(0.95 * k, rel=0.002)
-    assert crossing(candidates, totals, 10 * k) == candidates[0] and crossing(candidates, totals, 1) == candidates[-1]
-
-
-def test_plateaus_and_cliffs_change_the_spacing_by_steps():
-    """Where many magnitudes tie, candidates count the same, or far too many and then far too few."""
-    predictor = ThresholdPredictor(100 * OCTAVE, 0, OCTAVE >> 6)
-    candidates = predictor.candidates(4, 1 << 31)
-    plateau, cliff = np.array([110, 110, 110, 80]), np.array([900, 900, 10, 10])
-    assert predictor.respaced(candidates, plateau, 100, OCTAVE).spacing <= OCTAVE >> 5
-    assert predictor.respaced(candidates, np.array([110] * 4), 100, OCTAVE).spacing == OCTAVE >> 5
-    assert predictor.respaced(candidates, cliff, 100, OCTAVE).spacing == OCTAVE >> 8
-    assert predictor.respaced(candidates, np.array([900] * 4), 100, OCTAVE).spacing == OCTAVE >> 6
 
 
 @pytest.mark.ranks(1, 2, 3, 8)

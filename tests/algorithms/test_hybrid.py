@@ -7,14 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sparse_mpi import ALGORITHMS, Layout, MomentumCorrection, SparseAllreduce, SparseVector, World
-from sparse_mpi.algorithms.hybrid import Fused, Hybrid, Place, fuse, stretches
+from sparse_mpi.algorithms.hybrid import Fused, Hybrid, stretches
 from sparse_mpi.select.exact import Exact
 
-from .conformance import CASES, LAYERS, assert_all, dense_of, gradient, same_bytes, train
+from .conformance import CASES, LAYERS, assert_all, assert_resumes, dense_of, gradient, train
 
 BIG, SMALL, REST = (0, 2, 8), (1, 3, 4, 5, 9), (6, 7, 10)  # tensors of LAYERS
 
@@ -134,38 +132,7 @@ def test_every_piece_learns_of_a_flush(ranks):
 
 @pytest.mark.parametrize("hybrid", HYBRIDS)
 def test_resumption_is_bit_exact(ranks, hybrid):
-    case, algorithm = CASES["layers"], HYBRIDS[hybrid]
-
-    def body(comm):
-        straight = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=algorithm)
-        for step in range(3):
-            straight.step(gradient(case, np.float32, step, comm.rank, comm.size))
-        resumed = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=algorithm)
-        resumed.load_state_dict(straight.state_dict())
-        for step in range(3, 6):
-            g = gradient(case, np.float32, step, comm.rank, comm.size)
-            assert same_bytes(straight.step(g), resumed.step(g))
-
-    ranks.run(body)
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())
-def test_places_are_the_inverse_of_fusing(sizes, data):
-    layout = Layout(tuple((size,) for size in sizes))
-    chosen = tuple(sorted(data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1))))
-    flat = np.arange(1, layout.size + 1)
-    ranges = stretches(layout, chosen)
-    fused = fuse(flat, ranges)
-    assert fused.tolist() == [
-        x for t in chosen for x in flat[layout.offsets[t] : layout.offsets[t] + sizes[t]].tolist()
-    ]
-    begin = data.draw(st.integers(0, len(fused)))
-    piece = fused[begin : data.draw(st.integers(begin, len(fused)))]
-    place = Place(ranges, begin)
-    np.testing.assert_array_equal(flat[place.positions(np.arange(len(piece), dtype=np.int32), layout.size)], piece)
-    back = np.zeros_like(flat)
-    place.spread(piece, back)
-    np.testing.assert_array_equal(back, np.where(np.isin(flat, piece), flat, 0))
+    ranks.run(lambda comm: assert_resumes(comm, CASES["layers"], HYBRIDS[hybrid]))
 
 
 @pytest.mark.parametrize(

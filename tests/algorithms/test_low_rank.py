@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import tracemalloc
 
 import numpy as np
@@ -24,25 +23,6 @@ every_algorithm = pytest.mark.parametrize("name", NAMES)
 
 def factors_of(reducer: SparseAllreduce) -> np.ndarray:
     return reducer.state_dict()["state"]["factors"]
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=8).filter(lambda s: any(map(math.prod, s))),
-    st.integers(1, 5),
-)
-def test_every_element_is_in_one_matrix_or_stays_dense(shapes, rank):
-    layout = Layout.of(shapes)
-    parts, numbers = parts_of(layout, rank), np.arange(layout.size)
-    found = [numbers[start:stop] for start, stop in parts.dense]
-    for group in parts.groups:
-        assert group.rank == min(rank, group.rows, group.columns)
-        assert group.rank * (group.rows + group.columns) < group.rows * group.columns
-        for stack, members in group.matrices(numbers):
-            assert stack.shape == (members.stop - members.start, group.rows, group.columns)
-            assert stack.base is not None, "a copy"
-            found.append(stack.ravel())
-        assert members.stop == group.factor_shape(left=True)[0]
-    assert sorted(np.concatenate(found).tolist()) == numbers.tolist()
 
 
 def test_matrices_of_one_shape_are_a_group_and_adjacent_ones_a_stack():
@@ -122,33 +102,3 @@ def test_memory_is_that_of_the_two_results(name):
         tracemalloc.stop()
     assert reduction.total.shape == reduction.sent.shape == x.shape
     assert peak < 2.25 * x.nbytes
-
-
-@pytest.mark.ranks(1, 3)
-@every_algorithm
-def test_everything_stays_on_the_device(ranks, device, name):
-    """But for the message, where MPI takes no device pointers, and random factors; and a state that is saved."""
-    cupy, layout = sys.modules["cupy"], Layout.of([(60, 80), (80,), (60, 80)])
-
-    def body(comm):
-        rng = np.random.default_rng(comm.rank)
-        vectors = [rng.standard_normal(layout.size, np.float32) for _ in range(4)]
-        vectors[1][3] = np.nan
-        seen = {}
-        for library in (np, cupy):
-            reducer = SparseAllreduce(layout, comm=comm, algorithm=name)
-            totals = []
-            for x in vectors:
-                mine = library.asarray(x)
-                device.copies.clear()
-                totals.append(reducer.step(mine))
-                assert all(copy.bytes < x.nbytes / 4 for copy in device.copies)
-            saved = reducer.state_dict()
-            assert isinstance(saved["state"]["factors"], np.ndarray) and isinstance(totals[-1], library.ndarray)
-            resumed = SparseAllreduce(layout, comm=comm, algorithm=name)
-            resumed.load_state_dict(saved)
-            totals.append(resumed.step(library.asarray(vectors[0])))
-            seen[library] = [total.tobytes() for total in totals]
-        assert seen[np] == seen[cupy]
-
-    ranks.run(body)

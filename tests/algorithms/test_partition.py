@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.algorithms.partition import Partition
-from sparse_mpi.sparse import SparseVector, split_counts
+from sparse_mpi.sparse import SparseVector
 
 partitions = st.builds(Partition, st.integers(1, 500), st.integers(1, 20), st.integers(1, 100), st.integers(-50, 50))
 
@@ -34,30 +34,6 @@ def test_every_element_has_one_owner_and_comes_back(partition):
         blocks = np.unique(region.astype(int) // partition.block)
         assert ((blocks + partition.shift) % partition.owners == owner).all()
         assert partition.part(vector.values, owner).tolist() == region.tolist()
-
-
-@given(partitions, st.data())
-def test_a_few_entries_move_as_all_do(partition, data):
-    n = partition.size
-    indices = np.array(sorted(data.draw(st.sets(st.integers(0, n - 1), max_size=30))), np.int32)
-    vector = SparseVector(indices, indices.astype(np.float64), n)
-    permuted = partition.permute(vector)
-    assert (np.diff(permuted.indices) > 0).all()
-    assert (partition.permute(everything(n)).values[permuted.indices] == permuted.values).all()
-    assert split_counts(permuted, partition.boundaries).sum() == len(indices)
-    shuffled = np.random.default_rng(0).permutation(len(indices))
-    scattered = SparseVector(permuted.indices[shuffled], permuted.values[shuffled], n)
-    assert partition.restore(scattered).indices.tolist() == indices.tolist()
-
-
-@pytest.mark.parametrize(("size", "owners"), [(1000, 3), (1009, 8), (5, 8)])
-def test_shifts_number_the_same_regions_from_each_rank_on(size, owners):
-    """What rank r calls region d is the region of rank r + d, in the same order."""
-    vector = everything(size)
-    for rank in range(owners):
-        mine, theirs = Partition(size, owners, 64, 5), Partition(size, owners, 64, 5 - rank)
-        for far in range(owners):
-            assert theirs.part(vector.values, far).tolist() == mine.part(vector.values, (rank + far) % owners).tolist()
 
 
 def test_every_rank_has_every_element_in_its_turn():

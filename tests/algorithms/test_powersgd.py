@@ -7,21 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce, World
+from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.low_rank import parts_of
 from sparse_mpi.comm import NullComm
 from sparse_mpi.predict.models import vgg16
 from sparse_mpi.sparse import Layout
 
-from .conformance import CASES, train
+from .test_low_rank import factors_of
 
 NAMES = ("powersgd", "acpsgd")
 ROWS, COLUMNS = 24, 40
 every_algorithm = pytest.mark.parametrize("name", NAMES)
-
-
-def factors_of(reducer: SparseAllreduce) -> np.ndarray:
-    return reducer.state_dict()["state"]["factors"]
 
 
 @pytest.mark.parametrize(("name", "needed"), [("powersgd", 1), ("acpsgd", 2)])
@@ -100,19 +96,3 @@ def test_bytes_on_vgg16():
     assert sent["powersgd"][0] == sent["powersgd"][1]
     assert 2 * (sum(sent["acpsgd"]) / 2 - dense) == sent["powersgd"][0] - dense
     assert parts.dense_size == 14_728_266 - sum(math.prod(s) for s in layout.shapes if len(s) > 1)
-
-
-@every_algorithm
-@pytest.mark.against_world
-def test_world_and_mpi_differ_by_the_order_of_adding_only(ranks, name):
-    """The numbers added are the same; up to two ranks, so are the sums, to the bit."""
-
-    def body(comm):
-        return [(s.total, s.report.traffic) for s in train(comm, name, CASES["layers"], np.float64, 3)]
-
-    for here, simulated in zip(ranks.run(body), World(ranks.size).run(body), strict=True):
-        for (total, traffic), (total_w, traffic_w) in zip(here, simulated, strict=True):
-            assert ranks.size > 2 or total.tobytes() == total_w.tobytes()
-            np.testing.assert_allclose(total, total_w, rtol=0, atol=1e-9 * np.linalg.norm(total))
-            for counted in ("sent", "received", "messages", "control"):
-                assert getattr(traffic, counted) == getattr(traffic_w, counted)

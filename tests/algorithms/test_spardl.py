@@ -8,7 +8,6 @@ import pytest
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.published import published
 from sparse_mpi.algorithms.spardl import SparDL
-from sparse_mpi.comm.base import rounds
 from sparse_mpi.sparse import Layout, SparseVector
 
 from .conformance import CASES, Case, assert_count, assert_economy, train
@@ -22,18 +21,6 @@ def layered(rng, rank, ranks):
     scale = np.repeat(np.exp(1.5 * scales.standard_normal(20)), N // 20)
     scale *= np.repeat(np.exp(scales.standard_normal(N // 100)), 100)
     return scale * (0.6 * np.random.default_rng(7).standard_normal(N) + 0.8 * rng.standard_normal(N))
-
-
-@pytest.mark.parametrize("prune", ["threshold", "block"])
-def test_two_messages_a_level_and_none_for_counts(ranks, prune):
-    def body(comm):
-        algorithm, before = SparDL(prune=prune), comm.traffic.copy()
-        x = layered(np.random.default_rng(comm.rank), comm.rank, comm.size)
-        algorithm.reduce(x, K, comm, algorithm.init(Layout.of(N), K, comm.size), Layout.of(N))
-        return comm.traffic - before
-
-    for traffic in ranks.run(body):
-        assert traffic.messages == 2 * rounds(ranks.size) and traffic.control == 0
 
 
 @pytest.mark.parametrize(("prune", "left"), [("block", [0, 1, 1]), ("threshold", [0, 3, 0])])

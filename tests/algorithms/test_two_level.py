@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, sparse_allreduce
-from sparse_mpi.algorithms.two_level import TwoLevel, deal
+from sparse_mpi.algorithms.two_level import TwoLevel
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.base import Ledger
 from sparse_mpi.comm.counting import CountingComm
@@ -164,20 +164,6 @@ def test_communicators_are_made_once(ranks, monkeypatch):
 def test_it_runs_on_nothing():
     reducer = SparseAllreduce(1000, k=40, comm=NullComm(4), algorithm=TwoLevel(2))
     assert reducer.step(np.arange(1000.0)).nnz > 0
-
-
-@pytest.mark.parametrize("n", [1, 7, 64])
-def test_entries_are_dealt_out_by_weight(n):
-    """In proportion to the weights, to rounding, unless a segment is too narrow; each has one at least."""
-    rng = np.random.default_rng(n)
-    for segments in range(1, min(n, 9) + 1):
-        widths = np.diff(np.arange(segments + 1) * n // segments)
-        for k in range(segments, n + 1):
-            for weights in (0 * widths, widths, rng.integers(0, 100, segments), 1000 * (widths == widths.max())):
-                shares = np.array(deal(k, weights, widths))
-                assert shares.sum() == k and (shares >= 1).all() and (shares <= widths).all()
-                if weights.any() and (shares < widths).all():
-                    assert (np.abs(shares - 1 - (k - segments) * weights / weights.sum()) < 1).all()
 
 
 def test_ranks_per_node_is_checked():

@@ -1,9 +1,11 @@
-"""A device for sparse data: pretended, or real where there is one."""
+"""What tests of sparse data share: a device, pretended or real, and whether few entries come with the arguments."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+
+from sparse_mpi.collectives import inline
 
 from ..fakes import fake_array, fake_cupyx, fake_torch
 from ..kernels.test_gpu import device_count
@@ -27,3 +29,10 @@ def gpu(request):
         pytest.skip("needs CuPy, a torch built for CUDA, and a CUDA device")
     pytest.importorskip("cupyx.scipy.sparse")
     return None
+
+
+@pytest.fixture(params=["with the arguments", "apart"])
+def apart(request, monkeypatch):
+    """Let few entries come with the arguments, or in messages of their own as many do."""
+    if request.param == "apart":
+        monkeypatch.setattr(inline, "MOST", 0)  # room for all

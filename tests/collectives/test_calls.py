@@ -49,13 +49,6 @@ def drawn(rng, dtype, keys):
     return keys, values
 
 
-@pytest.fixture(params=["with the arguments", "apart"])
-def apart(request, monkeypatch):
-    """Let few entries come with the arguments, or in messages of their own as many do."""
-    if request.param == "apart":
-        monkeypatch.setattr(inline, "MOST", 0)  # room for all
-
-
 KEYS = st.lists(st.lists(st.integers(-50, 50), max_size=20, unique=True), min_size=1, max_size=9)
 FAR = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6, unique=True), min_size=1, max_size=9)
 
@@ -237,7 +230,6 @@ def test_a_butterfly_of_stages_of_any_degree(monkeypatch, ranks, packet):
 @pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("way", WAYS)
 def test_results_are_the_caller_s_own(way):
-    """They may be written to: neither another rank nor what was given is changed."""
 
     def body(comm):
         mine = np.array([1, 2]), np.array([0.5, 2.0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import World
@@ -16,38 +16,11 @@ from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.quantiles import Pool
 from sparse_mpi_bench.analysis.keyed_volume import CASES
 
-EDGES = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 2, 2**63 - 1]
-ANY_KEY = st.one_of(st.integers(-40, 40), st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1))
-SETS = st.lists(st.lists(ANY_KEY, max_size=12, unique=True), min_size=1, max_size=7)
-
 
 def entries_of(keys, shape=(), dtype=np.float32):
     keys = np.sort(np.array(keys, np.int64))
     values = np.random.default_rng(len(keys)).integers(0, 99, (len(keys), *shape)).astype(dtype)
     return Entries(keys, values)
-
-
-@given(SETS, st.sampled_from([(), (3,), (2, 2)]), st.sampled_from([np.bool_, np.int16, np.float32, np.complex128]))
-@example([[-(2**63), 2**63 - 1], []], (), np.float32)
-@example([[2**63 - 1, 2**63 - 3]], (), np.float32)
-def test_entries_arrive_as_they_were_in_the_regions_of_their_owners(sets, shape, dtype):
-    def body(comm):
-        mine = entries_of(sets[comm.rank], shape, dtype)
-        pool = pooled(mine, comm)
-        regions, form = regions_of(pool, comm.size), Format(mine.values.dtype, shape, pool.span)
-        counts = counts_by_region(mine, regions)
-        buffer, lengths = form.pack(mine, counts, regions)
-        assert counts.sum() == len(mine.keys) and lengths.sum() == len(buffer)
-        assert ((lengths == 0) == (counts == 0)).all()
-        found = form.unpack(buffer, lengths, regions)
-        for (low, high), part in zip(regions.tolist(), found, strict=True):
-            assert all(low <= key <= high for key in part.keys.tolist())
-        assert np.concatenate([part.keys for part in found]).tolist() == mine.keys.tolist()
-        assert np.concatenate([part.values for part in found]).tobytes() == mine.values.tobytes()
-        return regions.tolist()
-
-    regions = World(len(sets)).run(body)
-    assert all(one == regions[0] for one in regions)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9), st.sampled_from([0, 8, 16, 33, 60]))
@@ -75,24 +48,6 @@ def test_packed_keys_take_few_bits_and_far_ones_eight_bytes():
     assert len(buffer) == 12 * 10**4 + 8
 
 
-@pytest.mark.parametrize("ranks", [8, 64])
-def test_vocabulary_shards_are_dealt_out_evenly(ranks):
-    """Each rank has a range of keys of its own, and some more than others: the mean of quantiles would be far off."""
-    rng = np.random.default_rng(0)
-
-    def keys(rank):
-        return np.unique(rng.integers(1000 * rank, 1000 * (rank + 1), 300 + 10 * rank))
-
-    held = [keys(rank) for rank in range(ranks)]
-
-    def body(comm):
-        mine = Entries(held[comm.rank], np.ones(len(held[comm.rank])))
-        return counts_by_region(mine, regions_of(pooled(mine, comm), comm.size))
-
-    received = np.sum(World(ranks).run(body), axis=0)
-    assert received.max() <= 1.3 * received.mean()
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_whatever_the_keys_no_owner_receives_much_more_than_others(case):
     """Keys that many ranks have are no burden, for each rank combines its own first."""
@@ -117,15 +72,6 @@ def test_stages_of_a_butterfly_get_smaller_as_equal_keys_meet():
     assert same == [5, 2, 2, 2, 2] and found([5], 100) == []
     assert found([20_000] * 64, 10**9) == [6, 6, 2]  # what does not meet stays as much
     assert found([0, 0, 0], 1) == [2, 2]
-
-
-def test_one_key_that_all_have_is_one_rank_s():
-    def body(comm):
-        mine = entries_of([5])
-        pool = pooled(mine, comm)
-        return counts_by_region(mine, regions_of(pool, comm.size)).tolist(), pool.span
-
-    assert {tuple(map(str, found)) for found in World(5).run(body)} == {("[0, 0, 0, 0, 1]", "1")}
 
 
 def chosen(counts, span, network):

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import World, collectives
-from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.strings import LONGEST, STR, StringKeys
@@ -38,20 +37,6 @@ def added(sets):
     for key, value in chain.from_iterable(one.items() for one in sets):
         total[key] = total.get(key, 0) + value
     return dict(sorted(total.items()))
-
-
-@pytest.fixture(params=["with the arguments", "apart"])
-def apart(request, monkeypatch):
-    if request.param == "apart":
-        monkeypatch.setattr(inline, "MOST", 0)
-
-
-def test_words_of_a_text_are_counted_as_by_one_process():
-    words = "the cat sat on the mat".split()
-    for ranks in (1, 3, 4, 5, 6, 7):
-        found = World(ranks).run(lambda comm: collectives.allreduce(Counter(words[comm.rank :: comm.size]), comm=comm))
-        assert found == [Counter(words)] * ranks
-        assert all(type(one) is Counter and list(one) == ["cat", "mat", "on", "sat", "the"] for one in found)
 
 
 def test_words_with_one_checksum_are_two_words():

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from sparse_mpi import World, collectives
 from sparse_mpi.collectives.algorithms import ALGORITHMS
-from sparse_mpi.collectives.messages import WIDE, Format
-from sparse_mpi.wire import BFloat16, BitPacked, Float16, Int2, Int4, Int8
+from sparse_mpi.wire import BitPacked, Float16
 
 WAYS = [*ALGORITHMS, "auto"]
 ROUNDOFF = {"packed+bf16": 2.0**-8, "packed+fp16": 2.0**-11}
@@ -170,14 +169,6 @@ def test_values_take_two_bytes_or_one_or_less():
     shares = {"bf16": 1 / 2, "fp16": 1 / 2} | {f"int{bits}": bits / 32 + 1 / 128 for bits in (8, 4, 2)}
     for wire, share in ((f"packed+{codec}", share) for codec, share in shares.items()):
         assert exact - sent(wire) == pytest.approx((1 - share) * of_values, rel=1e-3)
-
-
-def test_the_choice_of_an_algorithm_knows_how_long_values_are():
-    for span, of_keys in ((WIDE, 8), (10**6, (2 + log2(100)) / 8)):
-        low = ((codec, bits / 8 + 4 / 128) for codec, bits in ((Int8(), 8), (Int4(), 4), (Int2(), 2)))
-        for codec, each in ((BFloat16(), 2), (Float16(), 2), *low):
-            form = Format(np.dtype(np.float64), (5,), span, codec)
-            assert form.bytes_each(10**4) == pytest.approx(5 * each + of_keys)
 
 
 def test_what_is_no_number_arrives_and_what_is_too_large_becomes_the_largest():

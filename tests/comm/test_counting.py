@@ -8,18 +8,7 @@ import pytest
 from sparse_mpi.comm import NullComm, Traffic
 from sparse_mpi.comm.world import World
 
-
-def rows(source: int, dest: int) -> int:
-    """How many rows ``source`` has for ``dest``: uneven, a third of them none."""
-    return (3 * source + 5 * dest) % 3 * (1 + source)
-
-
-def sends(source: int, size: int) -> np.ndarray:
-    return np.array([rows(source, dest) for dest in range(size)])
-
-
-def arrives(dest: int, size: int) -> np.ndarray:
-    return np.array([rows(source, dest) for source in range(size)])
+from .test_comm import arrives, rows, sends
 
 
 def traffic_of(ranks, call) -> list[Traffic]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-
 import pytest
 
-import sparse_mpi
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS, MPI_RANKS, TORCHRUN, ranks_of_mpi, refuse_torchrun
 
@@ -197,25 +193,3 @@ def test_other_environments_are_let_pass(bare, variables):
     for name, value in variables.items():
         bare.setenv(name, value)
     refuse_torchrun()
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        sparse_mpi.sparse_allreduce,
-        sparse_mpi.allreduce,
-        sparse_mpi.allreduce_init,
-        optim.DistributedOptimizer,
-        optim.broadcast_parameters,
-        "sparse_mpi.ddp.SparseState",
-        "sparse_mpi.training.diloco.DiLoCo",
-        "sparse_mpi.fault_tolerance.Team",
-    ],
-)
-def test_docstrings_say_the_rule_in_the_same_words(entry):
-    if isinstance(entry, str):
-        module, _, name = entry.rpartition(".")
-        __import__(module)
-        entry = getattr(sys.modules[module], name)
-    text = " ".join(inspect.getdoc(entry).split())
-    assert "None: all ranks of the job, see `as_comm`." in text

@@ -61,7 +61,7 @@ def test_the_same_bytes_as_with_numpy(ranks, device, transport, name, dtype):
             before = bytes_of(x)
             reduction = sparse_allreduce(x, k=K, comm=comm, algorithm=name)
             assert bytes_of(x) == before
-            reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name)
+            reducer = SparseAllreduce([(250, 400)], k=K, comm=comm, algorithm=name)
             totals = [
                 reducer.step(library.asarray(vector(comm.rank, step, dtype=dtype)), check=step == 2)
                 for step in range(3)
@@ -104,25 +104,6 @@ def test_clipping_has_the_same_bytes_as_with_numpy(ranks, device, transport):
             reducer = SparseAllreduce(N, k=K, comm=comm, clip_norm=1.0)
             found[library] = bytes_of(reducer.step(library.asarray(vector(comm.rank))), reducer.residual)
         assert found[np] == found[cupy] and not device.early
-
-    ranks.run(body)
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("name", ["oktopk", "topka"])
-def test_only_pairs_cross_the_bus(ranks, device, transport, name):
-    """Both ways, in a step."""
-    cupy = sys.modules["cupy"]
-
-    def body(comm):
-        comm = transport(comm)
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name)
-        for step in range(6):
-            gradient = cupy.asarray(vector(comm.rank, step))
-            device.copies.clear()
-            reducer.step(gradient)
-            crossed = [copy.bytes for copy in device.copies]
-            assert sum(crossed) <= 2 * (comm.size + 2) * PAIRS < 4 * N
 
     ranks.run(body)
 

@@ -82,7 +82,6 @@ print("kept")
 
 @needs_mpi
 def test_abort_ends_the_job_with_the_traceback():
-    """Rank 1 fails while the others wait for it."""
     done = launch(
         3,
         "-c",

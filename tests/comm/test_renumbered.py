@@ -33,7 +33,6 @@ def every_call(comm, number):
 
 @pytest.mark.parametrize("first", [1, 2, 5, -1])
 def test_calls_are_those_of_ranks_that_stand_elsewhere(ranks, first):
-    """Rank r of a renumbered communicator is told what rank r of any other is told."""
 
     def body(comm):
         turned = Renumbered(comm, first)

@@ -97,10 +97,10 @@ def of_team(comm, user, traffic=False):
     return found, [departure[:3] for departure in team.departures], counts if traffic else None
 
 
-def trained(comm, **options):
+def trained(comm, device="cpu", **options):
     """The parameters of a small model after some steps of an optimizer, and its traffic."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)).to(device)
     plain = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     ranks = {} if "team" in options else {"comm": comm}
     optimizer = DistributedOptimizer(
@@ -108,9 +108,10 @@ def trained(comm, **options):
     )
     for step in range(3):
         optimizer.zero_grad()
-        model(torch.from_numpy(gradient(comm.rank, step, 32).reshape(4, 8))).pow(2).sum().backward()
+        x = torch.from_numpy(gradient(comm.rank, step, 32).reshape(4, 8)).to(device)
+        model(x).pow(2).sum().backward()
         optimizer.step()
-    return [p.detach().numpy().tobytes() for p in model.parameters()], counted(comm)
+    return [p.detach().cpu().numpy().tobytes() for p in model.parameters()], counted(comm)
 
 
 def summed(comm, way):
@@ -121,7 +122,7 @@ def summed(comm, way):
     return [part.tobytes() for part in found], counted(comm)
 
 
-def overlapped(comm, caller=lambda comm, own: comm):
+def overlapped(comm):
     """Totals, residuals and traffic of reducers that work in the background while their caller makes calls."""
     comms = [comm.duplicate() for _ in range(2)]
     reducers = [
@@ -131,7 +132,7 @@ def overlapped(comm, caller=lambda comm, own: comm):
     totals = []
     for step in range(3):
         handles = [reducer.start(gradient(comm.rank, step, SIZE)) for reducer in reducers]
-        totals.append(caller(comm, comms[0]).allreduce(ONE)[0])
+        totals.append(comm.allreduce(ONE)[0])
         totals += [bytes_of(handle.wait()) for handle in handles]
     return totals, [reducer.residual.tobytes() for reducer in reducers], [*map(counted, (comm, *comms))]
 
@@ -330,8 +331,7 @@ def test_a_schedule_is_a_seed(seed, error):
 
 
 # Planted defects: the fixed order shows none of them, or only as a deadlock. Seed 0 finds each of them. Of the first
-# 200 seeds all find the buffer, the call beside work and the early return, 178 the receive from whichever rank, 126 the
-# order of two reducers, and 73 the sums
+# 200 seeds all find the buffer and the early return, and 73 the sums
 
 
 def assert_only_schedules_find(monkeypatch, defect, body, ranks, least, **options):
@@ -378,22 +378,6 @@ def test_a_buffer_that_is_used_again_before_it_was_sent(monkeypatch):
     )
 
 
-def test_a_receive_from_whichever_rank_sent_first(monkeypatch):
-    exchange = _WorldComm._sendrecv
-
-    def from_any(comm, send, dest, source):
-        there = [key[0] for key, queue in comm.group.messages.items() if key[1] == comm.rank and queue]
-        return exchange(comm, send, dest, source if source is None else [*there, source][0])
-
-    assert_only_schedules_find(
-        monkeypatch,
-        lambda patch: patch.setattr(_WorldComm, "_sendrecv", from_any),
-        partial(reduced, algorithm="gtopk"),
-        5,
-        least=15,
-    )
-
-
 def test_entries_that_are_summed_as_they_come(monkeypatch):
     """A float32 sum has the bits of its order."""
 
@@ -408,40 +392,6 @@ def test_entries_that_are_summed_as_they_come(monkeypatch):
 
     body = partial(reduced, algorithm="topkdsa")
     assert_only_schedules_find(monkeypatch, lambda patch: patch.setattr(topkdsa, "exchange", as_they_come), body, 5, 4)
-
-
-def test_an_order_of_two_reducers_that_no_message_tells(monkeypatch):
-    """Rank 0 writes it down where others look: who looks too early starts them in another order."""
-
-    def by_message(comm):
-        return comm.bcast(np.array([-1 if comm.rank == 0 else 1]))[0]
-
-    def written_down(comm):
-        run = vars(comm.group.run)
-        if comm.rank == 0:
-            run["turn"] = -1
-        return run.get("turn", 1)
-
-    ways = {"turn": by_message}
-
-    def body(comm):
-        turn = ways["turn"](comm)
-        reducers = [SparseAllreduce(SIZE, k=k, comm=comm, algorithm="topka") for k in (5, 9)]
-        return [bytes_of(reducer.step(gradient(comm.rank, 0, SIZE))) for reducer in reducers[::turn]]
-
-    assert_only_schedules_find(monkeypatch, lambda patch: patch.setitem(ways, "turn", written_down), body, 3, 8)
-
-
-def test_a_call_beside_work_on_the_same_communicator(monkeypatch):
-    """What is done at once in the fixed order is under way under a schedule."""
-    whose = {"comm": lambda comm, own: comm}
-    body = partial(overlapped, caller=lambda comm, own: whose["comm"](comm, own))
-    sound = [result[:2] for result in World(3).run(body)]
-    monkeypatch.setitem(whose, "comm", lambda comm, own: own)
-    assert [result[:2] for result in World(3).run(body)] == sound
-    for seed in range(20):
-        with pytest.raises(AssertionError, match=rf"^schedule {seed} ends in MismatchError\(.*replay: "):
-            assert_same_in_every_order(body, 3, Schedules([seed]))
 
 
 def test_a_rank_that_returns_early_and_leaves_a_message_to_the_next_step(monkeypatch):

@@ -12,7 +12,6 @@ from sparse_mpi.algorithms.exchange import split_reduce
 from sparse_mpi.collectives.algorithms import owned
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.collectives.messages import Format
-from sparse_mpi.comm.buffers import ascending
 from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.select.exact import top_k
@@ -167,21 +166,6 @@ def test_keyed_entries_have_the_same_bits_however_messages_come(size, dtype):
         return once.keys.tolist() == by_one.keys.tolist() and once.values.tobytes() == by_one.values.tobytes()
 
     assert all(World(size).run(body))
-
-
-@pytest.mark.parametrize(
-    ("first", "members", "parts"),
-    [(0, 5, [(0, 5)]), (3, 2, [(3, 2)]), (3, 4, [(3, 2), (0, 2)]), (4, 5, [(0, 5)]), (0, 2, [(0, 2)])],
-)
-def test_ranks_ascend(first, members, parts):
-    """Of five ranks, of which rank r sends r rows of r."""
-    sent = [(first + step) % 5 for step in range(members)]
-    rows = np.repeat(sent, sent)
-    found = list(ascending(first, rows, np.array(sent), 5))
-    assert [(start, len(counts)) for start, _, counts in found] == parts
-    for start, own, counts in found:
-        assert counts.tolist() == list(range(start, start + len(counts)))
-        assert own.tolist() == np.repeat(counts, counts).tolist()
 
 
 def test_it_is_recorded_as_an_alltoallv():

@@ -26,7 +26,7 @@ from sparse_mpi.training.named_reducers import NamedReducers
 from sparse_mpi.training.tracer import Tracer
 
 from ..fakes.fake_array import to_torch
-from ..fakes.fake_device import FIRST, NOT_READY, TORCH_STREAM
+from ..fakes.fake_device import FIRST, TORCH_STREAM
 from ..fakes.fake_torch import CudaTensor
 from .test_background import Threaded
 from .test_device_arrays import bytes_of, parts_of
@@ -140,20 +140,6 @@ def test_after_an_error_the_callers_stream_comes_after_the_work_too(here):
     assert reducer.start(buffer).wait().nnz > 0
 
 
-def test_mistakes_are_raised_by_wait(here):
-    handle = SparseAllreduce(N, k=K, comm=Threaded(2)).start(gradients(1)[0][1:])
-    with pytest.raises(ValueError, match="gradient must have 4000 elements"):
-        handle.wait()
-
-
-def test_a_tensor_on_a_device_needs_cupy(device, monkeypatch):
-    tensor, reducer = to_torch(sys.modules["cupy"].zeros(N)), SparseAllreduce(N, k=K, comm=Threaded(2))
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    handle = reducer.start(tensor)
-    with pytest.raises(ImportError, match="gradient must be on the CPU where CuPy is not installed"):
-        handle.wait()
-
-
 def test_whoever_waits_comes_after_the_copy(device, here):
     """Several times, on several streams, and in a callback on the progress thread."""
     handle, seen = SparseAllreduce(N, k=K, comm=Threaded(2)).start(gradients(1)[0]), []
@@ -173,56 +159,6 @@ def test_steps_queue_behind_what_was_never_waited_for(device, here):
     expected = [plain.step(gradient) for gradient in (first, second, third)][1:]
     finished(reducer.start(first))
     assert bytes_of(reducer.step(second), reducer.step(third)) == bytes_of(*expected)
-
-
-def test_a_result_stays_whole_until_the_caller_has_copied_it(device, here):
-    """Its memory goes back to the progress thread's stream, which gives it to work that was begun before the copy."""
-    worker, x, gate, made = ProgressThread(Threaded(2)), gradients(1)[0], threading.Event(), []
-
-    def make():
-        made.append(x + 1)
-        return made[0]
-
-    def overwrite():
-        made[0][...] = 0
-        return x
-
-    handle = worker.start(make, x)
-    worker.start(gate.wait)
-    later = worker.start(overwrite, x)
-    own = handle.wait()
-    gate.set()
-    later.wait()
-    assert own.tolist() == (x + 1).tolist()
-
-
-def test_memory_of_a_result_is_free_when_work_has_come_after_its_copy(here):
-    worker, x, there = ProgressThread(Threaded(2)), gradients(1)[0], []
-    handle = worker.start(lambda: x + 1, x)
-    handle.wait()
-    made = ref(handle._future.result())
-    del handle
-    assert made() is not None
-    worker.start(lambda: there.append(made() is not None) or x, x).wait()
-    assert there == [False]
-
-
-def test_a_gradient_whose_handle_is_dropped_stays_until_the_device_has_read_it(device, here):
-    """The progress thread is done; its stream is not, and nobody waits for it. CuPy would give the memory to others."""
-    worker = ProgressThread(Threaded(2))
-    finished(worker.start(lambda: None, gradients(1)[0]))
-    (side,) = worker._sides.values()
-    device.stuck[side.stream.ptr] = NOT_READY
-    held = []
-    for _ in range(3):
-        x = gradients(1)[0]
-        held.append(ref(x))
-        finished(worker.start(lambda x=x: x.sum(), x))
-        del x
-    assert all(x() is not None for x in held)
-    device.stuck.clear()
-    finished(worker.start(lambda: None, gradients(1)[0]))
-    assert [x() for x in held] == [None] * 3
 
 
 def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):

@@ -13,9 +13,6 @@ import sparse_mpi
 from sparse_mpi import World
 from sparse_mpi.contrib import groupby
 
-from ..launch import launch, needs_mpi
-from ..prefork import copied
-
 WHY = "groupby_sum takes frames of pandas, polars and pyarrow, and is compared with them"
 pd = pytest.importorskip("pandas", reason=WHY)
 pl = pytest.importorskip("polars", reason=WHY)
@@ -273,53 +270,3 @@ def test_switches_are_true_or_false():
 def test_object_columns_that_hold_more_than_strings():
     with pytest.raises(TypeError, match="got 'k' of type object"):
         grouped([pd.DataFrame({"k": pd.Series(["a", 1], dtype=object), "n": 1})], "k", "n")
-
-
-MILLION = """
-import sys
-import numpy as np, pandas as pd, sparse_mpi
-from sparse_mpi.comm import as_comm
-
-ROWS, comm = 1_000_000, as_comm()
-
-
-def rows(rank):
-    draw = np.random.default_rng(rank)
-    each = ROWS // comm.size
-    return pd.DataFrame(
-        {
-            "city": pd.Series([f"city {number}" for number in range(500)])[draw.zipf(1.3, each) % 500].array,
-            "day": draw.integers(0, 365, each),
-            "n": draw.integers(-(2**62), 2**62, each),  # sums overflow
-            "kWh": draw.integers(0, 1 << 20, each) / 1024,  # sums are exact
-            "x": draw.standard_normal(each),
-        }
-    )
-
-
-sums = ["n", "kWh", "x"]
-whole = pd.concat([rows(rank) for rank in range(comm.size)])
-for by in ("day", "city", ["city", "day"]):
-    expected = whole.groupby(by, as_index=False)[sums].sum()
-    rounding = 1e-15 * 1e3 * whole["x"].abs().max()
-    frames = {"pandas": lambda frame: frame}
-    if isinstance(by, list):
-        import polars, pyarrow
-        frames |= {"polars": polars.from_pandas, "arrow": pyarrow.Table.from_pandas}
-    for make in frames.values():
-        found = sparse_mpi.contrib.groupby_sum(make(rows(comm.rank)), by, sums)
-        found = found if isinstance(found, pd.DataFrame) else found.to_pandas()
-        exact = [name for name in found if name != "x"]
-        pd.testing.assert_frame_equal(found[exact], expected[exact], check_exact=True)
-        assert (abs(found["x"] - expected["x"]) < rounding).all()
-    part = sparse_mpi.contrib.groupby_sum(rows(comm.rank), by, sums, scatter=True)
-    assert 0 < len(part) < len(expected)
-print("equal", len(expected))
-"""
-
-
-@needs_mpi
-@pytest.mark.jobs
-def test_a_million_rows_over_four_ranks_as_pandas():
-    done = launch(4, *copied("-c", MILLION), POLARS_MAX_THREADS="1")
-    assert done.returncode == 0 and done.stdout.count("equal") == 4, done.stderr

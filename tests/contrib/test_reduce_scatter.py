@@ -7,12 +7,11 @@ from itertools import chain
 
 import numpy as np
 import pytest
-import torch
 
-from sparse_mpi import FEEDBACKS, SparseAllreduce, World, arrays
+from sparse_mpi import SparseAllreduce, World, arrays
 from sparse_mpi.contrib import SparseReduceScatter
 from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS, OkTopkScatter
-from sparse_mpi.feedback import ErrorFeedback, LeakyFeedback
+from sparse_mpi.feedback import ErrorFeedback
 from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.sparse import equal_boundaries
 
@@ -189,21 +188,6 @@ def test_density_one_is_a_dense_reduce_scatter(ranks, name, cut):
 
 
 @pytest.mark.against_world
-def test_density_one_is_that_of_mpi(ranks):
-    from mpi4py import MPI
-
-    def body(comm):
-        counts, g = at_random(1000, comm.size), normal(np.random.default_rng(comm.rank), 0, 0)
-        expected = np.empty(counts[comm.rank])
-        MPI.COMM_WORLD.Reduce_scatter(g, expected, counts.tolist())
-        for name in REDUCE_SCATTERS:
-            part = SparseReduceScatter(1000, counts=counts, density=1, comm=comm, algorithm=name).step(g)
-            np.testing.assert_allclose(part.to_dense(), expected, rtol=1e-12, atol=1e-12)
-
-    ranks.run(body)
-
-
-@pytest.mark.against_world
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_world_equals_mpi_in_bytes_and_traffic(ranks, variant):
     (name, options), case = VARIANTS[variant], CASES["heavy-tailed"]
@@ -229,23 +213,6 @@ def test_it_costs_at_most_half_of_the_allreduce_and_bounds_are_those_of_the_form
     assert OkTopkScatter().bound(case.layout, case.k, P).words == 2 * case.k
     assert OkTopkScatter().bound(case.layout, case.n, P).words == 2 * (case.n - case.n // P)
     assert OkTopkScatter().bound(case.layout, case.k, P).messages == P - 1
-
-
-@pytest.mark.thin(1)
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("feedback", [*FEEDBACKS, LeakyFeedback(0.5)], ids=str)
-@pytest.mark.parametrize("name", REDUCE_SCATTERS)
-def test_feedback_rules_work_that_need_no_whole_sum(ranks, name, feedback):
-    def body(comm):
-        if feedback == "gmc":
-            with pytest.raises(ValueError, match="feedback must do without the whole sum.*use feedback='residual'"):
-                SparseReduceScatter(300, k=9, comm=comm, algorithm=name, feedback=feedback)
-            return
-        reducer = SparseReduceScatter(300, k=9, comm=comm, algorithm=name, feedback=feedback)
-        for step in range(4):
-            reducer.step(normal(np.random.default_rng([step, comm.rank]), 0, 0, 300), check=True)
-
-    ranks.run(body)
 
 
 @pytest.mark.thin(1)
@@ -275,26 +242,6 @@ def test_nonfinite_shows_at_its_owner_at_once_and_then_is_gone(ranks, name, bad)
     assert not np.isfinite(seen[2][123])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", REDUCE_SCATTERS)
-def test_torch_in_torch_out(ranks, name, dtype):
-    def body(comm):
-        reducer = SparseReduceScatter([(20, 10)], k=10, comm=comm, algorithm=name)
-        other = SparseReduceScatter(200, k=10, comm=comm, algorithm=name)
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        for step in range(3):
-            g = torch.from_numpy(normal(np.random.default_rng([step, comm.rank]), 0, 0, 200)).to(dtype)
-            part, same = reducer.step(g.reshape(20, 10)), other.step(g.to(wide).numpy())
-            assert isinstance(part.indices, torch.Tensor) and part.indices.dtype == torch.int32
-            assert part.values.dtype == wide and part.to_dense().shape == (reducer.counts[comm.rank],)
-            assert part.to_dense().numpy().tobytes() == same.to_dense().tobytes()
-        assert isinstance(reducer.start(g).wait().values, torch.Tensor)
-        rest = reducer.flush(like=g)
-        assert isinstance(rest, torch.Tensor) and rest.shape == (reducer.counts[comm.rank],)
-
-    ranks.run(body)
-
-
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_device_gives_the_bytes_of_the_host(ranks, device, variant):
@@ -314,20 +261,6 @@ def test_a_device_gives_the_bytes_of_the_host(ranks, device, variant):
             assert all(isinstance(part, library.ndarray) for part in results)
             bytes_of[library] = [arrays.to_host(part).tobytes() for part in results]
         assert bytes_of[np] == bytes_of[cupy] and not device.early
-
-    ranks.run(body)
-
-
-def test_clipping_is_as_for_an_allreduce(ranks):
-    """Where all is sent, with a gradient that is long enough to be clipped."""
-
-    def body(comm):
-        given = [normal(np.random.default_rng([step, comm.rank]), 0, 0, 400) for step in range(3)]
-        options = {"k": 400, "comm": comm, "clip_norm": 0.1}
-        both = SparseReduceScatter(400, **options), SparseAllreduce(400, **options)
-        for g in given:
-            part, total = (reducer.step(g) for reducer in both)
-            np.testing.assert_allclose(part.to_dense(), total.to_dense()[both[0].part], rtol=1e-12, atol=1e-15)
 
     ranks.run(body)
 

@@ -356,8 +356,10 @@ def _function(name: str):
             return out
         if name == "copyto":
             return change(arguments[0], function, *arguments[1:], **options)
-        if name == "ascontiguousarray" and is_view(found := function(arguments[0]._a), arguments[0]._a):
-            return wrap(found, worked=False)
+        if name == "ascontiguousarray":
+            own = arguments[0]._a
+            if is_view(found := function(own, *arguments[1:], **options), own):
+                return wrap(found, worked=False)
         return compute(function, *arguments, **options)
 
     return call

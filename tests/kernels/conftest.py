@@ -1,4 +1,4 @@
-"""The CUDA kernels, where tests ask for them, and what they are asked for on the pretended device."""
+"""The sets of kernels that tests ask for, and what the CUDA ones are asked for on the pretended device."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ import sys
 
 import pytest
 
+from sparse_mpi.kernels import threads
+
 from ..fakes import fake_cuda
 from ..fakes.fake_array import install
 from ..ptx.device import install as install_interpreter
 from ..ptx.nvrtc import nvrtc
 
+CUDA = [
+    "emulated",
+    pytest.param("flushing", marks=pytest.mark.full("emulated, and subnormal numbers count as zero")),
+    pytest.param("interpreted", marks=pytest.mark.full("the PTX, slowly; tests/ptx has a part of it")),
+    pytest.param("device", marks=pytest.mark.gpu),
+]
 
-@pytest.fixture(
-    params=[
-        "emulated",
-        pytest.param("flushing", marks=pytest.mark.full("emulated, and subnormal numbers count as zero")),
-        pytest.param("interpreted", marks=pytest.mark.full("the PTX, slowly; tests/ptx has a part of it")),
-        pytest.param("device", marks=pytest.mark.gpu),
-    ]
-)
+
+@pytest.fixture(params=CUDA)
 def cuda(request, monkeypatch):
-    """The kernels; `put` takes an array to where they work."""
-    if request.param == "device":
+    """The CUDA kernels; `put` takes an array to where they work."""
+    return cuda_kernels(request.param, monkeypatch)
+
+
+def cuda_kernels(name, monkeypatch):
+    if name == "device":
         if importlib.util.find_spec("cupy") is None:
             pytest.skip("CuPy is not installed")
         import cupy
@@ -35,7 +41,7 @@ def cuda(request, monkeypatch):
         from sparse_mpi.kernels import cuda
 
         return cuda
-    if request.param == "interpreted":
+    if name == "interpreted":
         if nvrtc() is None:
             pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc-cu12")
         install(monkeypatch)
@@ -43,8 +49,30 @@ def cuda(request, monkeypatch):
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     install(monkeypatch)
-    monkeypatch.setattr(fake_cuda, "FLUSH", request.param == "flushing")
+    monkeypatch.setattr(fake_cuda, "FLUSH", name == "flushing")
     return fake_cuda.install_kernels(monkeypatch)
+
+
+def on_threads(number, monkeypatch):
+    monkeypatch.setattr(threads, "limit", lambda: number)
+    monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
+
+
+@pytest.fixture(params=[1, 2, 3, 7], ids="{}-threads".format)
+def many_threads(request, monkeypatch):
+    on_threads(request.param, monkeypatch)
+    return request.param
+
+
+@pytest.fixture(params=["compiled", "compiled, 3 threads", *CUDA])
+def passes(request, monkeypatch):
+    """Each set of kernels but that of whole-array functions, with which it is compared."""
+    if not request.param.startswith("compiled"):
+        return cuda_kernels(request.param, monkeypatch)
+    compiled = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
+    if request.param.endswith("threads"):
+        on_threads(3, monkeypatch)
+    return compiled
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What tests of the CUDA kernels share: vectors, thresholds, and comparison to the bit."""
+"""What tests of kernels share: vectors, thresholds, and comparison to the bit, on the host or on a device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ def flushed(x):
     return np.where(abs(x) < np.finfo(x.dtype).tiny, np.copysign(0, x), x).astype(x.dtype) if fake_cuda.FLUSH else x
 
 
-def put(cuda, x):
-    return cuda.cupy.asarray(x)
+def put(kernels, x):
+    """A copy of ``x`` where the kernels work."""
+    return kernels.cupy.asarray(x) if hasattr(kernels, "cupy") else np.array(x)
+
+
+def back(x):
+    return x.get() if hasattr(x, "get") else x
 
 
 def inputs(dtype, n=N):
@@ -45,5 +50,5 @@ def thresholds(x, *shares):
 def same(found, expected):
     if found is None or expected is None:
         return found is expected
-    got = [part.get() for part in found]
+    got = map(back, found)
     return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(got, expected, strict=True))

@@ -1,4 +1,4 @@
-"""The compiled kernels against the whole-array ones: the same bits, whatever comes in and however many threads."""
+"""Every set of kernels against the whole-array one, to the bit: compiled, CUDA sources run on the CPU, and on a GPU."""
 
 from __future__ import annotations
 
@@ -6,280 +6,247 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sparse_mpi import kernels
 from sparse_mpi.arrays import magnitude_bits, widened
-from sparse_mpi.kernels import array, threads
-from sparse_mpi.kernels.cpu.passes import TILE
+from sparse_mpi.kernels import array
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.wire import WIRES, BitPacked
+from sparse_mpi.wire.packed import ShortInt8
 
-cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
+from ..fakes import fake_cuda
+from ..gradients import gradient
+from .on_cuda import N, back, inputs, put, same, thresholds
 
-N = 20_011
 FLOATS = [np.float32, np.float64]
+pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 
 
-def values(dtype, n=N, seed=0):
-    """Normal values with every special one among them."""
-    rng = np.random.default_rng(seed)
-    with np.errstate(over="ignore"):
-        x = rng.standard_normal(n).astype(dtype)
-    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, np.finfo(dtype).smallest_subnormal], dtype)
-    at = rng.choice(n, min(n, len(special)), replace=False)
-    x[at] = special[: len(at)]
-    return x
-
-
-def same(found, expected):
-    """Whether two results of a selection are, to the bit."""
-    if found is None or expected is None:
-        return found is expected
-    return all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
-
-
-def halves():
-    """Every float16 and every bfloat16, the latter as NumPy has them, and one vector with tails of all kinds."""
-    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-    return {"float16": every.view(np.float16), "bfloat16": every}
-
-
-@pytest.fixture(params=[1, 2, 3, 7], ids="{}-threads".format)
-def many_threads(request, monkeypatch):
-    monkeypatch.setattr(threads, "limit", lambda: request.param)
-    monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
-    return request.param
-
-
-@pytest.mark.parametrize("name", halves())
-def test_half_precision_is_widened_exactly(name):
-    """All 65,536 bit patterns, NaN and denormals included, as torch widens them."""
-    torch = pytest.importorskip("torch")
-    x = halves()[name]
-    tensor = torch.from_numpy(x.view(np.int16)).view(getattr(torch, name)).float()
-    indices, wide = cpu.select(x, 0, len(x))
-    assert indices.tolist() == list(range(len(x)))
-    nan = np.isnan(wide)
-    assert wide[~nan].tobytes() == tensor.numpy()[~nan].tobytes()
-    assert (nan == np.isnan(tensor.numpy())).all()
-    assert widened(x)[~nan].tobytes() == wide[~nan].tobytes()
-
-
-@pytest.mark.parametrize("name", halves())
-def test_half_precision_goes_through_every_pass(name, many_threads):
-    x = np.random.default_rng(0).permutation(halves()[name])[:N]
-    wide = widened(x)
-    assert (cpu.histogram(x, 31, 0, 16) == array.histogram(wide, 31, 0, 16)).all()
-    prefix = int(np.median(magnitude_bits(wide))) >> 15
-    assert (cpu.histogram(x, 15, prefix, 15) == array.histogram(wide, 15, prefix, 15)).all()
-    threshold = int(np.median(magnitude_bits(wide)))
-    with np.errstate(all="ignore"):
-        for most in (N, 10):
-            assert same(cpu.select(x, threshold, most), array.select(x, threshold, most))
-            a, b = values(np.float32), values(np.float32)
-            assert same(cpu.accumulate_select(a, x, threshold, most), array.accumulate_select(b, x, threshold, most))
-            quiet = ~np.isnan(b)  # which of two NaN survives an addition is the processor's choice
-            assert a[quiet].tobytes() == b[quiet].tobytes() and np.isnan(a[~quiet]).all()
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", inputs(np.float32, 8))
+def test_select(passes, name, dtype):
+    x = inputs(dtype)[name]
+    there = put(passes, x)
+    for threshold in thresholds(x, 0.5, 0.99):
+        count = int((magnitude_bits(x) >= threshold).sum())
+        for most in {N, max(count, 1), max(count - 1, 1)}:
+            assert same(passes.select(there, threshold, most), array.select(x, threshold, most))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("skew", ["even", "front", "back"])
-def test_one_thread_may_find_everything(dtype, skew, many_threads):
-    """More in one part than it was given room for: counted on, and fetched by a second scan."""
-    x = np.zeros(N, dtype)
-    places = {"even": slice(0, N, 40), "front": slice(0, 500), "back": slice(N - 500, N)}[skew]
-    x[places] = values(dtype)[places]
-    threshold = 1
-    reached = int((magnitude_bits(x) >= threshold).sum())
-    for most in (N, reached + 1, reached, reached - 1, 1):
-        assert same(cpu.select(x, threshold, most), array.select(x, threshold, most))
-        a, b = x.copy(), x.copy()
-        gradient = x / 2
-        assert same(
-            cpu.accumulate_select(a, gradient, threshold, most), array.accumulate_select(b, gradient, threshold, most)
-        )
-        assert a.tobytes() == b.tobytes()
+@pytest.mark.parametrize("n", [0, 1, 2, 31, 33, 4095, 4097, 8192, 16385])
+def test_select_of_any_length_from_any_address(passes, n, dtype):
+    whole = inputs(dtype, n + 1)["normal"]
+    for x, there in ((whole[1:], put(passes, whole)[1:]), (whole[:n], put(passes, whole)[:n])):
+        for threshold in thresholds(x, 0.5) if n else [0]:
+            assert same(passes.select(there, threshold, max(n, 1)), array.select(x, threshold, max(n, 1)))
+    strided = whole[::2]
+    assert same(passes.select(put(passes, whole)[::2], 0, n + 1), array.select(strided, 0, n + 1))
 
 
-@pytest.mark.parametrize("gradient_type", FLOATS)
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("resident", [1, 2, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_select_in_any_order_of_blocks_and_threads(cuda, monkeypatch, resident, seed):
+    """Tiles wait for those before them, whichever are at work; 13 of them."""
+    monkeypatch.setattr(fake_cuda, "RESIDENT", resident)
+    monkeypatch.setattr(fake_cuda, "SEED", seed)
+    x = np.random.default_rng(seed).standard_normal(100_000).astype(np.float32)
+    assert same(cuda.select(put(cuda, x), thresholds(x, 0.9)[1], N), array.select(x, thresholds(x, 0.9)[1], N))
+
+
+def test_indices_beyond_32_bits(cuda, monkeypatch):
+    """Of a vector that pretends to need them."""
+    x = inputs(np.float32)["normal"]
+    for module in (cuda, array):
+        monkeypatch.setattr(module, "index_dtype", lambda size: np.dtype(np.int64))
+    threshold = thresholds(x, 0.9)[1]
+    assert same(cuda.select(put(cuda, x), threshold, N), array.select(x, threshold, N))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda", ["device"], indirect=True)
+def test_thousands_of_blocks(cuda):
+    x = inputs(np.float32, 30_000_001)["normal"]
+    on_device, k = put(cuda, x), 300_000
+    threshold = thresholds(x, 0.99)[1]
+    for _ in range(5):
+        assert same(cuda.select(on_device, threshold, 2 * k), array.select(x, threshold, 2 * k))
+    assert (cuda.histogram(on_device, 31, 0, 16).get() == array.histogram(x, 31, 0, 16)).all()
+    matrix = x[: 29_000 * 1024].reshape(-1, 1024)
+    assert same(cuda.top_k_rows(put(cuda, matrix), 10), array.top_k_rows(matrix, 10))
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("gradient_type", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_a_gradient_of_another_precision_is_added_in_the_wider_one(dtype, gradient_type):
-    gradient = values(gradient_type)
-    a, b = values(dtype)[::-1].copy(), values(dtype)[::-1].copy()
-    threshold = int(np.median(magnitude_bits(a)))
-    assert same(cpu.accumulate_select(a, gradient, threshold, N), array.accumulate_select(b, gradient, threshold, N))
-    assert a.tobytes() == b.tobytes()
+@pytest.mark.parametrize("n", [7, 8192, N])
+def test_accumulate_select(passes, n, dtype, gradient_type):
+    """All of the residual is accumulated, also where more is found than is wanted."""
+    if (dtype, gradient_type) == (np.float32, "float64"):
+        pytest.skip("a residual is never less precise than the gradient")
+    x = inputs(dtype, n)["normal"]
+    if gradient_type == "bfloat16":
+        gradient = inputs(np.float32, n + 1)["student"].view(np.uint32) >> 16
+        gradient = gradient.astype(np.uint16)
+    else:
+        gradient = inputs(gradient_type, n + 1)["student"]
+    for start in (0, 1):
+        added = gradient[start : start + n]
+        acc = x + widened(added)
+        for threshold in thresholds(acc, 0.9):
+            for most in (n, max(1, n // 100)):
+                a, b = put(passes, x), x.copy()
+                found = passes.accumulate_select(a, put(passes, gradient)[start : start + n], threshold, most)
+                assert same(found, array.accumulate_select(b, added, threshold, most))
+                assert a.tobytes() == b.tobytes() == acc.tobytes()
 
 
-def test_far_more_than_wanted_in_the_first_part(many_threads):
-    """The first part alone has more than the result has room for, and the next ones have some that would fit."""
-    x = np.zeros(60 * TILE, np.float32)
-    x[: 21 * TILE] = x[-8 * TILE :] = 1
-    for most in (40, 20 * TILE):
-        assert cpu.select(x, 1, most) is None
-    assert same(cpu.select(x, 1, 29 * TILE), array.select(x, 1, 29 * TILE))
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, np.float16])
-def test_moments_agree_to_rounding(dtype, many_threads):
-    x = np.random.default_rng(0).standard_normal(N).astype(dtype)
-    x[:100] = 0
-    for threshold in (0, int(np.median(magnitude_bits(widened(x)))), np.iinfo(np.int32).max):
-        found, expected = cpu.moments(x, threshold), array.moments(x, threshold)
-        assert found.entries == expected.entries and found.nonzero == expected.nonzero
-        assert found.largest == expected.largest
-        assert np.allclose(found, expected, rtol=1e-12)
-
-
-def test_threads_change_no_bit_of_the_moments(monkeypatch):
-    x, seen = np.random.default_rng(0).standard_normal(N), set()
-    for count in (1, 2, 3):
-        monkeypatch.setattr(threads, "limit", lambda count=count: count)
-        monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
-        seen.add(cpu.moments(x, 5))
-    assert len(seen) == 1
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_moments_do_not_hide_what_is_not_finite(value):
-    x = np.ones(N, np.float32)
-    x[7] = value
-    for found in (cpu.moments(x, 0), array.moments(x, 0)):
-        assert found.entries == N and not math.isfinite(found.total) and not math.isfinite(found.logs)
-        assert not math.isfinite(found.squares) and not math.isfinite(found.largest)
-
-
-@pytest.mark.filterwarnings("ignore:overflow")
-def test_moments_may_overflow():
-    x = np.full(N, 2.8e152)
-    for found in (cpu.moments(x, 0), array.moments(x, 0)):
-        assert found.squares == math.inf and math.isfinite(found.total)
-    assert cpu.moments(x * 1e152, 0).total == math.inf
-
-
-def test_moments_of_nothing():
-    for kernel_set in (cpu, array):
-        assert kernel_set.moments(np.empty(0, np.float32), 0) == (0, 0, 0, 0, 0, 0)
-        assert kernel_set.moments(np.zeros(9, np.float32), 1) == (0, 0, 0, 0, 0, 0)
-        assert kernel_set.moments(np.zeros(9, np.float32), 0) == (9, 0, 0, 0, 0, 0)
-
-
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (40, 500), (500, 40), (2, 9000)])
-def test_top_k_of_rows(dtype, shape, many_threads):
-    rng = np.random.default_rng(0)
-    for matrix in (
-        values(dtype, math.prod(shape)).reshape(shape),
-        (rng.integers(-3, 4, shape) / 4).astype(dtype),  # ties
-        np.zeros(shape, dtype),
-        values(dtype, math.prod(shape)).reshape(shape[::-1]).T,
+@pytest.mark.parametrize("name", inputs(np.float32, 8))
+def test_histogram(passes, name, dtype, shared, monkeypatch):
+    """In shared memory, and on devices that have too little of it."""
+    if not shared:
+        attributes = passes.cupy.cuda.Device.attributes if hasattr(passes, "cupy") else None
+        if not isinstance(attributes, dict):
+            pytest.skip("the device has what it has")
+        monkeypatch.setitem(attributes, "MaxSharedMemoryPerBlockOptin", 48 << 10)
+    x = inputs(dtype)[name]
+    top = 8 * x.itemsize - 1
+    middle = int(np.median(magnitude_bits(x)))
+    for shift, prefix, width in (
+        (top, 0, 16),
+        (top - 16, middle >> (top - 16), top - 16 if top < 32 else 16),
+        (top, 0, 5),
     ):
+        found = back(passes.histogram(put(passes, x), shift, prefix, width))
+        assert found.dtype == np.int64 and (found == array.histogram(x, shift, prefix, width)).all()
+
+
+@pytest.mark.parametrize("bins", [1, 2, 1000, 1024, 1 << 16])
+@pytest.mark.parametrize("full", [0.001, 0.5, 1])
+def test_the_bin_of_the_kth_largest(passes, bins, full):
+    """Also where most bins are empty, the first or the last one holds it, and all entries are wanted."""
+    rng = np.random.default_rng(bins)
+    counts = rng.integers(0, 50, bins) * (rng.random(bins) < full)
+    counts[rng.integers(bins)] += 1
+    for k in {1, int(counts.sum()), int(counts[-1]) + 1, max(1, int(counts.sum()) // 2)}:
+        if k <= counts.sum():
+            at_least = np.cumsum(counts[::-1])[::-1]
+            chosen = int(np.flatnonzero(at_least >= k)[-1])
+            expected = chosen, int(at_least[chosen]), int(counts[chosen])
+            assert passes.kth_bin(put(passes, counts), k) == array.kth_bin(counts, k) == expected
+
+
+def test_histogram_of_more_equal_entries_than_a_small_counter_holds(passes):
+    x = np.full(300_000, 0.5, np.float32)
+    assert (back(passes.histogram(put(passes, x), 31, 0, 16)) == array.histogram(x, 31, 0, 16)).all()
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (3, 1000), (2, 8193)])
+def test_top_k_of_rows(passes, shape, dtype):
+    rng = np.random.default_rng(0)
+    special = inputs(dtype, math.prod(shape))["special"].reshape(shape)
+    ties, turned = (rng.integers(-3, 4, shape) / 4).astype(dtype), special.reshape(shape[::-1]).T
+    for matrix in (special, ties, np.zeros(shape, dtype), turned):
         for k in sorted({1, max(1, shape[1] // 100), shape[1] // 2 + 1, shape[1]}):
-            columns, found = cpu.top_k_rows(matrix, k)
-            expected_columns, expected = array.top_k_rows(matrix, k)
-            assert columns.dtype == np.int32 and columns.tolist() == expected_columns.tolist()
-            assert found.tobytes() == expected.tobytes()
+            assert same(passes.top_k_rows(put(passes, matrix), k), array.top_k_rows(matrix, k))
 
 
-@given(
-    st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=60), st.integers(1, 60), st.sampled_from(FLOATS)
-)
-def test_truncate_takes_the_largest_in_order(numbers, k, dtype):
-    found = np.array(numbers, dtype)
-    indices = np.arange(len(found), dtype=np.int32) * 3
-    expected = array.truncate(indices, found, k)
-    assert len(expected[0]) == min(k, len(found))
-    assert same(cpu.truncate(indices, found, k), expected)
-    assert indices.tolist() == list(range(0, 3 * len(found), 3))  # left alone
-    assert same(cpu.truncate(indices, found, k, reuse=True), expected)
+@pytest.mark.thin(0)  # sums in an emulation are slow
+@pytest.mark.parametrize("dtype", [*FLOATS, np.float16])
+@pytest.mark.parametrize("name", ["mostly-zero", "normal", "constant"])
+def test_moments(passes, name, dtype):
+    x = inputs(dtype, 6001)[name]
+    for threshold in thresholds(widened(x), 0.5):
+        found, expected = passes.moments(put(passes, x), threshold), array.moments(x, threshold)
+        assert np.allclose(found, expected, rtol=1e-12)
+    for value in (np.nan, np.inf):
+        x[3] = value
+        assert not math.isfinite(passes.moments(put(passes, x), 0).largest)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_truncate_looks_for_the_kth_block_by_block(dtype, monkeypatch):
-    """From either side, with ties and what is not finite in every block."""
-    from sparse_mpi.kernels.cpu import pairs
-
-    monkeypatch.setattr(pairs, "BLOCK", 16)
-    x = np.random.default_rng(5).choice([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, np.nan, 1e-40], 99).astype(dtype)
-    x[::3] = np.random.default_rng(6).standard_normal(33)
-    indices = np.arange(99, dtype=np.int32)
-    for k in range(1, 99):
-        assert same(cpu.truncate(indices, x, k), array.truncate(indices, x, k))
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_truncate_of_many(dtype):
-    x = values(dtype)
-    indices = np.arange(N, dtype=np.int32)
-    for k in (1, 200, N // 2, N - 1):
-        assert same(cpu.truncate(indices, x, k), array.truncate(indices, x, k))
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, np.float16, np.uint16])
-def test_count(dtype, many_threads):
-    x = values(np.float32).astype(dtype) if dtype != np.uint16 else halves()["bfloat16"]
-    bits = magnitude_bits(widened(x))
-    thresholds = np.unique(np.array([0, 1, *bits[::1000], np.iinfo(bits.dtype).max], np.int64))
-    expected = [int((bits >= threshold).sum()) for threshold in thresholds]
-    for kernel_set in (cpu, array):
-        assert kernel_set.count(x, thresholds).tolist() == expected
-
-
-@given(st.sets(st.integers(0, 50)), st.sets(st.integers(0, 50)))
-def test_contains(some, sought):
-    indices, wanted = (np.array(sorted(numbers), np.int32) for numbers in (some, sought))
-    for kernel_set in (cpu, array):
-        assert kernel_set.contains(indices, wanted).tolist() == [i in some for i in sorted(sought)]
+def test_scatter(passes, dtype):
+    x, n = inputs(dtype)["normal"], 3000
+    indices = np.random.default_rng(1).choice(N, n, replace=False).astype(np.int32)
+    values = inputs(dtype, n)["special"]
+    for name in ("add", "subtract"):
+        a, b = put(passes, x), x.copy()
+        getattr(passes, name)(a, put(passes, indices), put(passes, values))
+        getattr(array, name)(b, indices, values)
+        found = back(a)
+        assert (np.isnan(found) == np.isnan(b)).all()  # of which each processor has its own
+        assert np.where(np.isnan(b), 0, found).tobytes() == np.where(np.isnan(b), 0, b).tobytes()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_gather_and_clear(dtype):
-    x = values(dtype)
-    for kernel_set in (cpu, array):
-        left, indices = x.copy(), np.flatnonzero(np.arange(len(x)) % 3 == 0).astype(np.int32)[::-1]
-        assert same([kernel_set.gather(left, indices)], [x[::3][::-1]])
-        kernel_set.clear(left, indices)
-        assert not left[::3].any() and same([left[1::3], left[2::3]], [x[1::3], x[2::3]])
-
-
-@pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_mark(kernel_set, dtype):
-    bits = np.zeros(4, np.uint8)
-    for indices in ([0, 9, 10, 31], [9, 30]):
-        kernel_set.mark(bits, np.array(indices, dtype))
-    assert np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() == [0, 9, 10, 30, 31]
-
-
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
-def test_add_and_subtract_are_inverse_where_finite(kernel_set):
-    x = np.arange(10, dtype=np.float32)
-    indices, found = np.array([1, 4, 9], np.int32), np.array([0.5, np.inf, -2], np.float32)
-    y = x.copy()
-    kernel_set.add(y, indices, found)
-    assert y.tolist() == [0, 1.5, 2, 3, np.inf, 5, 6, 7, 8, 7]
-    kernel_set.subtract(y, indices, found)
-    assert y.tolist() == [0, 1, 2, 3, 0, 5, 6, 7, 8, 9]
-
-
-@pytest.mark.parametrize("value", [0.0, -0.25, np.nan, np.inf])
-def test_ties_need_no_histogram(monkeypatch, value):
-    """A constant vector: the sample's threshold is the exact one, and nothing as long as the vector is made."""
-    monkeypatch.setattr(kernels, "SAMPLED", 1)
-    x = np.full(N, value, np.float32)
-    monkeypatch.setattr("sparse_mpi.kernels.cpu.counts._histogram_all", None)
-    assert kernels.search(x, 20, 25) == (int(magnitude_bits(x)[0]), None)
+@pytest.mark.parametrize("runs", [0, 1, 5, 300])
+def test_merge(passes, runs, dtype):
+    rng = np.random.default_rng(runs)
+    parts = [np.sort(rng.choice(900, 40, replace=False)) for _ in range(runs)]
+    indices = np.concatenate([*parts, []]).astype(np.int32)
+    values = rng.standard_normal(len(indices)).astype(dtype)
+    assert same(passes.merge(put(passes, indices), put(passes, values), 900), array.merge(indices, values, 900))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_truncate_near_the_end_of_the_bit_range(dtype):
-    """NaN with every bit set, among others: no bin's edge overflows."""
-    highest = np.iinfo(np.int64 if dtype == np.float64 else np.int32).max
-    bits = highest - np.arange(300) * (highest // 331)
-    x = np.random.default_rng(0).permutation(bits).astype(np.int64 if dtype == np.float64 else np.int32).view(dtype)
-    for k in (1, 2, 17, 299):
-        assert same(
-            cpu.truncate(np.arange(300, dtype=np.int32), x, k), array.truncate(np.arange(300, dtype=np.int32), x, k)
-        )
-        assert cpu.top_k_rows(x[None], k)[0].tolist() == array.top_k_rows(x[None], k)[0].tolist()
+def test_gather_and_clear(passes, dtype):
+    x, indices = inputs(dtype)["special"], np.arange(0, N, 3, dtype=np.int32)[::-1]
+    left, there = put(passes, x), put(passes, indices)
+    assert same([passes.gather(left, there)], [x[::3][::-1]])
+    passes.clear(left, there)
+    assert not back(left)[::3].any() and same([left[1::3], left[2::3]], [x[1::3], x[2::3]])
+
+
+class ShortScales(BitPacked):
+    """With indices, unlike the formats of the library that have scales of two bytes."""
+
+    scale_bytes = 2
+
+
+FORMATS = {name: wire for name, wire in WIRES.items() if wire.codec is not None} | {"short": ShortScales(ShortInt8())}
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("start", [0, 2**31])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_packed_messages(cuda, name, dtype, start):
+    """Sparse, crowded, full and empty ones, of few and of many entries, at once: the bytes of the host."""
+    form, rng = FORMATS[name], np.random.default_rng(start)
+    widths, counts = np.array([10**6, 3, 0, 700, 900, 2**20, 1, 50]), np.array([400, 0, 0, 300, 900, 1, 1, 1])
+    ends = start + np.cumsum(widths)
+    regions = np.stack([ends - widths, ends], axis=1)
+    parts = [
+        low + np.sort(rng.choice(high - low, n, replace=False)) for (low, high), n in zip(regions, counts, strict=True)
+    ]
+    indices = np.concatenate(parts).astype(np.int64 if start else np.int32)
+    values = inputs(dtype, len(indices))["special"]
+    size = int(ends[-1])
+    expected = form.pack(SparseVector(indices, values, size), counts, regions)
+    packed = form.pack(SparseVector(put(cuda, indices), put(cuda, values), size), counts, regions)
+    assert packed.buffer.get().tobytes() == expected.buffer.tobytes() and (packed.lengths == expected.lengths).all()
+    arrived = form.unpack(packed.buffer, packed.lengths, regions, size, dtype)
+    assert same(packed.vector[:2], expected.vector[:2]) and same(arrived[:2], expected.vector[:2])
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("wire", ["coo32", "packed+int8", "packed+int2"])
+@pytest.mark.parametrize("name", ["oktopk", "topka", "elect"])
+def test_steps_with_these_kernels_give_the_bytes_of_the_host(cuda, name, wire):
+    from sparse_mpi import SparseAllreduce, World
+
+    def body(comm):
+        apart, here = (SparseAllreduce(9001, density=0.01, comm=comm, algorithm=name, wire=wire) for _ in range(2))
+        for step in range(2):
+            x = gradient(comm.rank, step, 9001)
+            total, expected = apart.step(put(cuda, x)), here.step(x)
+            assert isinstance(total, SparseVector)
+            assert same(total[:2], expected[:2]) and apart.residual.get().tobytes() == here.residual.tobytes()
+
+    World(3).run(body)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from sparse_mpi.kernels import array
 
-from .test_kernels import FLOATS, same, values
+from .on_cuda import inputs, same
 
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
 merging = pytest.importorskip("sparse_mpi.kernels.cpu.merging")
 
+FLOATS = [np.float32, np.float64]
 INTEGERS = [np.int32, np.int64, np.uint64]
 
 
@@ -26,7 +27,7 @@ def test_merge_adds_in_the_order_of_standing(dtype, size, runs):
     each = max(1, 9000 // runs)
     parts = [np.sort(rng.choice(size, min(each, size), replace=False)) for _ in range(runs)]
     indices = np.concatenate(parts).astype(np.int32)
-    found = values(dtype, len(indices), runs)
+    found = inputs(dtype, len(indices))["special"]
     with np.errstate(invalid="ignore"):
         assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
 

@@ -10,7 +10,6 @@ from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import SKETCH
 
 from .on_cuda import put
-from .test_kernels import many_threads  # noqa: F401
 
 ERROR = (2 * SKETCH) ** -0.5  # relative standard error of an estimated norm: 2.2 %
 FLOATS = [np.float32, np.float64]
@@ -29,22 +28,14 @@ def vector(n: int, dtype=np.float32, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, n]).standard_normal(n).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n", [0, 1, 31, 1024, 1025, 400_003])
-def test_the_same_bits_on_any_number_of_threads(dtype, n, many_threads):  # noqa: F811
-    x, passes = vector(n, dtype), kernels.of(np.zeros(1))
-    for seed in (0, 2**32 - 1):
-        assert passes.sketch(x, seed).tobytes() == array.sketch(x, seed).tobytes()
-        assert passes.sketch(x[::2], seed).tobytes() == array.sketch(x[::2], seed).tobytes()
-
-
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n", [0, 1, 1500, 140_000])
-def test_the_same_bits_on_a_device(cuda, n, dtype):
+@pytest.mark.parametrize("n", [0, 1, 31, 1025, 140_000])
+def test_the_same_bits_from_every_set_of_kernels(passes, n, dtype):
     x = vector(n, dtype)
     for seed in (0, 2**32 - 1):
-        assert cuda.sketch(put(cuda, x), seed).tobytes() == array.sketch(x, seed).tobytes()
+        assert passes.sketch(put(passes, x), seed).tobytes() == array.sketch(x, seed).tobytes()
+        assert passes.sketch(put(passes, x)[::2], seed).tobytes() == array.sketch(x[::2], seed).tobytes()
 
 
 def test_every_entry_is_in_one_bucket_with_either_sign_as_often():

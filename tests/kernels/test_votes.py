@@ -10,7 +10,7 @@ from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import LONG
 
 from ..fakes.fake_device import DEVICE
-from .on_cuda import N, flushed, inputs, put
+from .on_cuda import N, flushed, inputs, put, same
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 FLOATS = [np.float32, np.float64]
@@ -18,21 +18,11 @@ RANKS = [1, 3, 8, 97]
 ENTRIES = [0, 1, 300]
 
 
-@pytest.fixture
-def sets(cuda):
-    """The other sets than that of whole-array functions, and how arrays go there and come back."""
-    cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
-    return [(cpu, np.array, np.asarray), (cuda, lambda x: put(cuda, x), lambda x: x.get() if hasattr(x, "get") else x)]
-
-
-def assert_alike(sets, name, *arguments):
-    """Assert that a kernel of each set returns the same bits in the same types."""
-    result = getattr(array, name)(*arguments)
-    expected = result if isinstance(result, tuple) else (result,)
-    for passes, there, back in sets:
-        result = getattr(passes, name)(*(there(a) if isinstance(a, np.ndarray) else a for a in arguments))
-        for a, b in zip(result if isinstance(result, tuple) else (result,), expected, strict=True):
-            assert back(a).dtype == b.dtype and back(a).tobytes() == b.tobytes(), passes.__name__
+def assert_alike(passes, name, *arguments):
+    """Assert that a kernel returns the same bits in the same types as that of whole arrays."""
+    there = [put(passes, a) if isinstance(a, np.ndarray) else a for a in arguments]
+    both = getattr(passes, name)(*there), getattr(array, name)(*arguments)
+    assert same(*(result if isinstance(result, tuple) else (result,) for result in both))
 
 
 def made(name, dtype=np.float32):
@@ -47,49 +37,49 @@ def some(entries, size=N, index=np.int32):
 @pytest.mark.parametrize("entries", ENTRIES)
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_dealing_indices_out_and_taking_them_back(sets, ranks, entries, dtype):
+def test_dealing_indices_out_and_taking_them_back(passes, ranks, entries, dtype):
     indices, values = some(entries), np.random.default_rng(0).standard_normal(entries).astype(dtype)
     values[1::3] = 0  # which are left out
-    assert_alike(sets, "deal", indices, values, N, ranks)
+    assert_alike(passes, "deal", indices, values, N, ranks)
     numbers, dealt, counts = array.deal(indices, values, N, ranks)
-    assert_alike(sets, "undeal", numbers, N, ranks)
+    assert_alike(passes, "undeal", numbers, N, ranks)
     back = array.undeal(numbers, N, ranks)
     np.testing.assert_array_equal(np.sort(back), indices[values != 0])
     np.testing.assert_array_equal(dealt[np.argsort(back)], values[values != 0])
     np.testing.assert_array_equal(counts, np.bincount(numbers // -(-N // ranks), minlength=ranks))
 
 
-def test_numbers_of_more_bits_than_indices(sets):
+def test_numbers_of_more_bits_than_indices(passes):
     """The last round may have more places than there are indices left."""
     size = 2**31 - 1
     indices = np.array([0, 5, size - 2, size - 1], np.int32)
     values = 1 + indices.astype(np.float32)
     numbers = array.deal(indices, values, size, 1000)[0]
     assert numbers.dtype == np.int64
-    assert_alike(sets, "deal", indices, values, size, 1000)
-    assert_alike(sets, "undeal", numbers, size, 1000)
+    assert_alike(passes, "deal", indices, values, size, 1000)
+    assert_alike(passes, "undeal", numbers, size, 1000)
 
 
 @pytest.mark.parametrize("entries", ENTRIES)
 @pytest.mark.parametrize("name", ["normal", "special", "tiny", "mostly-zero"])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_changes(sets, name, entries, dtype):
+def test_changes(passes, name, entries, dtype):
     x, indices = made(name, dtype), some(entries)
     with np.errstate(over="ignore"):
         values = (3 * inputs(dtype)["special"])[:entries]
-    assert_alike(sets, "changes", x, indices, np.where(np.isnan(values), np.inf, values).astype(dtype))
+    assert_alike(passes, "changes", x, indices, np.where(np.isnan(values), np.inf, values).astype(dtype))
 
 
 @pytest.mark.parametrize("entries", ENTRIES)
 @pytest.mark.parametrize("size", [N, 2**28])
 @pytest.mark.parametrize("name", ["normal", "student", "special", "tiny", "constant"])
-def test_ballots_are_coded_and_decoded_alike(sets, name, size, entries):
+def test_ballots_are_coded_and_decoded_alike(passes, name, size, entries):
     values = made(name)
     values = values[values != 0][:entries]
     indices = some(len(values))
-    assert_alike(sets, "to_ballots", values, indices, size)
+    assert_alike(passes, "to_ballots", values, indices, size)
     coded, lows, rounded = array.to_ballots(values, indices, size)
-    assert_alike(sets, "from_ballots", coded, lows, size)
+    assert_alike(passes, "from_ballots", coded, lows, size)
     np.testing.assert_array_equal(array.from_ballots(coded, lows, size)[0], indices)
     assert array.from_ballots(coded, lows, size)[1].tobytes() == rounded.tobytes()
 
@@ -97,9 +87,9 @@ def test_ballots_are_coded_and_decoded_alike(sets, name, size, entries):
 @pytest.mark.parametrize("shape", [(1, 5), (2, 1), (3, 5000), (9, 1), (4, 0)])
 @pytest.mark.parametrize("name", ["normal", "tiny"])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_rows_are_added_in_their_order(sets, name, shape, dtype):
+def test_rows_are_added_in_their_order(passes, name, shape, dtype):
     matrix = made(name, dtype)[: shape[0] * shape[1]].reshape(shape)
-    assert_alike(sets, "add_rows", matrix)
+    assert_alike(passes, "add_rows", matrix)
     expected = np.zeros(shape[1], dtype) - dtype(0)
     for row in matrix:
         expected = expected + row
@@ -118,19 +108,19 @@ def test_launches(cuda, launches):
 
 @pytest.mark.parametrize("share", [0, 0.3, 1])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_pairs_that_a_mask_chooses(sets, dtype, share):
+def test_pairs_that_a_mask_chooses(passes, dtype, share):
     indices, values = some(300), made("special", dtype)[:300]
     chosen = np.random.default_rng(0).random(300) < share
-    assert_alike(sets, "compress", indices, values, chosen)
-    assert_alike(sets, "compress", indices, values, chosen, int(chosen.sum()))
+    assert_alike(passes, "compress", indices, values, chosen)
+    assert_alike(passes, "compress", indices, values, chosen, int(chosen.sum()))
 
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("entries", ENTRIES)
-def test_counts_of_regions(sets, entries, ranks):
+def test_counts_of_regions(passes, entries, ranks):
     boundaries = np.sort(np.random.default_rng(0).integers(0, N + 1, ranks + 1))
-    for passes, there, _ in [(array, np.asarray, np.asarray), *sets]:
-        counts = np.asarray(passes.split_counts(there(some(entries)), boundaries))
+    for kernels in (array, passes):
+        counts = np.asarray(kernels.split_counts(put(kernels, some(entries)), boundaries))
         assert counts.dtype == np.int64
         np.testing.assert_array_equal(counts, np.histogram(some(entries), boundaries)[0] if entries else 0)
 
@@ -138,38 +128,38 @@ def test_counts_of_regions(sets, entries, ranks):
 @pytest.mark.parametrize("entries", ENTRIES)
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize(("dtype", "unit"), [(np.float32, np.int32), (np.float64, np.int32), (np.float16, np.int16)])
-def test_pairs_as_rows_and_back(sets, dtype, unit, index, entries):
+def test_pairs_as_rows_and_back(passes, dtype, unit, index, entries):
     indices, values = some(entries, index=index), np.arange(entries).astype(dtype)
     pairs = array.to_pairs(indices, values, np.dtype(unit))
     assert pairs.tobytes() == b"".join(a.tobytes() + b.tobytes() for a, b in zip(indices, values, strict=True))
-    assert_alike(sets, "to_pairs", indices, values, np.dtype(unit))
-    assert_alike(sets, "from_pairs", pairs, np.dtype(index), np.dtype(dtype))
+    assert_alike(passes, "to_pairs", indices, values, np.dtype(unit))
+    assert_alike(passes, "from_pairs", pairs, np.dtype(index), np.dtype(dtype))
 
 
 @pytest.mark.parametrize("name", ["normal", "special", "tiny", "constant"])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_smallest_magnitude_and_counts_with_what_they_count(sets, dtype, name):
+def test_the_smallest_magnitude_and_counts_with_what_they_count(passes, dtype, name):
     x = made(name, dtype)
     limits = np.sort(magnitude_bits(x))[[N // 2, -N // 4, -5]].astype(np.int64)
-    for passes, there, back in sets:
-        assert int(passes.smallest(there(x))) == array.smallest(x) == magnitude_bits(x).min()
-        (counts, found), (expected, pairs) = passes.count_select(there(x), limits), array.count_select(x, limits)
-        np.testing.assert_array_equal(counts, expected)
-        assert [back(part).tobytes() for part in found] == [part.tobytes() for part in pairs]
+    there = put(passes, x)
+    assert int(passes.smallest(there)) == array.smallest(x) == magnitude_bits(x).min()
+    (counts, found), (expected, pairs) = passes.count_select(there, limits), array.count_select(x, limits)
+    np.testing.assert_array_equal(counts, expected)
+    assert same(found, pairs)
     assert expected.tolist() == [(magnitude_bits(x) >= limit).sum() for limit in limits]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_pairs_of_several_ranks_are_added_up_before_they_are_added(sets, dtype):
+def test_pairs_of_several_ranks_are_added_up_before_they_are_added(passes, dtype):
     """In their order: of 1, 1e9 and -1e9 the sum depends on it, and on what it is added to."""
     indices = np.concatenate([some(300), some(300), some(200), some(1)])
     values = np.random.default_rng(1).choice([1, 1e9, -1e9, 0.5], len(indices)).astype(dtype)
     expected = np.full(N, 3, dtype)
     array.add(expected, *array.merge(indices, values, N))
-    for passes, there, back in [(array, np.array, np.asarray), *sets]:
-        x = there(np.full(N, 3, dtype))
-        passes.add_merged(x, there(indices), there(values))
-        assert back(x).tobytes() == expected.tobytes(), passes.__name__
+    for kernels in (array, passes):
+        x = put(kernels, np.full(N, 3, dtype))
+        kernels.add_merged(x, put(kernels, indices), put(kernels, values))
+        assert x.tobytes() == expected.tobytes()
 
 
 def test_a_number_is_told_after_its_kernel(cuda):

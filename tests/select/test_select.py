@@ -59,6 +59,7 @@ def test_top_k_is_exact(name, dtype, n):
         assert selected.indices.tolist() == reference(x, k).tolist()
         assert selected.values.tobytes() == x[selected.indices].tobytes()
         assert selected.indices.dtype == np.int32 and selected.size == n
+        assert largest(x, k).indices.tolist() == [index for index in reference(x, k).tolist() if x[index] != 0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -110,6 +111,20 @@ def test_a_reused_threshold_takes_one_pass(monkeypatch):
         assert selected.indices.tolist() == reference(y, 400).tolist()
         assert calls == (["select", "histogram", "select"] if step == 0 else ["select"])
         calls.clear()
+
+
+@pytest.mark.parametrize("selector", ["exact", "threshold"])
+def test_few_entries_of_many_zeros_are_found_in_one_pass(monkeypatch, selector):
+    """By the threshold that every number but zero reaches."""
+    chosen, x = SELECTORS[selector](), np.zeros(N, np.float32)
+    state, searches = chosen.init(Layout.of(N), 400), []
+    real = kernels.search
+    monkeypatch.setattr(kernels, "search", lambda *args, **options: searches.append(args) or real(*args, **options))
+    for step in range(4):
+        x[step :: N // 30] = -1.5 - step
+        selected, state = chosen.select(x, 400, state)
+        assert selected.indices.tolist() == np.flatnonzero(x).tolist()
+    assert len(searches) == (0 if selector == "threshold" else 4)
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sparse_mpi import wire
-from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES
 
+from .test_wire_packed import rounded
+
 LOW = ["packed+int4", "packed+int2"]
-
-
-def arrived(name, values):
-    """Return what arrives of a vector of these values."""
-    values = np.asarray(values)
-    vector = SparseVector(np.arange(len(values), dtype=np.int32) * 50, values, 50 * len(values))
-    packed = wire.pack_whole(WIRES[name], vector)
-    return wire.unpack_whole(WIRES[name], packed.buffer, packed.lengths, vector.size, values.dtype).values
 
 
 def off(name, values):
     """Return the error that rounding makes, over the values."""
     values = values.astype(np.float32)
-    return np.linalg.norm(arrived(name, values) - values) / np.linalg.norm(values)
+    return np.linalg.norm(rounded(name, values) - values) / np.linalg.norm(values)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +35,11 @@ def test_four_bits_are_unbiased():
     rng = np.random.default_rng(3)
     values = rng.uniform(1, 2, 200_000).astype(np.float32) * rng.choice([-1, 1], 200_000).astype(np.float32)
     values[::64], values[1::64] = 1, 2  # the smallest and the largest of every block
-    error = (np.abs(arrived("packed+int4", values)) - np.abs(values)).astype(np.float64) * 7
+    error = (np.abs(rounded("packed+int4", values)) - np.abs(values)).astype(np.float64) * 7
     assert np.abs(error).max() < 1.05
     for fraction in np.array_split(np.argsort(np.abs(values) * 7 % 1), 10):
         assert abs(error[fraction].mean()) < 4.5 * 0.5 / np.sqrt(len(fraction))
-    assert arrived("packed+int4", values).tobytes() == arrived("packed+int4", values).tobytes()
+    assert rounded("packed+int4", values).tobytes() == rounded("packed+int4", values).tobytes()
 
 
 @pytest.mark.parametrize("name", LOW)
@@ -57,16 +49,16 @@ def test_equal_magnitudes_arrive_as_they_are(name, kind):
     for magnitude in (0.25, 3.0, 65504.0 if kind == np.float16 else 3.3895313892515355e38):
         for signs in ([1], [-1], [1, -1, -1], np.where(np.arange(300) % 3, 1, -1)):
             values = np.array(signs, kind) * kind(magnitude)
-            assert arrived(name, values).tolist() == values.tolist()
+            assert rounded(name, values).tolist() == values.tolist()
 
 
 def test_two_magnitudes_are_told_apart_whatever_the_others_in_the_message():
     """Each block of 128 has its own; zeros and NaN stay among values of any one size."""
     values = np.tile(np.array([1, -3, 3, -1], np.float32), 64)
     values[128:] *= 1e-6
-    np.testing.assert_allclose(arrived("packed+int2", values), values, rtol=1 / 128)
+    np.testing.assert_allclose(rounded("packed+int2", values), values, rtol=1 / 128)
     with_zeros = np.array([0, 2, -2, 0, np.nan, 2, np.inf, -0.0], np.float32)
-    found = arrived("packed+int2", with_zeros)
+    found = rounded("packed+int2", with_zeros)
     np.testing.assert_allclose(found, [0, 2, -2, 0, np.nan, 2, np.nan, 0], rtol=2**-15)
     assert not np.signbit(found[found == 0]).any()
 
@@ -76,7 +68,7 @@ def test_two_magnitudes_are_told_apart_whatever_the_others_in_the_message():
 def test_one_large_value_does_not_grow(name, outlier):
     """And takes no more from the others than they are."""
     values = np.append(np.full(100, 1e-3, np.float32), np.float32(outlier))
-    found = arrived(name, values)
+    found = rounded(name, values)
     assert found[-1] == pytest.approx(outlier, rel=2**-14) and (np.abs(found[:-1]) <= outlier / 7 + 1).all()
 
 

@@ -1,4 +1,4 @@
-"""The CUDA kernels that truncate pairs and look indices up: the bytes of the whole-array ones, without a wait."""
+"""Kernels that truncate pairs and look indices up: the bytes of the whole-array ones from every set."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def ascending(m, dtype):
     return (start + np.cumsum(np.random.default_rng(m).integers(1, 9, m))).astype(dtype)
 
 
-def check(cuda, indices, values, k, part=slice(None)):
+def check(passes, indices, values, k, part=slice(None)):
     """Truncate ``part`` of the pairs, which are left alone unless they may be overwritten."""
     expected = array.truncate(indices[part], values[part], k)
-    here, there = put(cuda, indices), put(cuda, values)
-    found = cuda.truncate(here[part], there[part], k)
+    here, there = put(passes, indices), put(passes, values)
+    found = passes.truncate(here[part], there[part], k)
     assert found[0].size == found[1].size == min(k, len(values[part])) and same(found, expected)
     assert same((here, there), (indices, values))
-    assert same(cuda.truncate(here[part], there[part], k, reuse=True), expected)
+    assert same(passes.truncate(here[part], there[part], k, reuse=True), expected)
 
 
 @pytest.fixture
-def small(cuda, monkeypatch):
+def small(passes, monkeypatch):
     """The kernels with blocks that are soon emulated, and shares of 600 pairs, which these compact in two stretches."""
-    monkeypatch.setattr(cuda, "SELECTING", 128)
-    monkeypatch.setattr(cuda, "PAIRS", 600)
-    return cuda
+    for name, number in (("SELECTING", 128), ("PAIRS", 600)):
+        monkeypatch.setattr(passes, name, number, raising=False)
+    return passes
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_truncate_with_blocks_as_they_are(cuda, dtype):
-    check(cuda, ascending(N, np.int32), inputs(dtype)["student"], 500)
+def test_truncate_with_blocks_as_they_are(passes, dtype):
+    check(passes, ascending(N, np.int32), inputs(dtype)["student"], 500)
 
 
 @pytest.mark.thin(1)
@@ -67,7 +67,7 @@ def test_of_ties_the_first_are_kept(small, dtype, value):
     values[::7] *= -1
     for k in (1, 999, 1899):
         check(small, indices, values, k)
-        assert small.truncate(put(small, indices), put(small, values), k)[0].get().tolist() == indices[:k].tolist()
+        assert small.truncate(put(small, indices), put(small, values), k)[0].tolist() == indices[:k].tolist()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -84,22 +84,24 @@ def test_truncate_near_the_end_of_the_bit_range(small, dtype):
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("resident", [1, 2, 8])
 @pytest.mark.parametrize("seed", range(3))
-def test_truncate_in_any_order_of_blocks_and_threads(small, monkeypatch, resident, seed):
+def test_truncate_in_any_order_of_blocks_and_threads(cuda, monkeypatch, resident, seed):
     """It ends however few of its 13 blocks run at a time."""
     monkeypatch.setattr(fake_cuda, "RESIDENT", resident)
     monkeypatch.setattr(fake_cuda, "SEED", seed)
-    monkeypatch.setattr(small, "PAIRS", 80)
+    monkeypatch.setattr(cuda, "SELECTING", 128)
+    monkeypatch.setattr(cuda, "PAIRS", 80)
     rng = np.random.default_rng(seed)
     indices, values = ascending(1000, np.int32), (rng.integers(-9, 10, 1000) / 4).astype(np.float32)
     for k in (1, 400, 999):
-        check(small, indices, values, k)
+        check(cuda, indices, values, k)
 
 
 @emulated
 @pytest.mark.parametrize(("most", "blocks"), [(3, 3), (128, 6)])
-def test_shares_are_few_and_worth_a_block(small, monkeypatch, launches, most, blocks):
-    monkeypatch.setattr(small, "SHARES", most)
-    check(small, ascending(3001, np.int32), inputs(np.float32, 3001)["student"], 500)
+def test_shares_are_few_and_worth_a_block(cuda, monkeypatch, launches, most, blocks):
+    for name, number in (("SELECTING", 128), ("PAIRS", 600), ("SHARES", most)):
+        monkeypatch.setattr(cuda, name, number)
+    check(cuda, ascending(3001, np.int32), inputs(np.float32, 3001)["student"], 500)
     assert set(launches) == {(blocks,)}
 
 
@@ -109,29 +111,31 @@ def test_truncate_of_anything(small, data):
     values = np.array(values, data.draw(st.sampled_from(FLOATS)))
     indices = np.sort(data.draw(st.permutations(range(99))))[: len(values)].astype(data.draw(st.sampled_from(INDICES)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small, "PAIRS", data.draw(st.integers(10, 60)))
+        patch.setattr(small, "PAIRS", data.draw(st.integers(10, 60)), raising=False)
         check(small, indices, values, data.draw(st.integers(1, len(values) + 1)))
 
 
 @pytest.mark.parametrize("dtype", INDICES)
 @pytest.mark.parametrize("n", [0, 1, 2, 255, 256, 257, 5000])
-def test_contains(cuda, n, dtype):
+def test_contains(passes, n, dtype):
     """All, none, some, those before the first and after the last, and from any address."""
     all_of_them = ascending(n + 1, dtype)
-    on_device, nothing = put(cuda, all_of_them), np.zeros(0, dtype)
+    there, nothing = put(passes, all_of_them), np.zeros(0, dtype)
     around = np.concatenate([all_of_them[:1] - 3, all_of_them, all_of_them[-1:] + 3])
     for part in (slice(n), slice(1, None), slice(None, None, 3)):
         for sought in (all_of_them, all_of_them - 1, around, nothing):
-            found = cuda.contains(on_device[part], put(cuda, sought))
+            found = passes.contains(there[part], put(passes, sought))
             assert same([found], [array.contains(all_of_them[part], sought)])
-            strided = put(cuda, sought)[::2]
-            assert same([cuda.contains(on_device[part], strided)], [array.contains(all_of_them[part], sought[::2])])
+            strided = put(passes, sought)[::2]
+            assert same([passes.contains(there[part], strided)], [array.contains(all_of_them[part], sought[::2])])
 
 
 @given(st.sets(st.integers(0, 50)), st.sets(st.integers(0, 50)), st.sampled_from(INDICES), st.sampled_from(INDICES))
-def test_contains_of_anything(cuda, some, sought, of_some, of_sought):
-    found = cuda.contains(put(cuda, np.array(sorted(some), of_some)), put(cuda, np.array(sorted(sought), of_sought)))
-    assert found.dtype == bool and found.get().tolist() == [i in some for i in sorted(sought)]
+def test_contains_of_anything(passes, some, sought, of_some, of_sought):
+    found = passes.contains(
+        put(passes, np.array(sorted(some), of_some)), put(passes, np.array(sorted(sought), of_sought))
+    )
+    assert found.dtype == bool and found.tolist() == [i in some for i in sorted(sought)]
 
 
 @emulated

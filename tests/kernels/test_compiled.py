@@ -1,0 +1,160 @@
+"""What only the compiled kernels have: threads, blocks, and half precision as torch has it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sparse_mpi import kernels
+from sparse_mpi.arrays import magnitude_bits, widened
+from sparse_mpi.kernels import array, threads
+from sparse_mpi.kernels.cpu.passes import TILE
+
+from .on_cuda import N, inputs, same
+
+cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
+
+FLOATS = [np.float32, np.float64]
+
+
+def halves():
+    """Every float16 and every bfloat16, the latter as NumPy has them, and one vector with tails of all kinds."""
+    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+    return {"float16": every.view(np.float16), "bfloat16": every}
+
+
+@pytest.mark.parametrize("name", halves())
+def test_half_precision_is_widened_exactly(name):
+    """All 65,536 bit patterns, NaN and denormals included, as torch widens them."""
+    torch = pytest.importorskip("torch")
+    x = halves()[name]
+    tensor = torch.from_numpy(x.view(np.int16)).view(getattr(torch, name)).float()
+    indices, wide = cpu.select(x, 0, len(x))
+    assert indices.tolist() == list(range(len(x)))
+    nan = np.isnan(wide)
+    assert wide[~nan].tobytes() == tensor.numpy()[~nan].tobytes()
+    assert (nan == np.isnan(tensor.numpy())).all()
+    assert widened(x)[~nan].tobytes() == wide[~nan].tobytes()
+
+
+@pytest.mark.parametrize("name", halves())
+def test_half_precision_goes_through_every_pass(name, many_threads):
+    x = np.random.default_rng(0).permutation(halves()[name])[:N]
+    wide = widened(x)
+    assert (cpu.histogram(x, 31, 0, 16) == array.histogram(wide, 31, 0, 16)).all()
+    prefix = int(np.median(magnitude_bits(wide))) >> 15
+    assert (cpu.histogram(x, 15, prefix, 15) == array.histogram(wide, 15, prefix, 15)).all()
+    threshold = int(np.median(magnitude_bits(wide)))
+    with np.errstate(all="ignore"):
+        for most in (N, 10):
+            assert same(cpu.select(x, threshold, most), array.select(x, threshold, most))
+            a, b = inputs(np.float32)["special"], inputs(np.float32)["special"]
+            assert same(cpu.accumulate_select(a, x, threshold, most), array.accumulate_select(b, x, threshold, most))
+            quiet = ~np.isnan(b)  # which of two NaN survives an addition is the processor's choice
+            assert a[quiet].tobytes() == b[quiet].tobytes() and np.isnan(a[~quiet]).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("skew", ["even", "front", "back"])
+def test_one_thread_may_find_everything(dtype, skew, many_threads):
+    """More in one part than it was given room for: counted on, and fetched by a second scan."""
+    x = np.zeros(N, dtype)
+    places = {"even": slice(0, N, 40), "front": slice(0, 500), "back": slice(N - 500, N)}[skew]
+    x[places] = inputs(dtype)["special"][places]
+    threshold = 1
+    reached = int((magnitude_bits(x) >= threshold).sum())
+    for most in (N, reached + 1, reached, reached - 1, 1):
+        assert same(cpu.select(x, threshold, most), array.select(x, threshold, most))
+        a, b = x.copy(), x.copy()
+        gradient = x / 2
+        assert same(
+            cpu.accumulate_select(a, gradient, threshold, most), array.accumulate_select(b, gradient, threshold, most)
+        )
+        assert a.tobytes() == b.tobytes()
+
+
+def test_far_more_than_wanted_in_the_first_part(many_threads):
+    """The first part alone has more than the result has room for, and the next ones have some that would fit."""
+    x = np.zeros(60 * TILE, np.float32)
+    x[: 21 * TILE] = x[-8 * TILE :] = 1
+    for most in (40, 20 * TILE):
+        assert cpu.select(x, 1, most) is None
+    assert same(cpu.select(x, 1, 29 * TILE), array.select(x, 1, 29 * TILE))
+
+
+def test_threads_change_no_bit_of_the_moments(monkeypatch):
+    x, seen = np.random.default_rng(0).standard_normal(N), set()
+    for count in (1, 2, 3):
+        monkeypatch.setattr(threads, "limit", lambda count=count: count)
+        monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
+        seen.add(cpu.moments(x, 5))
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_moments_do_not_hide_what_is_not_finite(value):
+    x = np.ones(N, np.float32)
+    x[7] = value
+    for found in (cpu.moments(x, 0), array.moments(x, 0)):
+        assert found.entries == N and not math.isfinite(found.total) and not math.isfinite(found.logs)
+        assert not math.isfinite(found.squares) and not math.isfinite(found.largest)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_moments_may_overflow():
+    x = np.full(N, 2.8e152)
+    for found in (cpu.moments(x, 0), array.moments(x, 0)):
+        assert found.squares == math.inf and math.isfinite(found.total)
+    assert cpu.moments(x * 1e152, 0).total == math.inf
+
+
+def test_moments_of_nothing():
+    for kernel_set in (cpu, array):
+        assert kernel_set.moments(np.empty(0, np.float32), 0) == (0, 0, 0, 0, 0, 0)
+        assert kernel_set.moments(np.zeros(9, np.float32), 1) == (0, 0, 0, 0, 0, 0)
+        assert kernel_set.moments(np.zeros(9, np.float32), 0) == (9, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_truncate_looks_for_the_kth_block_by_block(dtype, monkeypatch):
+    """From either side, with ties and what is not finite in every block."""
+    from sparse_mpi.kernels.cpu import pairs
+
+    monkeypatch.setattr(pairs, "BLOCK", 16)
+    x = np.random.default_rng(5).choice([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, np.nan, 1e-40], 99).astype(dtype)
+    x[::3] = np.random.default_rng(6).standard_normal(33)
+    indices = np.arange(99, dtype=np.int32)
+    for k in range(1, 99):
+        assert same(cpu.truncate(indices, x, k), array.truncate(indices, x, k))
+
+
+@pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_mark(kernel_set, dtype):
+    bits = np.zeros(4, np.uint8)
+    for indices in ([0, 9, 10, 31], [9, 30]):
+        kernel_set.mark(bits, np.array(indices, dtype))
+    assert np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() == [0, 9, 10, 30, 31]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
+def test_add_and_subtract_are_inverse_where_finite(kernel_set):
+    x = np.arange(10, dtype=np.float32)
+    indices, found = np.array([1, 4, 9], np.int32), np.array([0.5, np.inf, -2], np.float32)
+    y = x.copy()
+    kernel_set.add(y, indices, found)
+    assert y.tolist() == [0, 1.5, 2, 3, np.inf, 5, 6, 7, 8, 7]
+    kernel_set.subtract(y, indices, found)
+    assert y.tolist() == [0, 1, 2, 3, 0, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("value", [0.0, -0.25, np.nan, np.inf])
+def test_ties_need_no_histogram(monkeypatch, value):
+    """A constant vector: the sample's threshold is the exact one, and nothing as long as the vector is made."""
+    monkeypatch.setattr(kernels, "SAMPLED", 1)
+    x = np.full(N, value, np.float32)
+    monkeypatch.setattr("sparse_mpi.kernels.cpu.counts._histogram_all", None)
+    assert kernels.search(x, 20, 25) == (int(magnitude_bits(x)[0]), None)
