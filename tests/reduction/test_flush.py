@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from sparse_mpi import (
     ALGORITHMS,
-    GlobalMomentum,
     SparseAllreduce,
     World,
 )
@@ -49,17 +48,6 @@ def test_totals_and_flush_add_up_to_the_gradients(ranks, name, steps, seed):
     for _, arrived in results:
         np.testing.assert_allclose(arrived, gave, rtol=1e-5, atol=1e-3)
         assert np.array_equal(arrived, results[0][1])
-
-
-@few_ranks
-def test_global_momentum_keeps_its_share_of_the_flushed_sum(ranks):
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, feedback=GlobalMomentum(0.5))
-        reducer.step(quarters(comm.rank, 0))
-        return reducer.flush(), reducer.residual
-
-    for flushed, residual in ranks.run(body):
-        np.testing.assert_allclose(residual, flushed * 0.5 / ranks.size, rtol=1e-6)
 
 
 @few_ranks

@@ -109,24 +109,6 @@ def test_what_is_not_finite_leaves_it_as_it_is():
     np.testing.assert_allclose(moment.mean, expected, rtol=1e-6)
 
 
-def test_tensors_without_a_gradient_keep_theirs():
-    """As torch's Adam leaves them alone, with the number of their steps."""
-    moment = SecondMoment(BETA, Layout.of([(2,), (3,), (1,)]))
-    skipped = [[], [1], [1, 2], []]
-    seen: list[list[int]] = [[], [], []]
-    for step, absent in enumerate(skipped):
-        moment.update(np.full(6, step + 1, np.float32), absent)
-        for tensor in {0, 1, 2}.difference(absent):
-            seen[tensor].append(step + 1)
-    expected = []
-    for values in seen:
-        mean = 0.0
-        for value in values:
-            mean = BETA * mean + (1 - BETA) * value**2
-        expected.append(mean / (1 - BETA ** len(values)))
-    np.testing.assert_allclose(moment.mean, np.repeat(expected, [2, 3, 1]), rtol=1e-6)
-
-
 @pytest.mark.parametrize("new", [1, 3, 4])
 def test_other_ranks_take_over_the_mean_of_all(new):
     def save(comm):

@@ -155,10 +155,3 @@ def test_a_run_that_ends_in_an_epoch_is_flushed_before_its_checkpoint(tmp_path):
         resumed = train(size, tmp_path / str(size), *options, "--resume", str(tmp_path / "straight"))
         assert resumed.identical and (size == 3 or resumed.digest == straight.digest)
     assert not records(tmp_path / "2", "flush")
-
-
-def test_a_flushed_run_goes_on_for_longer(tmp_path):
-    short = train(2, tmp_path, "--flush", "--max-steps", "6", "--checkpoint-every", "3")
-    longer = train(2, tmp_path, "--flush", "--checkpoint-every", "3", "--resume")
-    assert short.identical and longer.identical and longer.steps == 12
-    assert [record["step"] for record in records(tmp_path, "flush")] == [6, 12]

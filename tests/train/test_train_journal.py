@@ -55,12 +55,6 @@ def test_one_warning_tells_where_evidence_ends(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("WARNING: entries wait for ") == 1
 
 
-def test_density_falls_over_the_first_epochs(tmp_path):
-    args = settings(density_warmup=(0.5, 0.25), log_every=1, out=tmp_path)
-    World(2).run(lambda comm: train(comm, args, args.out, k=7)[0])
-    assert {(r["epoch"], r["selected"]) for r in records(tmp_path, "step")} == {(1, 37), (2, 18), (3, 7), (4, 7)}
-
-
 def test_different_replicas_are_refused_in_the_end(capsys):
     outcome = Outcome("accuracy", 0.5, 1.0, False, 3, 1.0, 0.3, 0.33, digest="", mb_sent=2.0, mb_dense=90.0)
     with pytest.raises(job.JobError, match="replicas differ"):

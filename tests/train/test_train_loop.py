@@ -95,16 +95,6 @@ def test_scores_are_those_of_all_test_data_on_every_rank(ranks):
     assert scores[0] == {"loss": pytest.approx(total[1] / 60), "accuracy": total[2] / 60}
 
 
-@pytest.mark.ranks(1, 3)
-def test_ranks_without_test_data_learn_the_scores_too(ranks):
-    def body(comm):
-        torch.manual_seed(0)
-        return evaluate(Slope(comm), comm)
-
-    scores = ranks.run(body)
-    assert all(one == scores[0] for one in scores) and 0 < scores[0]["loss"] <= scores[0]["worst"]
-
-
 @pytest.mark.ranks(3)
 def test_identical_sees_one_bit_on_one_rank(ranks):
     def body(comm):

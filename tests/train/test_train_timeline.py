@@ -17,25 +17,10 @@ from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import Marks
 from sparse_mpi.training.tracer import BucketTrace, Tracer
 from sparse_train.records.metrics import Stamps, record
-from sparse_train.records.timeline import Recorder, StepTrace, draw, gathered, on_device, record_of, trace_events
+from sparse_train.records.timeline import Recorder, StepTrace, gathered, on_device, record_of, trace_events
 
 from ..fakes.fake_device import Event
 from .small_training import settings, train
-
-
-def test_a_step_in_numbers_and_bars(tmp_path):
-    buckets = [
-        BucketTrace(Span(2.0, 2.1, 2.6), [(2.1, 2.2)], [(2.2, 2.3), (2.4, 2.5)]),
-        BucketTrace(Span(2.5, 2.6, 3.2), [(2.7, 2.8)], []),
-    ]
-    step = StepTrace(7, Stamps(1.0, 1.5, 3.0, 3.2, 3.3), buckets)
-    assert step.seconds == pytest.approx(2.3) and step.reducing == pytest.approx(1.1)
-    assert step.exposed == pytest.approx(0.2)
-    draw([record_of(step)], tmp_path / "step.svg")
-    text = (tmp_path / "step.svg").read_text()
-    for label in ("step 7: 2300.0 ms, reductions 1100.0 ms, exposed 200.0 ms", "bucket 2", "selection", "in line"):
-        assert f">{label}</text>" in text
-    assert ">bucket 3</text>" not in text
 
 
 def test_a_step_of_median_length_is_drawn(tmp_path):

@@ -10,23 +10,11 @@ import torch
 import resnet
 import vgg
 import vit
-from sparse_train.models.vision import FORMS, Residual, ResNet, ViT
+from sparse_train.models.vision import Residual, ResNet, ViT
 
 from .small_program import outcomes, records
 
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
-
-
-@pytest.mark.parametrize("depth", [20, 50])
-@pytest.mark.parametrize(("size", "channels"), [(8, 1), (28, 1), (32, 3), (64, 3)])
-def test_small_images_lose_size_between_stages_alone(depth, size, channels):
-    model = ResNet(depth, 7, channels, size, width=4).eval()
-    images = torch.zeros(2, channels, size, size)
-    pooled = depth != 20 and size >= 64
-    assert model.stem(images).shape[2:] == (size // 4, size // 4) if pooled else (size, size)
-    strides = 2 ** (len(FORMS[depth].blocks) - 1)
-    assert model.blocks(model.stem(images)).shape[2] == -(-size // (4 if pooled else 1) // strides)
-    assert model(images).shape == (2, 7)
 
 
 def test_blocks_start_as_their_shortcuts_if_gamma_is_zero():

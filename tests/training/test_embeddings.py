@@ -132,18 +132,6 @@ def test_nothing_of_the_tables_size_is_made(ranks):
     assert all(g.shape == (rows, width) and g._nnz() <= 20 * ranks.size for g in found)
 
 
-@pytest.mark.parametrize("options", [{}, {"overlap": False}, {"density": 0.1, "algorithm": "topka"}], ids=str)
-def test_the_tables_do_not_depend_on_how_the_rest_is_reduced(ranks, options):
-    def tables(comm, options):
-        model = Net()
-        optimizer = distributed(model, comm, MAKERS["sgd"], **options)
-        model(tokens(comm.rank, 0)).backward()
-        optimizer.step()
-        return torch.cat([p.detach().flatten() for p in model.tables]).numpy()
-
-    assert_alike(ranks.run(lambda comm: tables(comm, options)) + ranks.run(lambda comm: tables(comm, {})))
-
-
 def test_a_sum_is_not_divided(ranks):
     results = ranks.run(lambda comm: train(comm, lambda p: torch.optim.SGD(p, lr=0.1 / comm.size), op="sum"))
     assert_alike(results, reference(ranks.size, MAKERS["sgd"]))
