@@ -14,7 +14,6 @@ from sparse_mpi.algorithms.global_threshold import (
     Bracket,
     Counted,
     ThresholdPredictor,
-    candidates_gathered,
     search,
 )
 from sparse_mpi.algorithms.published import StaleRule, StaleState, StaleThreshold
@@ -97,12 +96,6 @@ def test_a_good_prediction_needs_one_allgather(ranks):
 
     messages = ranks.run(body)[0]
     assert messages[:3] == [depth] * 3 and max(messages[3:]) <= 2 * depth + 2 * 2 * depth
-
-
-def test_few_candidates_are_gathered_where_messages_are_short():
-    """A thirty-second of 8k/P bytes: a byte a count up to k = 254, two up to 65,534, then four."""
-    assert [candidates_gathered(64 * ranks, ranks) for ranks in (2, 3, 256, 1024)] == [8, 8, 8, 4]
-    assert candidates_gathered(10, 8) == 4 and candidates_gathered(10**6, 8) == 8
 
 
 @pytest.mark.ranks(1, 2, 3, 8)

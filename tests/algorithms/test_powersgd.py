@@ -13,11 +13,9 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.predict.models import vgg16
 from sparse_mpi.sparse import Layout
 
-from .test_low_rank import factors_of
+from .test_low_rank import NAMES, every_algorithm, factors_of
 
-NAMES = ("powersgd", "acpsgd")
 ROWS, COLUMNS = 24, 40
-every_algorithm = pytest.mark.parametrize("name", NAMES)
 
 
 @pytest.mark.parametrize(("name", "needed"), [("powersgd", 1), ("acpsgd", 2)])
