@@ -43,7 +43,6 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "adtopk-threshold": ("adtopk", {"selector": Interleaved(mode="threshold", steps=16, warmup=1)}),
     "oktopk-2level-of-2": ("oktopk-2level", {"ranks_per_node": 2}),
     "oktopk-2level-of-3": ("oktopk-2level", {"ranks_per_node": 3}),
-    "elect-lag": ("elect", {"lag": 1}),
 }
 
 DYADIC = Case(lambda rng, rank, ranks: rng.integers(-1000, 1000, 1000) / 64)
