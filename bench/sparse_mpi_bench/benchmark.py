@@ -21,27 +21,16 @@ Output = str | dict[str, Any] | int  # a text to print, a record, an exit status
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark, or another command that measures, prints a table, writes a record and draws it.
-
-    Attributes:
-        name: the word of the command line.
-        help: its line in the list of benchmarks.
-        description: what ``--help`` says.
-        options: in the order in which ``--help`` shows them.
-        measure: yields an `Output` as soon as it is there. Takes the options, and the communicator if ``collective``.
-        check: raises Refused unless the options are good together, before MPI starts.
-        figure: draws records, for ``--plot``.
-        collective: all ranks of MPI measure; the first one prints and writes.
-    """
+    """A benchmark, or another command that measures, prints a table, writes a record and draws it."""
 
     name: str
     help: str
     description: str
     options: Sequence[Option]
-    measure: Callable[..., Iterator[Output]]
-    check: Callable[[argparse.Namespace], object] | None = None
-    figure: Callable[[Sequence[dict[str, Any]]], Any] | None = None
-    collective: bool = False
+    measure: Callable[..., Iterator[Output]]  # takes the options, and the communicator if `collective`
+    check: Callable[[argparse.Namespace], object] | None = None  # raises Refused, before MPI starts
+    figure: Callable[[Sequence[dict[str, Any]]], Any] | None = None  # for --plot
+    collective: bool = False  # all ranks of MPI measure; the first one prints and writes
 
     def add_parser(self, kinds: Any) -> None:
         parser = kinds.add_parser(self.name, help=self.help, description=self.description)
@@ -49,7 +38,6 @@ class Benchmark:
         parser.set_defaults(run=self.run)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Check, measure, print, write and draw; return the exit status."""
         if self.check is not None:
             self.check(args)
         comm = comm_of_job() if self.collective else None
@@ -72,10 +60,7 @@ class Benchmark:
 
 
 def save(make: Callable[[], Any], file: Path) -> None:
-    """Write the figure that ``make`` draws.
-
-    Raises Refused: matplotlib is not installed, or the file cannot be written in its format.
-    """
+    """Write the figure that ``make`` draws. Raises Refused: matplotlib is missing, or the file cannot be written."""
     try:
         write(make, file)
     except (ImportError, ValueError) as problem:

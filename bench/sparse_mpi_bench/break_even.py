@@ -31,11 +31,7 @@ class Cost:
 
 
 def break_even(cost: Cost, baseline: Cost, alpha: float) -> float:
-    """Return the bandwidth, in bits a second, up to which ``cost`` is not slower than ``baseline``.
-
-    It is infinite if ``cost`` is faster on any network. It is 0 if there is no such bandwidth because ``cost`` sends no
-    less: then it is slower everywhere, or, if it computes less, on slow networks.
-    """
+    """Return the bits a second up to which ``cost`` is not slower: infinite if on any network, 0 if none is saved."""
     saved = 8 * (baseline.bytes - cost.bytes)
     spent = cost.compute - baseline.compute + alpha * (cost.messages - baseline.messages)
     if spent <= 0:
@@ -44,8 +40,5 @@ def break_even(cost: Cost, baseline: Cost, alpha: float) -> float:
 
 
 def ring_bound(nbytes: int, ranks: int, bandwidth: float) -> float:
-    """Return the least seconds of a dense allreduce: 2(P-1)/P of its ``nbytes`` pass every rank's link.
-
-    A dense sum that takes more than `FAIR` times as long is either no fair baseline or not limited by the network.
-    """
+    """Return the least seconds of a dense allreduce: 2(P-1)/P of its ``nbytes`` pass every rank's link."""
     return 2 * (ranks - 1) / ranks * 8 * nbytes / bandwidth

@@ -23,11 +23,9 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """As tables have it: ``oktopk``, or ``oktopk packed``."""
         return self.algorithm if self.wire == OWN else f"{self.algorithm} {self.wire}"
 
     def make(self) -> Algorithm:
-        """Return the algorithm itself."""
         name, options = spelled(self.algorithm)
         return make_algorithm(name, options if self.wire == OWN else options | {"wire": self.wire})
 
@@ -39,10 +37,7 @@ def accepts(algorithm: str, wire: str) -> bool:
 
 
 def candidates(algorithms: Iterable[str], wires: Iterable[str]) -> list[Candidate]:
-    """Every algorithm in every wire format that it accepts, none twice, led by the dense sum they are compared with.
-
-    Raises ValueError: a wire format that none of them accepts.
-    """
+    """Return every algorithm in every format that it accepts, led by dense. Raises ValueError: a format suits none."""
     names = [BASELINE, *(name for name in algorithms if name != BASELINE)]
     wires = list(wires)
     if idle := [wire for wire in wires if not any(accepts(name, wire) for name in names)]:

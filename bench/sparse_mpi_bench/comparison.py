@@ -1,7 +1,4 @@
-"""Take turns: algorithms in several message formats make their steps one after another, on the same gradients.
-
-A machine that is busy with something else is so for all of them.
-"""
+"""Take turns: algorithms make their steps one after another, so that a busy machine is busy for all of them."""
 
 from __future__ import annotations
 
@@ -36,11 +33,7 @@ FIELDS = (
 
 
 class ProcessorTime(ForwardingComm):
-    """A `Comm` that counts the processor time of this process outside its calls.
-
-    Ranks that share cores wait for one; their processor time does not. It is what they would need on cores of their
-    own, if memory were as fast for all at once. With several threads it is the sum over them.
-    """
+    """A `Comm` that counts the processor time outside its calls: what ranks would need on cores of their own."""
 
     def __init__(self, comm: Comm, whole: ProcessorTime | None = None) -> None:
         super().__init__(comm)
@@ -55,11 +48,9 @@ class ProcessorTime(ForwardingComm):
             self._whole._since = process_time()
 
     def split(self, color: int) -> ProcessorTime:
-        """As of any `Comm`; what is computed between calls of the part counts here."""
         return ProcessorTime(super().split(color), self._whole)
 
     def elapsed(self) -> float:
-        """Seconds of processor time outside calls so far."""
         return self._whole._computing + process_time() - self._whole._since
 
 
@@ -72,13 +63,10 @@ def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
 def take_turns(
     entered: Sequence[Candidate], layout: Layout, rules: Namespace, base: Array, comm: Comm, bar: Bar
 ) -> dict[str, np.ndarray]:
-    """``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks; their steps may differ.
+    """Return ``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks.
 
-    By the ``rules``, ``density`` of the elements is sent in ``steps`` that count, after ``warmup`` more; a candidate
-    that has made `MIN_STEPS` steps makes no more after ``seconds``, warm-up included; with ``copy_every`` each but the
-    baseline takes part in a team, too. Gradients are ``base``, of each
-    rank, shifted by distances drawn by ``seed``. ``bar`` moves on with every step of all candidates. Raises ValueError:
-    this MPI does not let a team survive.
+    A candidate with `MIN_STEPS` steps makes no more after ``rules.seconds``; gradients are ``base``, shifted. Raises
+    ValueError: this MPI does not let a team survive.
     """
     clock = ProcessorTime(comm)
     common = {"density": rules.density}
@@ -137,12 +125,9 @@ def slowest(samples: np.ndarray) -> np.ndarray:
 
 
 def summarise(samples: np.ndarray) -> dict[str, float]:
-    """Return what ``samples`` ``(P, steps, len(FIELDS))`` come to: medians over the steps of the slowest rank.
+    """Return medians over the steps of what the slowest rank takes, ``exchange`` of the one that waits least.
 
-    ``select``, ``merge``, ``compute`` (both) and ``processor`` (both, in processor time) are those of the rank that
-    needs longest for them; ``exchange`` is that of the rank that spends least in it, because the others wait for slower
-    ones meanwhile. ``bytes`` are those of the direction that carries more; they, those ``sent``, both with control,
-    ``messages``, and the entries ``selected`` and in the ``total`` are means over the steps, of the rank with most.
+    ``bytes`` are those of the direction that carries more. Counts are means over the steps, of the rank with most.
     """
     of = dict(zip(FIELDS, np.moveaxis(samples, 2, 0), strict=True))
     of["compute"] = of["select"] + of["merge"]

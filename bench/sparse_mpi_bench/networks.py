@@ -17,11 +17,7 @@ CHOICES = f"{', '.join(NETWORKS)}, or GBIT/MICROSECONDS such as 25/5"
 
 
 def named(text: str) -> tuple[Network, str]:
-    """Return the network that ``text``, one of `CHOICES`, stands for, and its description.
-
-    Raises:
-        ValueError: ``text`` is none of these.
-    """
+    """Return the network that one of `CHOICES` stands for, and its description. Raises ValueError: it is none."""
     if text in NETWORKS:
         return NETWORKS[text]
     try:

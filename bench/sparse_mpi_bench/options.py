@@ -23,7 +23,6 @@ RANKS_PER_NODE = count("--ranks-per-node R", 4, "consecutive ranks that are a no
 
 
 def gradient(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--model`` and ``--n``: the tensors of a model, or a single one."""
     group = parser.add_mutually_exclusive_group()
     text = f"whose tensors make up the gradient (default: {USUAL_MODEL})"
     group.add_argument("--model", choices=list(MODELS), help=text)

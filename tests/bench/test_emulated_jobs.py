@@ -177,8 +177,7 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
 @pytest.mark.jobs
 @needs_mpi
 def test_sparse_sums_are_compared_job_by_job(possible, tmp_path, capfd):
-    """What all candidates send goes over the links, gloo's too. A fill-in is at most the ranks."""
-    pytest.importorskip("torch")
+    """What all candidates send goes over the links. A fill-in is at most the ranks."""
     file = tmp_path / "r.json"
     command = ["bench", "network", "--ranks", "2", "--rate", "none", "100mbit", "--json", str(file), "--"]
     command += ["bench", "sparse", "--cases", "identical", "--fill-in", "2", "8", "--steps", "1"]
@@ -190,8 +189,7 @@ def test_sparse_sums_are_compared_job_by_job(possible, tmp_path, capfd):
     for job in jobs:
         case = job["cases"]["identical"]
         rows = case["candidates"]
-        assert rows["gloo"]["bytes"] > 16 * case["result"] and rows["dense"]["bytes"] > 8 * 5000
-        assert 0 < rows["auto"]["bytes"] < rows["gloo"]["bytes"]
+        assert 0 < rows["auto"]["bytes"] < 16 * case["result"] and rows["dense"]["bytes"] > 8 * 5000
     out = capfd.readouterr().out
     assert out.count("hosts, ") == 2 and "| identical | 2 | 100mbit | 1.00 |" in out
 

@@ -56,10 +56,7 @@ class Correlated(Independent):
 
 
 class LayerSkewed(Independent):
-    """Normal entries in 16 layers, each longer than the one before and half as large in scale.
-
-    Selected entries crowd at the front, so that regions of equal length have very unequal shares of them.
-    """
+    """Normal entries in 16 ever longer layers, each half as large as the one before: selected ones are in front."""
 
     shared = False
     title = f"normal entries in {LAYERS} layers, each half as large as the one before"
@@ -74,10 +71,7 @@ class LayerSkewed(Independent):
 
 
 class EmbeddingLike(Independent):
-    """Rows of 64 entries, of which only those are not zero that a rank's batch of words looks up, as in an embedding.
-
-    Words are drawn by Zipf's law: some rows occur on all ranks and in all steps, most of them rarely.
-    """
+    """Rows of 64 entries, not zero where a rank's batch of words looks them up, which are drawn by Zipf's law."""
 
     shared = False
     title = f"rows of {ROW} entries, not zero where {WORDS} words drawn by Zipf's law look them up"
@@ -95,8 +89,6 @@ class EmbeddingLike(Independent):
 
 
 class Disjoint(Independent):
-    """Normal entries in a part of the vector that is each rank's own, and zeros elsewhere."""
-
     shared = False
     title = "normal entries in a part of the vector that is each rank's own"
 
@@ -109,10 +101,7 @@ class Disjoint(Independent):
 
 
 class Opposed(Independent):
-    """Pulls that stay, of opposite sign on even and odd ranks, and a tenth as large entries that all ranks share.
-
-    What each rank finds largest cancels in the sum of an even number of ranks, as between shards of different labels.
-    """
+    """Pulls that stay, of opposite sign on even and odd ranks, and entries a tenth as large that all ranks share."""
 
     shared = False
     title = f"pulls that cancel between even and odd ranks, and what they share, {SHARE:g} as large"
@@ -132,11 +121,7 @@ KINDS = {
 
 
 class Recorded:
-    """Gradients of a training run, from a file that `write` made.
-
-    There are as many as were recorded: ranks beyond those that trained get gradients of other steps, and after the last
-    recorded step comes the first one again. Raises ValueError: the file is not of this kind.
-    """
+    """Gradients that `write` recorded; others beyond these are taken from them. Raises ValueError: no such file."""
 
     shared = True
 
@@ -164,10 +149,7 @@ def write(file: str | Path, steps: dict[int, np.ndarray], about: dict[str, Any])
 
 
 def make(kind: str, size: int | None, seed: int = 0, ranks: int = 1) -> Gradients:
-    """Return the gradients of ``ranks`` ranks, of a kind of `KINDS` and ``size`` entries long, or those of a file.
-
-    Raises ValueError: there is no such kind or file, or ``size`` is not the length of the file's gradients.
-    """
+    """Return gradients of a kind of `KINDS`, or of a file. Raises ValueError: no such kind, file or ``size``."""
     if kind in KINDS:
         if size is None or size < 1:
             raise ValueError(f"n must be at least 1, got {size}")

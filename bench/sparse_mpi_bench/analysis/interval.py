@@ -15,7 +15,6 @@ class Interval(NamedTuple):
 
     @staticmethod
     def of(values: Sequence[float]) -> Interval:
-        """Return that of independent values."""
         from scipy.stats import t as student
 
         if len(values) < 2:

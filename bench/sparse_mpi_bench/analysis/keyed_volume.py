@@ -1,7 +1,4 @@
-"""Data that is sparse already, for benchmarks: keys of each rank, and how they meet those of others.
-
-Count what an algorithm of `sparse_mpi.allreduce` sends on the P ranks of a `World`.
-"""
+"""Sums of data that is sparse already: the keys of each rank by case, and what an algorithm sends of them."""
 
 from __future__ import annotations
 
@@ -57,11 +54,7 @@ CASES: dict[str, Case] = {case.__name__: case for case in (uniform, zipf, cluste
 
 
 def filled(fill_in: float) -> Case:
-    """Return the case in which the result has ``fill_in`` times the entries of a rank: 1 to P.
-
-    Every rank has some keys that all have, and some that nobody else has. Raises ValueError: ``fill_in`` is not in [1,
-    P], or there are too few keys (both when the case is asked for keys).
-    """
+    """Return the case whose result has ``fill_in`` times the entries of a rank; it raises ValueError beyond 1 to P."""
 
     def case(rank: int, ranks: int, n: int, m: int) -> np.ndarray:
         if not 1 <= fill_in <= ranks:
@@ -78,11 +71,7 @@ def filled(fill_in: float) -> Case:
 
 
 def stored(folder: Path, rank: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys ``(m,)`` and values ``(m,)`` of one rank, of what the ranks of another job have stored.
-
-    Their files, ``rank-0.npz`` and so on, are dealt to the ranks in turns, and added up. Raises ValueError: they are
-    not of numbers by integers that are not negative.
-    """
+    """Return keys and values ``(m,)`` of the files that are dealt to a rank. Raises ValueError: they are wrong."""
     files = sorted(folder.glob("rank-*.npz"), key=lambda file: int(file.stem.removeprefix("rank-")))
     parts = []
     for file in [files[0], *files[rank::ranks]]:  # the first one tells the dtype, if this rank gets none
@@ -118,7 +107,7 @@ class KeyedVolume:
 
     @property
     def pairs(self) -> float:
-        """Return what a rank sends, on average, to give all pairs to all: in pickled `allgather` and in gloo's sum."""
+        """Return what a rank sends, on average, to give all pairs to all, as a pickled `allgather` does."""
         return PAIR * self.entries * (self.ranks - 1) / self.ranks
 
     def gigabytes(self, ranks: int) -> float:
@@ -157,10 +146,7 @@ def count(name: str, case: Case, algorithm: str, ranks: int, n: int, entries: in
 def count_within(
     most_gigabytes: float, case: str, algorithm: str, ranks: int, n: int, entries: int, before: KeyedVolume | None
 ) -> KeyedVolume:
-    """Return what is counted in one of `CASES`; ``before`` was counted on fewer ranks.
-
-    Raises ValueError: it would need more memory, or the algorithm refuses such data.
-    """
+    """Count; ``before`` was counted on fewer ranks. Raises ValueError: too much memory, or the algorithm refuses."""
 
     def of(number: int) -> KeyedVolume:
         return count(case, CASES[case], algorithm, number, n, entries)

@@ -32,7 +32,6 @@ Recorded = list[tuple[list[RecordedCall], float]]  # of one step: calls of each 
 
 @cache
 def measured(name: str) -> Way:
-    """Return the way of an algorithm as a command line spells it."""
     return measure(algorithm_spelled(name), LENGTH >> 2, ())
 
 
@@ -66,7 +65,6 @@ def recorded(algorithm: Algorithm, n: int, density: float, ranks: int) -> Record
 
 
 def computing(step: Recorded) -> float:
-    """Return the seconds that a rank computes, on average."""
     return statistics.fmean(tail + sum(call.computed for call in made) for made, tail in step)
 
 
@@ -113,10 +111,7 @@ def _controls(step: Recorded) -> list[tuple[str, bool, float]]:
 
 
 def _payload(step: Recorded) -> list[tuple[str, bool, float, float]]:
-    """Return what calls there are of payload, the bytes of the busiest rank, and how many rounds a call stands for.
-
-    Exchanges between pairs are put together: their number differs between numbers of ranks.
-    """
+    """Return of each call: name, announced, bytes of the busiest rank, rounds; all `sendrecv` together are one."""
     made = [[call for call in calls if not call.control] for calls, _ in step]
     found = []
     for calls in zip(*[[call for call in mine if call.name != "sendrecv"] for mine in made], strict=True):

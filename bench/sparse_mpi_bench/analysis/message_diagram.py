@@ -19,8 +19,6 @@ BARE = ("topka", "gtopk", "oktopk")  # algorithms whose messages are pairs of in
 
 
 class Message(NamedTuple):
-    """What one rank sends another one, or keeps for itself."""
-
     source: int
     dest: int
     bytes: int
@@ -28,8 +26,6 @@ class Message(NamedTuple):
 
 
 class MessageRound(NamedTuple):
-    """Messages that go at the same time."""
-
     where: str  # file and function, such as "gtopk.climb"
     name: str  # of the method of `Comm`
     messages: list[Message]  # none of a sum or of an `allgather`, in which all ranks tell each other few numbers
@@ -37,8 +33,6 @@ class MessageRound(NamedTuple):
 
 
 class MessageDiagram(NamedTuple):
-    """The gradients, the exchanges and the result of a step."""
-
     algorithm: str
     gradients: np.ndarray  # (P, n)
     exchanges: list[MessageRound]
@@ -46,8 +40,6 @@ class MessageDiagram(NamedTuple):
 
 
 def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> MessageDiagram:
-    """Return step ``step``, from 1, of an algorithm."""
-
     def see(step: Step) -> tuple[list[RecordedCall], np.ndarray, np.ndarray]:
         result = step.total.to_dense() if isinstance(step.total, SparseVector) else step.total
         return list(step.comm.record), step.gradient, np.asarray(result)
@@ -58,10 +50,7 @@ def watch(name: str, made: Gradients, ranks: int, density: float, step: int) -> 
 
 
 def exchanges(records: Sequence[Sequence[RecordedCall]], bare: bool) -> list[MessageRound]:
-    """Return what goes on in a step of which rank i recorded ``records[i]``, all calls being of all ranks.
-
-    Indices of entries are those of ``bare`` messages, which are pairs of int32 index and float32 value.
-    """
+    """Return the exchanges of a step of which rank i recorded ``records[i]``; only ``bare`` messages have indices."""
     pending = [deque(calls) for calls in records]
     found = []
     while any(pending):
@@ -95,10 +84,7 @@ def _parts(rank: int, call: RecordedCall, ranks: int) -> list[Message]:
 
 
 def _pairs(pending: Sequence[deque[RecordedCall]]) -> Iterator[MessageRound]:
-    """Yield what goes from rank to rank before the next call of all ranks, and remove it from what is pending.
-
-    Raises ValueError: ranks wait for each other.
-    """
+    """Yield what goes from rank to rank before the next call of all. Raises ValueError: ranks wait for each other."""
     sent: set[int] = set()  # ranks whose message has gone
     came: set[int] = set()  # ranks whose message has come
     while heads := {rank: calls[0] for rank, calls in enumerate(pending) if calls and calls[0].name == "sendrecv"}:

@@ -1,8 +1,4 @@
-"""Ranks of a running job, beside each other, by the metrics that they write: how fast, and who waits for whom.
-
-The files are those of `sparse_mpi.monitor.metrics`. A rate is that between the last two times that a rank has
-written, or since its first step where it has written once.
-"""
+"""Ranks of a running job, beside each other, by the metrics that they write: how fast, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -77,11 +73,7 @@ def read(file: Path) -> Written | None:
 
 
 class Ranks:
-    """The ranks of a job, as their files in a ``folder`` have them: those of ``job``, or of the one that wrote last.
-
-    Attributes:
-        job: its name; None before there is one.
-    """
+    """The ranks of ``job``, or of the one that wrote last, by their files in ``folder``."""
 
     def __init__(self, folder: Path, job: str | None = None, clock: Callable[[], float] = time.time) -> None:
         self._folder, self._wanted, self.job, self._clock = folder, job, job, clock
@@ -90,7 +82,6 @@ class Ranks:
         self._before: dict[Path, Written] = {}
 
     def rows(self) -> list[RankRow]:
-        """Look at the files, and return what is to be shown of each rank, by rank."""
         for file in self._folder.glob("sparse_mpi-*.prom"):
             self._look(file)
         if self._wanted is None and self._last:

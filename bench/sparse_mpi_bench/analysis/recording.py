@@ -1,7 +1,4 @@
-"""A communicator that records the calls on it: which method, called from where, and how many bytes for whom.
-
-Steps of an algorithm that are watched by it, among ranks in this one process.
-"""
+"""A communicator that records the calls on it, and steps of an algorithm that are watched by it."""
 
 from __future__ import annotations
 
@@ -48,16 +45,11 @@ class RecordedCall:
 
     @property
     def phase(self) -> str:
-        """Return the name that calls of the same purpose have in common."""
         return f"{self.where}: {self.name}"
 
 
 class RecordingComm(forwarding.ForwardingComm):
-    """A wrapper that behaves like ``comm`` and appends every call to ``record``.
-
-    Communicators split off it append to the same record. ``members`` are the ranks of ``comm`` within the communicator
-    that the record belongs to; None if that is ``comm`` itself. To ``keep`` also records what is sent.
-    """
+    """A wrapper of ``comm`` that appends every call to ``record``; so do communicators that are split off it."""
 
     def __init__(
         self,
@@ -145,15 +137,11 @@ class RecordingComm(forwarding.ForwardingComm):
         return RecordingComm(part, self.record, tuple(members.tolist()), self._since, self._keep)
 
     def restart(self) -> None:
-        """Forget all calls, and count processor time from now on."""
         self.record.clear()
         self._since[0] = process_time()
 
     def computed(self) -> float:
-        """Return the seconds of processor time since the last call.
-
-        Ranks of a `World` take turns at calls, so that all that the process computes between two calls is one rank's.
-        """
+        """Return the processor time since the last call: this rank's, as ranks of a `World` take turns at calls."""
         return process_time() - self._since[0]
 
     def _begin(self) -> tuple[Traffic, float]:
@@ -171,11 +159,7 @@ class RecordingComm(forwarding.ForwardingComm):
 
 
 def _place(frame: FrameType | None) -> str:
-    """Return file and function of a frame.
-
-    For a lambda or comprehension, or a call through a view of this communicator, it is the named function further up
-    that led to it.
-    """
+    """Return file and function of a frame: of the named function that led to it, outside of views of a communicator."""
     while frame is not None and frame.f_back is not None:
         if not frame.f_code.co_name.startswith("<") and frame.f_globals.get("__name__") not in VIEWS:
             break
@@ -186,8 +170,6 @@ def _place(frame: FrameType | None) -> str:
 
 
 class Step(NamedTuple):
-    """What there is to see of a step on one rank, after it."""
-
     number: int  # from 0
     gradient: np.ndarray
     total: SparseVector | Array
@@ -204,10 +186,7 @@ def watched(
     keep: bool = False,
     **options: Any,
 ) -> list[list[T]]:
-    """Take steps on the ranks of a `World`; return what ``see`` finds in each step of each rank.
-
-    It looks at every rank after each of its steps, while others wait. ``options`` are those of `SparseAllreduce`.
-    """
+    """Return what ``see`` finds after each step of each rank of a `World`; ``options`` go to `SparseAllreduce`."""
 
     def run(comm: Comm) -> list[T]:
         recording = RecordingComm(comm, keep=keep)

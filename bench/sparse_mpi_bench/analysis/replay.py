@@ -229,8 +229,6 @@ def _meets(call: RecordedCall, members: Members) -> bool:
 
 
 class Trace(NamedTuple):
-    """The messages of one step of one algorithm."""
-
     algorithm: str
     ranks: int
     transfers: list[Transfer]
@@ -238,7 +236,6 @@ class Trace(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the seconds until the last message has arrived."""
         return max((transfer.end for transfer in self.transfers), default=0.0)
 
     @property
@@ -256,8 +253,5 @@ class Trace(NamedTuple):
 
 
 def replay(records: Sequence[Sequence[RecordedCall]], network: Network) -> list[Transfer]:
-    """Return the messages of a step of which rank i recorded ``records[i]``.
-
-    Raises ValueError: the ranks did not take part in the same collective calls, or wait for messages that nobody sent.
-    """
+    """Return the messages of a step of which rank i recorded ``records[i]``. Raises ValueError: calls do not match."""
     return _Replay(records, network).replayed()

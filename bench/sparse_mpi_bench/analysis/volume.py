@@ -34,11 +34,7 @@ SETTLED = 10  # steps from a cold start before the first whose energy counts
 
 
 class Union(Wrapper):
-    """Wraps the selector that all ranks of a `World` share, and counts in ``counts`` what each step's selections cover.
-
-    Steps are told apart by the number of selections: in a step every rank makes one, and none is a step ahead of
-    another that has yet to make its own, because every step begins with an agreement.
-    """
+    """Wraps the selector that all ranks of a `World` share; ``counts`` has what each step's selections cover."""
 
     def __init__(self, selector: Selector, size: int, ranks: int) -> None:
         super().__init__(selector)
@@ -47,7 +43,6 @@ class Union(Wrapper):
         self._ranks, self._made = ranks, 0
 
     def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
-        """Return the wrapped selector's selection."""
         selected, state = self.selector.select(x, k, state, add)
         self._covered[selected.indices] = True
         self._made += 1
@@ -108,16 +103,10 @@ class Volume:
         return (self.words * WORD + self.control) / self.lowest if self.lowest else None
 
     def record(self) -> dict[str, Any]:
-        """Return all numbers as a dict for JSON."""
-        return asdict(self) | {
-            "within": self.within,
-            "over bound": self.over_bound,
-        }
+        return asdict(self) | {"within": self.within, "over bound": self.over_bound}
 
 
 class _Seen(NamedTuple):
-    """The numbers of one step of one rank."""
-
     report: StepReport
     between: float  # bytes
 
@@ -170,10 +159,7 @@ def formula(algorithm: Algorithm, n: int, k: int, ranks: int) -> tuple[float, fl
 
 
 def leaving(call: RecordedCall, rank: int, ranks_per_node: int) -> float:
-    """Return the bytes of payload that ``rank`` sends to other nodes in ``call``.
-
-    If the call does not tell who gets how much, because all get the same, they are spread evenly over the others.
-    """
+    """Return the bytes of payload that ``rank`` sends to other nodes; equal shares where all get the same."""
     receivers = np.array(list(call.to) or [member for member in call.members if member != rank], np.int64)
     weights = np.array(list(call.to.values()) or [1] * len(receivers), np.float64)
     away = receivers // ranks_per_node != rank // ranks_per_node
@@ -181,11 +167,7 @@ def leaving(call: RecordedCall, rank: int, ranks_per_node: int) -> float:
 
 
 def gigabytes(algorithm: Algorithm, gradients: Gradients, ranks: int) -> float:
-    """Estimate the memory that `count` needs, in GB.
-
-    Each rank has its residual before and after the gradient is added; its gradient, unless gradients are views of one
-    buffer; and two more vectors where a vector is sent in pieces or in another type.
-    """
+    """Estimate the memory that `count` needs, in GB: residuals, gradients, and two vectors more for copies."""
     n = gradients.size
     bound = algorithm.bound(Layout.of(n), 1, ranks)
     copied = (bound.pairs > 0 and bound.values >= n) or bound.extra >= n

@@ -1,10 +1,9 @@
-"""Steps that benchmarks measured, read from their records, and divided into those to fit to and those to predict.
+"""A cluster fitted to the steps that benchmarks recorded, and how far its predictions are off.
 
-Fitted to them is a cluster: how fast ranks compute, and how much more slowly in a crowd, what a message and a byte
-cost, and how long a message is on its way. These are the same at every rate of the links, which is told by the records
-or, where it is not, fitted too. The fit moves one number at a time by a factor, and keeps what brings predictions
-nearer: the mean of the absolute logarithms of predicted over measured steps, each counted up to a factor of `FAR`, so
-that the few measurements that something else held up decide nothing.
+The fit moves one number at a time by a factor, and keeps what brings predictions nearer: the mean of the absolute
+logarithms of predicted over measured steps, each counted up to a factor of `FAR`, so that the few measurements that
+something else held up decide nothing. How fast ranks compute, and what a message and a byte cost, is the same at
+every rate of the links.
 """
 
 from __future__ import annotations
@@ -57,15 +56,11 @@ class MeasuredStep(NamedTuple):
 
     @property
     def job(self) -> tuple[str, int, int, float]:
-        """Return what candidates of the same turns have in common."""
         return self.rate, self.ranks, self.n, self.density
 
 
 def read(file: str | Path) -> list[MeasuredStep]:
-    """Read the steps that one of `BENCHES` recorded in ``file``.
-
-    Raises ValueError: the file is not of that kind, or of one rank, which exchanges nothing.
-    """
+    """Read the steps that one of `BENCHES` recorded. Raises ValueError: another kind of file, or of one rank."""
     try:
         record = json.loads(Path(file).read_text())
         found = [exchange for job in record.get("jobs", [record]) for exchange in _of_job(job, record)]
@@ -79,7 +74,6 @@ def read(file: str | Path) -> list[MeasuredStep]:
 
 
 def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[MeasuredStep]:
-    """Return the steps of one job of a record, without algorithms that need shapes or nodes."""
     options: dict[str, Any] = job["options"]
     n = job.get("n") or options["n"] or layout(options["model"]).size
     links: dict[str, Any] = job.get("measured", {})
@@ -104,10 +98,7 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[MeasuredStep]:
 
 
 def held_out(measured: Iterable[MeasuredStep], ranks: Sequence[int]) -> tuple[list[MeasuredStep], list[MeasuredStep]]:
-    """Divide exchanges into those to fit to and those held out, which are the ones on ``ranks`` ranks.
-
-    Raises ValueError: no exchange was measured on one of ``ranks``, or none on others.
-    """
+    """Divide steps into those to fit to and those on ``ranks`` ranks. Raises ValueError: one of both would be none."""
     measured = list(measured)
     had = sorted({exchange.ranks for exchange in measured})
     if lacking := sorted(set(ranks) - set(had)):
@@ -125,7 +116,6 @@ class Prediction(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Return the relative error of the predicted step, positive if it is too long."""
         return self.step / self.measured.step - 1
 
 
@@ -157,7 +147,6 @@ class Fit(NamedTuple):
 
     @property
     def ranks(self) -> list[int]:
-        """Return the numbers of ranks that were measured."""
         return sorted({of.measured.ranks for of in self.predictions})
 
 
@@ -174,9 +163,8 @@ def predict(exchange: MeasuredStep, on: Cluster) -> Prediction:
 def fit(measured: Sequence[MeasuredStep], start: Cluster = START) -> Fit:
     """Return the cluster that explains the measured steps best.
 
-    No more numbers are fitted than there are steps: the first of `FITTED`, and what a byte takes where records do not
-    tell the rate of the links. The others are left as ``start`` has them. Raises ValueError: there are fewer measured
-    steps than `FEWEST`, or than one more where the rate is to be found.
+    No more numbers of `FITTED` are fitted than there are steps, and what a byte takes where records do not tell it.
+    Raises ValueError: there are too few steps.
     """
     unknown = () if all(exchange.gbit for exchange in measured) else ("beta",)
     fewest = FEWEST + len(unknown)
@@ -214,7 +202,6 @@ def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], floa
 
 
 def by_rate(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """Return the predictions of each rate, the slowest first."""
     found = defaultdict(list)
     for prediction in sorted(predictions, key=lambda of: of.measured.gbit or 0.0):
         found[prediction.measured.rate].append(prediction)
@@ -222,7 +209,6 @@ def by_rate(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
 
 
 def median_error(predictions: Sequence[Prediction]) -> float:
-    """Return the median of the absolute relative errors."""
     return statistics.median(abs(of.error) for of in predictions)
 
 
@@ -241,15 +227,11 @@ class JudgedAdvice(NamedTuple):
 
     @property
     def regret(self) -> float:
-        """Return by what share the advised step is longer than the fastest."""
         return self.advised.measured.step / self.best.measured.step - 1
 
 
 def judged(predictions: Sequence[Prediction]) -> list[JudgedAdvice]:
-    """Return how good the advice is for each job among measured steps, of the candidates that were measured there.
-
-    Raises ValueError: a job has no dense sum.
-    """
+    """Return how good the advice is for each measured job. Raises ValueError: a job has no dense sum."""
     found = []
     for job in dict.fromkeys(of.measured.job for of in predictions):
         of_job = [of for of in predictions if of.measured.job == job]

@@ -16,26 +16,15 @@ from sparse_mpi_bench.chaos.faults import KINDS, Fault
 
 @dataclass(frozen=True)
 class ChaosSettings:
-    """What is asked for.
+    """What is asked for."""
 
-    Args:
-        mtti: mean seconds from one fault to the next, of an exponential distribution.
-        seed: of all that is drawn.
-        kinds: of `KINDS`, equally likely.
-        lasts: mean seconds of a freeze, and that a link is down; uniform from 0 to twice that.
-        faults: how many at most; None is no limit.
-        after: when time begins to run: so many seconds after all ranks have loaded MPI, or as soon as the job has
-            written this file.
-        record: the file that says what was done, and what became of the job.
-    """
-
-    mtti: float = 60.0
+    mtti: float = 60.0  # mean seconds from one fault to the next, of an exponential distribution
     seed: int = 0
-    kinds: tuple[str, ...] = ("kill",)
-    lasts: float = 2.0
-    faults: int | None = None
-    after: float | Path = 0.0
-    record: Path = Path("chaos.json")
+    kinds: tuple[str, ...] = ("kill",)  # of `KINDS`, equally likely
+    lasts: float = 2.0  # mean seconds of a freeze, and that a link is down; uniform from 0 to twice that
+    faults: int | None = None  # how many at most
+    after: float | Path = 0.0  # seconds after all ranks have loaded MPI, or a file that the job writes
+    record: Path = Path("chaos.json")  # what was done, and what became of the job
 
 
 def _after(text: str) -> float | Path:
@@ -55,10 +44,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], Callable[[Any], object], str]] = 
 
 
 def parse(text: str) -> ChaosSettings:
-    """Return the settings of a text such as ``mtti=60,seed=1,kinds=kill,freeze``; ``kill+freeze`` is the same.
-
-    Raises ValueError: a name or a value is wrong.
-    """
+    """Return the settings of a text such as ``mtti=60,seed=1,kinds=kill,freeze``. Raises ValueError: it is wrong."""
     given: dict[str, str] = {}
     name = ""
     for word in text.split(","):
@@ -87,10 +73,7 @@ def _read(name: str, text: str) -> Any:
 
 
 def draw(settings: ChaosSettings, ranks: int) -> Iterator[Fault]:
-    """Yield the faults of a job with so many ranks: the same ones for the same settings.
-
-    All of a fault is drawn whatever its kind is, so that other kinds leave the instants and the ranks as they are.
-    """
+    """Yield the faults of a job. All of a fault is drawn, so that other kinds leave instants and ranks as they are."""
     random_, second = random.Random(settings.seed), 0.0
     for _ in count() if settings.faults is None else range(settings.faults):
         second += random_.expovariate(1 / settings.mtti)

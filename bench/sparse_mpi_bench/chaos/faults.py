@@ -1,8 +1,4 @@
-"""Faults of a running job, played while it runs: `Chaos`. The processes of its ranks, found without its help.
-
-They are found by what MPI's launcher has told them, and only among those that descend from this process: on this
-machine, and none that it did not start.
-"""
+"""Faults of a running job, played while it runs; its ranks are found among our descendants by MPI's variables."""
 
 from __future__ import annotations
 
@@ -29,8 +25,6 @@ KINDS = {"kill": "killed rank {}", "freeze": "froze rank {}", "link": "took the 
 
 
 class Fault(NamedTuple):
-    """What is to happen to a rank."""
-
     seconds: float  # after the job is ready
     rank: int
     kind: str  # of `KINDS`
@@ -38,7 +32,6 @@ class Fault(NamedTuple):
 
 
 def rank_of(process: psutil.Process) -> int | None:
-    """Return the rank that MPI's launcher has told a process; None if it has told none, or the process has ended."""
     try:
         told = process.environ()
     except psutil.Error:
@@ -47,10 +40,7 @@ def rank_of(process: psutil.Process) -> int | None:
 
 
 def ranks_below(parent: int) -> dict[int, int]:
-    """Return the process of each rank that runs among the descendants of ``parent``.
-
-    Processes that a rank itself has started are not, though they have its variables.
-    """
+    """Return the process of each rank among the descendants of ``parent``, without those that ranks have started."""
     found, queue = {}, [psutil.Process(parent)]
     while queue:
         with suppress(psutil.NoSuchProcess):
@@ -64,7 +54,6 @@ def ranks_below(parent: int) -> dict[int, int]:
 
 
 def has_mpi(process: int) -> bool:
-    """Return whether a process has loaded an MPI library."""
     try:
         loaded = [file.path for file in psutil.Process(process).memory_maps()]
     except psutil.Error:
@@ -73,20 +62,7 @@ def has_mpi(process: int) -> bool:
 
 
 class Chaos:
-    """Faults while a job runs: what waits for the job is to iterate over `play` meanwhile.
-
-    Args:
-        faults: in the order of their times.
-        find: returns the processes of the ranks that run.
-        ready: returns whether the job is ready for faults.
-        links: of emulated hosts, of which host i has rank i - 1.
-        tell: takes a line that says what was done.
-
-    Attributes:
-        done: a record of each fault so far; ``refused`` says why one was not possible.
-        lost: the ranks that were killed, or that had ended when they were to thaw.
-        ready_after: seconds from the start until the job was ready; None before.
-    """
+    """Faults while a job runs, which ``ready`` says; what waits for the job is to iterate over `play` meanwhile."""
 
     def __init__(
         self,
@@ -105,10 +81,7 @@ class Chaos:
         self._lasting: set[tuple[str, int]] = set()  # kinds and ranks of faults that are not over
 
     def play(self) -> Iterator[float]:
-        """Yield the seconds, since this began, at which it is to be asked for what comes next.
-
-        Raises RuntimeError: the system refuses to change a link.
-        """
+        """Yield the seconds at which to ask for what comes next. Raises RuntimeError: a link cannot be changed."""
         start = time.monotonic()
         looked = time.monotonic()
         while not self._ready():
@@ -188,7 +161,6 @@ class Chaos:
 
 
 def shown(fault: dict[str, Any]) -> str:
-    """Return a fault that was done, or was not possible, as words."""
     when, rank = f"after {fault['seconds']:.1f} s", fault["rank"]
     if fault["refused"]:
         return f"no {fault['kind']} of rank {rank} {when}: {fault['refused']}"

@@ -11,11 +11,7 @@ __all__ = ["job", "text"]
 
 
 def job(text: str, ranks: int, elastic: bool, mpi: str) -> ChaosJob:
-    """Return the faults of a job of ``ranks`` ranks under the library version ``mpi``.
-
-    Raises:
-        Refused: links are to fail, which only emulated hosts have.
-    """
+    """Return the faults of a job under the library version ``mpi``. Raises Refused: links are to fail."""
     settings = parse(text)
     if "link" in settings.kinds:
         raise Refused("--chaos with kinds=link needs emulated hosts: start the program by `bench network --chaos`")

@@ -21,19 +21,7 @@ MOST_SHOWN = 6  # faults, of each of which the last line tells
 
 
 class ChaosJob:
-    """A job of this process, and the faults that it suffers.
-
-    Its record has what was asked for, the faults, and what became of the job; it is written with each fault.
-
-    Args:
-        settings: what was asked for.
-        ranks, elastic: of the job.
-        mpi: the version of its library.
-        links: those between its ranks, if they are on emulated hosts.
-
-    Raises:
-        Refused: the record cannot be written.
-    """
+    """The faults of a job of this process, and its record, written with each. Raises Refused: it cannot be written."""
 
     def __init__(
         self, settings: ChaosSettings, ranks: int, elastic: bool, mpi: str, links: Links | None = None
@@ -52,11 +40,9 @@ class ChaosJob:
             raise Refused(f"--chaos: {settings.record} cannot be written: {error.strerror}; give record=FILE") from None
 
     def play(self) -> Iterator[float]:
-        """Yield the seconds at which faults are due, see `Chaos.play`."""
         return self._chaos.play()
 
     def end(self, status: int) -> None:
-        """Say what was done, and what became of the job, and write it down."""
         seconds = time.monotonic() - self._started
         text = outcome(self._chaos, self._ranks, self._elastic, status, seconds)
         self._facts |= {"ready_after": self._chaos.ready_after, "status": status, "seconds": round(seconds, 3)}
@@ -84,7 +70,6 @@ class ChaosJob:
 
 
 def outcome(chaos: Chaos, ranks: int, elastic: bool, status: int, seconds: float) -> str:
-    """Return what a job has suffered, and what became of it, as a sentence."""
     done = [fault for fault in chaos.done if fault["refused"] is None]
     faults = [shown(fault) for fault in done]
     if len(done) > MOST_SHOWN:

@@ -29,7 +29,6 @@ other records, to see how far predictions and advice are off. Without records, m
 
 
 def _calibrate(args: argparse.Namespace) -> Iterator[Output]:
-    """Yield the network between the ranks, or a fit to records and the errors of its predictions."""
     if not args.records and not args.check:
         yield from _network()
         return
@@ -71,7 +70,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _network() -> Iterator[Output]:
-    """Measure messages between neighbours, all ranks at once; rank 0 yields the rate and the latency of a fit."""
     comm = comm_of_job()
     with refusing(""):
         seconds = measure(comm, SIZES)
@@ -90,7 +88,6 @@ def _network() -> Iterator[Output]:
 
 
 def _described(found: Fit) -> str:
-    """Return what was fitted, in words."""
     of = found.cluster
     told = (
         f", within {1 + calibration.spread(found.predictions):.2g} times for nine of ten steps"
@@ -105,7 +102,6 @@ def _described(found: Fit) -> str:
 
 
 def _checked(rate: str, predictions: list[Prediction]) -> str:
-    """Return a line for each prediction at one rate."""
     table = Table(
         Column("candidate", -max(9, *(len(p.measured.candidate) for p in predictions)), lambda p: p.measured.candidate),
         Column("n", 12, lambda of: of.measured.n, ","),
@@ -119,7 +115,6 @@ def _checked(rate: str, predictions: list[Prediction]) -> str:
 
 
 def _verdicts(verdicts: list[JudgedAdvice]) -> str:
-    """Return a line for each job: what is advised there, and how much longer it takes than the fastest."""
     table = Table(
         Column("job", -34, lambda of: "{} P = {} n = {:,} {:g}".format(*of.job).strip()),
         Column("advised", -22, lambda of: of.advised.measured.candidate),

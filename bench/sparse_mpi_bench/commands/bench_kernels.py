@@ -2,12 +2,8 @@
 
 The floors are measured in the same run on the same buffers: a read pass (the maximum of the vector) for selection, a
 copy of 12 bytes an element (6 read, 6 written) for ``residual += gradient`` with selection. Every round runs every
-method once, so that what else happens on the machine hits all alike; medians over the rounds, with the range between
-order statistics that covers the true median in 95 % of all cases.
-
-Messages are of the largest entries of a normal vector, as a selection has them. To pack with rounding is to read the
-rounded values back, too: the residual needs them. What rounding takes is the root mean square over that of the values,
-and once more for as many normal values of any size.
+method once; medians over the rounds stand beside their 95 % intervals. To pack with rounding is to read the rounded
+values back, too: the residual needs them.
 """
 
 from __future__ import annotations
@@ -180,10 +176,7 @@ def _torch_methods(x: Array, k: int, threshold: int, each: int) -> dict[str, Met
 
 
 def _measure(methods: dict[str, Method], x: Array, rounds: int, most: float = math.inf) -> dict[str, list[float]]:
-    """Return seconds of every method in every round; a first round, in which things are compiled, does not count.
-
-    No round begins after ``most`` seconds, once `LEAST` rounds are done. Methods work on arrays like ``x``.
-    """
+    """Return seconds of every method in every round; none begins after ``most`` seconds, once `LEAST` are done."""
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     began = perf_counter()
     for number in range(-1, rounds):

@@ -40,23 +40,19 @@ steps or bench sparse go to one file, which draw draws:
 
   python -m sparse_mpi bench network --ranks 4 8 --rate 100mbit 1gbit none --json FILE -- bench steps --steps 5
 
-The rates of links may change while the command runs, and links may be down, all or some of them:
+The rates of links may change while the command runs, and links may be down:
 
   python -m sparse_mpi bench network --rate 1gbit,50mbit --every 30s --log links.jsonl -- train/vgg.py
   python -m sparse_mpi bench network --rate 1gbit,down --every 30s,2s -- train/vgg.py
   python -m sparse_mpi bench network --trace links.txt -- train/vgg.py
 
-A trace has lines "seconds rate" or "seconds rate host", with blanks or commas: from that second of the command on, the
-link of that host (1, 2, ...; all of them, if there is none) has that rate, or is "down". Connections stay open, and no
-rank is told. Each change, and the bytes that hosts have sent, are told on stderr; --log has them for programs.
-Faults at random instants:
+A trace has lines "seconds rate" or "seconds rate host": from that second on, that link, or all, has that rate, or is
+"down". Each change, and the bytes that hosts have sent, are told on stderr; --log has them for programs. Faults:
 
   python -m sparse_mpi bench network --elastic --chaos mtti=20,seed=1,kinds=kill,freeze,link -- program.py
 
-Needs Linux, root, iproute2 and Open MPI or MPICH. The ranks share this machine's cores and memory bandwidth: what they
-compute takes longer than on hosts of their own, and above some Gbit/s cores and not links decide, which is told.
-Latency is that of this machine, tens of microseconds. A link lets a millisecond's worth (at least 4 KiB) pass at once
-before it holds to its rate.
+Needs Linux, root, iproute2 and Open MPI or MPICH. The ranks share this machine's cores: above some Gbit/s these and not
+links decide, which is told.
 """
 
 
@@ -76,7 +72,6 @@ def check(args: argparse.Namespace) -> None:
 
 
 def measure(args: argparse.Namespace) -> Iterator[Output]:
-    """For each network: set up, yield what links give, run the command, remove; yield the first exit code but 0."""
     command, jobs = _command(args), list[dict[str, Any]]()
     recorded = command[:2] in RECORDED and (args.json is not None or len(_networks(args)) > 1)
     with _launcher() as launcher:
@@ -97,10 +92,7 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
                     yield code
                     return
                 if recorded:
-                    gave |= {
-                        "burst": hosts.burst(emulated.rate) if emulated.rate else 0,
-                        "packet": emulated.packet,
-                    }
+                    gave |= {"burst": hosts.burst(emulated.rate) if emulated.rate else 0, "packet": emulated.packet}
                     jobs.append({"rate": rate, "measured": gave, **json.loads(file.read_text())})
                     yield {"jobs": jobs}
     if recorded:
@@ -146,10 +138,7 @@ def _chaos(args: argparse.Namespace, launcher: Mpiexec, links: Links) -> ChaosJo
 
 @contextmanager
 def _launcher() -> Iterator[Mpiexec]:
-    """Yield what starts jobs on emulated hosts.
-
-    Raises SystemExit: there can be no emulated hosts here, or the system refuses something within the ``with`` block.
-    """
+    """Yield what starts jobs on emulated hosts. Raises SystemExit: there can be none here, or the system refuses."""
     if lacks := hosts.missing():
         raise SystemExit("\n".join(["bench network cannot run here:", *lacks]))
     try:

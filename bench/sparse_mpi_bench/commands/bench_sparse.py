@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import math
 import os
-import socket
-import struct
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial, reduce
-from importlib import import_module
 from operator import add
 from pathlib import Path
 from time import perf_counter
@@ -36,18 +30,14 @@ from sparse_mpi_bench.analysis.keyed_volume import CASES, filled, stored
 from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.emulation.probe import below, shortfalls
 
-GLOO = "gloo"
 OURS = (AUTO, *ALGORITHMS)  # which may refuse their input by a ValueError, on all ranks alike
-RIVALS = ("pickled allreduce", "pickled allgather", "dense", GLOO)
+RIVALS = ("pickled allreduce", "pickled allgather", "dense")
 MOST_DENSE = 1 << 27  # keys of which a dense buffer is tried
-PATIENCE = timedelta(seconds=60)  # until a rank that gloo waits for counts as lost
-SUMMED = ("int32", "int64", "float32", "float64")  # tried; of complex numbers gloo returns no entries and no error
-ADDRESS_OF = 0x8915  # SIOCGIFADDR
 LEGEND = "cells: milliseconds, MB that the busiest host sent, peak memory over the bytes of input and result"
 DESCRIPTION = """\
-The sum of sparse vectors over all ranks, by each algorithm of sparse_mpi.allreduce and by what users of mpi4py and
-torch have without it: comm.allreduce of a pickled csr_array, comm.allgather and a sum, Allreduce of a dense buffer, and
-torch.distributed.all_reduce of a sparse tensor by gloo. All take turns, in changing order. Every result is checked.
+The sum of sparse vectors over all ranks, by each algorithm of sparse_mpi.allreduce and by what users of mpi4py
+have without it: comm.allreduce of a pickled csr_array, comm.allgather and a sum, and Allreduce of a dense buffer. All
+take turns, in changing order. Every result is checked.
 
   python -m sparse_mpi bench network --ranks 8 --rate 1gbit -- bench sparse --n 10000000 --entries 100000
 
@@ -59,9 +49,7 @@ Work = Callable[[], Any]  # one way to add up; returns keys and values, a csr_ar
 Job = tuple[str, dict[str, Any], dict[str, Any]]  # the name of a case, its job, and the case
 
 
-def candidates(
-    keys: np.ndarray, values: np.ndarray, n: int, comm: Comm, no_gloo: str
-) -> tuple[dict[str, Work], dict[str, str]]:
+def candidates(keys: np.ndarray, values: np.ndarray, n: int, comm: Comm) -> tuple[dict[str, Work], dict[str, str]]:
     """Return what is compared of keys ``(m,)`` in [0, n), by name, and why others are not, the same on all ranks."""
     from mpi4py import MPI
 
@@ -89,101 +77,12 @@ def candidates(
         found["dense"] = dense
     else:
         skipped["dense"] = f"{n:,} keys are too many for a buffer of all"
-    if no_gloo:
-        skipped[GLOO] = no_gloo
-    elif values.dtype.name not in SUMMED:
-        skipped[GLOO] = f"gloo does not add up sparse tensors of {values.dtype}"
-    else:
-        found[GLOO] = _by_gloo(keys, values, n)
     return found, skipped
 
 
 def best_of_others(rows: Mapping[str, Mapping[str, Any]]) -> float:
     """Return the seconds of the fastest rival among the measured ``rows``, infinite if there is none."""
     return min((rows[rival]["seconds"] for rival in RIVALS if rival in rows), default=math.inf)
-
-
-def _by_gloo(keys: np.ndarray, values: np.ndarray, n: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
-    import torch
-    from torch import distributed
-
-    indices, numbers = torch.from_numpy(keys[None]), torch.from_numpy(values)
-
-    def work() -> tuple[np.ndarray, np.ndarray]:
-        x = torch.sparse_coo_tensor(indices, numbers, (n,), is_coalesced=True, check_invariants=False)
-        distributed.all_reduce(x)  # x becomes the sum
-        x = x.coalesce()
-        return x.indices()[0].numpy(), x.values().numpy()
-
-    return work
-
-
-@contextmanager
-def gloo(comm: Comm) -> Iterator[str]:
-    """Start torch's gloo among all ranks of MPI for a ``with`` block, which gets why not, or an empty text. Collective.
-
-    Ranks meet at rank 0 by TCP. Both they and gloo use the interface that ``GLOO_SOCKET_IFNAME`` names, or else that
-    of the host's name.
-    """
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    if reason := _first(world.allgather(_missing())):
-        yield reason
-        return
-    distributed: Any = import_module("torch.distributed")
-    place, reason = world.bcast(_place() if comm.rank == 0 else None)
-    if not reason:
-        try:
-            where = {"init_method": f"tcp://{place}", "rank": comm.rank, "world_size": comm.size}
-            distributed.init_process_group(GLOO, timeout=PATIENCE, **where)
-        except (OSError, RuntimeError) as problem:
-            reason = _line(problem)
-    try:
-        yield _first(world.allgather(reason))
-    finally:
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
-
-
-def _missing() -> str:
-    try:
-        from torch import distributed
-    except ImportError:
-        return "torch is not installed; pip install torch"
-    if not (distributed.is_available() and distributed.is_gloo_available()):
-        return "this torch was built without gloo"
-    return ""
-
-
-def _place() -> tuple[str, str]:
-    """Return where rank 0 is to listen, at a port that is free, or why it cannot."""
-    try:
-        with socket.create_server((_address(), 0)) as free:
-            return "{}:{}".format(*free.getsockname()), ""
-    except OSError as problem:
-        return "", _line(problem)
-
-
-def _address() -> str:
-    """Return the address of this host at which gloo listens, too.
-
-    Raises OSError: there is no such interface, or nobody knows the host's name.
-    """
-    name = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-    if not name:
-        return socket.gethostbyname(socket.gethostname())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        found = fcntl.ioctl(any_socket.fileno(), ADDRESS_OF, struct.pack("256s", name.encode()[:15]))
-    return socket.inet_ntoa(found[20:24])
-
-
-def _line(problem: Exception) -> str:
-    return f"gloo does not start: {str(problem).strip().partition(chr(10))[0]}"
-
-
-def _first(reasons: list[str]) -> str:
-    return next(filter(None, reasons), "")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -198,7 +97,6 @@ def check(args: argparse.Namespace) -> None:
 
 
 def names_of(args: argparse.Namespace) -> list[str]:
-    """Return the names of all cases, in their order."""
     return [*args.cases, *(f"fill-in {fill_in:g}" for fill_in in args.fill_in), *(each.name for each in args.data)]
 
 
@@ -206,10 +104,10 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
     comm.job.guard()
     args.fill_in = [each for each in args.fill_in if each <= comm.size]
     names, found = names_of(args), {}
-    with gloo(comm) as no_gloo, Bar(len(names), "cases", comm.rank == 0) as bar:
+    with Bar(len(names), "cases", comm.rank == 0) as bar:
         for place, name in enumerate(names):
             bar.say(name)
-            found[name] = _measure(*_data(place, args, comm), args.steps, comm, no_gloo)
+            found[name] = _measure(*_data(place, args, comm), args.steps, comm)
             bar.update()
     yield "\n".join(line for name in names for line in _table(name, found[name], comm.size))
     asked = records.options(args) | {"data": [str(folder) for folder in args.data]}
@@ -228,8 +126,8 @@ def _data(place: int, args: argparse.Namespace, comm: Comm) -> tuple[np.ndarray,
     return keys, values, int(comm.allreduce(highest, "max", control=True)[0]) + 1
 
 
-def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Comm, no_gloo: str) -> dict[str, Any]:
-    compared, skipped = candidates(keys, values, n, comm, no_gloo)
+def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Comm) -> dict[str, Any]:
+    compared, skipped = candidates(keys, values, n, comm)
     chosen: list[Choice] = []
     expected = collectives.allreduce((keys, values), comm=comm, tell=chosen.append)
     sizes = comm.allgather(np.array([len(keys)]), control=True)
@@ -238,7 +136,7 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
     memory = {}
     for name, work in list(compared.items()):  # which also compiles and connects
         try:
-            memory[name] = _peak(work) if name != GLOO else _once(work)
+            memory[name] = _peak(work)
         except ValueError as refusal:
             if name not in OURS:
                 raise
@@ -260,8 +158,7 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
     own = [[*np.median(taken[name], axis=0).tolist(), memory[name] / max(needed, 1), wrong[name]] for name in compared]
     most = comm.allreduce(np.array(own), "max", control=True)
     rows = {
-        name: {"seconds": row[0], "bytes": row[1], "memory": None if math.isnan(row[2]) else row[2]}
-        | {"wrong": int(row[3])}
+        name: {"seconds": row[0], "bytes": row[1], "memory": row[2], "wrong": int(row[3])}
         for name, row in zip(compared, most.tolist(), strict=True)
     }
     return facts | {"chosen": chosen[0].algorithm, "skipped": skipped, "candidates": rows}
@@ -282,11 +179,6 @@ def _peak(work: Work) -> float:
         tracemalloc.stop()
     del result
     return peak
-
-
-def _once(work: Work) -> float:
-    work()
-    return math.nan
 
 
 def wrong_entries(result: Any, expected: tuple[np.ndarray, np.ndarray]) -> int:
@@ -325,7 +217,6 @@ def _table(name: str, found: dict[str, Any], ranks: int) -> list[str]:
 
 
 def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
-    """Return rows of cases and ranks in Markdown, and what was not compared and why."""
     names = dict.fromkeys(name for job in jobs for name in job["cases"])
     found = [(name, job, job["cases"][name]) for name in names for job in jobs if name in job["cases"]]
 
@@ -349,7 +240,6 @@ def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
 
 
 def cell(candidate: str, row: Job) -> str | None:
-    """Return the numbers of a candidate, if it was compared."""
     numbers = row[2]["candidates"].get(candidate)
     if numbers is None:
         return None
@@ -359,7 +249,7 @@ def cell(candidate: str, row: Job) -> str | None:
 
 SPARSE = Benchmark(
     "sparse",
-    help="sums of data that is sparse already, beside pickled, dense and gloo's",
+    help="sums of data that is sparse already, beside pickled and dense ones",
     description=DESCRIPTION,
     options=(
         count("--n", 10_000_000, "keys that there are"),

@@ -58,7 +58,6 @@ LEGEND = (
 
 
 def check(args: argparse.Namespace) -> list[list[Candidate]]:
-    """Return who takes turns with whom; raises Refused unless the options are good."""
     with refusing("--"):
         entered = candidates(args.algorithms, args.wires)
     return batches(entered, args.batch)
@@ -99,10 +98,7 @@ def measure(args: argparse.Namespace, comm: Comm) -> Iterator[Output]:
 
 
 def on_gpu(base: np.ndarray, comm: Comm) -> Array:
-    """Return ``base`` on a GPU of this rank: those of a node take its GPUs in turn. Collective.
-
-    Raises SystemExit: on all ranks, where one has no GPU that CuPy can use.
-    """
+    """Return ``base`` on a GPU of this rank's node. Collective. Raises SystemExit: on all ranks, where one has none."""
     place, _ = local_rank(comm)
     try:
         with same_on_all_ranks(comm):
@@ -115,11 +111,7 @@ def on_gpu(base: np.ndarray, comm: Comm) -> Array:
 
 
 def results(measured: list[dict[str, np.ndarray]], alpha: float, k: int) -> dict[str, dict[str, Any]]:
-    """Summarise every candidate beside the dense sum of its own turns, and dense itself over all turns.
-
-    ``over dense`` is the median over the turns in which both took part, ``over bound`` the bytes that a rank sends
-    over 8k(P-1)/P. Break-even bandwidths are bits a second; None: faster than dense on any network.
-    """
+    """Summarise every candidate beside dense in its turns; break-even is bits a second, None where always faster."""
     found: dict[str, dict[str, Any]] = {}
     for samples in [{BASELINE: np.concatenate([turns[BASELINE] for turns in measured], 1)}, *measured]:
         dense = summarise(samples[BASELINE])
@@ -147,7 +139,6 @@ def _ratio(samples: np.ndarray, baseline: np.ndarray) -> float:
 
 
 def render(record: dict[str, Any]) -> str:
-    """Return the table as text."""
     asked = record["options"]
     found = record["results"]
     even = {"break even": "-", "break even alone": "-"}  # nothing breaks even with itself
@@ -195,11 +186,7 @@ def _gigabits(bandwidth: float | None) -> str:
 def checked(
     entered: Sequence[Candidate], layout: Layout, density: float, base: Array, comm: Comm
 ) -> dict[str, dict[str, Any]]:
-    """Return, by name, whether the laws hold, how far results and residuals of a GPU are from the CPU's, and may be.
-
-    ``apart`` is None where ``base`` is in host memory, and otherwise the norm of the difference over that of the CPU's
-    result, of the rank where it is largest.
-    """
+    """Return whether the laws hold, how far a GPU's results are from the CPU's (None without GPU), and may be."""
     found = {}
     with Bar(len(entered), "checks", comm.rank == 0) as bar:
         for each in entered:
@@ -232,7 +219,6 @@ def _checked(candidate: Candidate, layout: Layout, density: float, base: Array, 
 
 
 def render_checks(checks: dict[str, dict[str, Any]]) -> str:
-    """Return the table of `checked` as text."""
     table = Table(
         Column("candidate", -24, "name"),
         Column(
@@ -261,7 +247,6 @@ def _distance(a: Array, b: Array) -> float:
 
 
 def summary(jobs: list[dict[str, Any]]) -> str:
-    """Return the speedups over dense on emulated networks, a row a candidate and a column a job."""
     names = list(dict.fromkeys(name for job in jobs for name in job["results"] if name != BASELINE))
     titles = [f"P={job['ranks']} {job['rate']}{'*' * below(job)}" for job in jobs]
     columns = [Column(title, 12, str(at), ".2f") for at, title in enumerate(titles)]

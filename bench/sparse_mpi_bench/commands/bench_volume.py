@@ -42,7 +42,7 @@ that results remove.
 
 --keyed counts what the algorithms of sparse_mpi.allreduce send in a sum of float64 values by keys. Beside it stands
 what a ring of dense buffers sends at least, and what it takes to give all pairs of 16 bytes to all ranks, as pickled
-allgather and gloo's sum of sparse tensors do.
+allgather does.
 
   python -m sparse_mpi bench volume --keyed --ranks 2 16 128 --cases uniform zipf
 """
@@ -93,7 +93,6 @@ FOR_KEYS, FOR_GRADIENTS = ("entries", "cases"), ("gradients", "plot")  # options
 
 
 def measure(args: argparse.Namespace) -> Iterator[Output]:
-    """Yield a line for every count, the record, and 1 if a formula was exceeded."""
     if args.keyed:
         yield from _of_keys(args)
         return
@@ -193,11 +192,7 @@ VOLUME = Benchmark(
             values.checked(_known, "oktopk:wire=packed", "algorithm"),
             nargs="+",
         ),
-        count(
-            "--n",
-            None,
-            f"elements of the gradient (default: k is {PER_RANK} P), or keys (default: 10,000)",
-        ),
+        count("--n", None, f"elements of the gradient (default: k is {PER_RANK} P), or keys (default: 10,000)"),
         count("--entries", None, "that a rank has, at most, with --keyed (default: 100)"),
         option("--cases NAME", "of data, with --keyed (default: all)", choices=list(CASES), nargs="+"),
         options.share("k over n", 0.05),

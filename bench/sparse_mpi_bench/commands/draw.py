@@ -1,7 +1,4 @@
-"""Which figure belongs to which record: what ``python -m sparse_mpi draw`` draws.
-
-``python -m sparse_mpi draw``: the figure of records, drawn anew.
-"""
+"""``python -m sparse_mpi draw``: the figure of records, drawn anew."""
 
 from __future__ import annotations
 
@@ -34,8 +31,6 @@ by the extension.
 
 
 class Kind(NamedTuple):
-    """A kind of figure."""
-
     of: Callable[[Record], bool]  # whether it shows such a record
     figure: Figure
     maker: str  # of such records
@@ -68,10 +63,7 @@ def _first(of: Any) -> Any:
 
 
 def read(files: Sequence[Path]) -> list[Record]:
-    """Return the records. A file may hold several as ``"records"``, beside what these have in common.
-
-    Raises ValueError: a file cannot be read, or holds none.
-    """
+    """Return the records, of which a file may hold several as ``"records"``. Raises ValueError: it holds none."""
     found: list[Record] = []
     for file in files:
         try:
@@ -87,10 +79,7 @@ def read(files: Sequence[Path]) -> list[Record]:
 
 
 def kind_of(records: Sequence[Record], wanted: str | None = None) -> Kind:
-    """Return what shows all of ``records``: the kind of that name, or the first that does.
-
-    Raises ValueError: there is none.
-    """
+    """Return the kind of that name, or the first, that shows all of ``records``. Raises ValueError: there is none."""
     fitting = {name: kind for name, kind in KINDS.items() if all(kind.of(record) for record in records)}
     if not fitting:
         makers = ", ".join(dict.fromkeys(kind.maker for kind in KINDS.values()))
@@ -104,10 +93,7 @@ def kind_of(records: Sequence[Record], wanted: str | None = None) -> Kind:
 
 
 def only(record: Record, names: Sequence[str]) -> Record:
-    """Return ``record`` with those of its parts that are in ``names``, in their order; without names as it is.
-
-    Raises ValueError: it has none of them.
-    """
+    """Return ``record`` with the parts in ``names``, all without names. Raises ValueError: it has none of them."""
     if not names:
         return record
     if isinstance(record.get("jobs"), list):
@@ -121,8 +107,6 @@ def only(record: Record, names: Sequence[str]) -> Record:
 
 
 def titled(figure: Figure, title: str) -> Figure:
-    """Return a figure with its point above what it shows."""
-
     def draw(records: Sequence[Record]) -> Any:
         shown = figure(records)
         width, height = shown.get_size_inches()
@@ -148,7 +132,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw, or say in a line why not."""
     with refusing("argument RECORD: "):
         records = [only(record, args.only) for record in read(args.records)]
         kind = kind_of(records, args.kind)

@@ -63,8 +63,6 @@ STYLES = {"slow": "bold yellow", "stale": "red", "": ""}
 
 
 class ScreenLine(NamedTuple):
-    """A line of the view, and how it looks on a terminal."""
-
     text: str
     style: str = ""
 
@@ -87,7 +85,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the job until the user has seen enough, or once; return the exit status."""
     folder = args.folder or Path(os.environ.get(metrics.DIRECTORY, ""))
     if folder == Path():
         raise Refused("which job? Name the folder of its metrics, for example the one of `run --metrics FOLDER`")
@@ -133,7 +130,6 @@ def _heading(job: str | None, rows: Sequence[RankRow]) -> str:
 
 
 def watch(lines: Callable[[int, int], Sequence[ScreenLine]], every: float) -> None:
-    """Show the lines, which are made for so many columns and rows, until q is pressed."""
     try:
         from rich.console import Console
         from rich.live import Live

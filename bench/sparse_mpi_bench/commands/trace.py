@@ -43,7 +43,6 @@ def check(args: argparse.Namespace) -> None:
 
 
 def measure(args: argparse.Namespace) -> Iterator[Output]:
-    """Record and lay out; yield a table of phases, and the record."""
     with refusing("--"):
         network, of = networks.named(args.network)
         made = gradients.make(
@@ -65,7 +64,6 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
 
 
 def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[RecordedCall]]:
-    """Return what every rank called in step ``args.step``."""
     plain, given = spelled(name)
     algorithm = make_algorithm(plain, options.taken(args, ["ranks_per_node"], plain) | given)
     seen = watched(algorithm, made, args.ranks, args.step, lambda step: list(step.comm.record), density=args.density)

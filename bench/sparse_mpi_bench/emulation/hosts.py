@@ -49,7 +49,6 @@ class Hosts:
     packet: int = PACKET  # bytes, the largest on any link
 
     def name(self, number: int) -> str:
-        """Return the name of a host's namespace."""
         return f"{self.prefix}-{number}"
 
     def address(self, number: int) -> str:
@@ -57,7 +56,6 @@ class Hosts:
         return f"{NETWORK}.{number}"
 
     def inside(self, number: int, *command: str) -> list[str]:
-        """Return the command line that runs ``command`` on a host."""
         return ["ip", "netns", "exec", self.name(number), *command]
 
 
@@ -77,10 +75,8 @@ def missing() -> list[str]:
 def emulate(count: int, rate: int | None, slowest: int | None = None) -> Iterator[Hosts]:
     """Yield 2 to 64 hosts, with links of ``rate`` bit/s (None: no limit), for a ``with`` block in the main thread.
 
-    ``slowest`` is the least that a link will have if rates are to change; packets are as large as that allows.
-    SIGINT, SIGTERM and SIGHUP (but not those that were ignored) end the block by SystemExit. However it ends, even
-    half-way through the set-up, all processes on the hosts are killed and the hosts removed. Raises ValueError:
-    ``count`` is out of range; RuntimeError: the system refuses; the message has its reason.
+    ``slowest`` is the least that a link will have. However the block ends, by a signal too, all processes on the hosts
+    are killed and the hosts removed. Raises ValueError: ``count`` is wrong; RuntimeError: the system refuses.
     """
     if not 2 <= count <= MOST_HOSTS:
         raise ValueError(f"count must be 2 to {MOST_HOSTS} hosts, got {count}")
@@ -151,17 +147,11 @@ def _allow_large_segments(hosts: Hosts, size: int) -> None:
 
 
 def port(number: int) -> str:
-    """Return the name of the switch's end of a host's link; the host's end is ``eth0``."""
     return f"port{number}"
 
 
 def shaping(link: str, rate: int) -> list[str]:
-    """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB.
-
-    A bucket holds no more than it must, because an idle link lets it pass at once. Connections that were made when the
-    link was faster have longer segments, which the kernel cuts into packets. Where a link has a bucket already, its
-    queue stays as it is.
-    """
+    """Return the arguments of tc: a token bucket of 1 ms before a queue of 50 ms, of at least 256 KiB."""
     queue = max(256 << 10, rate // 8 // 20)
     sizes = ["rate", f"{rate}bit", "burst", f"{burst(rate)}b", "limit", f"{queue}b"]
     return ["qdisc", "replace", "dev", link, "root", "tbf", *sizes]
@@ -173,19 +163,15 @@ def burst(rate: int) -> int:
 
 
 def packet(rate: int | None) -> int:
-    """Return the bytes of the largest packets on links of ``rate`` bits a second, None for no limit.
-
-    Above 1 Gbit/s, where the bucket takes them, they are so large that TCP hands over and acknowledges few of them.
-    """
+    """Return the bytes of the largest packets: above 1 Gbit/s so large that TCP acknowledges few of them."""
     return JUMBO if rate is not None and segment(rate) >= JUMBO else PACKET
 
 
 def segment(rate: int) -> int:
-    """Return the bytes that TCP may hand to a link of ``rate`` bits a second at once: at most half of its `burst`.
+    """Return the bytes that TCP may hand to a link at once: at most half of its `burst`.
 
-    The bucket would cut what it cannot hold into packets of 1,500 bytes, at the cost of the ranks' cores, and it would
-    lose what comes in while it is full, because the kernel is late to send what waits. What it can hold it lets pass
-    with one timer, which costs the cores as much for 1,500 bytes as for 500,000.
+    The bucket would cut what it cannot hold into packets, at the cost of the ranks' cores, and lose what comes while it
+    is full. What it can hold it lets pass with one timer.
     """
     return min(LARGEST, burst(rate) // 2)
 
@@ -205,7 +191,6 @@ def leftovers(names: Iterable[str], alive: Callable[[int], bool]) -> list[str]:
 
 
 def remove_leftovers() -> None:
-    """Remove the hosts of processes that could not do it, with all that still runs on them."""
     names = [file.name for place in (NAMESPACES, Path(tempfile.gettempdir())) for file in _owned(place, "sparse_mpi")]
     for prefix in leftovers(names, _alive):
         _remove(prefix)

@@ -68,11 +68,7 @@ def open_mpi(hosts: Hosts) -> list[str]:
 
 
 def mpich(hosts: Hosts) -> list[str]:
-    """Options of MPICH's mpiexec (Hydra): TCP through libfabric.
-
-    Its own choice for large dense sums comes near the ring's time where the number of ranks is a power of two; at
-    others it takes up to twice as long.
-    """
+    """Return options of MPICH's mpiexec (Hydra): TCP through libfabric, with dense sums as it chooses."""
     at = ",".join(hosts.address(number) for number in range(1, hosts.count + 1))
     launcher = ["-launcher", "rsh", "-launcher-exec", str(hosts.folder / AGENT), "-iface", BRIDGE]
     library = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
@@ -85,20 +81,14 @@ MPIS: dict[Flavour, Options] = {OPEN_MPI: open_mpi, MPICH: mpich}
 
 
 def find_launcher() -> Mpiexec:
-    """Return the mpiexec of the MPI that mpi4py loads.
-
-    Raises RuntimeError: there is none, or it is of an MPI that cannot be held to the links.
-    """
+    """Return the mpiexec of the MPI that mpi4py loads. Raises RuntimeError: there is none for emulated hosts."""
     found = find_mpiexec(environment())
     options_for(found.library.flavour)
     return found
 
 
 def options_for(flavour: Flavour) -> Options:
-    """Return what makes the options of an MPI's mpiexec.
-
-    Raises RuntimeError: it is not known how to hold this MPI to the links.
-    """
+    """Return what makes the options of an MPI's mpiexec. Raises RuntimeError: it cannot be held to the links."""
     if flavour not in MPIS:
         known = " or ".join(one.name for one in MPIS)
         raise RuntimeError(f"emulated hosts need {known}, but mpi4py loads {flavour.name}")
@@ -106,10 +96,7 @@ def options_for(flavour: Flavour) -> Options:
 
 
 def environment() -> dict[str, str]:
-    """Return what the ranks inherit: all of ours, but nothing by which a launcher tells its processes of another job.
-
-    They import the `sparse_mpi` that this process runs.
-    """
+    """Return what the ranks inherit: all of ours but what a launcher told us, and the `sparse_mpi` that runs here."""
     paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return DEFAULTS | outside_of_jobs(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -128,12 +115,10 @@ def run(
     elastic: bool = False,
     meanwhile: Iterable[float] = (),
 ) -> int:
-    """Run ``command`` (see `program`) with a rank on every host, for at most ``seconds``; returns its exit code.
+    """Run ``command`` (see `program`) with a rank on every host, for at most ``seconds``; return its exit code.
 
-    However this ends, the launcher and its ranks have ended, too. Temporary files go to the hosts' folder. The ranks of
-    an ``elastic`` job survive the failure of others. While the
-    command runs, ``meanwhile`` is iterated: it is asked for its next item at each of the seconds that it yields. Raises
-    RuntimeError: they cannot.
+    However this ends, all ranks have ended. ``meanwhile`` is asked for its next item at each second that it yields.
+    Raises RuntimeError: ranks of an ``elastic`` job cannot survive.
     """
     flavour = launcher.library.flavour
     survive = survival(flavour) if elastic else ()

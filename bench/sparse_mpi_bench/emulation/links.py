@@ -32,23 +32,16 @@ class LinkBytes(NamedTuple):
     received: list[int]
 
     def since(self, before: LinkBytes) -> LinkBytes:
-        """Return what came to these bytes after ``before``."""
         return LinkBytes(*([b - a for a, b in zip(*pair, strict=True)] for pair in zip(before, self, strict=True)))
 
 
 class Links:
-    """The links of a set of hosts."""
-
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
         self.rates: Rates = (hosts.rate,) * hosts.count
 
     def change(self, rates: Rates) -> None:
-        """Give each link its rate, both ways; what waits in its queues goes on waiting, and connections stay open.
-
-        A link goes down as if its cable was pulled at the switch: TCP sends again what was in its queues. Raises
-        RuntimeError: the system refuses; the message has its reason.
-        """
+        """Set rates both ways; a link goes down as a cable is pulled. Raises RuntimeError: the system refuses."""
         todo: dict[tuple[str, int], list[str]] = defaultdict(list)  # by program and host
         for host, (old, new) in enumerate(zip(self.rates, rates, strict=True), 1):
             if old == new:
@@ -75,10 +68,7 @@ class Links:
                 raise RuntimeError(f"{'; '.join(lines)}: {error.strip() or f'exit code {code}'}")
 
     def carried(self) -> LinkBytes:
-        """Return the bytes since the hosts were set up, counted at the switch: what it got from hosts, and gave them.
-
-        Raises RuntimeError: the system refuses; the message has its reason.
-        """
+        """Return the bytes that the switch got from hosts, and gave them. Raises RuntimeError: the system refuses."""
         shown = call("ip", "-n", self.hosts.name(SWITCH), "-s", "-json", "link", "show")
         counts = {each["ifname"]: each["stats64"] for each in json.loads(shown)}
         ports = [counts[port(host)] for host in range(1, self.hosts.count + 1)]
@@ -86,19 +76,13 @@ class Links:
 
 
 class RatePlayer:
-    """The changes of links while a command runs, for `launch.run` to make ``meanwhile``."""
-
     def __init__(self, links: Links, schedule: Schedule, record: IO[str] | None = None) -> None:
         self._links = links
         self._schedule = schedule
         self._record = record
 
     def play(self) -> Iterator[float]:
-        """Yield the seconds at which changes are due; each is made when it is asked for what comes next.
-
-        Where this machine is late, rates that have been replaced already are left out. Raises RuntimeError: the system
-        refuses; the message has its reason.
-        """
+        """Yield the seconds at which changes are due, but late ones. Raises RuntimeError: the system refuses."""
         self._began, self._phase = time.monotonic(), 0.0
         self._first = self._last = self._links.carried()
         self._note("start", 0.0)
@@ -112,10 +96,7 @@ class RatePlayer:
             due = self._schedule.after(due)
 
     def end(self) -> None:
-        """Tell what was sent since the last change and in all.
-
-        Raises RuntimeError: the system refuses; the message has its reason.
-        """
+        """Tell what was sent since the last change and in all. Raises RuntimeError: the system refuses."""
         several = self._phase > 0
         self._end_phase("end", "the command has ended")
         if several:

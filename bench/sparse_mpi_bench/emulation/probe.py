@@ -49,16 +49,11 @@ class Link(NamedTuple):
 
     @property
     def together(self) -> float:
-        """Bits a second that came to a host while all sent, the mean over the hosts."""
         return statistics.fmean(self.each) if self.each else self.rate
 
 
 def measured(link: Link, rate: int | None) -> dict[str, Any]:
-    """Return what records have of a link whose nominal rate is so many bits a second.
-
-    ``gbit`` is that of one link alone, ``together`` of each while all hosts send to the next, in Gbit/s; ``remark``
-    says what decides, if one of them is `below` its rate.
-    """
+    """Return what records have of a link: Gbit/s alone and together, and why, if one of them is `below` its rate."""
     rates = {"gbit": link.rate / 1e9, "together": link.together / 1e9, "each": [bits / 1e9 for bits in link.each]}
     found = {**rates, "trip": link.trip, "busy": link.busy, "load": link.load}
     return {**found, "remark": _remark(link, rate)}
@@ -96,10 +91,7 @@ def _remark(link: Link, rate: int | None) -> str | None:
 
 
 def probe(hosts: Hosts, seconds: float = 0.5) -> Link:
-    """Measure from host 1 to host 2, and then from each to the next at once, for about so many seconds each.
-
-    Raises RuntimeError: no connection, or none that ends in a minute.
-    """
+    """Measure from host 1 to 2, then from each to the next at once. Raises RuntimeError: no connection in a minute."""
     load = os.getloadavg()[0]
     pair = _pair(hosts, seconds)
     each, busy = _exchange(hosts, seconds)
@@ -196,10 +188,7 @@ def ask(address: str, seconds: float) -> Link:
 
 
 def exchange(own: str, other: str, seconds: float) -> float:
-    """Return bits a second that come to ``own``, which sends to ``other`` meanwhile, after the first ones.
-
-    Says `SAYS`, and goes on at a line of stdin each: when all listen, and when all are connected.
-    """
+    """Return bits a second that come to ``own``, which sends to ``other``; goes on at lines of stdin, as `SAYS`."""
     rates: list[float] = []
     with socket.create_server((own, PORT)) as listener:
         print(SAYS[0], flush=True)

@@ -27,7 +27,6 @@ class Schedule:
     period: Fraction | None = None  # seconds
 
     def at(self, second: Fraction) -> Rates:
-        """Return the rates at a time of 0 or more."""
         within = second if self.period is None else second % self.period
         return self.rates[bisect_right(self.starts, within) - 1]
 
@@ -41,10 +40,7 @@ class Schedule:
 
 
 def turns(rates: str, every: str | None, hosts: int) -> Schedule:
-    """Return the schedule of ``1gbit,50mbit`` every ``30s``, or ``30s,2s`` where the rates last differently long.
-
-    Raises ValueError: one of them does not parse, or they do not fit each other.
-    """
+    """Return the schedule of ``1gbit,50mbit`` every ``30s`` or ``30s,2s``. Raises ValueError: they do not fit."""
     parsed = [link(text) for text in rates.split(",")]
     if len(parsed) == 1 and every is not None:
         raise ValueError(f"every needs several rates such as 1gbit,50mbit to take turns, got {rates} alone")
@@ -61,12 +57,7 @@ def turns(rates: str, every: str | None, hosts: int) -> Schedule:
 
 
 def trace(file: Path, before: str, hosts: int) -> Schedule:
-    """Return the schedule of a file with lines ``seconds rate`` or ``seconds rate host``, with blanks or commas.
-
-    From that second on the link of that host, or of all, has that rate. A heading, empty lines and what follows a # are
-    left out. ``before`` is the rate of links that no line has named yet. Raises ValueError: the file is empty or cannot
-    be read, or a line is wrong; the message has its number.
-    """
+    """Return the schedule of a file with lines ``seconds rate [host]``. Raises ValueError: a line is wrong."""
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

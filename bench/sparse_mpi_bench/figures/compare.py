@@ -19,8 +19,6 @@ OVER_FILL_IN = "fill-in "  # with which the names of cases begin that are drawn 
 
 
 class BandwidthCurve(NamedTuple):
-    """A candidate at one number of ranks."""
-
     name: str
     bandwidths: list[float]  # (m,) measured, bits a second
     seconds: list[float]  # (m,) measured, of a step
@@ -28,7 +26,6 @@ class BandwidthCurve(NamedTuple):
 
 
 def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[BandwidthCurve]:
-    """Return the lines of the candidates that every job on so many ranks has."""
     chosen = sorted((job for job in jobs if job["ranks"] == ranks), key=lambda job: job["options"]["gbit"])
     bandwidths = [1e9 * job["options"]["gbit"] for job in chosen]
     found = []
@@ -51,7 +48,6 @@ def best(jobs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def speed(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw the best candidates beside dense: a panel for each number of ranks."""
     jobs = [job for record in records for job in record["jobs"]]
     counts = sorted({job["ranks"] for job in jobs})
     columns = min(2, len(counts))
@@ -80,8 +76,6 @@ def _panel(axes: Any, shown: Sequence[BandwidthCurve]) -> None:
 
 
 class CasePanel(NamedTuple):
-    """What one row of panels shows."""
-
     title: str
     label: str  # of the horizontal axis
     points: list[tuple[float, dict[str, Any]]]  # where, and the case that was measured there
@@ -107,10 +101,7 @@ def rows(jobs: Sequence[dict[str, Any]]) -> list[CasePanel]:
 
 
 def sparse(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw seconds of ``auto`` beside what others offer, and a band from the best to the worst that it chooses from.
-
-    A panel for each case, two in a row.
-    """
+    """Draw seconds of ``auto`` and of others, and a band over what it chooses from: a panel for each case."""
     jobs = [job for record in records for job in record["jobs"]]
     shown = rows(jobs)
     note = f"; *: the link measured below {SLOW:.0%} of its rate" if any(map(below, jobs)) else ""

@@ -19,7 +19,6 @@ SPACE = 1.6  # between rows
 
 
 def figure(diagram: MessageDiagram, heading: str) -> Any:
-    """Draw gradients, exchanges and result."""
     drawing = _Drawing(diagram)
     drawing.heads()
     for _, alike in groupby(diagram.exchanges, lambda exchange: (exchange.where, exchange.name, exchange.messages)):
@@ -33,8 +32,6 @@ def figure(diagram: MessageDiagram, heading: str) -> Any:
 
 
 class _Drawing:
-    """A diagram from the top down; ``y`` is where the next row begins."""
-
     def __init__(self, diagram: MessageDiagram) -> None:
         self.diagram, self.y = diagram, 0.0
         self.ranks, self.n = diagram.gradients.shape

@@ -14,10 +14,7 @@ NARROW = 60  # times the least: axes up to there have numbers between the powers
 
 
 def check(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw predicted over measured milliseconds of steps at each rate, a colour a kind of message.
-
-    On the line they are equal. A ring marks what is advised for a job.
-    """
+    """Draw predicted over measured milliseconds at each rate, a colour a kind of message, rings around advice."""
     record = records[0]
     rates = list(record["rates"].items())
     rows = -(-len(rates) // COLUMNS)

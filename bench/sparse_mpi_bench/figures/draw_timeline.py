@@ -33,7 +33,6 @@ ARROWS = 400  # messages of a step up to which each has an arrow
 
 
 def figure(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw a row for the passes over the model and one for every bucket, in milliseconds from the start of the step."""
     step = records[0]["timeline"]
     colours = {
         "in line": SHADES[0],
@@ -62,7 +61,6 @@ def figure(records: Sequence[dict[str, Any]]) -> Any:
 
 
 def trace(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw a row for each algorithm: a matrix of bytes, and a bar for each message on its sender's line."""
     record = records[0]
     steps = record["algorithms"]
     ranks = len(next(iter(steps.values()))["matrix"])
@@ -107,16 +105,12 @@ def _messages(axes: Any, step: dict[str, Any], ranks: int) -> None:
 
 
 def phases(of: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each phase, in the order in which they begin."""
     colours = (*COLOURS, *SHADES[:0:-1], INK)
     return {phase: colours[index % len(colours)] for index, phase in enumerate(dict.fromkeys(of))}
 
 
 def planned(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw the step all dense and as planned, of a profile and a plan that ``plan`` wrote.
-
-    Raises ValueError: there are not one of each, or they are damaged.
-    """
+    """Draw the step all dense and as planned, of two files that ``plan`` wrote. Raises ValueError: of others."""
     found = {record["format"]: record for record in records}
     if len(records) != 2 or len(found) != 2:
         raise ValueError("a planned step is drawn of two files, profile.json and plan.json")
@@ -125,7 +119,6 @@ def planned(records: Sequence[dict[str, Any]]) -> Any:
 
 
 def plan_figure(profile: Profile, plan: Plan) -> Any:
-    """Draw two panels over one time axis."""
     plans = {"all dense": dense(profile, plan.overlap, plan.cpu_lane), f"planned ({plan.planner})": plan}
     timelines = {name: simulate(profile, p.parts, p.overlap, p.cpu_lane) for name, p in plans.items()}
     streams = [stream for stream in STREAMS if any(timeline.spans(stream) for timeline in timelines.values())]

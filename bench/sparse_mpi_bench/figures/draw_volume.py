@@ -13,7 +13,6 @@ HEADING = "of the busiest rank in a step; thin: what the formulas of the papers 
 
 
 def figure(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw bytes over k on the left and messages on the right, some algorithms a row."""
     volumes = [volume for record in records for volume in record["volumes"]]
     names = list(dict.fromkeys(volume["algorithm"] for volume in volumes))
     rows = batches(names, MOST - 1)

@@ -66,11 +66,7 @@ def matplotlib(part: str = "") -> Any:
 
 
 def write(make: Callable[[], Any], file: str | Path) -> None:
-    """Write the figure that ``make`` draws, in the format that the name of ``file`` says.
-
-    Raises ImportError: matplotlib is not installed; ValueError: it does not know the format; OSError: the file cannot
-    be written.
-    """
+    """Write a figure as the name of ``file`` says. Raises ImportError, ValueError (unknown format) or OSError."""
     figure = drawn(make)
     with _settings():
         dates = {".svg": ("Creator", "Date", "Format", "Type"), ".pdf": ("CreationDate",)}
@@ -126,10 +122,7 @@ def spread(figure: Any) -> None:
 
 
 def apart(wanted: Sequence[float], distance: float, low: float, high: float) -> list[float]:
-    """Return places as near as can be to those ``wanted``, in their order and ``distance`` apart.
-
-    Where there is room they lie between ``low`` and ``high``.
-    """
+    """Return places nearest to those ``wanted``, ``distance`` apart and, where there is room, in ``[low, high]``."""
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     # Take the distances out: what is left must only not fall, which merging neighbours that do makes true
     blocks: list[list[float]] = []
@@ -147,7 +140,6 @@ def apart(wanted: Sequence[float], distance: float, low: float, high: float) -> 
 
 
 def paper(width: float, height: float) -> Any:
-    """Return an empty figure, in inches."""
     figure = matplotlib("figure").Figure(figsize=(width, height), layout="constrained", dpi=DPI)
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)
     return figure
@@ -186,14 +178,12 @@ def batches(names: Sequence[Drawn], most: int) -> list[list[Drawn]]:
 
 
 def bars(axes: Any, row: int, spans: Sequence[tuple[float, float]], colour: Any, **options: Any) -> None:
-    """Draw bars from a beginning to an end each, in one row."""
     there = [(begin, end - begin) for begin, end in spans if end > begin]
     if there:
         axes.broken_barh(there, (row - BAR / 2, BAR), facecolors=colour, **{"linewidth": 0, **options})
 
 
 def rows(axes: Any, names: Sequence[str]) -> None:
-    """Name the rows, the first on top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -202,7 +192,6 @@ def rows(axes: Any, names: Sequence[str]) -> None:
 
 
 def legend(figure: Any, colours: Mapping[str, Any], more: Sequence[Any] = ()) -> None:
-    """Say what the colours stand for, above the panels."""
     patches = [matplotlib("patches").Patch(color=colour, label=name) for name, colour in colours.items()]
     handles = [*patches, *more]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), handlelength=1.2, columnspacing=1.4)

@@ -9,17 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparse_mpi_bench.analysis.interval import Interval
-from sparse_mpi_bench.figures.style import (
-    COLOURS,
-    GREY,
-    INK,
-    LINES,
-    MOST,
-    batches,
-    name_lines,
-    name_point,
-    panels,
-)
+from sparse_mpi_bench.figures.style import COLOURS, GREY, INK, LINES, MOST, batches, name_lines, name_point, panels
 
 Records = Sequence[dict[str, Any]]
 
@@ -30,7 +20,6 @@ AMOUNTS = {"density": "", "budget": "", "step-seconds": " s"}  # options that sa
 
 
 def run(records: Records) -> Any:
-    """Draw loss, headline and traffic over steps; ``records`` are the lines of ``metrics.jsonl``."""
     config = records[0]
     steps, epochs = columns(records, "step"), columns(records, "epoch")
     heading = "{algo} on {data}, {ranks} ranks, k = {k:,} of {parameters:,}".format(**config)
@@ -53,17 +42,13 @@ def run(records: Records) -> Any:
 
 
 def columns(records: Records, event: str) -> dict[str, list[float]]:
-    """Return the values of all records of one kind, by name."""
     chosen = [record for record in records if record["event"] == event]
     names = dict.fromkeys(name for record in chosen for name in record)
     return {name: [record.get(name, math.nan) for record in chosen] for name in names}
 
 
 def losses(races: Sequence[Race]) -> Any:
-    """Draw the loss on the test data over seconds on each network, and over the MB that a rank has sent.
-
-    A row for each study, with the first ways that fit a panel. Tests take no time in it.
-    """
+    """Draw the loss on the test data over seconds on each network, and over MB sent: a row for each study."""
     rates = list(dict.fromkeys(rate for race in races for rate in race["seconds"] if rate != "none"))
     shown, axes = panels(len(races), len(rates) + 1, 2.3, sharey="row")
     for row, race in zip(axes, races, strict=True):
@@ -101,11 +86,7 @@ def short(ways: Sequence[str]) -> dict[str, str]:
 
 
 def curves(records: Records) -> Any:
-    """Draw the score on the test data, a row a kind of shards: over the epochs, and of all runs in the end.
-
-    Single runs are thin lines and dots, their means thick lines and bars. Runs of one epoch have their loss instead of
-    lines.
-    """
+    """Draw the score over the epochs, and of all runs in the end: runs thin, means thick, a row a kind of shards."""
     rows = _rows(records)
     score = f"test_{records[0]['headline']}"
     single = all(len(record["epochs"]) == 1 for record in records)
@@ -126,11 +107,7 @@ def curves(records: Records) -> Any:
 
 
 def gaps(records: Records) -> Any:
-    """Draw the gap of each way to the first one over the bytes that a rank sends in the whole run.
-
-    A panel for each kind of shards. Points are means over the seeds of differences paired by seed, bars their 95 %
-    confidence intervals.
-    """
+    """Draw the gap of each way to the first one, paired by seed, over the bytes that a rank sends in the run."""
     rows = _rows(records)
     heading = f"{records[0]['headline']} minus that of {rows[0][1][0]}, paired by seed; bars: 95 %"
     shown, axes = panels(len(rows), 1, 2.4, heading, "MB sent by a rank in the run", sharex=True)
