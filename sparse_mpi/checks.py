@@ -19,6 +19,7 @@ GONE: dict[str, tuple[str, str]] = {
     "brute": ("0.4.0", "take the planner greedy"),
     "budget": ("0.4.0", "let a sparse_mpi.contrib.ByteBudget say the density of the next step"),
     "cold": ("0.4.0", "give `doctor --compile` an empty folder as NUMBA_CACHE_DIR"),
+    "cpu_lane": ("0.4.0", "leave it out, as --overlap; a plan is for reductions after the backward pass"),
     "ef21": ("0.4.0", "use feedback='residual'; it was no gain over that"),
     "fragment_alpha": ("0.4.0", "leave it out; it is the argument fragment_update_alpha of DiLoCo"),
     "fragment_delay": ("0.4.0", "leave it out; it is the argument fragment_sync_delay of DiLoCo"),

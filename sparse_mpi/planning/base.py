@@ -99,5 +99,5 @@ class Plan:
     density: float
     parts: tuple[PlannedPart, ...]  #: in the order in which they are reduced; every tensor is in exactly one
     predicted: float  #: seconds of a training step, by the profile
-    overlap: bool = False  #: whether `predicted` counts on reductions that begin during the backward pass
-    cpu_lane: bool = False  #: whether it counts on CPU cores to select and merge beside the training's own computing
+    overlap: bool = False  #: True in files before 0.4 that count on reductions during the backward pass
+    cpu_lane: bool = False  #: True in those that count on cores beside the training's own

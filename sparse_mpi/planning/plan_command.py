@@ -19,19 +19,17 @@ from sparse_mpi.comm.runtime import LAUNCHERS
 from sparse_mpi.planning.base import Plan, Profile, Tensor
 from sparse_mpi.planning.planners import PLANNERS, best, explain
 from sparse_mpi.planning.store import load, save
-from sparse_mpi.planning.timeline import simulate
+from sparse_mpi.planning.timeline import load as load_of
 from sparse_mpi.predict.models import MODELS
 
 EXAMPLES = """examples:
   mpiexec -n 4 python -m sparse_mpi plan --model vgg16 --backward 0.4 --out plan.json --save-profile profile.json
   python -m sparse_mpi plan --profile profile.json --compare
-  python -m sparse_mpi plan --profile profile.json --overlap --planner greedy --out plan.json
-  python -m sparse_mpi draw profile.json plan.json --plot timeline.svg
+  python -m sparse_mpi plan --profile profile.json --planner greedy --out plan.json
 """
 
 
 def add_parser(commands: Any) -> None:
-    """Declare the command."""
     parser = commands.add_parser(
         "plan",
         help="what to leave dense and what to reduce sparsely",
@@ -56,8 +54,6 @@ def add_parser(commands: Any) -> None:
         option("--backward SECONDS", text.format("in the backward pass"), values.number),
         option("--update SECONDS", text.format("in the optimizer"), values.number),
         option("--planner NAME", planners, choices=names, default="best"),
-        option("--overlap", "plan for reductions that begin during the backward pass", action="store_true"),
-        option("--cpu-lane", "plan for selection and merging beside the training's own computing", action="store_true"),
         option("--compare", "also print what every planner would do", action="store_true"),
         option("--out FILE", "write the plan, as JSON", values.new_file("plan.json")),
         option("--save-profile FILE", "write what was measured, as JSON", values.new_file("profile.json")),
@@ -75,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.profile and args.density:
             profile = replace(profile, density=args.density)
-        plan = {"best": best, **PLANNERS}[args.planner](profile, args.overlap, args.cpu_lane)
+        plan = {"best": best, **PLANNERS}[args.planner](profile)
         print(_render(profile, plan))
         if args.compare:
-            print("\n" + _compare(profile, args.overlap, args.cpu_lane))
+            print("\n" + _compare(profile))
         if args.save_profile:
             save(profile, args.save_profile)
         if args.out:
@@ -100,7 +96,6 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _measure(args: argparse.Namespace) -> Profile | None:
-    """Measure on all ranks; return it on rank 0."""
     from sparse_mpi.planning.measure import measure
 
     comm = comm_of_job()
@@ -121,12 +116,7 @@ def spread(tensors: Sequence[tuple[str, tuple[int, ...]]], backward: float) -> t
 
 
 def _render(profile: Profile, plan: Plan) -> str:
-    """Return the parts, and the plan in words."""
-    kind = "with" if plan.overlap else "without"
-    heading = (
-        f"{len(plan.tensors)} tensors, {profile.size:,} elements, density {plan.density:g}, P = {plan.ranks}, "
-        f"{kind} overlap{', CPU lane' if plan.cpu_lane else ''}"
-    )
+    heading = f"{len(plan.tensors)} tensors, {profile.size:,} elements, density {plan.density:g}, P = {plan.ranks}"
     table = Table(
         Column("part", 4, lambda of: of[0]),
         Column(" option", -13, lambda of: f" {of[1].option}"),
@@ -138,19 +128,21 @@ def _render(profile: Profile, plan: Plan) -> str:
     return "\n".join([heading, "", *table.lines(enumerate(plan.parts, 1)), "", explain(profile, plan)])
 
 
-def _compare(profile: Profile, overlap: bool, cpu_lane: bool) -> str:
-    """Return the plan of every planner."""
-    plans = {name: planner(profile, overlap, cpu_lane) for name, planner in PLANNERS.items()}
+def _compare(profile: Profile) -> str:
+    plans = {name: planner(profile) for name, planner in PLANNERS.items()}
     baseline = plans["dense"].predicted
 
     def dense(plan: Plan) -> float:
         parts = [part for part in plan.parts if profile.option(part.option).dense]
         return sum(profile.tensors[i].size for part in parts for i in part.tensors) / profile.size
 
+    def exchanging(plan: Plan) -> float:
+        return sum(part.partitions * load_of(profile, part).exchange for part in plan.parts)
+
     table = Table(
         Column("planner", -10, lambda of: of[0]),
         Column("step s", 9, lambda of: of[1].predicted, ".4g"),
-        Column("exposed s", 9, lambda of: simulate(profile, of[1].parts, overlap, cpu_lane).exposed, ".4g"),
+        Column("exchange s", 10, lambda of: exchanging(of[1]), ".4g"),
         Column("parts", 5, lambda of: len(of[1].parts)),
         Column("dense %", 7, lambda of: 100 * dense(of[1]), ".2f"),
         Column("/dense", 6, lambda of: of[1].predicted / baseline if baseline else 1, ".3f"),

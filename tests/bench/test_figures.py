@@ -63,7 +63,7 @@ def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind)
 
 
 def test_every_kind_of_record_is_tried():
-    assert {kind for kinds in RECORDS.values() for kind in kinds} | {"trace", "plan"} == set(KINDS)
+    assert {kind for kinds in RECORDS.values() for kind in kinds} | {"trace"} == set(KINDS)
 
 
 def test_a_title_says_the_point_and_some_parts_are_drawn_alone(tmp_path):

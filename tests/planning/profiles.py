@@ -11,7 +11,6 @@ from sparse_mpi.planning.base import Option, PhaseCost, Profile, Tensor
 
 SIZES = (1, 7, 64, 500, 4096, 30_000)
 FREE = PhaseCost()
-MODES = [(False, False), (False, True), (True, False), (True, True)]  # overlap, CPU lane
 
 
 def seconds(most):

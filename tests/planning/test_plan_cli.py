@@ -29,16 +29,16 @@ def profile(tmp_path, monkeypatch):
 
 def test_plans_and_writes(profile, tmp_path, capsys):
     out, copy = tmp_path / "plan.json", tmp_path / "copy.json"
-    assert main(["plan", "--profile", profile, "--overlap", "--out", str(out), "--save-profile", str(copy)]) == 0
-    assert store.load(out) == best(worked(), overlap=True) and store.load(copy, store.Profile) == worked()
+    assert main(["plan", "--profile", profile, "--out", str(out), "--save-profile", str(copy)]) == 0
+    assert store.load(out) == best(worked()) and store.load(copy, store.Profile) == worked()
     printed = capsys.readouterr().out
-    assert "2 tensors, 150 elements, density 0.1, P = 4, with overlap\n" in printed
-    assert "   1  dense              1           100           100          1\n" in printed
-    assert "leave it dense, but by dense in 2 pieces." in printed
+    assert "2 tensors, 150 elements, density 0.1, P = 4\n" in printed
+    assert "   1  topka              2           150            15          1\n" in printed
+    assert "sparse: topka for 2 of 2 tensors, 100 % of the elements." in printed
 
 
 def test_compares_all_planners(profile, capsys):
-    assert main(["plan", "--profile", profile, "--compare", "--planner", "partial", "--cpu-lane"]) == 0
+    assert main(["plan", "--profile", profile, "--compare", "--planner", "partial"]) == 0
     lines = capsys.readouterr().out.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("planner "))
     rows = [line.split() for line in lines[first + 1 : first + 1 + len(PLANNERS)]]
@@ -49,7 +49,7 @@ def test_compares_all_planners(profile, capsys):
 def test_another_density_than_the_profile_was_measured_for(profile, tmp_path):
     out = tmp_path / "plan.json"
     assert main(["plan", "--profile", profile, "--density", "0.5", "--planner", "sparse", "--out", str(out)]) == 0
-    assert store.load(out) == PLANNERS["sparse"](replace(worked(), density=0.5), False, False)
+    assert store.load(out) == PLANNERS["sparse"](replace(worked(), density=0.5))
     assert [part.k for part in store.load(out).parts] == [75]
 
 
@@ -78,16 +78,3 @@ def test_measures_on_all_ranks_and_prints_on_the_first(rank, tmp_path, capsys, m
     assert main(["plan", *options]) == 0
     assert calls == [(54, 0.01, 4, {"before": 0.0, "backward": 0.5, "update": 0.1, "progress": True})]
     assert ("54 tensors, 14,728,266 elements" in capsys.readouterr().out) == saved.exists() == (rank == 0)
-
-
-def test_draw_shows_a_planned_step(profile, tmp_path):
-    pytest.importorskip("matplotlib")
-    figure, out = tmp_path / "figure.svg", tmp_path / "plan.json"
-    main(["plan", "--profile", profile, "--overlap", "--planner", "secopa", "--out", str(out)])
-    assert main(["draw", str(out), profile, "--plot", str(figure)]) == 0
-    text = figure.read_text()
-    shown = ["all dense: step 20.5 s, exposed communication 7.5 s", "planned (secopa): step ", "select", "exchange"]
-    for words in [*shown, "merge", "exposed", "communication", "seconds from the beginning of the step"]:
-        assert words in text
-    with pytest.raises(SystemExit, match="a planned step is drawn of two files"):
-        main(["draw", profile, "--plot", str(figure)])

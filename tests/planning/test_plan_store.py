@@ -16,13 +16,13 @@ from sparse_mpi.predict.models import MODELS
 from .profiles import profiles, worked
 
 PROFILE = worked()
-PLAN = replace(best(PROFILE, overlap=True), parts=(PlannedPart("dense", (1,), 100), PlannedPart("topka", (0,), 5, 2)))
+PLAN = replace(best(PROFILE), parts=(PlannedPart("dense", (1,), 100), PlannedPart("topka", (0,), 5, 2)))
 
 
 @settings(max_examples=30)
 @given(profile=profiles())
 def test_what_is_written_is_read(profile):
-    plan = best(profile, cpu_lane=True)
+    plan = best(profile)
     assert store.loads(store.dumps(plan)) == plan and store.loads(store.dumps(profile), kind=store.Profile) == profile
     assert store.dumps(store.loads(store.dumps(plan))) == store.dumps(plan)
 

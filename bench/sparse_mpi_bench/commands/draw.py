@@ -50,7 +50,6 @@ KINDS = {
         lambda record: "rates" in record and "advice" in record, draw_predict.check, "bench calibrate", False
     ),
     "trace": Kind(lambda record: "matrix" in _first(record.get("algorithms")), draw_timeline.trace, "trace", False),
-    "plan": Kind(lambda record: record.get("format") in draw_timeline.PLANNED, draw_timeline.planned, "plan"),
     "timeline": Kind(lambda record: "timeline" in record, draw_timeline.figure, "train/*.py --timeline", False),
     "race": Kind(lambda record: "courses" in record, training.losses, "train/study.py --emulate"),
     "gaps": Kind(lambda record: "epochs" in record and "mb_total" in record, training.gaps, "train/study.py"),

@@ -1,21 +1,14 @@
-"""Timelines: of a training step (``--timeline``), the messages of a step (``trace``), and a planned step (``plan``)."""
+"""Timelines of a training step (``--timeline``), and of the messages of a step (``trace``)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from sparse_mpi.planning.base import Plan, Profile
-from sparse_mpi.planning.planners import dense
-from sparse_mpi.planning.store import loads
-from sparse_mpi.planning.timeline import COMMUNICATION, KINDS, STREAMS, simulate
 from sparse_mpi_bench.figures.style import (
-    BAR,
     COLOURS,
-    GREY,
     INK,
     PAPER,
     SHADES,
@@ -28,7 +21,6 @@ from sparse_mpi_bench.figures.style import (
     rows,
 )
 
-PLANNED: dict[str, Any] = {"sparse_mpi profile": Profile, "sparse_mpi plan": Plan}  # by their format
 ARROWS = 400  # messages of a step up to which each has an arrow
 
 
@@ -107,44 +99,3 @@ def _messages(axes: Any, step: dict[str, Any], ranks: int) -> None:
 def phases(of: Sequence[str]) -> dict[str, str]:
     colours = (*COLOURS, *SHADES[:0:-1], INK)
     return {phase: colours[index % len(colours)] for index, phase in enumerate(dict.fromkeys(of))}
-
-
-def planned(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw the step all dense and as planned, of two files that ``plan`` wrote. Raises ValueError: of others."""
-    found = {record["format"]: record for record in records}
-    if len(records) != 2 or len(found) != 2:
-        raise ValueError("a planned step is drawn of two files, profile.json and plan.json")
-    profile, plan = (loads(json.dumps(found[of]), of, kind) for of, kind in PLANNED.items())
-    return plan_figure(profile, plan)
-
-
-def plan_figure(profile: Profile, plan: Plan) -> Any:
-    plans = {"all dense": dense(profile, plan.overlap, plan.cpu_lane), f"planned ({plan.planner})": plan}
-    timelines = {name: simulate(profile, p.parts, p.overlap, p.cpu_lane) for name, p in plans.items()}
-    streams = [stream for stream in STREAMS if any(timeline.spans(stream) for timeline in timelines.values())]
-    colours = dict(zip(KINDS, (*SHADES[1:3], *COLOURS[1::-1], COLOURS[2], SHADES[3]), strict=True))
-    shown, axes = panels(2, 1, 0.7 + 0.32 * len(streams), " ", sharex=True)
-    for panel, (name, timeline) in zip(axes[:, 0], timelines.items(), strict=True):
-        for row, stream in enumerate(streams):
-            for kind, colour in colours.items():
-                spans = [(e.start, e.end) for e in timeline.events if (e.stream, e.kind) == (stream, kind)]
-                bars(panel, row, spans, colour, edgecolor=PAPER, linewidth=0.2)
-        row = streams.index(COMMUNICATION) if COMMUNICATION in streams else 0
-        bars(panel, row, timeline.gaps, "none", edgecolor=GREY, hatch="////")
-        exposed = [(start, end - start) for start, end in timeline.exposed_spans]  # a line under communication
-        panel.broken_barh(exposed, (row + BAR / 2 + 0.04, 0.1), facecolors=COLOURS[3])
-        rows(panel, streams)
-        seconds = f"step {timeline.step:.4g} s, exposed communication {timeline.exposed:.4g} s"
-        panel.set_title(f"{name}: {seconds}")
-    axes[-1, 0].set(
-        xlabel="seconds from the beginning of the step",
-        xlim=(0, max(timeline.step for timeline in timelines.values()) or None),
-    )
-    used = {event.kind for timeline in timelines.values() for event in timeline.events}
-    named = {kind: colour for kind, colour in colours.items() if kind in used}
-    more = []
-    if any(timeline.gaps for timeline in timelines.values()):
-        idle = matplotlib("patches").Patch(facecolor="none", edgecolor=GREY, hatch="////", label="idle gap")
-        more = [idle]
-    legend(shown, named | {"exposed": COLOURS[3]}, more)
-    return shown

@@ -166,7 +166,7 @@ class Planning:
         """
         text = ""
         if self._comm.rank == 0:
-            text = store.dumps({"best": best, **PLANNERS}[self._args.planner](profile, False, False))
+            text = store.dumps({"best": best, **PLANNERS}[self._args.planner](profile))
         return store.loads(tell(self._comm, text))
 
     def _load(self, file: Path) -> Plan:
@@ -180,7 +180,7 @@ class Planning:
         if plan.overlap or plan.cpu_lane:
             raise ValueError(
                 f"{file} must be a plan without overlap, for reductions follow the backward pass here, got one with; "
-                "plan without --overlap and --cpu-lane"
+                "plan anew"
             )
         return plan
 
