@@ -25,10 +25,6 @@ class Cost:
     messages: float
     bytes: float  # of the direction that carries more, control included
 
-    def seconds(self, bandwidth: float, alpha: float) -> float:
-        """Return the seconds of a step, with ``bandwidth`` in bits a second and ``alpha`` in seconds a message."""
-        return self.compute + alpha * self.messages + 8 * self.bytes / bandwidth
-
 
 def break_even(cost: Cost, baseline: Cost, alpha: float) -> float:
     """Return the bits a second up to which ``cost`` is not slower: infinite if on any network, 0 if none is saved."""

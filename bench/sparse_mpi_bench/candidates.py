@@ -31,7 +31,6 @@ class Candidate:
 
 
 def accepts(algorithm: str, wire: str) -> bool:
-    """Whether an algorithm can send its messages in that format, and is not spelled with another one."""
     name, options = spelled(algorithm)
     return wire == OWN or ("wire" not in options and takes(name, "wire", wire))
 

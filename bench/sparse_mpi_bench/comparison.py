@@ -55,7 +55,6 @@ class ProcessorTime(ForwardingComm):
 
 
 def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
-    """Return the baseline with up to ``size`` others at a time: as many residuals are held at once."""
     baseline, *others = entered
     return [[baseline, *others[at : at + size]] for at in range(0, len(others), size)] or [[baseline]]
 
@@ -63,11 +62,7 @@ def batches(entered: Sequence[Candidate], size: int) -> list[list[Candidate]]:
 def take_turns(
     entered: Sequence[Candidate], layout: Layout, rules: Namespace, base: Array, comm: Comm, bar: Bar
 ) -> dict[str, np.ndarray]:
-    """Return ``(P, steps, len(FIELDS))`` float64 of every candidate, by name, the same on all ranks.
-
-    A candidate with `MIN_STEPS` steps makes no more after ``rules.seconds``; gradients are ``base``, shifted. Raises
-    ValueError: this MPI does not let a team survive.
-    """
+    """Return ``(P, steps, len(FIELDS))`` of every candidate, by name. Raises ValueError: no team can survive."""
     clock = ProcessorTime(comm)
     common = {"density": rules.density}
     reducers: dict[str, SparseAllreduce] = {}
@@ -120,7 +115,6 @@ def _step(reducer: SparseAllreduce, gradient: Array, clock: ProcessorTime) -> li
 
 
 def slowest(samples: np.ndarray) -> np.ndarray:
-    """Return ``(steps,)`` seconds of each step on the rank that needs longest."""
     return samples[:, :, FIELDS.index("step")].max(0)
 
 
@@ -145,7 +139,6 @@ def cost(summary: dict[str, float], alone: bool = False) -> Cost:
 
 
 def peak_memory(comm: Comm) -> int:
-    """Bytes that all ranks together have held at most, each at its own time."""
     unit = 1 if sys.platform == "darwin" else 1024
     most = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(comm.allreduce(np.array([most], np.int64), control=True)[0])

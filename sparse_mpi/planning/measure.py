@@ -123,7 +123,6 @@ def _points(tensors: Sequence[Tensor], density: float) -> list[tuple[Layout, int
 
 
 def _trial(name: str, base: np.ndarray, layout: Layout, k: int, comm: Comm) -> list[float]:
-    """Return the median seconds of each phase of a step on a vector like ``base``, of which k entries are sent."""
     reducer = SparseAllreduce(layout, k=k, comm=comm, algorithm=name)
     taken: list[list[float]] = []
     for step in range(WARMUP + REPEATS):

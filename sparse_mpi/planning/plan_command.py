@@ -63,7 +63,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure or read, plan, and print on rank 0."""
     _check(args)
     try:
         profile = load(args.profile, Profile) if args.profile else _measure(args)
@@ -85,7 +84,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse what cannot be meant, before anything is measured."""
     times = {name: getattr(args, name) for name in ("before", "backward", "update")}
     for name, seconds in times.items():
         if seconds is not None and args.profile:

@@ -59,11 +59,9 @@ class Forecast:
         return self._parts[key]
 
     def whole(self, option: Option) -> Parts:
-        """Return one part of all tensors."""
         return [self.part(range(len(self._sizes)), option.name)]
 
     def load(self, part: PlannedPart) -> Load:
-        """Return what a part costs."""
         if part not in self._loads:
             self._loads[part] = load(self.profile, part)
         return self._loads[part]

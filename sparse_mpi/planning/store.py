@@ -212,7 +212,6 @@ def wrong_with_plan(plan: Plan) -> str | None:
 
 
 def _wrong_with_part(plan: Plan, part: PlannedPart) -> str | None:
-    """Return what is wrong with a part, whose tensors are known to exist, or None."""
     elements = sum(Tensor(*plan.tensors[number]).size for number in part.tensors)
     if part.option not in ALGORITHMS:
         return f"algorithm must be one of {', '.join(ALGORITHMS)}, got {part.option}"

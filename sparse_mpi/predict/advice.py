@@ -140,7 +140,6 @@ def overlapped(found: StepTime, batch: float) -> float:
 
 
 def every(offer: Offer, local_steps: int, batch: float) -> Offer:
-    """Return an offer that exchanges once in so many steps."""
     exposed = offer.exposed / local_steps
     return offer._replace(local_steps=local_steps, step=batch + exposed, exposed=exposed)
 

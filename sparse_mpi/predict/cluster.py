@@ -46,39 +46,22 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ranks on nodes, each rank with a link of its own. Times are seconds.
+    """Ranks on nodes, each rank with a link of its own. Times are seconds."""
 
-    Args:
-        alpha: a message takes from link to link, whatever its length.
-        beta: a byte takes; the inverse of a link's bandwidth in each direction.
-        burst: bytes that an idle link lets pass at once, as emulated ones do before they hold to their rate.
-        cores: of a node, which its ranks share.
-        node: ranks of a node; consecutive ones share it.
-        message: of processor time that a message costs at either end.
-        byte: of processor time that a byte of a message costs at either end.
-        memory: times as long as where ways were timed do passes over the whole gradient take.
-        crowding: share by which computing takes longer where ever more ranks compute than there are cores, because
-            they take each other's caches and memory; half of it where twice as many do.
-        speed: of computing, over the seconds on the core on which ways were timed.
-        gpu: on which gradients are, and selections made; None: on the cores.
-        fabric: what a dense sum of GPUs takes; None: what `Allreduce` takes as it is modelled here.
-
-    Raises:
-        ValueError: a number is negative or not a number, or there is no core, no rank a node or no speed.
-    """
-
-    alpha: float
-    beta: float
-    burst: float = 0.0
-    cores: float = inf
-    node: int = 1
-    message: float = 0.0
-    byte: float = 0.0
+    alpha: float  # a message takes from link to link, whatever its length
+    beta: float  # a byte takes; the inverse of a link's bandwidth in each direction
+    burst: float = 0.0  # bytes that an idle link lets pass at once, as emulated ones do
+    cores: float = inf  # of a node, which its ranks share
+    node: int = 1  # consecutive ranks of a node
+    message: float = 0.0  # of processor time that a message costs at either end
+    byte: float = 0.0  # of processor time that a byte of a message costs at either end
+    # Share by which computing takes longer where ever more ranks compute than there are cores, because they take each
+    # other's caches and memory; half of it where twice as many do
     crowding: float = 0.0
-    memory: float = 1.0
-    speed: float = 1.0
-    gpu: Gpu | None = None
-    fabric: Fabric | None = None
+    memory: float = 1.0  # times as long as where ways were timed do passes over the whole gradient take
+    speed: float = 1.0  # of computing, over the seconds on the core on which ways were timed
+    gpu: Gpu | None = None  # on which gradients are, and selections made; None: on the cores
+    fabric: Fabric | None = None  # what a dense sum of GPUs takes; None: what `Allreduce` takes as modelled here
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "burst", "message", "byte", "crowding"):
@@ -107,7 +90,6 @@ class StepTime(NamedTuple):
         return self.computing + self.exchanging
 
     def longer(self, factor: float) -> StepTime:
-        """Return a step in which everything takes that many times as long."""
         return StepTime(factor * self.computing, factor * self.exchanging)
 
 
@@ -130,14 +112,12 @@ def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Clust
 
 
 def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> float:
-    """Return how long a call takes in which a rank sends ``length`` bytes."""
     levels, message = (ranks - 1).bit_length(), 2 * on.message * crowd
     if of.call not in POSTED:
         message *= INSIDE
     counts = levels * (on.alpha + message) if of.announced else 0.0
 
     def carried(size: float) -> float:
-        """Return the seconds that so many bytes take."""
         return on.beta * max(size - on.burst, 0.0) + 2 * on.byte * crowd * size
 
     match of.call:

@@ -106,7 +106,6 @@ RUN = (
 
 
 def add_parser(commands: Any) -> None:
-    """Declare the command."""
     parser = commands.add_parser("predict", help="does it pay on a cluster, and what to use", description=DESCRIPTION)
     parser.set_defaults(run=partial(_shown, parser))
     kinds = parser.add_subparsers(title="questions", metavar="WHAT")

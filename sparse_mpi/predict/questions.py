@@ -161,7 +161,6 @@ def _answer(
     crossing: float | None,
     fit: FittedCluster | None,
 ) -> str:
-    """Return the answer in words: the verdict, by how much, what to run, what would change it, what is assumed."""
     dense = next(of for of in found.offers if of.dense)
     pays, best = found.pays, found.best
     of_model = f"{args.model or 'a gradient'} ({job.n:,} elements)"
@@ -199,7 +198,6 @@ def _assumed(job: TrainingJob, args: Namespace, fit: FittedCluster | None) -> st
 
 
 def _arguments(of: Offer) -> str:
-    """Return an offer as arguments of `DistributedOptimizer`."""
     name, given = spelled(of.way)
     words = [f'algorithm="{name}"', *(f'{key}="{value}"' for key, value in given.items()), f"density={of.density:g}"]
     locally = f" and --local-steps {of.local_steps}" if of.local_steps > 1 else ""
@@ -220,7 +218,6 @@ def _gbit(bits: float) -> str:
 
 
 def _offers(found: Advice, alternative: Offer, job: TrainingJob) -> str:
-    """Return a short table of the fastest ways beside dense and the default of training, and what its columns are."""
     rows = found.offers[:SHOWN] + [of for of in found.offers[SHOWN:] if of.dense or of is found.best]
     if all((of.way, of.density) != (alternative.way, alternative.density) for of in rows):
         rows.append(alternative)

@@ -62,10 +62,6 @@ def read_run(file: str | Path) -> RecordedRun:
 
 
 def _way(config: dict[str, Any]) -> str:
-    """Return the algorithm of a run as a command line spells it.
-
-    Raises ValueError: the length of the gradient alone does not tell what it sends.
-    """
     name = config["algo"]
     wire = config.get("wire")
     way = f"{name}:wire={wire}" if wire and takes(name.split(":")[0], "wire", wire) else name

@@ -104,7 +104,6 @@ def predictable(name: str) -> bool:
 
 
 def _read(sent: list[list[Any]], computing: list[float], longer: float = 1.0) -> Way:
-    """Return a way of the record."""
     calls = (Sent(*of)._replace(entry=tuple(map(tuple, of[3]))) for of in sent)
     element, entry, received, fixed = computing
     return Way(tuple(calls), element, entry, received, fixed, longer)

@@ -45,8 +45,12 @@ def test_both_take_as_long_at_the_break_even(alpha):
     sparse = Cost(compute=1e-3, messages=30, bytes=2e4)
     bandwidth = break_even(sparse, DENSE, alpha)
     assert bandwidth == pytest.approx(8 * (1e6 - 2e4) / (1e-3 + 20 * alpha))
-    assert sparse.seconds(bandwidth, alpha) == pytest.approx(DENSE.seconds(bandwidth, alpha))
-    assert sparse.seconds(bandwidth / 2, alpha) < DENSE.seconds(bandwidth / 2, alpha)
+
+    def seconds(cost, bandwidth):
+        return cost.compute + alpha * cost.messages + 8 * cost.bytes / bandwidth
+
+    assert seconds(sparse, bandwidth) == pytest.approx(seconds(DENSE, bandwidth))
+    assert seconds(sparse, bandwidth / 2) < seconds(DENSE, bandwidth / 2)
 
 
 def test_some_are_faster_everywhere_and_some_nowhere():

@@ -148,15 +148,6 @@ def test_a_view_that_is_printed_once(folder, capsys, monkeypatch):
     assert ended.value.code == 2 and "which job?" in capsys.readouterr().err
 
 
-def test_a_figure_loads_nothing_from_elsewhere(folder, tmp_path):
-    pytest.importorskip("rich")
-    World(2).run(steps_of)
-    assert main(["top", str(folder), "--plot", str(tmp_path / "top.svg"), "--every", "0.1"]) == 0
-    drawn = (tmp_path / "top.svg").read_text()
-    assert "steps/s" in drawn and set(re.findall(r"https?://[^\"'\s)]+", drawn)) <= {"http://www.w3.org/2000/svg"}
-    assert len(drawn) < 30_000
-
-
 def test_without_rich_it_is_said_what_to_install(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with pytest.raises(top.Refused, match=r"pip install rich, or take --once"):

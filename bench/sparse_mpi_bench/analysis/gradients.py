@@ -143,7 +143,6 @@ class Recorded:
 
 
 def write(file: str | Path, steps: dict[int, np.ndarray], about: dict[str, Any]) -> None:
-    """Write gradients ``(ranks, n)`` float32 of some steps, by number of the step, and what they are, to a file."""
     arrays = {f"step_{number:08d}": gradients for number, gradients in steps.items()}
     np.savez(file, about=np.array(json.dumps(about | {"steps": list(steps)})), **arrays)  # type: ignore[arg-type]
 

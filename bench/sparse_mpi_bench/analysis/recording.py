@@ -22,8 +22,7 @@ from sparse_mpi.sparse import SparseVector
 from sparse_mpi_bench.analysis.gradients import Gradients
 
 T = TypeVar("T")
-
-VIEWS = (forwarding.__name__,)
+VIEWS = (forwarding.__name__, __name__)
 
 
 @dataclass(frozen=True)
@@ -90,24 +89,17 @@ class RecordingComm(forwarding.ForwardingComm):
     ) -> tuple[Array, Counts]:
         before = self._begin()
         received = self._comm.alltoallv(send, counts, expected)
-        to = self._leaving(send, counts, expected is not None)
+        sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
+        to = {
+            member: size
+            for rank, (member, size) in enumerate(zip(self._members, sizes, strict=True))
+            if rank != self.rank and (size or expected is None)
+        }
         self._note("alltoallv", before, send, bytes=sum(to.values()), to=to)
         return received
 
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        before = self._begin()
-        received = self._comm.alltoallv(send, counts)  # all at once: what ``take`` computes is not of this call
-        to = self._leaving(send, counts)
-        self._note("alltoallv", before, send, bytes=sum(to.values()), to=to)
-        take(0, *received)
-
-    def _leaving(self, send: Array, counts: Sequence[int] | Counts, known: bool = False) -> dict[int, int]:
-        sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
-        return {
-            member: size
-            for rank, (member, size) in enumerate(zip(self._members, sizes, strict=True))
-            if rank != self.rank and (size or not known)
-        }
+        take(0, *self.alltoallv(send, counts))  # all at once: what ``take`` computes is not of this call
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         before = self._begin()

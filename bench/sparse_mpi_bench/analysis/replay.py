@@ -12,10 +12,8 @@
 MPI libraries choose other schedules for some lengths, such as rings for long allgathers: these have as many bytes, but
 more messages and rounds.
 
-Replay recorded calls on a network of given alpha and beta: a timeline of messages, in which computing takes no time.
-
-A message leaves when the sender has completed its round before, and takes alpha + beta x bytes. A rank has completed a
-round when all that it sent in it has left and all that it is to receive has arrived. Ranks send and receive at once.
+A replay lays messages out in time. One leaves when the sender has completed its round before, and takes alpha + beta x
+bytes; a rank has completed a round when all that it sent in it has left and all that it is to receive has arrived.
 """
 
 from __future__ import annotations
@@ -36,8 +34,6 @@ Members = tuple[int, ...]  # the ranks of a communicator
 
 
 class Planned(NamedTuple):
-    """One message of a collective call."""
-
     round: int  # within the call, from 0; counts that go first have negative rounds
     source: int
     dest: int

@@ -99,7 +99,6 @@ class Volume:
 
     @property
     def over_bound(self) -> float | None:
-        """Return the mean bytes that a rank sends over the lowest; None of a rank alone."""
         return (self.words * WORD + self.control) / self.lowest if self.lowest else None
 
     def record(self) -> dict[str, Any]:

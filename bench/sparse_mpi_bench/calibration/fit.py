@@ -36,8 +36,6 @@ FEW = 4  # measured steps of an algorithm from which its own error is told, rath
 
 
 class MeasuredStep(NamedTuple):
-    """A measured step of one candidate. Times are seconds."""
-
     candidate: str  # as tables have it: oktopk packed
     ranks: int
     n: int
@@ -109,8 +107,6 @@ def held_out(measured: Iterable[MeasuredStep], ranks: Sequence[int]) -> tuple[li
 
 
 class Prediction(NamedTuple):
-    """A measured step, and what is predicted for it; seconds."""
-
     measured: MeasuredStep
     step: float
 
@@ -161,11 +157,7 @@ def predict(exchange: MeasuredStep, on: Cluster) -> Prediction:
 
 
 def fit(measured: Sequence[MeasuredStep], start: Cluster = START) -> Fit:
-    """Return the cluster that explains the measured steps best.
-
-    No more numbers of `FITTED` are fitted than there are steps, and what a byte takes where records do not tell it.
-    Raises ValueError: there are too few steps.
-    """
+    """Return the cluster that explains the measured steps best. Raises ValueError: there are too few of them."""
     unknown = () if all(exchange.gbit for exchange in measured) else ("beta",)
     fewest = FEWEST + len(unknown)
     if len(measured) < fewest:
@@ -184,7 +176,6 @@ def fit(measured: Sequence[MeasuredStep], start: Cluster = START) -> Fit:
 
 
 def nearest(start: Cluster, names: Iterable[str], loss: Callable[[Cluster], float]) -> Cluster:
-    """Return a cluster at which no change of one of the numbers ``names`` makes ``loss`` smaller."""
     best, found, factors = loss(start), start, dict.fromkeys(names, FACTOR)
     for _ in range(ROUNDS):
         for name, factor in factors.items():

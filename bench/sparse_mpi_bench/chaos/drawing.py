@@ -16,8 +16,6 @@ from sparse_mpi_bench.chaos.faults import KINDS, Fault
 
 @dataclass(frozen=True)
 class ChaosSettings:
-    """What is asked for."""
-
     mtti: float = 60.0  # mean seconds from one fault to the next, of an exponential distribution
     seed: int = 0
     kinds: tuple[str, ...] = ("kill",)  # of `KINDS`, equally likely

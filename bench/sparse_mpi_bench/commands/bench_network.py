@@ -148,7 +148,6 @@ def _launcher() -> Iterator[Mpiexec]:
 
 
 def told(ranks: int, rates: str, gave: Mapping[str, Any]) -> str:
-    """Return what the links of hosts have been measured to give, and a remark if that is below their rate."""
     alone, together = 1e3 * gave["gbit"], 1e3 * gave["together"]
     found = f"measured {alone:.0f} Mbit/s, {gave['trip'] * 1e6:.0f} us round trip, {together:.0f} Mbit/s each at once"
     return f"{ranks} hosts, {rates}: {found}" + (f"; {gave['remark']}" if gave["remark"] else "")

@@ -17,8 +17,6 @@ from sparse_mpi_bench.figures import compare, draw_predict, draw_timeline, draw_
 Record = dict[str, Any]
 LINE = 0.2  # inches of a line of a title
 Figure = Callable[[Sequence[Record]], Any]
-
-
 PARTS = ("rates", "cases", "seconds")  # of a record or its jobs, by name: rates of a check, cases, rates of a race
 DESCRIPTION = """\
 Draw the figure of records that commands wrote with --json: the one that their --plot draws, as SVG, PNG or PDF,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import StringIO
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +28,6 @@ program needs no change and opens no port: its ranks write metrics to files, whi
 
 q or Ctrl-C ends it. What is shown is as wide as the terminal. See docs/guides/observe.md.
 """
-DRAWN = 100  # characters of a line in a figure
 
 
 def _bytes(number: float) -> str:
@@ -79,8 +76,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--every", type=values.positive, default=1.0, help="seconds from one look to the next")
     text = "print it once, as where stdout is no terminal; the exit status is 1 if there is nothing yet"
     parser.add_argument("--once", action="store_true", help=text)
-    text = "draw it, of some seconds, as SVG (default: none)"
-    parser.add_argument("--plot", metavar="FILE", type=values.new_file("top.svg", (".svg",)), help=text)
     parser.set_defaults(run=run)
 
 
@@ -89,11 +84,6 @@ def run(args: argparse.Namespace) -> int:
     if folder == Path():
         raise Refused("which job? Name the folder of its metrics, for example the one of `run --metrics FOLDER`")
     ranks = Ranks(folder, args.job)
-    if args.plot is not None:
-        ranks.rows()
-        time.sleep(metrics.SECONDS + args.every)  # until all have written again: rates are those of now
-        draw(view(ranks, folder, DRAWN), args.plot)
-        return 0
     if args.once or not sys.stdout.isatty():
         lines = view(ranks, folder)
         print(*(line.text for line in lines), sep="\n")
@@ -179,16 +169,3 @@ def _keys() -> Iterator[Callable[[float], str]]:
     finally:
         with suppress(termios.error):  # that is gone
             termios.tcsetattr(file, termios.TCSADRAIN, before)
-
-
-def draw(lines: Sequence[ScreenLine], file: Path) -> None:
-    """Write the lines as a figure that loads nothing from elsewhere."""
-    try:
-        from rich.console import Console
-        from rich.terminal_theme import DEFAULT_TERMINAL_THEME
-    except ImportError:
-        raise Refused("--plot needs rich: pip install rich") from None
-    console = Console(record=True, width=DRAWN, file=StringIO())
-    console.print(_text(lines))
-    drawn = console.export_svg(title="python -m sparse_mpi top", theme=DEFAULT_TERMINAL_THEME, unique_id="top")
-    file.write_text(re.sub(r"<!--.*?-->\s*|@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))

@@ -168,11 +168,7 @@ def packet(rate: int | None) -> int:
 
 
 def segment(rate: int) -> int:
-    """Return the bytes that TCP may hand to a link at once: at most half of its `burst`.
-
-    The bucket would cut what it cannot hold into packets, at the cost of the ranks' cores, and lose what comes while it
-    is full. What it can hold it lets pass with one timer.
-    """
+    """Return the bytes that TCP may hand to a link at once: half of its `burst`, with a timer, uncut, for all of it."""
     return min(LARGEST, burst(rate) // 2)
 
 
@@ -185,7 +181,6 @@ def call(*command: str) -> str:
 
 
 def leftovers(names: Iterable[str], alive: Callable[[int], bool]) -> list[str]:
-    """Prefixes, among names of namespaces and folders, of the sets whose process is dead."""
     found = {m[0]: int(m[1]) for name in names if (m := re.match(r"sparse_mpi-(\d+)-\d+(?=-)", name))}
     return [prefix for prefix, pid in found.items() if not alive(pid)]
 

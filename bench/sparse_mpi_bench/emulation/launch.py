@@ -43,12 +43,9 @@ DEFAULTS = {
 
 
 def open_mpi(hosts: Hosts) -> list[str]:
-    """Options of Open MPI's mpiexec.
-
-    TCP alone, without the hierarchical collectives, and with messages up to 1 MiB sent at once instead of after a
-    round trip. Waiting ranks yield: with one slot a host Open MPI does not see that they share cores, and spins. For
-    the same reason a barrier is the one with the fewest messages, by way of the first rank (1).
-    """
+    """Return options of Open MPI's mpiexec: TCP alone, and messages up to 1 MiB sent at once, without a round trip."""
+    # Waiting ranks yield: with one slot a host Open MPI does not see that they share cores, and spins. For the same
+    # reason a barrier is the one with the fewest messages, by way of the first rank (1)
     at = ",".join(f"{hosts.address(number)}:1" for number in range(1, hosts.count + 1))
     launcher = {"plm": "ssh", "plm_ssh_agent": str(hosts.folder / AGENT), "prte_if_include": SUBNET}
     library = {

@@ -1,6 +1,4 @@
-"""The links of emulated hosts: other rates while connections stay open, and the bytes that they have carried.
-
-Play a schedule of rates on emulated links while a command runs: `RatePlayer` sets, tells and records them.
+"""The links of emulated hosts: a schedule of rates while connections stay open, and the bytes that they have carried.
 
 A record is a file of JSON lines, one when the command starts, one after each change, and one when it has ended:
 
@@ -96,7 +94,6 @@ class RatePlayer:
             due = self._schedule.after(due)
 
     def end(self) -> None:
-        """Tell what was sent since the last change and in all. Raises RuntimeError: the system refuses."""
         several = self._phase > 0
         self._end_phase("end", "the command has ended")
         if several:

@@ -15,10 +15,7 @@ GSO_IPV4, GRO_IPV4 = 63, 64  # attributes of a link: the bytes that TCP hands ov
 
 
 def allow(link: str, size: int) -> None:
-    """Let TCP hand ``size`` bytes at once to a link of this host, and get as many.
-
-    Raises OSError: there is no such link, or the kernel refuses the size or does not know of it.
-    """
+    """Let TCP hand ``size`` bytes at once to a link of this host. Raises OSError: no such link, or too old a kernel."""
     for kind in (GSO_IPV4, GRO_IPV4):
         body = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, socket.if_nametoindex(link), 0, 0)
         body += struct.pack("=HHI", 8, kind, size)

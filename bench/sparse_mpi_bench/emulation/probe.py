@@ -1,10 +1,8 @@
-"""What links really give: a plain TCP transfer and the round trip of one byte between two hosts, and all at once.
+"""What links really give: a TCP transfer and the round trip of a byte between two hosts, and all hosts at once.
 
-``python -m sparse_mpi_bench.emulation.probe serve ADDRESS`` on the one says ``ready``, then ``ask ADDRESS SECONDS`` on
-the other prints bits a second and seconds a round trip. ``exchange OWN NEXT SECONDS`` runs on all hosts, each of which
-sends to the next and receives from the one before at the same time; it says ``ready`` and ``connected``, waits for a
+Programs of their own, because a process is on one host: ``serve ADDRESS`` says ``ready``, then ``ask ADDRESS SECONDS``
+prints bits a second and seconds a round trip; ``exchange OWN NEXT SECONDS`` runs on all hosts, says `SAYS`, waits for a
 line after each, and prints bits a second that came.
-Programs of their own, because a process is on one host.
 """
 
 from __future__ import annotations

@@ -118,7 +118,6 @@ def link(text: str) -> int | None:
 
 
 def length(text: str) -> Fraction:
-    """Return the seconds of a length of time such as ``500ms``; raise ValueError if it is none."""
     match = re.fullmatch(rf"({NUMBER})([a-z]+)", text)
     if match is None or match[2] not in SECONDS:
         raise ValueError(f"every must be a number with one of the units {', '.join(SECONDS)}, got {text!r}")

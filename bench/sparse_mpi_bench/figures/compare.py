@@ -9,12 +9,10 @@ from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.predict.ways import BASELINE
 from sparse_mpi_bench.emulation.probe import SLOW, below
-from sparse_mpi_bench.figures.style import LINES, MOST, SHADES, finish, panels
+from sparse_mpi_bench.figures.style import LINES, MOST, SHADES, finish, grid
 
 HEADING = "step over the bandwidth of a link, measured"
 BELOW = f"hollow: the link measured below {SLOW:.0%} of its rate"
-
-
 OVER_FILL_IN = "fill-in "  # with which the names of cases begin that are drawn over their fill-in
 
 
@@ -52,14 +50,12 @@ def speed(records: Sequence[dict[str, Any]]) -> Any:
     counts = sorted({job["ranks"] for job in jobs})
     columns = min(2, len(counts))
     heading = f"{HEADING}; {BELOW}" if any(map(below, jobs)) else HEADING
-    figure, axes = panels(-(-len(counts) // columns), columns, 3.0, heading, "", "step, ms", sharex=True, sharey=True)
-    for panel in axes.flat[len(counts) :]:
-        panel.set_visible(False)
-    for panel, ranks in zip(axes.flat, counts, strict=False):
+    figure, axes = grid(len(counts), columns, 3.0, heading, "", "step, ms", sharex=True, sharey=True)
+    for panel, ranks in zip(axes, counts, strict=True):
         every = {line.name: line for line in lines(jobs, ranks)}
         _panel(panel, [every[name] for name in (BASELINE, *best(jobs)) if name in every])
         panel.set_title(f"P = {ranks}")
-    for panel in axes.flat[max(0, len(counts) - columns) : len(counts)]:
+    for panel in axes[-columns:]:
         panel.set_xlabel("Gbit/s of a rank")
         panel.tick_params(labelbottom=True)
     return figure
@@ -106,13 +102,11 @@ def sparse(records: Sequence[dict[str, Any]]) -> Any:
     shown = rows(jobs)
     note = f"; *: the link measured below {SLOW:.0%} of its rate" if any(map(below, jobs)) else ""
     heading = f"band: {', '.join(ALGORITHMS)}, of which {AUTO} chooses{note}"
-    drawn, axes = panels(-(-len(shown) // 2), 2, 2.4, heading, sharey="col")
-    for panel in axes.flat[len(shown) :]:
-        panel.set_visible(False)
+    drawn, axes = grid(len(shown), 2, 2.4, heading, sharey="col")
     names = list(dict.fromkeys(name for row in shown for _, case in row.points for name in case["candidates"]))
     named = [AUTO, *(name for name in names if name not in (AUTO, *ALGORITHMS))][:MOST]
     beneath = [row.label for row in shown[2:]] + ["", ""]
-    for panel, row, next_label in zip(axes.flat, shown, beneath, strict=False):
+    for panel, row, next_label in zip(axes, shown, beneath, strict=False):
         _band(panel, row)
         for name, colour in zip(named, LINES, strict=False):
             line = _line(row, name)

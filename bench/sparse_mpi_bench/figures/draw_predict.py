@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sparse_mpi_bench.figures.style import GREY, INK, LINES, matplotlib, panels
+from sparse_mpi_bench.figures.style import GREY, INK, LINES, grid, matplotlib
 
 KINDS = {"dense": "dense", "": "plain", "packed": "packed", "packed+bf16": "packed+bf16"}  # of dots, by wire format
 COLUMNS = 3
@@ -21,10 +21,8 @@ def check(records: Sequence[dict[str, Any]]) -> Any:
     columns = -(-len(rates) // rows)
     advised = {(*of["job"], of["advised"]) for of in record["advice"]}
     heading = "predicted over measured, ms; rings: what is advised"
-    shown, axes = panels(rows, columns, 2.45, heading)
-    for panel in axes.flat[len(rates) :]:
-        panel.set_visible(False)
-    for panel, (rate, errors) in zip(axes.flat, rates, strict=False):
+    shown, axes = grid(len(rates), columns, 2.45, heading)
+    for panel, (rate, errors) in zip(axes, rates, strict=True):
         cases = [case for case in record["cases"] if case["rate"] == rate]
         _dots(panel, cases, advised)
         title = f"{rate}: median error {errors['median step error']:.0%}".lstrip(": ")

@@ -74,7 +74,6 @@ def write(make: Callable[[], Any], file: str | Path) -> None:
 
 
 def drawn(make: Callable[[], Any]) -> Any:
-    """Return the figure that ``make`` draws, with the names of its lines apart."""
     with _settings():
         figure = make()
         spread(figure)
@@ -160,6 +159,14 @@ def panels(
     return figure, axes
 
 
+def grid(count: int, columns: int, height: float, *texts: str, **options: Any) -> tuple[Any, list[Any]]:
+    """Return a figure and its first ``count`` panels, as `panels` has them, row by row; others do not show."""
+    figure, axes = panels(-(-count // columns), columns, height, *texts, **options)
+    for panel in axes.flat[count:]:
+        panel.set_visible(False)
+    return figure, list(axes.flat[:count])
+
+
 def finish(axes: Any, ticks: Sequence[float] | None = None, **settings: Any) -> None:
     """Set up a panel whose lines are drawn: with names at their ends, plain numbers, and ``ticks`` at the x axis."""
     axes.set(**settings)
@@ -191,7 +198,6 @@ def rows(axes: Any, names: Sequence[str]) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def legend(figure: Any, colours: Mapping[str, Any], more: Sequence[Any] = ()) -> None:
-    patches = [matplotlib("patches").Patch(color=colour, label=name) for name, colour in colours.items()]
-    handles = [*patches, *more]
+def legend(figure: Any, colours: Mapping[str, Any]) -> None:
+    handles = [matplotlib("patches").Patch(color=colour, label=name) for name, colour in colours.items()]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), handlelength=1.2, columnspacing=1.4)

@@ -12,10 +12,7 @@ from sparse_mpi_bench.analysis.interval import Interval
 from sparse_mpi_bench.figures.style import COLOURS, GREY, INK, LINES, MOST, batches, name_lines, name_point, panels
 
 Records = Sequence[dict[str, Any]]
-
-
 Race = dict[str, Any]
-
 AMOUNTS = {"density": "", "budget": "", "step-seconds": " s"}  # options that say how much is sent, and their units
 
 
