@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, World, arrays, dimension_coverage, sparse_allreduce
-from sparse_mpi.__main__ import main
 from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.comm import NullComm
@@ -157,9 +156,3 @@ def test_a_selector_without_rows_is_refused_on_every_rank(call):
             call(vector(comm.rank), comm=comm, algorithm="adtopk", selector="threshold")
 
     World(2).run(body)
-
-
-def test_the_benchmark_leaves_adtopk_its_own_selector(tmp_path):
-    command = ["bench", "allreduce", "--n", "2000", "--steps", "1", "--warmup", "0", "--selector", "dgc"]
-    with pytest.raises(SystemExit, match="--selector dgc has no effect on adtopk, dense"):
-        main([*command, "--algorithms", "adtopk", "dense"])
