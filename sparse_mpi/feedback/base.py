@@ -190,7 +190,7 @@ class ErrorFeedback(Feedback):
 
         Where a sent value is not finite the residual becomes 0: Inf - Inf would poison every later step.
         """
-        residual = self.residual
+        residual = self.residual if self._residual is None else self._residual
         if isinstance(sent, SparseVector):
             kernels.of(residual).subtract(residual, sent.indices, sent.values)
         else:

@@ -60,7 +60,7 @@ def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
 
 def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Array | None) -> None:
     """Raise RuntimeError unless ``selectors`` of ``algorithm`` added ``add`` to acc exactly once."""
-    times = sum(selector.added for selector in selectors)
+    times = sum([selector.added for selector in selectors])
     if times != (add is not None):  # True counts as 1: once if there is something to add, else never
         raise RuntimeError(
             f"{algorithm} must select once from acc in every step and hand `add` on, it did so {times} times"
