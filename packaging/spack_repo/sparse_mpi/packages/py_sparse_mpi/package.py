@@ -19,6 +19,7 @@ class PySparseMpi(PythonPackage, CudaPackage):
     version("main", branch="main")
     version("0.2.0", sha256="0000000000000000000000000000000000000000000000000000000000000000")
 
+    # Once for each kind of CPU: spack load py-sparse-mpi && sparse-mpi doctor --compile
     variant("numba", default=True, description="Compile passes over vectors in host memory")
     variant("torch", default=False, description="Bring PyTorch, for optimizers and hooks")
 
