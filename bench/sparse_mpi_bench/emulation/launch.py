@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,12 +20,13 @@ GRACE = 5.0  # seconds that a job has to end when told to, before it is killed
 OUT_OF_TIME = 124  # exit code of a job that ran past its limit, as that of timeout(1)
 
 AGENT, RULES = "agent", "allreduce-rules"  # files in the hosts' folder that launchers read
-# What launchers run in place of ssh: AGENT [OPTIONS] ADDRESS COMMAND...
+# What launchers run in place of ssh: AGENT [OPTIONS] ADDRESS COMMAND... Open MPI does not quote the folder of its own
+# installation: SPACED, where it has a space, is called PLAIN, a link to it
 AGENT_PROGRAM = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 number=${1##*.}
 shift
-set -- "host$number" "$*"
+set -- "host$number" "$(printf %s "$*" | sed 's|SPACED|PLAIN|g')"
 exec ip netns exec PREFIX-$number unshare --uts sh -c 'echo "$0" >/proc/sys/kernel/hostname && eval "$1"' "$@"
 """
 # Open MPI's own choice for large dense sums over TCP takes up to twice as long as its ring. The file says: one
@@ -104,6 +106,15 @@ def program(command: Sequence[str]) -> list[str]:
     return [sys.executable, *([] if file else ["-m", "sparse_mpi"]), *command]
 
 
+def agent(hosts: Hosts, installed: Path) -> str:
+    """Return the program that stands in place of ssh, for an MPI that is ``installed`` in that folder."""
+    plain = hosts.folder / "mpi"
+    plain.unlink(missing_ok=True)
+    plain.symlink_to(installed)
+    spaced = re.sub(r"([].[*^$\\|])", r"\\\1", str(installed))
+    return AGENT_PROGRAM.replace("PREFIX", hosts.prefix).replace("SPACED", spaced).replace("PLAIN", str(plain))
+
+
 def run(
     hosts: Hosts,
     launcher: Mpiexec,
@@ -119,7 +130,7 @@ def run(
     """
     flavour = launcher.library.flavour
     survive = survival(flavour) if elastic else ()
-    (hosts.folder / AGENT).write_text(AGENT_PROGRAM.replace("PREFIX", hosts.prefix))
+    (hosts.folder / AGENT).write_text(agent(hosts, Path(launcher.file).parents[1]))
     (hosts.folder / AGENT).chmod(0o700)
     (hosts.folder / RULES).write_text(ALLREDUCE_RULES)
     line = [launcher.file, *survive, *options_for(flavour)(hosts), *program(command)]

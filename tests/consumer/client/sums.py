@@ -12,6 +12,7 @@ from sparse_mpi import Reduction, SparseAllreduce, SparseVector, StepReport, Wor
 from sparse_mpi.algorithms import Algorithm, OkTopk
 from sparse_mpi.collectives import PersistentAllreduce
 from sparse_mpi.comm import Comm, Traffic, as_comm
+from sparse_mpi.contrib import groupby_sum
 from sparse_mpi.select import Exact
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
@@ -56,7 +57,7 @@ class Table:
 
 
 def of_frames(comm: Comm) -> Table:
-    return assert_type(sparse_mpi.contrib.groupby_sum(Table(), ["city", "day"], "kWh", comm, scatter=True), Table)
+    return assert_type(groupby_sum(Table(), ["city", "day"], "kWh", comm, scatter=True), Table)
 
 
 def of_fixed_keys(comm: Comm) -> np.ndarray:
