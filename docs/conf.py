@@ -26,10 +26,11 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 nitpicky = True
 # No network, and so no inventories: names of NumPy, torch and Python lead nowhere
 # Neither do type variables, and what the library keeps to itself
-OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block | algorithms\.hybrid\.Hybrid
+OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block
+    | algorithms\.(hybrid\.Hybrid | published\.StaleState)
     | comm\.(job\.call_log\.Watched | streams\.(Branch | Marks) | background\.Span)
     | reduction\.(engine\.Absence | second_moment\.SecondMoment | settings\.Settings)
-    | reduction\.watch\.(Watch | Quality) )"""
+    | monitor\.watch\.(Watch | Quality) )"""
 nitpick_ignore_regex = [("py:.*", r"(?!sparse_mpi\.).*"), ("py:.*", OURS)]
 
 myst_heading_anchors = 4  # as forges make them

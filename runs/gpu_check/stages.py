@@ -115,11 +115,11 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
         options = (str(out / model), ",".join(algorithms), model, "--device", "cuda", "--deterministic")
         found.append(Stage(f"train-{model}", seconds, basis, ranks(2, *train, *options), needs, mpi=True))
     least = ("--warm-up", "1", "--steps", "1", "--rounds", "1") if pretend else ("--warm-up", "3", "--steps", "5")
-    program = (str(ROOT / "train" / "pace.py"), "lstm", "--ways", *WAYS, *least, "--out", str(out / "pace"))
-    options = ("--", "--task", "text", "--device", "cuda", *(("--tiny",) if pretend else ()))
+    program = (str(ROOT / "train" / "pace.py"), "vgg", "--ways", *WAYS, *least, "--out", str(out / "pace"))
+    options = ("--", "--device", "cuda", *(("--tiny",) if pretend else ()))
     command = ranks(2 if pretend else 4, *program, *record("pace"), *options)
-    basis = "imports of 4 ranks 20, a text and a model for each of 8 turns 30, 64 steps 15"
-    found.append(Stage("pace", 65, basis, command, checkout, mpi=True))
+    basis = "imports of 4 ranks 20, images and a model for each of 8 turns 30, 64 steps 15"
+    found.append(Stage("pace", 65, basis, command, checkout or _missing("scikit-learn"), mpi=True))
     program = (str(ROOT / "train" / "vgg.py"), "--tiny", "--max-steps", "6", "--device", "cuda", "--no-progress")
     picture = ("--timeline", str(out / "timeline.png"), "--out", str(out / "timeline"))
     command = ranks(1, *program, *picture)

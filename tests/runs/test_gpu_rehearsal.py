@@ -22,7 +22,7 @@ from runs.gpu_check.stages import stages
 
 from ..launch import ROOT
 
-THERE = ("numpy", "numba", "torch", "mpi4py", "pytest", "hypothesis")
+THERE = ("numpy", "numba", "torch", "mpi4py", "psutil", "pytest", "hypothesis")
 NOT_THERE = ("sparse_mpi", "pytest_mpi", "xdist", "pytest_timeout", "scipy", "sklearn", "ruff", "mypy")
 # What stages need that the machine lacks
 SKIPPED = {
@@ -31,6 +31,7 @@ SKIPPED = {
     "synccheck": "compute-sanitizer is neither on the path nor in",
     "train-vgg": "needs scikit-learn: ",
     "train-resnet": "needs scikit-learn: ",
+    "pace": "needs scikit-learn: ",
     "train-bert": "needs tokenizers and transformers: ",
     "timeline": "needs scikit-learn and matplotlib: ",
 }
@@ -92,7 +93,7 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_pa
 
     text = bare.run("-m", "tests.gpu", "--collect-only", "--continue-on-collection-errors", status=1)
     collected = re.search(r"(\d+)/\d+ tests collected.*", text)
-    assert int(collected[1]) > 450 and "error" not in collected[0], text[-3000:]
+    assert int(collected[1]) > 400 and "error" not in collected[0], text[-3000:]
 
     out = tmp_path / "out"
     check = ("-m", "runs.gpu_check", "--pretend", "--out", str(out))
@@ -126,5 +127,5 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_pa
     assert "Nothing here was run on a GPU" in page and f"Skipped, so not shown: {left_out}." in page
     for name in ("warm", "agree-vgg16", "agree-resnet50"):
         assert found[name]["why"] == "14 of 14 to the bit, with both laws"
-    assert record["measured"]["pace"]["ranks"] == 2 and record["measured"]["allreduce-4"]["ranks"] == 4
+    assert record["measured"]["allreduce-4"]["ranks"] == 4
     assert re.search(r"[1-9]\d* passed", found["tests"]["why"])
