@@ -262,11 +262,6 @@ def test_frames_that_differ_between_ranks(other, text):
     assert all(re.search(text, told, re.DOTALL) for told, _ in (found[0], found[2])), found[0]
 
 
-def test_switches_are_true_or_false():
-    with pytest.raises(TypeError, match="scatter must be True or False"):
-        grouped([pd.DataFrame(FRAME)], "city", "kWh", scatter="no")
-
-
 def test_object_columns_that_hold_more_than_strings():
     with pytest.raises(TypeError, match="got 'k' of type object"):
         grouped([pd.DataFrame({"k": pd.Series(["a", 1], dtype=object), "n": 1})], "k", "n")

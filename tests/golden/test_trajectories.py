@@ -6,12 +6,15 @@ import json
 
 import pytest
 
-from .trajectories import CASES, RECORD, machine
+from .trajectories import CASES, RECORD, SHARDED, machine
 
 KNOWN = json.loads(RECORD.read_text())
 
 
-@pytest.mark.parametrize("name", CASES)
+ITEMS = [pytest.param(name, marks=pytest.mark.jobs if name in SHARDED else ()) for name in CASES]
+
+
+@pytest.mark.parametrize("name", ITEMS)
 def test_a_trajectory_is_as_recorded(name):
     found, known = CASES[name](), KNOWN["cases"][name]
     if machine() == KNOWN["machine"]:

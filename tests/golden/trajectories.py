@@ -12,9 +12,12 @@ wrote the file the sums are compared, to 1e-4.
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
+import tempfile
 from collections.abc import Callable, Iterable
-from functools import partial
+from copy import deepcopy
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,34 @@ from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
+from ..launch import launch
+from ..prefork import torchrun
+
 STEPS = 30
 SHAPES = [(12, 30), (30,), (7, 5, 3, 3), (7,), (40, 1), (5, 60), (60,)]
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+ADAMW = partial(torch.optim.AdamW, lr=1e-3)
 RECORD = Path(__file__).with_name("trajectories.json")
+LATE = {"fragments": 3, "fragment_sync_delay": 1}
+# Of `tests.golden.sharded`: the options of `steps`
+SHARDED: dict[str, dict[str, Any]] = {
+    "FSDP2": {"give": False},
+    "FSDP2, momentum": {},
+    "FSDP2, AdamW": {"make": ADAMW},
+    "FSDP2, dgc": {"feedback": "dgc", "give": False},
+    "FSDP2, oktopk, sums, dense at first, two passes": {
+        "algorithm": "oktopk",
+        "op": "sum",
+        "dense_steps": 2,
+        "passes": 2,
+    },
+    "FSDP2, four replicas, momentum": {"replicas": 4},
+    "FSDP2, four replicas, AdamW": {"replicas": 4, "make": ADAMW},
+    "FSDP2, resumed, momentum": {"resume_on": 2},
+    "FSDP2, resumed, AdamW": {"resume_on": 2, "make": ADAMW},
+    "FSDP2, resumed on four replicas": {"resume_on": 4},
+}
 
 torch.set_num_threads(1)
 
@@ -181,18 +207,43 @@ def resumed_optimizer(ranks: int, after: int) -> list[dict[str, Any]]:
     return World(after).run(go_on)
 
 
-def local_steps(comm: Any, **options: Any) -> dict[str, Any]:
-    """Take the inner steps of DiLoCo."""
-    trace, model = Trace(), Model()
+def inner_steps(comm: Any, numbers: Iterable[int], trace: Trace, before: Any = None, **options: Any) -> Any:
+    """Take inner steps of DiLoCo after ``before``, the states of as many ranks as are given, and return its state."""
+    model = Model()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-    with DiLoCo(model, inner, outer, 6, comm=comm, density=0.2, **options):
-        for step in range(STEPS):
+    with DiLoCo(model, inner, outer, 6, comm=comm, density=0.2, **options) as local:
+        if before is not None:
+            local.take_over(before[comm.rank :: comm.size], len(before))
+        for step in numbers:
             inner.zero_grad()
             model.backward(gradient(comm.rank, step))
             inner.step()
             trace.add(*model.layers)
+        state = local.state_dict()
+        local.flush()
+    return state, [parameter.detach() for parameter in model.layers]
+
+
+def local_steps(comm: Any, flush: bool = False, **options: Any) -> dict[str, Any]:
+    """Take the inner steps of DiLoCo."""
+    trace = Trace()
+    _, flushed = inner_steps(comm, range(STEPS), trace, **options)
+    if flush:
+        trace.add(*flushed)
     return trace.end()
+
+
+def resumed_local_steps(ranks: int, after: int, half: int, **options: Any) -> list[dict[str, Any]]:
+    """Take ``half`` of the inner steps on ``ranks`` ranks, the others and a flush on ``after``."""
+    states = World(ranks).run(lambda comm: inner_steps(comm, range(half), Trace(), **options)[0])
+
+    def go_on(comm: Any) -> dict[str, Any]:
+        trace = Trace()
+        trace.add(*inner_steps(comm, range(half, STEPS), trace, states, **options)[1])
+        return trace.end()
+
+    return World(after).run(go_on)
 
 
 class Handed:
@@ -214,21 +265,62 @@ class Handed:
         return self._last
 
 
+def handed(state: SparseState, layers: list[torch.Tensor], whole: torch.Tensor, first: bool) -> list[torch.Tensor]:
+    """Give a gradient ``(n,)`` to the hook as DDP does, in one bucket at first, then in three, and set ``.grad``."""
+    cuts = [layers] if first else [layers[4:], layers[2:4], layers[:2]]
+    by_layer = dict(zip(map(id, layers), whole.split([p.numel() for p in layers]), strict=True))
+    flats = [torch.cat([by_layer[id(p)] for p in some]) for some in cuts]
+    buckets = [Handed(some, flats[at], at, some is cuts[-1]) for at, some in enumerate(cuts)]
+    futures = [sparse_hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
+    means = [future.wait() for future in futures]
+    for some, mean in zip(cuts, means, strict=True):
+        for parameter, part in zip(some, mean.split([p.numel() for p in some]), strict=True):
+            parameter.grad = part.view(parameter.shape)
+    return means
+
+
 def hooked(comm: Any, **options: Any) -> dict[str, Any]:
-    """Take steps as DDP does with the hook: in one bucket at first, then in three."""
+    """Take steps as DDP does with the hook."""
     trace, model = Trace(), Model()
-    layers = list(model.layers)
     state = SparseState(model.named_parameters(), density=0.05, comm=comm, **options)
     for step in range(STEPS):
-        cuts = [layers] if step == 0 else [layers[4:], layers[2:4], layers[:2]]
-        whole = torch.from_numpy(gradient(comm.rank, step))
-        by_layer = dict(zip(map(id, layers), whole.split([p.numel() for p in layers]), strict=True))
-        flats = [torch.cat([by_layer[id(p)] for p in some]) for some in cuts]
-        buckets = [Handed(some, flats[at], at, some is cuts[-1]) for at, some in enumerate(cuts)]
-        futures = [sparse_hook(state, bucket) for bucket in buckets]  # type: ignore[arg-type]
-        trace.add(*(future.wait() for future in futures))
+        trace.add(*handed(state, list(model.layers), torch.from_numpy(gradient(comm.rank, step)), step == 0))
     trace.add(*state.residuals().values())
     return trace.end()
+
+
+def hooked_steps(comm: Any, make: Callable[..., torch.optim.Optimizer], resume: bool = False) -> dict[str, Any]:
+    """Have an optimizer step along what the hook returns, resumed in half of the steps if asked, a flush at the end."""
+    trace, saved = Trace(), None
+    halves = [range(STEPS // 2), range(STEPS // 2, STEPS)] if resume else [range(STEPS)]
+    for numbers in halves:
+        model = Model()
+        optimizer = make(model.parameters())
+        state = SparseState(model.named_parameters(), density=0.05, comm=comm, optimizer=optimizer)
+        if saved is not None:
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+            state.load_state_dict(saved[2])
+        for step in numbers:
+            handed(state, list(model.layers), torch.from_numpy(gradient(comm.rank, step)), step == numbers[0])
+            optimizer.step()
+            trace.add(*model.layers)
+        saved = deepcopy([model.state_dict(), optimizer.state_dict(), state.state_dict()])
+    trace.add(*state.residuals().values())
+    state.flush()
+    optimizer.step()
+    trace.add(*model.layers)
+    return trace.end()
+
+
+@cache
+def sharded() -> dict[str, list[dict[str, Any]]]:
+    """Return what the ranks of `tests.golden.sharded` have seen, by case."""
+    with tempfile.NamedTemporaryFile() as file:
+        program = torchrun(4, "-m", "tests.golden.sharded", file.name)
+        done = launch(None, *program, seconds=280, OMP_NUM_THREADS="1")
+        assert done.returncode == 0, done.stderr[-5000:]
+        return json.loads(Path(file.name).read_text())
 
 
 def on(ranks: int, body: Callable[..., dict[str, Any]], leave: dict[int, int] | None = None, **options: Any) -> Any:
@@ -259,16 +351,26 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "optimizer, oktopk, corrected": on(3, optimized, algorithm="oktopk", density=0.05, momentum="corrected"),
     "optimizer, Nesterov": on(3, optimized, make=partial(SGD, nesterov=True)),
     "optimizer, sums": on(3, optimized, op="sum"),
-    "optimizer, AdamW": on(3, optimized, make=partial(torch.optim.AdamW, lr=1e-3), momentum="arrival"),
-    "optimizer, AdamW, second moment": on(3, optimized, make=partial(torch.optim.AdamW, lr=1e-3)),
+    "optimizer, AdamW": on(3, optimized, make=ADAMW, momentum="arrival"),
+    "optimizer, AdamW, second moment": on(3, optimized, make=ADAMW),
     "optimizer, resumed": lambda: resumed_optimizer(3, 3),
     "optimizer, resumed on two": lambda: resumed_optimizer(3, 2),
     "DiLoCo": on(3, local_steps),
     "DiLoCo, three fragments, late, leaky": on(
         3, local_steps, fragments=3, fragment_sync_delay=1, feedback="leaky", algorithm="topka"
     ),
+    "DiLoCo, flushed": on(3, local_steps, flush=True),
+    "DiLoCo, resumed": lambda: resumed_local_steps(3, 3, 15),
+    "DiLoCo, resumed on two": lambda: resumed_local_steps(3, 2, 15),
+    "DiLoCo, three fragments, late, resumed on its way": lambda: resumed_local_steps(3, 3, 14, **LATE),
+    "DiLoCo, three fragments, late, resumed on two": lambda: resumed_local_steps(3, 2, 14, **LATE),
     "DDP hook": on(3, hooked),
     "DDP hook, oktopk, dgc": on(3, hooked, algorithm="oktopk", feedback="dgc"),
+    "DDP hook, momentum": on(3, hooked_steps, make=SGD),
+    "DDP hook, momentum, resumed": on(3, hooked_steps, make=SGD, resume=True),
+    "DDP hook, AdamW": on(3, hooked_steps, make=ADAMW),
+    "DDP hook, AdamW, resumed": on(3, hooked_steps, make=ADAMW, resume=True),
+    **{name: partial(lambda name: sharded()[name], name) for name in SHARDED},
 }
 
 
