@@ -16,28 +16,27 @@ ALIKE = 0.65  # of 1, how much of two spellings is the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
 GONE: dict[str, tuple[str, str]] = {
     "agree": ("0.4.0", "write bench steps --check --device gpu"),
-    "allreduce": ("0.4.0", "write bench steps"),
     "auto": ("0.4.0", "ask `python -m sparse_mpi predict advise` which algorithm to name"),
-    "brute": ("0.4.0", "take the planner greedy"),
     "budget": ("0.4.0", "let a sparse_mpi.contrib.ByteBudget say the density of the next step"),
     "cold": ("0.4.0", "give `doctor --compile` an empty folder as NUMBA_CACHE_DIR"),
     "compare": ("0.4.0", "write bench network --ranks 4 8 --rate 1gbit -- bench steps"),
     "cpu_lane": ("0.4.0", "leave it out, as --overlap; a plan is for reductions after the backward pass"),
-    "ef21": ("0.4.0", "use feedback='residual'; it was no gain over that"),
     "fragment_alpha": ("0.4.0", "leave it out; it is the argument fragment_update_alpha of DiLoCo"),
     "fragment_delay": ("0.4.0", "leave it out; it is the argument fragment_sync_delay of DiLoCo"),
     "fragments": ("0.4.0", "leave it out; it is an argument of DiLoCo"),
     "gpu_check": ("0.4.0", "in a checkout, python -m runs.gpu_check"),
     "in_place": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
-    "interleaved": ("0.4.0", "write bench steps"),
     "memory": ("0.4.0", "write --feedback"),
     "refresh": ("0.4.0", "published=vgg has Ok-Topk's stale thresholds, as have PublishedOkTopk and StaleSelector"),
-    "sa_pef": ("0.4.0", "use feedback='residual'; it was no gain over that"),
     "sparse_compare": ("0.4.0", "write bench network --ranks 4 8 --rate 1gbit -- bench sparse"),
     "sparse_volume": ("0.4.0", "write bench volume --keyed"),
     "step_seconds": ("0.4.0", "give k or density"),
     "threshold_period": ("0.4.0", "give it beside published=vgg, or to PublishedOkTopk"),
     "zero_copy": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
+    **dict.fromkeys(("allreduce", "interleaved"), ("0.4.0", "write bench steps")),
+    **dict.fromkeys(("ef21", "sa_pef"), ("0.4.0", "use feedback='residual'; it was no gain over that")),
+    **dict.fromkeys(("planner", "profile_steps"), ("0.4.0", "leave it out; plans take the fastest way of all")),
+    **dict.fromkeys(("profile", "save_profile"), ("0.4.0", "start `plan` under mpiexec; it measures and plans")),
 }
 
 

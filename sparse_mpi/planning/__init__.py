@@ -1,1 +1,1 @@
-"""Plans: which tensors to leave dense, which to reduce sparsely, and by which algorithm."""
+"""Plans: which algorithm reduces which tensors fastest on these ranks, as measured there."""

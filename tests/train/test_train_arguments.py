@@ -43,11 +43,11 @@ def test_defaults_are_those_of_the_data_set():
     assert args.wire is None and options("--wire", "packed+bf16").wire == "packed+bf16"
     assert (args.epochs, args.milestones, args.momentum, args.lr_times_ranks) == (5, (3, 4), 0.9, False)
     assert args.data_dir == Path("here") and args.out.match("runs/net-small-elect-*")
-    assert (args.rank, args.plan, args.planner, args.profile_steps) == (None, None, "best", 5)
+    assert (args.rank, args.plan) == (None, None)
     planned = options("--plan", "setup.cfg")
     assert (planned.density, planned.algo) == (None, "plan") and planned.out.match("runs/net-small-plan-*")
-    args = options("--plan", "auto", "--planner", "greedy", "--profile-steps", "3")
-    assert (args.algo, args.plan, args.planner, args.profile_steps) == ("plan", "auto", "greedy", 3)
+    args = options("--plan", "auto")
+    assert (args.algo, args.plan) == ("plan", "auto")
     assert (args.density, args.overlap) == (0.01, False) and options("--plan", "auto", "--k", "9").density is None
     args = options("--algo", "auto")
     assert (args.algo, args.plan, args.overlap, args.bucket_mb) == ("auto", None, True, 25)
@@ -104,12 +104,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--algo", "adtopk", "--selector", "dgc"], ["--selector", "adtopk cannot take dgc"]),
         (["--algo", "auto", "--selector", "dgc"], ["--selector", "--algo auto cannot take dgc"]),
         (["--plan", "auto", "--selector", "dgc"], ["--selector", "a plan cannot take dgc"]),
-        (["--plan", "auto", "--dense-warmup", "3"], ["--dense-warmup", "use --profile-steps"]),
-        (["--plan", "auto", "--max-steps", "5"], ["--max-steps", "must be above the 5 --profile-steps"]),
-        (["--planner", "greedy"], ["--planner", "only --plan auto plans"]),
-        (["--profile-steps", "3"], ["--profile-steps", "only --plan auto plans"]),
-        (["--algo", "auto", "--planner", "greedy"], ["--planner", "only --plan auto plans", "--algo auto chooses"]),
-        (["--plan", "auto", "--planner", "brute"], ["--planner", "greedy"]),
+        (["--planner", "greedy"], ["--planner", "planner was removed in 0.4.0"]),
         (["--plan", "setup.cfg", "--algo", "topka"], ["--plan", "leave out --algo topka"]),
         (["--plan", "auto", "--algo", "auto"], ["--plan auto chooses the algorithms", "leave out --algo auto or"]),
         (["--plan", "auto", "--overlap"], ["--overlap", "a plan needs the whole gradient"]),

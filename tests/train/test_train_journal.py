@@ -56,7 +56,7 @@ def test_one_warning_tells_where_evidence_ends(tmp_path, monkeypatch, capsys):
 
 
 def test_different_replicas_are_refused_in_the_end(capsys):
-    outcome = Outcome("accuracy", 0.5, 1.0, False, 3, 1.0, 0.3, 0.33, digest="", mb_sent=2.0, mb_dense=90.0)
+    outcome = Outcome("accuracy", 0.5, 1.0, False, 3, 1.0, 0.3, digest="", mb_sent=2.0, mb_dense=90.0)
     with pytest.raises(job.JobError, match="replicas differ"):
         World(1).run(lambda comm: conclude(outcome, settings(), comm, Metrics(None, comm)))
     said = capsys.readouterr().out

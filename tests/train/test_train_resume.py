@@ -93,13 +93,13 @@ def test_a_dense_warm_up_may_end_between_or_beyond_checkpoints(tmp_path):
 
 def test_the_plan_of_plan_auto_survives(tmp_path, monkeypatch):
     """It depends on the clock: a resumed run must not plan anew, on any number of ranks."""
-    options = ["--plan", "auto", "--profile-steps", "2", "--checkpoint-every", "5"]
+    options = ["--plan", "auto", "--checkpoint-every", "5"]
     train(2, tmp_path, *options, "--max-steps", "5")
     assert (tmp_path / "plan.json").exists()
     monkeypatch.setattr("sparse_train.trainer.planning.measure", lambda *args, **options: pytest.fail("planned anew"))
     for size in (2, 3):
         outcome = train(size, tmp_path / str(size), *options, "--resume", str(tmp_path))
-        assert outcome.identical and outcome.predicted_seconds is not None
+        assert outcome.identical
 
 
 def test_algo_auto_takes_what_is_advised_and_a_resumed_run_keeps_it(tmp_path, monkeypatch, capsys):

@@ -18,7 +18,7 @@ DEFAULTS = {"outer_lr": 0.7, "outer_momentum": 0.9}
 RULES = ("residual", "leaky", "none")  # of --feedback: the others are for gradients of each step
 # Options for gradients that are reduced in every step
 EXCLUDED = (
-    *("plan", "planner", "profile_steps", "dense_warmup", "watch_every", "timeline"),
+    *("plan", "dense_warmup", "watch_every", "timeline"),
     *("elastic", "second_moment", "arrival", "overlap", "bucket_mb"),
 )
 

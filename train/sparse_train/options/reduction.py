@@ -12,14 +12,13 @@ import sparse_mpi
 from sparse_mpi.cli import values
 from sparse_mpi.cli.values import integer, number, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
-from sparse_mpi.planning.planners import PLANNERS
 from sparse_mpi.reduction.arguments import can_carry, spelled, takes
 from sparse_mpi.training.optimizer_momentum import fading
 from sparse_mpi.training.staleness_adam import TRAVELLING
 from sparse_mpi.wire import WIRES
 from sparse_train.options.optimization import densities, given, norm
 
-AUTO = "auto"  # --algo auto: `predict` advises an algorithm; --plan auto: the job is profiled and planned
+AUTO = "auto"  # --algo auto: `predict` advises an algorithm; --plan auto: ways to reduce are measured
 PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
 RESIDUALS = ("sender", "owner", "merger", "published")  # of the option ``residual`` of all algorithms
 # Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over
@@ -34,13 +33,9 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     text = f"the algorithm: {', '.join(sparse_mpi.ALGORITHMS)}, with options if need be, as in elect:votes=0.5; or "
     text += "auto, which measures the network and takes what predict advises for it (default: elect)"
     add("--algo", type=values.Value(_algorithm, "", "elect"), metavar="NAME[:OPTION=VALUE..]", help=text)
-    text = "reduce as a plan says: auto profiles the first steps, measures the network, and plans which tensors are "
-    text += "reduced by which algorithm; FILE is a plan made that way or by python -m sparse_mpi plan"
+    text = "reduce as a plan says: auto measures before the first step which algorithm is fastest for which tensors; "
+    text += "FILE is a plan made that way or by python -m sparse_mpi plan"
     add("--plan", type=values.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
-    text = "the planner of --plan auto; best takes the fastest plan of all (default: best)"
-    add("--planner", choices=("best", *PLANNERS), help=text)
-    text = "steps that --plan auto profiles; they reduce all entries (default: 5)"
-    add("--profile-steps", type=integer(1), metavar="N", help=text)
     text = "what picks the entries to send (default: the algorithm's own)"
     add("--selector", choices=tuple(sparse_mpi.SELECTORS), help=text)
     text = "message format: pairs as they are, or packed, their values rounded or not (default: the algorithm's own)"
@@ -104,15 +99,6 @@ def resolve_algorithm(parser: ArgumentParser, args: Namespace) -> None:
         parser.error(f"argument --plan: {why}, leave out --algo {args.algo} or --plan {args.plan}")
     if args.plan and not planning and (args.k or args.density):
         parser.error("argument --plan: the plan says how much is reduced, leave out --k and --density")
-    # The first steps of --plan auto are dense, and one step at least must follow the plan.
-    if (other := given(args, ("planner", "profile_steps"))) and not planning:
-        also = " (--algo auto chooses an algorithm without a plan)" if choosing else ""
-        parser.error(f"argument {other}: only --plan auto plans{also}; add it, or leave this out")
-    args.planner, args.profile_steps = args.planner or "best", args.profile_steps or 5
-    if planning and args.max_steps and args.max_steps <= args.profile_steps:
-        parser.error(f"argument --max-steps: must be above the {args.profile_steps} --profile-steps of --plan auto")
-    if planning and args.dense_warmup:
-        parser.error("argument --dense-warmup: --plan auto starts dense by itself; use --profile-steps")
     # Options of an algorithm need one that is named and takes them.
     args.algo = PLAN if args.plan else args.algo or "elect"
     name, options = ("", {}) if args.plan or choosing else spelled(args.algo)

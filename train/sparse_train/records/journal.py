@@ -28,7 +28,6 @@ class Outcome(NamedTuple):
     steps: int
     seconds: float
     step_seconds: float | None  # median of the last reducer's unchecked steps, but its first two; mean over the ranks
-    predicted_seconds: float | None  # of a step, by the plan if there is one
     digest: str  # of parameters and buffers, see `survivors.digest`
     mb_sent: float  # by a rank in the steps since this process began; mean over the ranks
     mb_dense: float  # that a rank would have sent in them with dense sums, by the convention of `Traffic`
@@ -150,12 +149,6 @@ def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) ->
     metrics.write("final", **outcome._asdict())
     if comm.rank == 0:
         print(f"metrics in {args.out}" + (f", plot in {plot(args.out)}" if args.plot else ""))
-        if outcome.predicted_seconds and outcome.step_seconds:
-            error = outcome.predicted_seconds / outcome.step_seconds - 1
-            print(
-                f"a step: predicted {outcome.predicted_seconds:.4f} s, measured {outcome.step_seconds:.4f} s (median), "
-                f"off by {error:+.1%}"
-            )
         ratio = f", {outcome.mb_dense / outcome.mb_sent:.1f} times as much" if outcome.mb_sent else ""
         print(f"traffic: a rank sent {outcome.mb_sent:.1f} MB; dense would have sent {outcome.mb_dense:.1f} MB{ratio}")
         print(

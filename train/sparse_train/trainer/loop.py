@@ -39,7 +39,7 @@ class Training:
         args: see `arguments.parse`.
         comm: between the replicas.
         metrics: where records go.
-        planning: may replace reducers after any step.
+        planning: its plan goes into checkpoints.
         checkpoints: writes them; None writes none.
         local: what exchanges parameters instead of gradients.
     """
@@ -55,7 +55,7 @@ class Training:
         checkpoints: Checkpoints | None = None,
         local: DiLoCo | None = None,
     ) -> None:
-        self.task, self.args, self.comm, self.planning, self.checkpoints = task, args, comm, planning, checkpoints
+        self.task, self.args, self.comm, self.checkpoints = task, args, comm, checkpoints
         made_of = task, optimizer, args
         self.taking: Steps = GradientSteps(*made_of) if local is None else LocalSteps(*made_of, local)
         self.reduction: Any = self.taking.reduction
@@ -110,8 +110,6 @@ class Training:
             print(said)
         headline, same = self.task.headline, identical(self.task.model, self.comm)
         seconds = time.perf_counter() - began
-        plan = self.planning and self.planning.plan
-        predicted = plan.predicted if plan else None
         score, loss, usual = self.progress.scores[headline], self.progress.scores["loss"], self._usual_step()
         return Outcome(
             headline,
@@ -121,7 +119,6 @@ class Training:
             self.progress.steps,
             seconds,
             usual,
-            predicted,
             digest(self.task.model),
             self.journal.mb_sent,
             self._dense_bytes() * self.journal.counted / 1e6,
@@ -208,8 +205,6 @@ class Training:
             self.durations.append(step.stamps.updated - start)
         if self.recorder is not None:
             self.recorder.add(self.progress.steps, step.stamps)
-        if self.planning is not None and self.planning.after(step.stamps, self.reduction):
-            self.durations = []
         return step.meter
 
     def _flush(self, epoch: int) -> None:

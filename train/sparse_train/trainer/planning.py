@@ -1,15 +1,12 @@
-"""Decide which reducers training uses: those of --algo, or those of a plan, given or made after a few steps."""
+"""Decide which reducers training uses: those of --algo, or those of a plan, given or made before the first step."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import numpy as np
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from sparse_mpi.comm import Comm
@@ -18,15 +15,10 @@ from sparse_mpi.comm.network import fit_network
 from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.planning import store
-from sparse_mpi.planning.base import Plan, Profile
-from sparse_mpi.planning.base import Tensor as Planned
+from sparse_mpi.planning.base import Plan
 from sparse_mpi.planning.measure import measure
-from sparse_mpi.planning.planners import PLANNERS, best, explain
-from sparse_mpi.planning.store import algorithm_of
-from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options, momentum_line
 from sparse_train.ranks.job import agreed
-from sparse_train.records.metrics import Stamps
 
 
 def advised(model: nn.Module, args: Namespace, comm: Comm) -> str:
@@ -47,52 +39,10 @@ def advised(model: nn.Module, args: Namespace, comm: Comm) -> str:
     return way
 
 
-class Profiler:
-    """A record of how long each phase of a step takes, and when each tensor's gradient is final.
-
-    Args:
-        model: its parameters have hooks until `close`.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        named = list(model.named_parameters())
-        self._tensors = [(name, tuple(parameter.shape)) for name, parameter in named]
-        self._final = [0.0] * len(named)  # in the last backward pass
-        self._steps: list[list[float]] = []  # before, backward, update, and when each tensor was ready
-        self._hooks = [p.register_post_accumulate_grad_hook(partial(self._stamp, i)) for i, (_, p) in enumerate(named)]
-
-    @property
-    def steps(self) -> int:
-        return len(self._steps)
-
-    def add(self, stamps: Stamps) -> None:
-        backward = stamps.backward - stamps.forward
-        ready = [min(max(final - stamps.forward, 0.0), backward) for final in self._final]
-        self._steps.append([stamps.forward - stamps.start, backward, stamps.updated - stamps.reduced, *ready])
-
-    def profile(self, density: float, comm: Comm, progress: bool) -> Profile:
-        """Return medians of all steps but the first, as means over the ranks, with costs of reductions measured now.
-
-        Collective.
-        """
-        usual = np.median(self._steps[1:] or self._steps, axis=0)
-        before, backward, update, *ready = (comm.allreduce(usual, control=True) / comm.size).tolist()
-        tensors = [Planned(*tensor, moment) for tensor, moment in zip(self._tensors, ready, strict=True)]
-        return measure(tensors, density, comm, before=before, backward=backward, update=update, progress=progress)
-
-    def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _stamp(self, number: int, _: Tensor) -> None:
-        self._final[number] = perf_counter()
-
-
 class Planning:
     """The decision which reducer a training step uses, and the plan behind it if there is one.
 
-    With ``--plan auto`` the first steps reduce densely and are profiled; then the job is planned, and a reducer that
-    carries out the plan takes over the residual of the dense one.
+    With ``--plan auto`` the ways to reduce are measured on the job's own ranks. Collective.
 
     Args:
         over: what carries their reductions.
@@ -101,13 +51,12 @@ class Planning:
     """
 
     def __init__(self, model: nn.Module, args: Namespace, comm: Comm, over: Comm, found: str = "") -> None:
-        planning = args.plan == AUTO
-        self.plan: Plan | None = store.loads(found) if found and planning else None
+        self.plan: Plan | None = None
         self._args, self._comm, self._over = args, comm, over
         self._model = model
-        self._tensors = tuple((name, tuple(p.shape)) for name, p in model.named_parameters())
-        self._profiler = Profiler(model) if planning and self.plan is None else None
-        if isinstance(args.plan, Path):
+        if args.plan == AUTO:
+            self.plan = store.loads(found) if found else agreed(comm, self._measured)
+        elif args.plan:
             self.plan = agreed(comm, lambda: self._load(args.plan))
             args.density = self.plan.density
 
@@ -121,13 +70,10 @@ class Planning:
         args = self._args
         how: dict[str, Any]
         if self.plan is not None:
-            how = {"algorithm": algorithm_of(self.plan)}
-        elif self._profiler is not None:
-            how = {"algorithm": "dense"}  # until there is a plan
+            how = {"algorithm": store.algorithm_of(self.plan)}
         else:
             how = algorithm_and_options(args)
-        share = args.k / sum(p.numel() for p in self._model.parameters()) if args.k else args.density or 0.0
-        if self._comm.rank == 0 and (line := momentum_line(args, share)):
+        if self._comm.rank == 0 and (line := momentum_line(args, self._density)):
             print(line)
         team = team_of(self._over)
         how |= {"comm": self._over} if team is None else {"team": team, "copy_every": args.copy_every}
@@ -142,50 +88,28 @@ class Planning:
             **how,
         )
 
-    def after(self, stamps: Stamps, reduction: GradientReduction) -> bool:
-        """Add a step that is over to the profile; return whether a new plan gives the next step another reducer."""
-        if self._profiler is None:
-            return False
-        self._profiler.add(stamps)
-        if self._profiler.steps < self._args.profile_steps:
-            return False
-        profiler, self._profiler = self._profiler, None
-        profiler.close()
-        (bucket,) = reduction.buckets
-        dense = bucket.reducer
-        profile = profiler.profile(dense.k / dense.layout.size, self._comm, self._args.progress)
-        self.plan = self._planned(profile)
-        agreed(self._comm, lambda: self._save(profile))
-        reduction.use(algorithm_of(self.plan))
-        return True
+    @property
+    def _tensors(self) -> list[tuple[str, tuple[int, ...]]]:
+        return [(name, tuple(parameter.shape)) for name, parameter in self._model.named_parameters()]
 
-    def _planned(self, profile: Profile) -> Plan:
-        """Return rank 0's plan.
+    @property
+    def _density(self) -> float:
+        k, density = self._args.k, self._args.density
+        return k / sum(parameter.numel() for parameter in self._model.parameters()) if k else density or 0.0
 
-        Must come from one rank: profiles differ in last bits, and plans made of them might differ in a part.
-        """
-        text = ""
+    def _measured(self) -> Plan:
+        plan = measure(self._tensors, self._density, self._comm, progress=self._args.progress)
         if self._comm.rank == 0:
-            text = store.dumps({"best": best, **PLANNERS}[self._args.planner](profile))
-        return store.loads(tell(self._comm, text))
+            self._args.out.mkdir(parents=True, exist_ok=True)
+            store.save(plan, self._args.out / "plan.json")
+            print(plan.explanation)
+        return plan
 
     def _load(self, file: Path) -> Plan:
         """Return the plan in ``file``.
 
-        Raises OSError: it cannot be read; ValueError: it is damaged, for another model or number of ranks, or with
-        overlap.
+        Raises OSError: it cannot be read; ValueError: it is damaged, for another model or number of ranks.
         """
         plan = store.load(file)
         store.check(plan, self._tensors, self._comm.size)
-        if plan.overlap or plan.cpu_lane:
-            raise ValueError(
-                f"{file} must be a plan without overlap, for reductions follow the backward pass here, got one with; "
-                "plan anew"
-            )
         return plan
-
-    def _save(self, profile: Profile) -> None:
-        if self._comm.rank == 0 and self.plan is not None:
-            store.save(self.plan, self._args.out / "plan.json")
-            store.save(profile, self._args.out / "profile.json")
-            print(explain(profile, self.plan))
