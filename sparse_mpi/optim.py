@@ -6,7 +6,7 @@ Names are Horovod's (Sergeev and Del Balso, 2018), so that a program changes in 
 
 from __future__ import annotations
 
+from sparse_mpi.training.broadcasts import broadcast_optimizer_state, broadcast_parameters
 from sparse_mpi.training.distributed_optimizer import Average, DistributedOptimizer, Sum
-from sparse_mpi.training.parameters import broadcast_optimizer_state, broadcast_parameters
 
 __all__ = ["Average", "DistributedOptimizer", "Sum", "broadcast_optimizer_state", "broadcast_parameters"]

@@ -1,10 +1,9 @@
 """The second moment of a rank's own gradients, which travels with the entries of its steps: `SecondMoment`.
 
-Adam divides an entry of the mean gradient by the root of its second moment. Sums that arrive late tell it badly: the
-square of a sum of d noisy gradients is d times that of one. Each rank knows the squares of its own gradients in every
-step, though. For independent ones the second moment of their mean is the mean of theirs over the number of ranks, so
-each rank keeps a moving mean of its own, and an algorithm that `carries` a second vector adds it up where the result
-has entries: fresh exactly where it is used.
+The square of a sum of d late gradients is d times that of one, so that Adam cannot tell the second moment from sums.
+But each rank knows the squares of its own gradients. If these are independent, the second moment of their mean is the
+mean of the ranks' second moments over P. An algorithm that `carries` a second vector adds those up where the result has
+entries.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ MEAN, STEPS, BETAS = "second_moment", "second_moment_steps", "second_moment_beta
 class SecondMoment:
     """The moving mean of the squares of this rank's gradients, without bias from the start.
 
-    It keeps n numbers of the residual's dtype, and counts the gradients of each tensor. An element whose square is not
-    finite leaves its mean as it is.
+    An element whose square is not finite leaves its mean as it is.
 
     Args:
         beta: the weight of the past, as Adam's second beta, in [0, 1).

@@ -27,12 +27,12 @@ from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.settings import make_settings
+from sparse_mpi.training.broadcasts import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import check_optimizers, check_schedule, cut, trained_parameters
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot, Progress
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.optimizer_momentum import along_gradients
-from sparse_mpi.training.parameters import broadcast_parameters
 from sparse_mpi.training.reduction import SURVIVAL
 
 

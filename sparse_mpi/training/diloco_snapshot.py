@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pickle import UnpicklingError
@@ -16,28 +15,10 @@ from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.form import WHOLE, check_bytes, check_form, check_list, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
+from sparse_mpi.training.broadcasts import packed, unpacked
 from sparse_mpi.training.fragment import Arrived, Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.parameters import keep_mean
-
-
-def packed(tree: object) -> np.ndarray:
-    file = io.BytesIO()
-    torch.save(_plain(tree), file)
-    return np.frombuffer(file.getvalue(), np.uint8)
-
-
-def _plain(tree: Any) -> Any:
-    """Return a tree with Python's numbers in place of NumPy's, which `unpacked` refuses."""
-    if isinstance(tree, dict):
-        return {key: _plain(value) for key, value in tree.items()}
-    if type(tree) in (list, tuple):
-        return type(tree)(map(_plain, tree))
-    return tree.item() if isinstance(tree, np.generic) else tree
-
-
-def unpacked(data: np.ndarray) -> Any:
-    return torch.load(io.BytesIO(data.tobytes()), "cpu", weights_only=True)
 
 
 @dataclass

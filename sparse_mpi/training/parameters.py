@@ -1,10 +1,8 @@
-"""Parameters of a model: checked and ordered for a reduction, made equal on all ranks, and as one flat vector."""
+"""Parameters of a model: checked and ordered for a reduction, and as one flat vector."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +11,6 @@ from torch.optim import Optimizer
 
 from sparse_mpi.arrays import Array, synchronize_device, to_host
 from sparse_mpi.checks import check_range, check_switch, check_whole
-from sparse_mpi.comm import as_comm
-from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction.second_moment import SecondMoment
@@ -51,50 +47,6 @@ def ordered(optimizer: object, named: Iterable[tuple[str, Tensor]] | None) -> li
             "pass model.named_parameters() of the whole model, or leave it out"
         )
     return ordered
-
-
-def broadcast_parameters(params: Any, root_rank: int = 0, comm: Any = None) -> None:
-    """Overwrite tensors with their values on ``root_rank``, so that a model starts equal on all ranks. Collective.
-
-    Args:
-        params: ``model.state_dict()`` (parameters and buffers) or ``model.named_parameters()``.
-        root_rank: the rank whose values are sent.
-        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
-
-    Raises:
-        TypeError: a tensor has no values: it is on the device "meta".
-        ValueError: names, shapes or dtypes differ between ranks.
-            Both are raised on every rank.
-    """
-    transport = as_comm(comm)
-    named = list(params.items() if isinstance(params, Mapping) else params)
-    tensors = [(name, p) for name, p in named if isinstance(p, Tensor)]  # a state may hold other things
-    with same_on_all_ranks(transport) as say:
-        for name, p in tensors:
-            if p.is_meta:
-                raise TypeError(f"params must have values, got {name} on meta; make some: model.to_empty(device='cpu')")
-        # A broadcast of other sizes would hang or fail: names, shapes and dtypes are compared first
-        say(params=" ".join(f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in tensors))
-    with torch.no_grad():
-        for _, p in tensors:
-            # As bytes, because NumPy lacks some of torch's dtypes, such as bfloat16
-            flat = p.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            received = torch.from_numpy(transport.bcast(flat, root_rank))
-            p.copy_(received.view(p.dtype).view(p.shape))
-
-
-def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0, comm: object = None) -> None:
-    """Overwrite state and options of ``optimizer`` with those on ``root_rank``, which may have loaded a checkpoint.
-
-    Collective.
-    """
-    transport = as_comm(comm)
-    file = io.BytesIO()
-    if transport.rank == root_rank:
-        torch.save(optimizer.state_dict(), file)
-    received = transport.bcast(np.frombuffer(file.getvalue(), np.uint8), root_rank)  # others send nothing
-    if transport.rank != root_rank:
-        optimizer.load_state_dict(torch.load(io.BytesIO(received.tobytes()), "cpu", weights_only=True))
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from sparse_mpi.comm import NullComm
-from sparse_mpi.optim import broadcast_optimizer_state, broadcast_parameters
 
-from .loops import SMALL, loss_of, own, train, weights, wrapped
+from .loops import SMALL, loss_of, own, train, wrapped
 from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3, 4)
@@ -49,29 +47,3 @@ def test_k_is_for_all_parameters_together(cap, tolerance):
     optimizer = wrapped(model, NullComm(2), algorithm="oktopk", density=None, k=100, bucket_cap_mb=cap)
     train(model, optimizer, own(0), [0])
     assert abs(optimizer.reduction.report.selected - 100) <= tolerance
-
-
-def test_parameters_and_optimizer_state_come_from_the_root(ranks):
-    def run(comm):
-        model = net(comm.rank)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1.0 + comm.rank)
-        train(model, optimizer, own(comm.rank), [0])
-        root = comm.size - 1
-        broadcast_parameters(model.state_dict(), root, comm)
-        broadcast_optimizer_state(optimizer, root, comm)
-        state = optimizer.state_dict()
-        return weights(model), state["param_groups"][0]["lr"], state["state"][0]["exp_avg"].numpy()
-
-    for w, lr, average in (results := ranks.run(run)):
-        assert np.array_equal(w, results[-1][0]) and lr == ranks.size and np.array_equal(average, results[-1][2])
-
-
-def test_other_models_are_not_broadcast(ranks):
-    def run(comm):
-        model = nn.Linear(3, 4 if comm.rank else 5, dtype=torch.bfloat16)
-        if comm.size == 1:
-            return broadcast_parameters(model.named_parameters(), comm=comm)
-        with pytest.raises(ValueError, match="weight"):
-            broadcast_parameters(model.named_parameters(), comm=comm)
-
-    ranks.run(run)

@@ -1,0 +1,149 @@
+"""Make a model and an optimizer equal on all ranks, which agree about both before the first message."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sparse_mpi.checks import check_instance, check_whole
+from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
+
+
+def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None) -> None:
+    """Overwrite tensors with their values on ``root_rank``, so that a model starts equal on all ranks. Collective.
+
+    Args:
+        params: ``model.state_dict()``, whose other things than tensors stay, or ``model.named_parameters()``.
+        root_rank: the rank whose values are sent.
+        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
+
+    Raises:
+        TypeError, ValueError: bad arguments, or names, shapes or dtypes that differ between ranks; on every rank.
+    """
+    transport = as_comm(comm)
+    with same_on_all_ranks(transport) as say:
+        check_whole("root_rank", root_rank, 0, most=transport.size - 1)
+        tensors = _named_tensors(params)
+        for name, tensor in tensors:
+            _check_tensor(f"params[{name!r}]", tensor)
+        # A broadcast of other sizes would hang or fail
+        say(root_rank=root_rank, params=" ".join(f"{name}:{_form(tensor)}" for name, tensor in tensors))
+    for _, tensor in tensors:
+        if tensor.numel():
+            # As bytes, because NumPy lacks some of torch's dtypes, such as bfloat16
+            own = _bytes(tensor) if transport.rank == root_rank else np.zeros(0, np.uint8)
+            received = torch.from_numpy(transport.bcast(own, root_rank))
+            tensor.detach().copy_(received.view(tensor.dtype).view(tensor.shape))
+
+
+def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: object = None) -> None:
+    """Load state and options of ``optimizer`` on ``root_rank``, perhaps from a checkpoint, on all ranks. Collective.
+
+    Raises:
+        TypeError, ValueError: bad arguments, other groups on a rank, or a state that ``torch.load(weights_only=True)``
+            refuses; on every rank.
+    """
+    transport = as_comm(comm)
+    own = np.zeros(0, np.uint8)
+    with same_on_all_ranks(transport) as say:
+        check_whole("root_rank", root_rank, 0, most=transport.size - 1)
+        check_instance("optimizer", optimizer, Optimizer)
+        groups = [group["params"] for group in optimizer.param_groups]
+        for number, tensor in enumerate(sum(groups, [])):
+            _check_tensor(f"parameter {number} of optimizer", tensor)
+        if transport.rank == root_rank:
+            state = optimizer.state_dict()
+            # Tensors can be loaded: try the rest
+            _check_readable("optimizer.state_dict()", _mapped(state, lambda x: None if type(x) is Tensor else x))
+            own = packed(state)
+        kind, forms = type(optimizer).__name__, " | ".join(" ".join(map(_form, group)) for group in groups)
+        say(root_rank=root_rank, optimizer=kind, groups=forms)
+    received = np.asarray(transport.bcast(own, root_rank))
+    # The root too, whose options become the numbers that they are on other ranks
+    with same_on_all_ranks(transport):
+        kept = optimizer.param_groups
+        optimizer.load_state_dict(unpacked(received))
+        # Schedules and loggers may hold the groups
+        for group, loaded in zip(kept, optimizer.param_groups, strict=True):
+            group.clear()
+            group.update(loaded)
+        optimizer.param_groups = kept
+
+
+def packed(tree: object) -> np.ndarray:
+    """Return what ``torch.save`` writes, with Python's numbers in place of NumPy's, which `unpacked` refuses."""
+    file = io.BytesIO()
+    torch.save(_mapped(tree, lambda x: x.item() if isinstance(x, np.generic) else x), file)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def unpacked(data: np.ndarray) -> Any:
+    return torch.load(io.BytesIO(data.tobytes()), "cpu", weights_only=True)
+
+
+def _mapped(tree: Any, leaf: Callable[[Any], object]) -> Any:
+    if isinstance(tree, dict):
+        return {leaf(key): _mapped(value, leaf) for key, value in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_mapped(value, leaf) for value in tree)
+    return leaf(tree)
+
+
+def _check_readable(name: str, tree: object) -> None:
+    try:
+        unpacked(packed(tree))
+    except Exception as problem:  # pickle raises whatever an object does
+        parts = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
+        for key, part in parts:
+            _check_readable(f"{name}[{key!r}]", part)
+        raise TypeError(
+            f"{name} must be numbers, texts, tensors, or lists or dicts of them, got {tree!r}; take it out, or see "
+            "torch.serialization.add_safe_globals"
+        ) from problem
+
+
+def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
+    """Return names and tensors by name: their order may differ between ranks."""
+    listed = params.items() if isinstance(params, Mapping) else params if isinstance(params, Iterable) else [params]
+    pairs = list(listed)
+    named, others = [pair for pair in pairs if _is_named(pair)], [pair for pair in pairs if not _is_named(pair)]
+    if isinstance(params, Mapping) and named:  # a state may hold other things than tensors
+        others = [pair for pair in others if isinstance(pair[1], Tensor)]
+    if others:
+        raise TypeError(
+            f"params must be pairs of a name and a tensor, got {others[0]!r:.80}; pass model.state_dict() or "
+            "model.named_parameters()"
+        )
+    return sorted(named, key=lambda pair: pair[0])
+
+
+def _is_named(pair: object) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Tensor)
+
+
+def _check_tensor(name: str, tensor: Tensor) -> None:
+    frozen = tensor.is_inference() and not torch.is_inference_mode_enabled()
+    for unfit, what, remedy in (
+        (tensor.is_meta, "on meta", "make values: model.to_empty(device='cpu')"),
+        (hasattr(tensor, "to_local"), "that is distributed", "broadcast before fully_shard"),
+        (tensor.layout is not torch.strided or tensor.is_quantized, f"of {tensor.layout}", "make it dense"),
+        (frozen, "of torch.inference_mode()", "clone() it"),
+    ):
+        if unfit:
+            raise TypeError(f"{name} must be a dense tensor with values, got one {what}; {remedy}")
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+    whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return whole.reshape(-1).view(torch.uint8).numpy()
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)}:{tensor.dtype}"
