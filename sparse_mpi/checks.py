@@ -20,7 +20,6 @@ GONE: dict[str, tuple[str, str]] = {
     "budget": ("0.4.0", "let a sparse_mpi.contrib.ByteBudget say the density of the next step"),
     "cold": ("0.4.0", "give `doctor --compile` an empty folder as NUMBA_CACHE_DIR"),
     "compare": ("0.4.0", "write bench network --ranks 4 8 --rate 1gbit -- bench steps"),
-    "cpu_lane": ("0.4.0", "leave it out, as --overlap; a plan is for reductions after the backward pass"),
     "fragment_alpha": ("0.4.0", "leave it out; it is the argument fragment_update_alpha of DiLoCo"),
     "fragment_delay": ("0.4.0", "leave it out; it is the argument fragment_sync_delay of DiLoCo"),
     "fragments": ("0.4.0", "leave it out; it is an argument of DiLoCo"),
@@ -35,7 +34,8 @@ GONE: dict[str, tuple[str, str]] = {
     "zero_copy": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
     **dict.fromkeys(("allreduce", "interleaved"), ("0.4.0", "write bench steps")),
     **dict.fromkeys(("ef21", "sa_pef"), ("0.4.0", "use feedback='residual'; it was no gain over that")),
-    **dict.fromkeys(("planner", "profile_steps"), ("0.4.0", "leave it out; plans take the fastest way of all")),
+    **dict.fromkeys(("cpu_lane", "planner", "profile_steps"), ("0.4.0", "leave it out; plans take the fastest way")),
+    **dict.fromkeys(("networks", "run"), ("0.4.0", "ask predict advise for each --rate and --ranks")),
     **dict.fromkeys(("profile", "save_profile"), ("0.4.0", "start `plan` under mpiexec; it measures and plans")),
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from sparse_mpi.sparse import Layout
 
-Tensors = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes, in the order of the flat gradient
+Named = tuple[str, tuple[int, ...]]  # a tensor's name and shape
+Tensors = tuple[Named, ...]  # in the order of the flat gradient
 
 VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 RESNET50_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # bottlenecks, width
@@ -15,42 +16,31 @@ RESNET50_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))  # bottlenecks, width
 
 def vgg16(classes: int = 10, channels: int = 3) -> Tensors:
     """VGG-16 with batch normalisation as used on CIFAR, and by `train/vgg.py`: 14,728,266 parameters."""
-
-    def tensors() -> Iterator[tuple[str, tuple[int, ...]]]:
-        inputs, layer = channels, 0
-        for block in VGG16_BLOCKS:
-            for width in block:
-                yield from _convolution(f"features.{layer}", width, inputs, 3, bias=True)
-                yield from _affine(f"features.{layer + 1}", width)
-                inputs, layer = width, layer + 3
-            layer += 1  # pooling
-        yield from _linear("classifier", classes, inputs)
-
-    return tuple(tensors())
+    found: list[Named] = []
+    inputs, layer = channels, 0
+    for block in VGG16_BLOCKS:
+        for width in block:
+            found += _layer(f"features.{layer}", width, inputs, 3, 3)
+            found += _layer(f"features.{layer + 1}", width)
+            inputs, layer = width, layer + 3
+        layer += 1  # pooling
+    return (*found, *_layer("classifier", classes, inputs))
 
 
 def resnet50(classes: int = 1000) -> Tensors:
     """ResNet-50 for ImageNet (He et al., CVPR'16): 25,557,032 parameters."""
-
-    def tensors() -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield from _convolution("conv1", 64, 3, 7)
-        yield from _affine("bn1", 64)
-        inputs = 64
-        for stage, (blocks, width) in enumerate(RESNET50_STAGES, 1):
-            for block in range(blocks):
-                name = f"layer{stage}.{block}"
-                for number, (out, into, kernel) in enumerate(
-                    ((width, inputs, 1), (width, width, 3), (4 * width, width, 1)), 1
-                ):
-                    yield from _convolution(f"{name}.conv{number}", out, into, kernel)
-                    yield from _affine(f"{name}.bn{number}", out)
-                if block == 0:
-                    yield from _convolution(f"{name}.downsample.0", 4 * width, inputs, 1)
-                    yield from _affine(f"{name}.downsample.1", 4 * width)
-                inputs = 4 * width
-        yield from _linear("fc", classes, inputs)
-
-    return tuple(tensors())
+    found: list[Named] = [("conv1.weight", (64, 3, 7, 7)), *_layer("bn1", 64)]
+    inputs = 64
+    for stage, (blocks, width) in enumerate(RESNET50_STAGES, 1):
+        for block in range(blocks):
+            name, wide = f"layer{stage}.{block}", 4 * width
+            convolutions = ((width, inputs, 1, 1), (width, width, 3, 3), (wide, width, 1, 1))
+            for number, shape in enumerate(convolutions, 1):
+                found += [(f"{name}.conv{number}.weight", shape), *_layer(f"{name}.bn{number}", shape[0])]
+            if block == 0:
+                found += [(f"{name}.downsample.0.weight", (wide, inputs, 1, 1)), *_layer(f"{name}.downsample.1", wide)]
+            inputs = wide
+    return (*found, *_layer("fc", classes, inputs))
 
 
 def bert(layers: int = 12, hidden: int = 768) -> Tensors:
@@ -58,23 +48,22 @@ def bert(layers: int = 12, hidden: int = 768) -> Tensors:
 
     4 layers of 512 are the 28,763,648 of BERT-small (Turc et al., 2019).
     """
-    inner = 4 * hidden
+    rows = {"word": 30522, "position": 512, "token_type": 2}
+    found: list[Named] = [(f"embeddings.{name}_embeddings.weight", (count, hidden)) for name, count in rows.items()]
+    found += _layer("embeddings.LayerNorm", hidden)
+    for layer in range(layers):
+        name = f"encoder.layer.{layer}"
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            found += _layer(f"{name}.attention.{part}", hidden, hidden)
+        found += _layer(f"{name}.attention.output.LayerNorm", hidden)
+        found += _layer(f"{name}.intermediate.dense", 4 * hidden, hidden)
+        found += _layer(f"{name}.output.dense", hidden, 4 * hidden)
+        found += _layer(f"{name}.output.LayerNorm", hidden)
+    return (*found, *_layer("pooler.dense", hidden, hidden))
 
-    def tensors() -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name, rows in (("word", 30522), ("position", 512), ("token_type", 2)):
-            yield f"embeddings.{name}_embeddings.weight", (rows, hidden)
-        yield from _affine("embeddings.LayerNorm", hidden)
-        for layer in range(layers):
-            name = f"encoder.layer.{layer}"
-            for part in ("self.query", "self.key", "self.value", "output.dense"):
-                yield from _linear(f"{name}.attention.{part}", hidden, hidden)
-            yield from _affine(f"{name}.attention.output.LayerNorm", hidden)
-            yield from _linear(f"{name}.intermediate.dense", inner, hidden)
-            yield from _linear(f"{name}.output.dense", hidden, inner)
-            yield from _affine(f"{name}.output.LayerNorm", hidden)
-        yield from _linear("pooler.dense", hidden, hidden)
 
-    return tuple(tensors())
+def _layer(name: str, *shape: int) -> Tensors:
+    return (f"{name}.weight", shape), (f"{name}.bias", shape[:1])
 
 
 MODELS: dict[str, Callable[[], Tensors]] = {
@@ -88,21 +77,3 @@ MODELS: dict[str, Callable[[], Tensors]] = {
 def layout(model: str) -> Layout:
     """Return the layout of a model's gradient."""
     return Layout.of([shape for _, shape in MODELS[model]()])
-
-
-def _convolution(
-    name: str, outputs: int, inputs: int, kernel: int, bias: bool = False
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{name}.weight", (outputs, inputs, kernel, kernel)
-    if bias:
-        yield f"{name}.bias", (outputs,)
-
-
-def _affine(name: str, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{name}.weight", (width,)
-    yield f"{name}.bias", (width,)
-
-
-def _linear(name: str, outputs: int, inputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{name}.weight", (outputs, inputs)
-    yield f"{name}.bias", (outputs,)

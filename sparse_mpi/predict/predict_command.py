@@ -1,40 +1,48 @@
-"""``python -m sparse_mpi predict``: the questions, their options, and the cluster that these describe."""
+"""``python -m sparse_mpi predict advise``: does it pay on a cluster, and what to use."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from sparse_mpi.cli import options, records, values
-from sparse_mpi.cli.options import Option, count, option
+from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.predict import questions, rates
-from sparse_mpi.predict.advice import DENSITIES, USUAL
+from sparse_mpi.predict.advice import DENSITIES
 from sparse_mpi.predict.cluster import GPUS, OF_GPUS
 from sparse_mpi.predict.models import MODELS
-from sparse_mpi.predict.questions import COMPARED, Answer
+from sparse_mpi.predict.questions import COMPARED
 
 DESCRIPTION = """\
 Does it pay? Ask with your own model and cluster; no MPI is needed, and the answer takes a second:
 
   python -m sparse_mpi predict advise --model resnet50 --ranks 16 --rate 25gbit --batch-seconds 0.2
   python -m sparse_mpi predict advise --n 124000000 --ranks 8 --rate 1gbit --on cpu --cores 16
-  python -m sparse_mpi predict networks --model bert-base
 
 Is the answer good? Fit to what was measured on your machines (the package sparse_mpi_bench), and ask again:
 
   python -m sparse_mpi bench calibrate compare.json --json fit.json
   python -m sparse_mpi predict advise --model vgg16 --ranks 8 --rate 300mbit --from fit.json
 """
-RATE = option(
-    "--rate RATE",
-    "of a rank's link in each direction: 100mbit, 25gbit, 12.5GB/s; where ranks share a link, each has its part",
-    values.checked(rates.bits, "400gbit", "rate"),
-)
-CLUSTER = (
+ADVISE = (
+    option("--model", "whose gradient it is, in place of --n", choices=list(MODELS)),
+    count("--n", 14_728_266, "elements of the gradient (default: 14728266, VGG-16)"),
+    option("--ranks P", "ranks, each with a link of its own", values.integer(1, MAX_RANKS), 8),
+    option(
+        "--rate RATE",
+        "of a rank's link in each direction: 100mbit, 25gbit, 12.5GB/s; where ranks share a link, each has its part",
+        values.checked(rates.bits, "400gbit", "rate"),
+        required=True,
+    ),
+    option(
+        "--batch-seconds S",
+        "seconds that a rank computes in a step; 0 asks for the fastest reduction alone",
+        values.number,
+        0.0,
+    ),
     option(
         "--on WHAT",
         f"where gradients are: {', '.join(GPUS)}, one a rank, or cpu, cores like those of this project's records "
@@ -45,39 +53,20 @@ CLUSTER = (
     option("--latency US", "microseconds of a message (default: as fitted, or usual for the fabric)", values.number),
     option("--cores C", "cores of a node, any share of them (default: one a rank)", values.positive),
     count("--ranks-per-node R", 1, "ranks that share the cores"),
-)
-FROM = option(
-    "--from FILE",
-    "fit of bench calibrate: what messages cost and how fast ranks compute on your machines",
-    values.file("fit.json"),
-    dest="fit",
-)
-JOB = (
-    option("--model", "whose gradient it is, in place of --n", choices=list(MODELS)),
-    count("--n", 14_728_266, "elements of the gradient (default: 14728266, VGG-16)"),
-)
-BATCH = option(
-    "--batch-seconds S",
-    "seconds that a rank computes in a step; 0 asks for the fastest reduction alone",
-    values.number,
-    0.0,
-)
-ALGORITHMS = option(
-    "--algorithms NAME",
-    f"ways to compare, of {options.SPELLINGS} (default: {', '.join(COMPARED)})",
-    values.Value(questions.flat, "", "oktopk"),
-    [],
-    nargs="+",
-)
-ADVISE = (
-    *JOB,
-    option("--ranks P", "ranks, each with a link of its own", values.integer(1, MAX_RANKS), 8),
-    RATE,
-    BATCH,
-    *CLUSTER,
-    FROM,
+    option(
+        "--from FILE",
+        "fit of bench calibrate: what messages cost and how fast ranks compute on your machines",
+        values.file("fit.json"),
+        dest="fit",
+    ),
     option("--dense-ms MS", "milliseconds of a dense sum there, where you have measured it", values.positive),
-    ALGORITHMS,
+    option(
+        "--algorithms NAME",
+        f"ways to compare, of {options.SPELLINGS} (default: {', '.join(COMPARED)})",
+        values.Value(questions.flat, "", "oktopk"),
+        [],
+        nargs="+",
+    ),
     option("--densities D", "densities to choose from", values.share, DENSITIES, nargs="+"),
     option(
         "--no-overlap",
@@ -86,41 +75,19 @@ ADVISE = (
         dest="overlap",
     ),
     option("--utilisation U", "share of a step that the batch is to take", values.part, 0.9),
-)
-NETWORKS = (
-    *JOB,
-    option("--ranks P", "numbers of ranks", values.integer(2, MAX_RANKS), [4, 16, 64, 256], nargs="+"),
-    BATCH,
-    options.share("share of elements that is sent", USUAL),
-    *CLUSTER,
-    ALGORITHMS,
-)
-RUN = (
-    option("file", "metrics.jsonl of a training program", values.file("metrics.jsonl")),
-    option("--score", "score of a test, to reach in the run", values.finite, required=True),
-    RATE,
-    option("--batch-seconds S", "seconds of a rank's batch there (default: as recorded)", values.positive),
-    *CLUSTER,
-    FROM,
+    options.json("also write all numbers"),
 )
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("predict", help="does it pay on a cluster, and what to use", description=DESCRIPTION)
     parser.set_defaults(run=partial(_shown, parser))
-    kinds = parser.add_subparsers(title="questions", metavar="WHAT")
-
-    def add(name: str, text: str, description: str, given: Sequence[Option], answer: Callable[..., Answer]) -> None:
-        question = kinds.add_parser(name, help=text, description=description)
-        options.declare(question, [*given, options.json("also write all numbers")])
-        question.set_defaults(run=partial(_answered, answer))
-
     text = "does it pay, and what to use: algorithm, message format, density, local steps"
-    add("advise", text, DESCRIPTION, ADVISE, questions.advised)
-    text = "Milliseconds of a step, dense and by the fastest sparse sum, for links to 400 Gbit/s."
-    add("networks", "dense and sparse by rate and ranks, and where each pays", text, NETWORKS, questions.networks)
-    text = "Steps of a run up to the first epoch whose test is as good as --score, each as long as predicted."
-    add("run", "how long a recorded training run would take on a cluster until a score", text, RUN, questions.recorded)
+    question = parser.add_subparsers(title="questions", metavar="WHAT").add_parser(
+        "advise", help=text, description=DESCRIPTION
+    )
+    options.declare(question, ADVISE)
+    question.set_defaults(run=_advise)
 
 
 def _shown(parser: Parser, _: argparse.Namespace) -> int:
@@ -128,10 +95,9 @@ def _shown(parser: Parser, _: argparse.Namespace) -> int:
     return 0
 
 
-def _answered(answer: Callable[[argparse.Namespace], Answer], args: argparse.Namespace) -> int:
-    text, record = answer(args)
+def _advise(args: argparse.Namespace) -> int:
+    text, record = questions.advised(args)
     print(text)
     if args.json:
-        write = records.write_cases if "cases" in record else records.write
-        write(args.json, {"options": records.options(args), **records.provenance(), **record})
+        records.write_cases(args.json, {"options": records.options(args), **records.provenance(), **record})
     return 0

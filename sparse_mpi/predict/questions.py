@@ -1,17 +1,16 @@
-"""The questions of ``predict``, and their answers as a text and a record."""
+"""The answer of ``predict advise``, as a text and a record."""
 
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import replace
-from functools import partial
 from textwrap import fill
 from typing import Any
 
 from sparse_mpi.cli import values
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
-from sparse_mpi.predict import advice, fitted, rates, trained
+from sparse_mpi.predict import advice, fitted, rates
 from sparse_mpi.predict.advice import Advice, Offer, TrainingJob, advise
 from sparse_mpi.predict.cluster import GPUS, OF_GPUS, TYPICAL, Cluster
 from sparse_mpi.predict.fitted import FittedCluster
@@ -26,19 +25,16 @@ COMPARED = (
 TRAINING, DENSITY = "elect", 0.0275  # the defaults of training, with which it was as accurate as dense
 SHOWN = 5  # offers
 WIDTH = 88  # of the answer's lines
-GIGABITS = (0.1, 0.3, 1, 2, 5, 10, 25, 50, 100, 200, 400)
 FARTHEST = 1e12  # bits a second, beyond which there are no links to speak of
 RDMA = 40e9  # bits a second from which links are taken to have RDMA
 HEADS = {
     "sparse": "Sparse pays.",
     "dense": "Leave it dense.",
-    "either": "It may pay, or not: what is known does not tell.",
+    "either": "It may pay, or not: the difference is within the error of the model.",
 }
 NOTE = """\
 step: of training, batch and sum; sum: what the batch does not hide, to: what it may
 take at most; batch: its share of a step"""
-
-Answer = tuple[str, dict[str, Any]]
 
 
 def flat(text: str) -> str:
@@ -50,8 +46,6 @@ def flat(text: str) -> str:
 
 def cluster_of(args: Namespace) -> tuple[FittedCluster | None, Cluster]:
     """Return the fit of --from, if there is one, and the cluster that the options describe."""
-    if args.rate is None:
-        raise Refused("--rate must say what a rank's link carries, such as --rate 25gbit")
     bits = rates.bits(args.rate)
     with refusing("--from: "):
         fit = fitted.read(args.fit) if args.fit else None
@@ -65,15 +59,18 @@ def cluster_of(args: Namespace) -> tuple[FittedCluster | None, Cluster]:
         plain = replace(OF_GPUS[args.fabric], gpu=GPUS[args.on])
     if args.latency is not None:
         plain = replace(plain, alpha=args.latency * 1e-6)
+    if args.on != "cpu" and args.ranks % min(args.ranks, args.ranks_per_node):
+        raise Refused(f"--ranks must fill nodes of {args.ranks_per_node} --ranks-per-node, got {args.ranks}")
     cores, node = args.cores or float(args.ranks_per_node), args.ranks_per_node
     return fit, replace(plain, beta=8 / bits, cores=cores, node=node)
 
 
-def advised(args: Namespace) -> Answer:
+def advised(args: Namespace) -> tuple[str, dict[str, Any]]:
     """Answer what to use on one cluster: a verdict in words, and a table."""
     fit, cluster = cluster_of(args)
     dense = None if args.dense_ms is None else args.dense_ms / 1e3
-    job = TrainingJob(_n(args), args.ranks, args.batch_seconds, args.overlap, args.utilisation, dense)
+    n = layout(args.model).size if args.model else args.n
+    job = TrainingJob(n, args.ranks, args.batch_seconds, args.overlap, args.utilisation, dense)
     names = args.algorithms or COMPARED
     found = advise(job, cluster, fit, sorted(set(args.densities), reverse=True), names)
     accurate = advise(job, cluster, fit, (DENSITY,), (TRAINING,))
@@ -92,54 +89,6 @@ def advised(args: Namespace) -> Answer:
         "break even": crossing,
         "cases": [of._asdict() for of in found.offers],
     }
-
-
-def networks(args: Namespace) -> Answer:
-    """Answer what a step takes by rate and ranks, and where sparse sums pay."""
-    n, cases = _n(args), []
-    args.on, args.fit, fabric = args.on or "h100", None, args.fabric
-    for ranks in args.ranks:
-        for gbit in GIGABITS:
-            args.rate, args.fabric = f"{gbit}gbit", fabric
-            _, cluster = cluster_of(args)
-            job = TrainingJob(n, ranks, args.batch_seconds, True)
-            found = advise(job, cluster, None, (args.density,), args.algorithms or COMPARED)
-            dense, pays = next(of for of in found.offers if of.dense), found.pays
-            case = {"ranks": ranks, "gbit": gbit, "dense": dense.step, "sparse": pays.sparse.step}
-            cases.append(case | {"way": pays.sparse.way, "verdict": pays.verdict})
-
-    def cell(ranks: int, gbit: float) -> str:
-        of = next(of for of in cases if (of["ranks"], of["gbit"]) == (ranks, gbit))
-        return f"{1e3 * of['dense']:,.1f} / {1e3 * of['sparse']:,.1f} {of['verdict']}"
-
-    columns = (Column(f"P = {ranks}", 24, partial(cell, ranks)) for ranks in args.ranks)
-    table = Table(Column("Gbit/s", 7, lambda gbit: gbit, "g"), *columns)
-    head = (
-        f"{args.model or 'gradient'}, n = {n:,}, density {args.density:g}, {args.on}, batch "
-        f"{args.batch_seconds:g} s: dense / sparse, ms, and what pays"
-    )
-    return "\n".join([head, *table.lines(GIGABITS)]), {"n": n, "cases": cases}
-
-
-def recorded(args: Namespace) -> Answer:
-    """Answer how long a recorded run takes on one cluster until a score."""
-    fit, cluster = cluster_of(args)
-    with refusing(""):
-        run = trained.read_run(args.file)
-        needed = run.steps_to(args.score)
-        seconds = trained.run_seconds(run, args.score, cluster, args.batch_seconds)
-    longer = advice.off_of(run.way, run.n, fit, cluster).longer
-    text = (
-        f"{run.way} at {run.density:g}, P = {run.ranks}: {run.score} {args.score:g} after {needed} steps; "
-        f"{seconds:.4g} s at {args.rate}, of which the batch {needed * (args.batch_seconds or run.batch):.4g} s; "
-        f"the rest may take {longer:.2g} times as long.\n"
-        f"Assumed: {_assumed(TrainingJob(run.n, run.ranks, run.batch), args, fit)}."
-    )
-    return text, {"seconds": seconds, "steps": needed, "longer": longer}
-
-
-def _n(args: Namespace) -> int:
-    return layout(args.model).size if args.model else int(args.n)
 
 
 def _break_even(of: Offer, job: TrainingJob, cluster: Cluster, fit: FittedCluster | None) -> float | None:

@@ -14,30 +14,23 @@ LEAST, MOST = 1_000_000, 100_000_000_000
 
 
 def parse(text: str) -> int | None:
-    """Return the bits a second of a rate such as ``1gbit``, ``25Gb/s`` or ``12.5MB/s``; None for ``none``, no limit.
+    """Return the bits a second of a rate that can be emulated; None for ``none``, no limit.
 
     Raises ValueError: no such rate, or one that cannot be emulated.
     """
     if text == "none":
         return None
-    found = _bits(text)
+    found = bits(text)
     if not LEAST <= found <= MOST:
         raise ValueError(f"rate must be between 1mbit and 100gbit, got {text}; none sets no limit")
-    return round(found)
+    return found
 
 
 def bits(text: str) -> int:
-    """Return the bits a second of a rate, which may be more than can be emulated.
+    """Return the bits a second of a rate such as ``1gbit``, ``25Gb/s`` or ``12.5MB/s``.
 
     Raises ValueError: no such rate.
     """
-    found = _bits(text)
-    if not 1 <= found < inf:
-        raise ValueError(f"rate must be more than 0, got {text}")
-    return round(found)
-
-
-def _bits(text: str) -> float:
     match = GRAMMAR.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"rate must be a number with a unit such as 1gbit, 25Gb/s or 12.5MB/s, or none, got {text!r}")
@@ -47,7 +40,10 @@ def _bits(text: str) -> float:
             f"rate must say bits or bytes, as in {number}{prefix}bit or {number}{prefix}B/s, got {text!r}: bps are "
             "bytes for tc, and bits elsewhere"
         )
-    return float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1)
+    found = float(number) * PREFIXES[prefix.lower()] * (8 if unit.startswith("B/") else 1)
+    if not 1 <= found < inf:
+        raise ValueError(f"rate must be finite and more than 0, got {text}")
+    return round(found)
 
 
 def show(bits: int | None) -> str:
@@ -55,9 +51,7 @@ def show(bits: int | None) -> str:
     if bits is None:
         return "none"
     prefix = next(prefix for prefix in ("g", "m", "k", "") if bits >= PREFIXES[prefix])
-    whole, rest = divmod(bits, PREFIXES[prefix])
-    digits = f"{rest:0{len(str(PREFIXES[prefix])) - 1}}".rstrip("0") if rest else ""
-    return f"{whole}{'.' if digits else ''}{digits}{prefix}bit"
+    return f"{bits / PREFIXES[prefix]:.12g}{prefix}bit"
 
 
 rate = checked(parse, "100mbit", "rate")

@@ -1,17 +1,12 @@
-"""Advice: dense where it is fast enough, sparse on slow links; and how long a recorded run would take."""
+"""Advice: dense where it is fast enough, sparse on slow links."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
 
-from sparse_mpi.__main__ import main
-from sparse_mpi.predict import advice, trained
+from sparse_mpi.predict import advice
 from sparse_mpi.predict.advice import Off, Offer, TrainingJob
-from sparse_mpi.predict.cluster import TYPICAL, step_time
-from sparse_mpi.predict.ways import table
+from sparse_mpi.predict.cluster import TYPICAL
 
 HALF = Off(1.5, 1.5)
 NAMES = ["oktopk:wire=packed", "topka"]
@@ -67,33 +62,3 @@ def test_sparse_pays_where_it_does_so_with_the_error_against_it():
     assert verdict(2.0, 1.8, Off()).verdict == "sparse"
     gpu = verdict(4.0, 2.0, Off(12.0, 1.5))
     assert gpu.verdict == "either" and gpu.high / gpu.factor < gpu.factor / gpu.low
-
-
-def metrics(tmp_path, **changed):
-    config = {"event": "config", "algo": "topka", "wire": "packed", "parameters": 20_000, "k": 200, "density": 0.01}
-    config |= {"ranks": 4, "headline": "accuracy"} | changed
-    timed = {"compute_seconds": 0.5, "update_seconds": 0.25}
-    epochs = [{"event": "epoch", "step": 10 * e, "test_accuracy": 0.2 * e, **timed} for e in (1, 2, 3)]
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in [config, {"event": "step"}, *epochs]))
-    return file
-
-
-def test_a_recorded_run_takes_its_steps_each_as_long_as_predicted(tmp_path, capsys):
-    run = trained.read_run(metrics(tmp_path))
-    assert (run.way, run.density, run.batch, run.steps_to(0.4)) == ("topka:wire=packed", 0.01, 0.75, 20)
-    on = replace(TYPICAL.on(0.01), alpha=0.01)
-    reducing = step_time(run.way, table()[run.way], 20_000, 0.01, 4, on).seconds
-    assert trained.run_seconds(run, 0.4, on) == pytest.approx(20 * (0.75 + reducing))
-    assert trained.run_seconds(run, 0.4, on, batch=0.0) == pytest.approx(20 * reducing)
-    assert main(["predict", "run", str(tmp_path / "metrics.jsonl"), "--score", "0.4", "--rate", "10mbit"]) == 0
-    assert "accuracy 0.4 after 20 steps" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"target must be one that the run reaches, accuracy 0.6 at best, got 0.9"):
-        run.steps_to(0.9)
-    assert run._replace(score="loss").steps_to(0.2) == 10
-
-
-@pytest.mark.parametrize("changed", [{"parameters": None}, {"algo": "auto", "wire": None}, {"event": "resume"}])
-def test_what_is_no_run_is_refused(tmp_path, changed):
-    with pytest.raises(ValueError, match=r"metrics.jsonl must be metrics.jsonl of a training program"):
-        trained.read_run(metrics(tmp_path, **changed))

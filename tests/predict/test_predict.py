@@ -7,7 +7,6 @@ import json
 import pytest
 
 from sparse_mpi.__main__ import main
-from sparse_mpi.predict import questions
 
 
 def test_without_a_question_it_teaches_by_example(capsys):
@@ -50,16 +49,3 @@ def test_advice_is_recorded(tmp_path, capsys):
     assert record["advised"]["local_steps"] > 1 and record["cluster"]["alpha"] == pytest.approx(5e-5)
     assert {of["way"] for of in record["cases"]} == {"dense", "oktopk", "topka:wire=packed"}
     assert f"--local-steps {record['advised']['local_steps']}" in told
-
-
-def test_a_table_by_rate_and_ranks(tmp_path, capsys):
-    file = tmp_path / "n.json"
-    assert main(["predict", "networks", "--model", "vgg16", "--ranks", "4", "256", "--json", str(file)]) == 0
-    cases = json.loads(file.read_text())["cases"]
-    assert "P = 256" in capsys.readouterr().out and len(cases) == 2 * len(questions.GIGABITS)
-    for ranks in (4, 256):
-        mine = [of for of in cases if of["ranks"] == ranks]
-        for what in ("dense", "sparse"):
-            times = [of[what] for of in mine]
-            assert times == sorted(times, reverse=True)
-        assert mine[0]["verdict"] == "sparse" != mine[-1]["verdict"]
