@@ -279,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     asked = {"minutes": (monotonic() - start) / 60, **counts, "claims": [outcome._asdict() for outcome in outcomes]}
     made = records.provenance()
-    records.write(out / "record.json", made, asked, {"jobs": found})
+    records.write(out / "record.json", {**made, **asked, "jobs": found})
     summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     told = f"{summary}, in {asked['minutes']:.0f} minutes, on {made['cpus']} x {made['cpu']}, {made['date'][:10]}."
     (out / "README.md").write_text(f"# Claims held or missed\n\n{told}\n\n{verdicts(outcomes)}\n")

@@ -6,7 +6,6 @@ it is asked for. Commands of the package sparse_mpi_bench join by entry points.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -30,8 +29,7 @@ def parser(word: str | None = None) -> Parser:
     known = {name: EntryPoint(name, f"{module}:add_parser", "") for name, module in COMMANDS.items()} | commands()
     note = None if "bench" in known else f"{', '.join(WORKBENCH)}: of the package sparse_mpi_bench, {REMEDY}"
     made = Parser(prog=program(), description="Sparse allreduce over MPI.", epilog=note)
-    version = f"sparse_mpi {versions().get('sparse_mpi', 'that is not installed')}"
-    made.add_argument("--version", action="version", version=version)
+    made.add_argument("--version", action="version", version=f"sparse_mpi {versions().get('sparse_mpi', 'unknown')}")
     made.set_defaults(run=None)
     below = made.add_subparsers(title="commands", metavar="COMMAND")
     for name in [word] if word in known else known:
@@ -40,20 +38,19 @@ def parser(word: str | None = None) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else argv
-    word = words[0] if words else None
+    word = next(iter(sys.argv[1:] if argv is None else argv), None)
     known = parser(word)
     if word in WORKBENCH and "bench" not in commands():
         known.error(f"{word} is of the package sparse_mpi_bench, {REMEDY}")
-    args: argparse.Namespace = known.parse_args(argv)
+    args = known.parse_args(argv)
     if args.run is None:
         known.print_help()
         return 0
     try:
-        status: int = args.run(args)
+        return int(args.run(args))
     except Refused as refused:
-        known.refuse(refused, argv)
-    return status
+        known.prog = f"{known.prog} {word}"
+        known.error(str(refused))
 
 
 def start() -> int:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 needs_mpi = pytest.mark.skipif(MPIEXEC is None, reason="needs mpiexec")
 # What `python -m sparse_mpi run` sets for more ranks than cores, started by anybody, with Open MPI 5 or 4
-ALLOWED = OPEN_MPI.variables(Launch(ranks=2, cores=1, command=(), root=True))
+ALLOWED = OPEN_MPI.variables(Launch(ranks=2, cores=1, root=True))
 
 
 def start(ranks: int | None, *arguments: str, **variables: str) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from sparse_mpi.cli.values import integer
+from sparse_mpi.cli.values import Value
 from sparse_mpi.comm import Comm
 from sparse_train.data import ImageBatches
 from sparse_train.models.vision import FORMS, ResNet
@@ -47,7 +47,8 @@ def extend(parser: ArgumentParser) -> None:
     images.extend(parser)
     add = parser.add_argument_group("ResNet").add_argument
     published = ", ".join(f"{depth} for {data}" for data, depth in DEPTHS.items())
-    add("--depth", type=integer(1), choices=tuple(FORMS), help=f"layers (default: 20, {published})")
+    depth = Value(int, "a whole number", "20")
+    add("--depth", type=depth, choices=tuple(FORMS), help=f"layers (default: 20, {published})")
     text = "start every block as its shortcut alone, which steadies the first epochs of deep ones"
     add("--zero-gamma", action=BooleanOptionalAction, default=False, help=f"{text} (default: --no-zero-gamma)")
 

@@ -52,8 +52,7 @@ class Benchmark:
             else:
                 record = {"options": records.options(args), **provenance(), **output}
                 if args.json:
-                    keep = records.write_cases if isinstance(record.get("cases"), list) else records.write
-                    keep(args.json, record)
+                    records.write(args.json, record)
         if record is not None and self.figure is not None and args.plot:
             save(partial(self.figure, [record]), args.plot)
         return status

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.cli import values
 from sparse_mpi.cli.options import count
 from sparse_mpi.predict.models import MODELS, layout
+from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
 from sparse_mpi.sparse import Layout
 from sparse_mpi_bench.analysis.gradients import KINDS
 from sparse_mpi_bench.chaos import drawing
 from sparse_mpi_bench.emulation import schedule
 
 USUAL_MODEL = "vgg16"
+GRADIENTS = f"{', '.join(KINDS)}, or a file of train/gradients.py"
 
-gradients = values.file_or(list(KINDS), f"{', '.join(KINDS)}, or a file of train/gradients.py", "independent")
+gradients = values.where(str, lambda given: given in KINDS or Path(given).is_file(), GRADIENTS, "independent")
 every = values.checked(lambda given: [schedule.length(each) for each in given.split(",")], "30s", "every")
 turns = values.checked(lambda given: [schedule.link(each) for each in given.split(",")], "1gbit,50mbit", "rate")
 chaos = values.checked(drawing.parse, "mtti=60,seed=1", "chaos")
@@ -28,6 +32,13 @@ def gradient(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", choices=list(MODELS), help=text)
     text = "elements of a gradient that is one flat tensor (default: --model)"
     group.add_argument("--n", type=values.integer(1), help=text)
+
+
+def algorithm(text: str, args: argparse.Namespace) -> Algorithm:
+    """Return the algorithm that ``text`` spells, with ``--ranks-per-node`` if it takes that."""
+    name, own = spelled(text)
+    nodes = {"ranks_per_node": args.ranks_per_node}
+    return make_algorithm(name, nodes | own if takes(name, "ranks_per_node", args.ranks_per_node) else own)
 
 
 def layout_of(args: argparse.Namespace) -> Layout:

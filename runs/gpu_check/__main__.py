@@ -29,8 +29,7 @@ from typing import Any, NamedTuple
 from runs.gpu_check.stages import MARGIN, ROOT, Stage, stages
 from runs.gpu_check.verdicts import verdicts
 from sparse_mpi.cli import values
-from sparse_mpi.cli.launch.environment import outside_of_jobs
-from sparse_mpi.cli.launch.find import LaunchError, call, find_library
+from sparse_mpi.cli.launch.find import LaunchError, call
 from sparse_mpi.cli.launch.launch_command import build
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
@@ -193,8 +192,8 @@ def prepared(environment: Mapping[str, str], place: Path) -> dict[str, str]:
 def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the MPI that ``python -m sparse_mpi run`` starts jobs with, or why there is none."""
     try:
-        line, _ = build(1, (sys.executable,), 1, environment)
-        return {"library": find_library(outside_of_jobs(environment)).version, "launcher": line.words[0]}
+        line = build(1, (sys.executable,), 1, environment)
+        return {"library": line.library.version, "launcher": line.words[0]}
     except LaunchError as error:
         return {"missing": str(error)}
 

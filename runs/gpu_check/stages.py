@@ -57,7 +57,7 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
         return "--json", str(out / f"{name}.json")
 
     def ranks(number: int, *program: str) -> tuple[str, ...]:
-        return (*LIBRARY, "run", "-n", str(number), "--max-oversubscribe", "9", *fakes, *program)
+        return (*LIBRARY, "run", "-n", str(number), *fakes, *program)
 
     warm = (*fakes, "-m", "runs.gpu_check.warm")
     doctor = (*fakes, *LIBRARY, "doctor")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
 from time import monotonic, time
 from typing import Any, TextIO, TypeVar
 
@@ -31,17 +32,23 @@ class Bar:
     """Progress over ``total`` steps, if it is to be ``shown`` by this rank.
 
     On a terminal it is a bar no wider than that; leaving a ``with`` block removes it unless it is to ``stay``. In a
-    file, or without tqdm, it is a line every `EVERY` seconds, one for each `phase`, and one at the end if it stays.
+    file, or without tqdm, it is a line every `EVERY` seconds, and one at the end if it stays.
     """
 
     def __init__(self, total: int | None, title: str, shown: bool = True, initial: int = 0, stay: bool = False) -> None:
-        screen = terminal() if shown else None
-        self._bar = _tqdm(total, title, initial, stay, screen) if screen else None
-        self._file = shown and self._bar is None  # lines are printed
-        self._stays = stay
+        self._bar: Any = None
+        if shown and (screen := terminal()):
+            look: dict[str, Any] = {"dynamic_ncols": True, "mininterval": BETWEEN, "leave": stay}
+            with suppress(ImportError):
+                from tqdm import tqdm
+
+                form = FORMAT if total else None
+                self._bar = tqdm(total=total, desc=f"{title}: ", initial=initial, file=screen, bar_format=form, **look)
+        self.shown, self._stays = shown, stay
         self._total, self._done, self._title, self._beside = total, initial, title, ""
         self._began = monotonic()
         self._next = self._began + FIRST
+        self._lines = shown and self._bar is None  # are printed
         self._told = True  # the last line says how far the work is
 
     def __enter__(self) -> Bar:
@@ -49,10 +56,6 @@ class Bar:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    @property
-    def shown(self) -> bool:
-        return self._bar is not None or self._file
 
     def start_at(self, step: int) -> None:
         """Count from ``step`` on, as a run that is resumed does."""
@@ -65,7 +68,7 @@ class Bar:
         self._told = False
         if self._bar is not None:
             self._bar.update(steps)
-        elif self._file and monotonic() >= self._next:
+        elif self._lines and monotonic() >= self._next:
             self._line()
 
     def title(self, text: str) -> None:
@@ -73,20 +76,12 @@ class Bar:
         if self._bar is not None:
             self._bar.set_description(text, refresh=False)
 
-    def phase(self, text: str) -> None:
-        """Show at once, as the title, what is done now and may take long."""
-        if self._file and text != self._title:
-            print(text, file=sys.stderr, flush=True)
-        self._title = text
-        if self._bar is not None:
-            self._bar.set_description(text)
-
     def say(self, text: str, refresh: bool = True) -> None:
         """Show ``text`` beside the bar until there is another one; an empty text removes it."""
         self._beside = text
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=refresh)
-        elif self._file and monotonic() >= self._next:
+        elif self._lines and monotonic() >= self._next:
             self._line()
 
     def write(self, text: str, file: TextIO | None = None) -> None:
@@ -99,7 +94,7 @@ class Bar:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-        elif self._file and self._stays and not self._told:
+        elif self._lines and self._stays and not self._told:
             self._line()
 
     def _line(self) -> None:
@@ -116,14 +111,3 @@ def progress(items: Iterable[T], title: str, shown: bool = True, total: int | No
         for item in items:
             yield item
             bar.update()
-
-
-def _tqdm(total: int | None, title: str, initial: int, stay: bool, screen: TextIO) -> Any:
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return None
-    options: dict[str, Any] = {"file": screen, "dynamic_ncols": True, "mininterval": BETWEEN}
-    if total:
-        options["bar_format"] = FORMAT
-    return tqdm(total=total, desc=f"{title}: ", initial=initial, leave=stay, **options)

@@ -8,14 +8,14 @@ import platform
 import shlex
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("sparse_mpi", "numpy", "numba", "mpi4py", "torch", "cupy")
+PACKAGES = ("sparse_mpi", "numpy", "numba", "mpi4py", "torch", "cupy", "cupy-cuda12x", "cupy-cuda13x")
 SCRIPT = "sparse-mpi"  # what an installation has beside `python -m sparse_mpi`
-WHEELS = {"cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x")}  # one package under several names
 NOT_RECORDED = ("run", "json", "plot")  # of a command line: its function, and where output goes
 
 
@@ -43,17 +43,11 @@ def program() -> str:
 
 def versions() -> dict[str, str]:
     """Of Python and of those packages that matter here and are installed; none of them is imported."""
-    found = {name: _version(name) for name in PACKAGES}
-    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
-
-
-def _version(package: str) -> str | None:
-    for wheel in WHEELS.get(package, (package,)):
-        try:
-            return metadata.version(wheel)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package.partition("-cuda")[0]] = metadata.version(package)
+    return found
 
 
 def _cpu() -> str:
@@ -68,13 +62,10 @@ def options(args: Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if name not in NOT_RECORDED}
 
 
-def write(file: str | Path, *parts: dict[str, Any]) -> None:
-    record = {name: value for part in parts for name, value in part.items()}
-    Path(file).write_text(json.dumps(record, indent=1, default=str) + "\n")
-
-
-def write_cases(file: str | Path, record: dict[str, Any]) -> None:
-    """Write a record whose last member, ``cases``, is long: one case a line."""
-    lines = ",\n".join(json.dumps(case, default=str) for case in record["cases"])
-    head = json.dumps(record | {"cases": []}, indent=1, default=str).removesuffix("[]\n}")
-    Path(file).write_text(f"{head}[\n{lines}\n]\n}}\n")
+def write(file: str | Path, record: dict[str, Any]) -> None:
+    """Write a record as JSON. Its last member may be a list of ``cases``: one case a line."""
+    text = json.dumps(record, indent=1, default=str)
+    if isinstance(cases := record.get("cases"), list):
+        head = json.dumps(record | {"cases": []}, indent=1, default=str).removesuffix("[]\n}")
+        text = f"{head}[\n" + ",\n".join(json.dumps(case, default=str) for case in cases) + "\n]\n}"
+    Path(file).write_text(f"{text}\n")

@@ -30,7 +30,7 @@ def add_parser(commands: Any) -> None:
     )
     given = (
         option("--model", "whose tensors are reduced", choices=list(MODELS), required=True),
-        options.share(f"share of the elements that sparse reductions send (default: {DENSITY})", DENSITY, metavar="D"),
+        option("--density D", "share of the elements that sparse reductions send", values.share, DENSITY),
         option("--out FILE", "write the plan, as JSON", values.new_file("plan.json")),
     )
     options.declare(parser, given)

@@ -75,7 +75,7 @@ ADVISE = (
         dest="overlap",
     ),
     option("--utilisation U", "share of a step that the batch is to take", values.part, 0.9),
-    options.json("also write all numbers"),
+    option("--json FILE", "also write all numbers", values.record),
 )
 
 
@@ -99,5 +99,5 @@ def _advise(args: argparse.Namespace) -> int:
     text, record = questions.advised(args)
     print(text)
     if args.json:
-        records.write_cases(args.json, {"options": records.options(args), **records.provenance(), **record})
+        records.write(args.json, {"options": records.options(args), **records.provenance(), **record})
     return 0

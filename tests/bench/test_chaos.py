@@ -34,14 +34,14 @@ def test_both_spellings_of_kinds_are_one():
     ("text", "said"),
     [
         ("word", "got 'word'"),
-        ("mtti=0", "a number of seconds > 0 as mtti, got '0'"),
+        ("mtti=0", "another mtti: it must be a number > 0, got 0"),
         ("mtti=1,mtti=2", "got 'mtti=2'; it is there twice"),
-        ("kinds=kill,frieze", "some of kill, freeze, link as kinds, got 'kill+frieze'"),
+        ("kinds=kill,frieze", "must be some of kill, freeze, link, got kill+frieze"),
         ("kinds=kill,seed=1,freeze", "got 'freeze'"),
         ("sed=1", "got 'sed=1'; did you mean seed?"),
-        ("faults=0", "an integer >= 1 as faults, got '0'"),
-        ("record=no/such/folder/file", "a folder that is there as record"),
-        ("after=", "as after, got ''"),
+        ("faults=0", "an integer >= 1, got 0"),
+        ("record=no/such/folder/file", "another record: it must be a file, in a folder that is there"),
+        ("after=", "must be seconds >= 0, or a file that the job writes, got ''"),
     ],
 )
 def test_what_is_wrong_is_named(text, said):

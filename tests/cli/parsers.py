@@ -68,5 +68,6 @@ def _built(program: str, words: list[str], patch: pytest.MonkeyPatch) -> argpars
 
 def _below(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield parser
-    for each in parser.commands.values():
-        yield from _below(each)
+    for action in parser._actions:
+        for each in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from _below(each)

@@ -36,7 +36,6 @@ def test_a_file_has_a_line_now_and_then(capsys, clock):
 
 def test_other_ranks_show_nothing(capsys, clock):
     bar = Bar(3, "turns", shown=False)
-    bar.phase("compiling")
     clock[0] += 100
     bar.update()
     assert not bar.shown and capsys.readouterr() == ("", "")

@@ -52,7 +52,7 @@ STEPS = 60  # and of a job with many victims more
 LIMIT = 75  # seconds of a job
 FROZEN = 3  # seconds after which a frozen rank is given up
 VICTIM = str(Path(__file__).with_name("victim.py"))
-LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--max-oversubscribe", "99", "--elastic")
+LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--elastic")
 # What each kind of job reduces: algorithms whose sums MPI takes in an order of its own there have no planned result
 LAYOUTS = {"reducer": Layout.of(SIZE), "optimizer": Layout(((100, 40),)), "program": Layout(((8, 4), (8,), (2, 8)))}
 PASSING = ("pause", "link", "disk")  # faults after which a rank goes on
@@ -239,7 +239,7 @@ def main() -> int:
             if results[-1]["problem"]:
                 print(results[-1], flush=True)
             if args.json:
-                records.write_cases(args.json, records.options(args) | made | {"cases": results})
+                records.write(args.json, records.options(args) | made | {"cases": results})
     wrong = sum(result["problem"] is not None for result in results)
     lost = sum(len(ranks) for result in results for _, ranks, _ in result.get("departures", []))
     faults = sum(len(result["victims"]) for result in results)

@@ -95,7 +95,7 @@ def main() -> int:
             pairs.append(pair)
             print({name: pair[name] for name in ("seed", "gap")}, flush=True)
             if args.json:
-                records.write_cases(args.json, records.options(args) | provenance() | {"cases": pairs})
+                records.write(args.json, records.options(args) | provenance() | {"cases": pairs})
     print(f"mean gap {statistics.mean(pair['gap'] for pair in pairs):+.4f} over {len(pairs)} pairs")
     return 0
 

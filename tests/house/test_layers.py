@@ -88,7 +88,7 @@ OUTSIDE = {
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE},
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
-    "psutil": {"cli.launch.start": ANYWHERE, "cli.doctor.*": INSIDE},
+    "psutil": {"cli.launch.*": ANYWHERE},
     "tqdm": {"cli.progress": INSIDE},
 }
 # None of them comes with `import sparse_mpi`

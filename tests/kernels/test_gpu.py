@@ -194,6 +194,5 @@ def test_staging_waits_for_the_stream():
 
 def test_the_doctor_survives_a_device_message():
     """Whatever MPI makes of a device pointer; where it says that it takes them, it must."""
-    outcome = probes.run(probes.DEVICE_MESSAGE, 120)
-    assert outcome.ended in ("well", "crashed", "failed", "hung")
-    assert probes.judge_device_message(outcome, False, "").grade != "broken"
+    rank = {"device pointers": False, "device pointers because": "", "gpus": ["one"], "versions": {"cupy": ""}}
+    assert probes.device_message(rank).grade != "broken"

@@ -29,5 +29,5 @@ def test_a_numba_that_cannot_be_imported_is_done_without(tmp_path):
     done = launch(None, "-c", program, PYTHONPATH=path)
     assert done.returncode == 0 and done.stdout.splitlines() == ["[7 8]", "[7 8]"], done.stderr
     assert done.stderr.count("RuntimeWarning: Numba cannot be imported, NumPy is used instead") == 1
-    doctor = launch(None, "-m", "sparse_mpi.cli.doctor.first_step", PYTHONPATH=path)
-    assert doctor.returncode != 0 and problem in done.stderr and problem in doctor.stderr
+    doctor = launch(None, "-m", "sparse_mpi", "doctor", "--compile", PYTHONPATH=path)
+    assert doctor.returncode == 1 and problem in done.stderr and problem in doctor.stdout

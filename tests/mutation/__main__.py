@@ -115,7 +115,7 @@ def tried(
     files = sorted({item.partition("::")[0] for item in chosen})
     commands = [[*PYTEST, "-p", "tests.mutation.only", "--only", str(listed), *files]] if chosen else []
     transport = mutant.file.startswith(TRANSPORT)
-    launcher = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(RANKS), "--max-oversubscribe", "9"]
+    launcher = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(RANKS)]
     options = ["--with-mpi", "-m", "mpi", "--color=no", *([] if transport else files)]
     commands.append([*launcher, *PYTEST[1:], *options])
     if transport:

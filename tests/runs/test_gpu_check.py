@@ -47,8 +47,8 @@ def states(one):
 def three(monkeypatch):
     """Three stages of a second by their estimates, the second of which fails once and the third needs an MPI."""
     monkeypatch.setattr(gpu_check, "hardware", lambda: None)
-    monkeypatch.setattr(gpu_check, "build", lambda *arguments: (SimpleNamespace(words=["mpiexec"]), None))
-    monkeypatch.setattr(gpu_check, "find_library", lambda environment: SimpleNamespace(version="Open MPI v5"))
+    line = SimpleNamespace(words=["mpiexec"], library=SimpleNamespace(version="Open MPI v5"))
+    monkeypatch.setattr(gpu_check, "build", lambda *arguments: line)
     flaky = "import pathlib; p = pathlib.Path('{out}/been'); p.exists() or p.touch() or exit('no')"
     note = "import pathlib; pathlib.Path('{out}/a.json').write_text('[1]')"
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Iterator
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from sparse_mpi.checks import meant
+from sparse_mpi.cli.values import Value, integer, new_file, positive, where
 from sparse_mpi_bench.chaos.faults import KINDS, Fault
 
 
@@ -29,15 +30,16 @@ def _after(text: str) -> float | Path:
     return float(text) if text.replace(".", "", 1).isdigit() else Path(text)
 
 
-# How each is read, which values are allowed, and what is expected
-OPTIONS: dict[str, tuple[Callable[[str], Any], Callable[[Any], object], str]] = {
-    "mtti": (float, lambda value: 0 < value < math.inf, "a number of seconds > 0"),
-    "seed": (int, lambda value: value >= 0, "an integer >= 0"),
-    "kinds": (lambda text: tuple(text.split("+")), lambda value: set(value) <= {*KINDS}, f"some of {', '.join(KINDS)}"),
-    "lasts": (float, lambda value: 0 < value < math.inf, "a number of seconds > 0"),
-    "faults": (int, lambda value: value >= 1, "an integer >= 1"),
-    "after": (_after, lambda value: value != Path(), "a number of seconds >= 0, or a file that the job writes"),
-    "record": (Path, lambda value: value.parent.is_dir() and not value.is_dir(), "a file, in a folder that is there"),
+OPTIONS: dict[str, Value[Any]] = {
+    "mtti": positive,
+    "seed": integer(0),
+    "kinds": where(
+        lambda text: tuple(text.split("+")), lambda kinds: {*kinds} <= {*KINDS}, f"some of {', '.join(KINDS)}", "kill"
+    ),
+    "lasts": positive,
+    "faults": integer(1),
+    "after": where(_after, lambda value: value != Path(), "seconds >= 0, or a file that the job writes", "first.npy"),
+    "record": new_file("chaos.json"),
 }
 
 
@@ -60,14 +62,10 @@ def parse(text: str) -> ChaosSettings:
 
 
 def _read(name: str, text: str) -> Any:
-    kind, allowed, expected = OPTIONS[name]
     try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not text or not allowed(value):
-        raise ValueError(f"chaos must have {expected} as {name}, got {text!r}")
-    return value
+        return OPTIONS[name](text)
+    except ArgumentTypeError as error:
+        raise ValueError(f"chaos must have another {name}: it {error}") from None
 
 
 def draw(settings: ChaosSettings, ranks: int) -> Iterator[Fault]:

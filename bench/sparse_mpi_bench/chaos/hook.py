@@ -1,18 +1,25 @@
-"""What `run --chaos` takes from the workbench: how its text is checked, and the job that suffers the faults."""
+"""What `run --chaos` takes from the workbench: the job that suffers the faults."""
 
 from __future__ import annotations
 
-from sparse_mpi.cli.values import Refused
+import sys
+
+from sparse_mpi.cli.launch import start
+from sparse_mpi.cli.launch.launch_command import LaunchCommand
+from sparse_mpi.cli.values import Refused, refusing
 from sparse_mpi_bench.chaos.drawing import parse
 from sparse_mpi_bench.chaos.job import ChaosJob
-from sparse_mpi_bench.options import chaos as text
-
-__all__ = ["job", "text"]
 
 
-def job(text: str, ranks: int, elastic: bool, mpi: str) -> ChaosJob:
-    """Return the faults of a job under the library version ``mpi``. Raises Refused: links are to fail."""
-    settings = parse(text)
+def run(text: str, command: LaunchCommand) -> int:
+    """Run a job with the faults that ``text`` asks for; return its status. Raises Refused: they cannot be played."""
+    with refusing("--"):
+        settings = parse(text)
+    if sys.platform != "linux" or not command.local:
+        raise Refused("--chaos needs Linux, and ranks that mpiexec starts on this machine, and not srun")
     if "link" in settings.kinds:
         raise Refused("--chaos with kinds=link needs emulated hosts: start the program by `bench network --chaos`")
-    return ChaosJob(settings, ranks, elastic, mpi)
+    chaos = ChaosJob(settings, command.job.ranks, command.job.elastic, command.library.version)
+    status = start.run(command, chaos.play())
+    chaos.end(status)
+    return status

@@ -66,7 +66,7 @@ class ChaosJob:
         self._write()
 
     def _write(self) -> None:
-        records.write_cases(self._settings.record, self._facts | {"cases": self._chaos.done})
+        records.write(self._settings.record, self._facts | {"cases": self._chaos.done})
 
 
 def outcome(chaos: Chaos, ranks: int, elastic: bool, status: int, seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from sparse_mpi.cli import options, values
+from sparse_mpi.cli import values
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
@@ -142,8 +142,8 @@ CALIBRATE = Benchmark(
         ),
         option("--check FILE", "records to predict", values.file("p8.json"), [], nargs="+"),
         count("--ranks P", [], "or keep these of the records out of the fit, and predict them", nargs="+"),
-        options.json("write the fit, for predict --from, and all numbers"),
-        options.plot("draw predicted over measured seconds"),
+        option("--json FILE", "write the fit, for predict --from, and all numbers", values.record),
+        option("--plot FILE", "draw predicted over measured seconds", values.figure),
     ),
     measure=_calibrate,
     check=_check,

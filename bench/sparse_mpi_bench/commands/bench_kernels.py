@@ -23,7 +23,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, like, namespace, synchronize, to_host
-from sparse_mpi.cli import options, values
+from sparse_mpi.cli import values
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.progress import progress
 from sparse_mpi.cli.table import Column, Table
@@ -250,14 +250,14 @@ KERNELS = Benchmark(
     "entries in every format. Example: python -m sparse_mpi bench kernels --json kernels.json",
     options=(
         count("--n", SIZES, "elements of the vector", ROW, nargs="+"),
-        options.share("share selected", (0.001, 0.01, 0.02), nargs="+"),
+        option("--density", "share selected", values.share, (0.001, 0.01, 0.02), nargs="+"),
         count("--threads", None, "CPU threads (default: 1 and all there are)", nargs="+"),
         count("--rounds", 15, f"measurements of each method, at least {LEAST}", LEAST),
         option("--seconds", f"a case ends after so many seconds, once {LEAST} rounds are done", values.positive, 20),
-        options.several("--formats", WIRES, "of messages (default: all)", nargs="*"),
+        option("--formats NAME", "of messages (default: all)", default=[*WIRES], nargs="*", choices=[*WIRES]),
         option("--device", "where the vector lies", choices=["cpu", "gpu"], default="cpu"),
-        options.seed(),
-        options.json(),
+        count("--seed", 0, "of all that is drawn at random", 0),
+        option("--json FILE", "also write all numbers, with what they were measured on", values.record),
     ),
     measure=measure,
     check=check,

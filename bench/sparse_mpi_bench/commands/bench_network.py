@@ -11,7 +11,7 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
-from sparse_mpi.cli import options, values
+from sparse_mpi.cli import values
 from sparse_mpi.cli.launch.find import Mpiexec
 from sparse_mpi.cli.options import option
 from sparse_mpi.cli.values import Refused, refusing
@@ -216,7 +216,7 @@ NETWORK = Benchmark(
             "let the other ranks go on when one is lost, for commands that use sparse_mpi.fault_tolerance",
             action="store_true",
         ),
-        options.json("write the records of bench steps or bench sparse, with their networks, for draw and predict"),
+        option("--json FILE", "write the records of the benchmark, with their networks", values.record),
         option(
             "command",
             "after a --: a path that ends in .py, or what follows python -m sparse_mpi, and its arguments",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import collectives
-from sparse_mpi.cli import options, records, values
+from sparse_mpi.cli import records, values
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.table import Column, Table
@@ -254,7 +254,7 @@ SPARSE = Benchmark(
     options=(
         count("--n", 10_000_000, "keys that there are"),
         count("--entries", 100_000, "that a rank has, at most"),
-        options.several("--cases", CASES, "of data", nargs="*"),
+        option("--cases NAME", "of data", default=[*CASES], nargs="*", choices=[*CASES]),
         option(
             "--fill-in F",
             "cases besides: the result has F times the entries of a rank; of more than P there is none",
@@ -270,7 +270,7 @@ SPARSE = Benchmark(
             nargs="+",
         ),
         count("--steps", 5, "of each, after one more"),
-        options.json(),
+        option("--json FILE", "also write all numbers, with what they were measured on", values.record),
     ),
     measure=measure,
     check=check,

@@ -11,8 +11,8 @@ import numpy as np
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.arrays import Array, namespace, to_host
-from sparse_mpi.cli import options, records, values
-from sparse_mpi.cli.options import count, option
+from sparse_mpi.cli import records, values
+from sparse_mpi.cli.options import SPELLINGS, count, option
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import refusing
@@ -265,9 +265,7 @@ STEPS = Benchmark(
     help="time and bytes of a step of algorithms and message formats, in turns with a dense sum",
     description=DESCRIPTION,
     options=(
-        option(
-            "--algorithms NAME", f"{options.SPELLINGS} (default: all)", values.algorithm, list(ALGORITHMS), nargs="+"
-        ),
+        option("--algorithms NAME", f"{SPELLINGS} (default: all)", values.algorithm, list(ALGORITHMS), nargs="+"),
         option(
             "--wires FORMAT",
             f"formats of the messages, of algorithms that take one; {OWN}: each algorithm's own",
@@ -276,7 +274,7 @@ STEPS = Benchmark(
             choices=[OWN, *WIRES],
         ),
         bench_options.gradient,
-        options.share("share of them that is sent"),
+        option("--density", "share of them that is sent", values.share, 0.01),
         count("--steps", 8, "steps counted, after --warmup more"),
         count("--warmup", 2, "steps not counted", 0),
         option(
@@ -289,10 +287,10 @@ STEPS = Benchmark(
         count("--copy-every T", None, "each also in a team that survives lost ranks, copying residuals so often", 0),
         option("--device", "where the gradients lie", choices=("cpu", "gpu"), default="cpu"),
         option("--check", "assert both laws, and a GPU's results against the CPU's", action="store_true"),
-        options.seed("of the gradients"),
+        count("--seed", 0, "of the gradients", 0),
         option("--gbit", "bandwidth of a rank's link, Gbit/s, if known: tells whether dense is fair", values.positive),
         option("--latency", "of a message, microseconds", values.number, 5.0),
-        options.json(),
+        option("--json FILE", "also write all numbers, with what they were measured on", values.record),
     ),
     measure=measure,
     check=check,

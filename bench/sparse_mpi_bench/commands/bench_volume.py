@@ -9,15 +9,15 @@ from itertools import product
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.checks import check_choice
-from sparse_mpi.cli import options, values
-from sparse_mpi.cli.options import count, option
+from sparse_mpi.cli import values
+from sparse_mpi.cli.options import SPELLINGS, count, option
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
 from sparse_mpi.collectives import algorithms as keyed_algorithms
 from sparse_mpi.collectives.inputs import AUTO
 from sparse_mpi.comm.world import MAX_RANKS
-from sparse_mpi.reduction.arguments import make_algorithm, spelled
+from sparse_mpi.reduction.arguments import spelled
 from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.analysis import gradients, volume
 from sparse_mpi_bench.analysis.keyed_volume import CASES, KeyedVolume, count_within
@@ -103,7 +103,7 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
         for ranks in args.ranks:
             made, k = _gradients(kind, args, ranks)
             for name in args.algorithms or ALGORITHMS:
-                algorithm = _made(name, args)
+                algorithm = bench_options.algorithm(name, args)
                 if reason := _too_much(algorithm, made, k, ranks, args):
                     skipped.append({"algorithm": name, "ranks": ranks, "reason": reason})
                     yield f"{name:<26} {ranks:>5}  skipped: {reason}"
@@ -151,11 +151,6 @@ def check(args: argparse.Namespace) -> None:
             check_choice("algorithms", name, KEYED) if args.keyed else spelled(name)
 
 
-def _made(text: str, args: argparse.Namespace) -> Algorithm:
-    name, own = spelled(text)
-    return make_algorithm(name, options.taken(args, ["ranks_per_node"], name) | own)
-
-
 def _gradients(kind: str, args: argparse.Namespace, ranks: int) -> tuple[gradients.Gradients, int]:
     with refusing("--gradients or --n: "):
         if args.n is not None or kind not in KINDS:
@@ -188,27 +183,24 @@ VOLUME = Benchmark(
         option("--ranks P", "default: powers of two from 2 to 1024", values.integer(1, MAX_RANKS), POWERS, nargs="+"),
         option(
             "--algorithms NAME",
-            f"{options.SPELLINGS}; with --keyed {', '.join(KEYED)} (default: all)",
+            f"{SPELLINGS}; with --keyed {', '.join(KEYED)} (default: all)",
             values.checked(_known, "oktopk:wire=packed", "algorithm"),
             nargs="+",
         ),
         count("--n", None, f"elements of the gradient (default: k is {PER_RANK} P), or keys (default: 10,000)"),
         count("--entries", None, "that a rank has, at most, with --keyed (default: 100)"),
         option("--cases NAME", "of data, with --keyed (default: all)", choices=list(CASES), nargs="+"),
-        options.share("k over n", 0.05),
+        option("--density", "k over n", values.share, 0.05),
         option(
-            "--gradients KIND",
-            f"{', '.join(KINDS)}, or a file of train/gradients.py (default: {KINDS[0]})",
-            bench_options.gradients,
-            nargs="+",
+            "--gradients KIND", f"{bench_options.GRADIENTS} (default: {KINDS[0]})", bench_options.gradients, nargs="+"
         ),
         count("--steps", 3, "steps counted, after --warmup more"),
         count("--warmup", 1, "steps not counted", 0),
         bench_options.RANKS_PER_NODE,
-        options.seed(),
+        count("--seed", 0, "of all that is drawn at random", 0),
         option("--most-gigabytes GB", "skip what needs more GB of memory", values.positive, 12.0),
-        options.json("also write all numbers, with what they were counted on"),
-        options.plot("draw bytes and messages over P, with the formulas as thin lines"),
+        option("--json FILE", "also write all numbers, with what they were counted on", values.record),
+        option("--plot FILE", "draw bytes and messages over P, with the formulas as thin lines", values.figure),
     ),
     measure=measure,
     check=check,

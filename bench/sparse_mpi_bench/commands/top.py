@@ -23,7 +23,7 @@ DESCRIPTION = """\
 Show the ranks of a running job beside each other, as long as you look: step, bytes, who waits, and who is slow. The
 program needs no change and opens no port: its ranks write metrics to files, which this reads.
 
-  python -m sparse_mpi run -n 4 --metrics metrics train.py
+  SPARSE_MPI_METRICS_DIR=metrics python -m sparse_mpi run -n 4 train.py
   python -m sparse_mpi top metrics              in another terminal, on any machine that sees the folder
 
 q or Ctrl-C ends it. What is shown is as wide as the terminal. See docs/guides/observe.md.
@@ -69,7 +69,7 @@ END = ScreenLine("q ends", "dim")
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("top", help="watch the ranks of a running job", description=DESCRIPTION)
-    text = f"folder of its metrics, as run --metrics has it (default: {metrics.DIRECTORY})"
+    text = f"folder of its metrics (default: {metrics.DIRECTORY})"
     parser.add_argument("folder", metavar="JOB", nargs="?", type=values.folder("metrics"), help=text)
     text = "name of the job, where the folder has several (default: the one that wrote last)"
     parser.add_argument("--job", metavar="NAME", type=values.text, help=text)
@@ -82,7 +82,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     folder = args.folder or Path(os.environ.get(metrics.DIRECTORY, ""))
     if folder == Path():
-        raise Refused("which job? Name the folder of its metrics, for example the one of `run --metrics FOLDER`")
+        raise Refused(f"which job? Name the folder of its metrics, or set {metrics.DIRECTORY}")
     ranks = Ranks(folder, args.job)
     if args.once or not sys.stdout.isatty():
         lines = view(ranks, folder)

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from sparse_mpi.cli import options, values
-from sparse_mpi.cli.options import count, option
+from sparse_mpi.cli import values
+from sparse_mpi.cli.options import SPELLINGS, count, option
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
-from sparse_mpi.reduction.arguments import make_algorithm, spelled
 from sparse_mpi_bench import networks
 from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.analysis import gradients, message_diagram
@@ -64,8 +63,7 @@ def measure(args: argparse.Namespace) -> Iterator[Output]:
 
 
 def record(name: str, made: gradients.Gradients, args: argparse.Namespace) -> list[list[RecordedCall]]:
-    plain, given = spelled(name)
-    algorithm = make_algorithm(plain, options.taken(args, ["ranks_per_node"], plain) | given)
+    algorithm = bench_options.algorithm(name, args)
     seen = watched(algorithm, made, args.ranks, args.step, lambda step: list(step.comm.record), density=args.density)
     return [steps[-1] for steps in seen]
 
@@ -108,21 +106,16 @@ TRACE = Benchmark(
     description=DESCRIPTION,
     options=(
         option("--ranks P", f"{RANKS[0]} to {RANKS[-1]}", values.integer(RANKS[0], RANKS[-1]), 8),
-        option("--algorithms NAME", options.SPELLINGS, values.algorithm, ["oktopk"], nargs="+"),
+        option("--algorithms NAME", SPELLINGS, values.algorithm, ["oktopk"], nargs="+"),
         count("--n", None, "elements of the gradient (default: 100,000)"),
-        options.share("share of them that is sent"),
+        option("--density", "share of them that is sent", values.share, 0.01),
         bench_options.RANKS_PER_NODE,
-        option(
-            "--gradients KIND",
-            f"{', '.join(gradients.KINDS)}, or a file of train/gradients.py",
-            bench_options.gradients,
-            "independent",
-        ),
+        option("--gradients KIND", bench_options.GRADIENTS, bench_options.gradients, "independent"),
         count("--step", 3, "which one, from 1, with error feedback from those before"),
         option("--network NAME", f"{networks.CHOICES}", values.checked(networks.named, "10gbe", "network"), "10gbe"),
-        options.seed(),
-        options.json("write the matrices and all messages with their times"),
-        options.plot("draw the matrix and the timeline of every algorithm"),
+        count("--seed", 0, "of all that is drawn at random", 0),
+        option("--json FILE", "write the matrices and all messages with their times", values.record),
+        option("--plot FILE", "draw the matrix and the timeline of every algorithm", values.figure),
         option(
             "--strip FILE",
             "draw which entries go where, of one algorithm on few ranks and a short vector",

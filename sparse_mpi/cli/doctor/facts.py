@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from pathlib import Path
 from typing import Any
 
-from sparse_mpi.cli.doctor import interfaces
 from sparse_mpi.cli.launch.find import call
 from sparse_mpi.cli.records import versions
-from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.runtime import LAUNCHERS, asked_for_device_pointers
 from sparse_mpi.kernels import threads
 
@@ -20,7 +17,6 @@ SETTINGS = (
     "OMP_NUM_THREADS",
     "OMPI_MCA_mpi_yield_when_idle",
     "SPARSE_MPI_CUDA_AWARE",
-    "SPARSE_MPI_TIMEOUT",
     "CUDA_VISIBLE_DEVICES",
     "NUMBA_CACHE_DIR",
     "SLURM_JOB_ID",
@@ -44,29 +40,20 @@ def facts(MPI: Any = None) -> dict[str, Any]:
 
 
 def _of_mpi(MPI: Any) -> dict[str, Any]:
-    names = {
-        MPI.THREAD_SINGLE: "single",
-        MPI.THREAD_FUNNELED: "funneled",
-        MPI.THREAD_SERIALIZED: "serialized",
-        MPI.THREAD_MULTIPLE: "multiple",
-    }
+    levels = {getattr(MPI, f"THREAD_{name.upper()}"): name for name in ("single", "funneled", "serialized", "multiple")}
     try:
         takes, because = asked_for_device_pointers(MPI, MPI.COMM_WORLD)
     except ValueError as error:
         takes, because = None, str(error)
-    hosts = MPI.COMM_WORLD.allgather(platform.node())
-    other = next((host for host in hosts if host != platform.node()), interfaces.ELSEWHERE)
-    return interfaces.route(other) | {
+    return {
         "rank": MPI.COMM_WORLD.rank,
         "size": MPI.COMM_WORLD.size,
         "vendor": MPI.get_vendor()[0],
-        "library": MPI.Get_library_version(),
         "mpi": MPI.Get_library_version().split(",")[0].strip("\0\n "),
         "standard": "{}.{}".format(*MPI.Get_version()),
-        "thread level": names[MPI.Query_thread()],
+        "thread level": levels[MPI.Query_thread()],
         "device pointers": takes,  # None: the variable that decides it is set to nonsense
         "device pointers because": because,
-        "survives": ulfm.available(MPI),
     }
 
 
@@ -74,8 +61,7 @@ def gpus() -> list[str]:
     """Model, driver and memory of every GPU, as its driver's own program tells; empty where there is none."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        driver = Path("/proc/driver/nvidia/version")
-        return ["a GPU of unknown model"] if driver.exists() else []
+        return []
     query = [program, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     done = call(query, os.environ, SECONDS)
     lines = [] if done.returncode else [line.split(", ") for line in done.stdout.strip().splitlines()]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from sparse_mpi.cli.launch.find import FLAVOURS, OPEN_MPI
-from sparse_mpi.comm.elastic import ulfm
 
 Grade = Literal["fine", "advice", "broken"]
 Facts = list[dict[str, Any]]  # of all ranks, in their order
-PLUGINS = {flavour.name: flavour.plugin for flavour in FLAVOURS}
+MOST_NAMED = 8  # ranks in a row
 
 
 class Finding(NamedTuple):
@@ -21,30 +20,28 @@ class Finding(NamedTuple):
 
 def said(values: list[Any]) -> str:
     """Return the values of all ranks in one line: itself where all agree, else which ranks have which."""
-    texts = [str(value) for value in values]
-    if len(set(texts)) == 1:
-        return texts[0]
+    ranks: dict[str, list[str]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(str(value), []).append(str(rank))
+    if len(ranks) == 1:
+        return str(values[0])
     shown = []
-    for text in dict.fromkeys(texts):
-        ranks = [str(rank) for rank, other in enumerate(texts) if other == text]
-        more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-        shown.append(f"{text} (rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks[:8])}{more})")
+    for text, those in ranks.items():
+        more = f" and {len(those) - MOST_NAMED} more" if len(those) > MOST_NAMED else ""
+        shown.append(f"{text} (rank{'s' * (len(those) > 1)} {', '.join(those[:MOST_NAMED])}{more})")
     return "; ".join(shown)
 
 
-def versions(ranks: Facts) -> list[Finding]:
+def versions(ranks: Facts) -> Finding:
     names = list(dict.fromkeys(name for rank in ranks for name in rank["versions"]))
-    found, different = [], []
-    for name in names:
-        theirs = [rank["versions"].get(name, "none") for rank in ranks]
-        found.append(f"{name} {said(theirs)}")
-        different += [name] if len(set(theirs)) > 1 else []
+    theirs = {name: [rank["versions"].get(name, "none") for rank in ranks] for name in names}
     absent = [name for name in ("cupy", "torch", "numba") if name not in names]
-    text = ", ".join(found) + (f"; not installed: {', '.join(absent)}" if absent else "")
-    if different:
+    text = ", ".join(f"{name} {said(found)}" for name, found in theirs.items())
+    text += f"; not installed: {', '.join(absent)}" if absent else ""
+    if different := [name for name, found in theirs.items() if len(set(found)) > 1]:
         remedy = f"use one environment on all hosts: ranks differ in {', '.join(different)}"
-        return [Finding("versions", text, "advice", remedy)]
-    return [Finding("versions", text)]
+        return Finding("versions", text, "advice", remedy)
+    return Finding("versions", text)
 
 
 def launch(ranks: Facts) -> list[Finding]:
@@ -52,36 +49,15 @@ def launch(ranks: Facts) -> list[Finding]:
     mpi = Finding("MPI", f"{said([rank['mpi'] for rank in ranks])}, standard {first['standard']}")
     if len({rank["mpi"] for rank in ranks}) > 1:
         mpi = mpi._replace(grade="broken", remedy="start all ranks with one and the same MPI library")
-    hosts = said([rank["host"] for rank in ranks])
     told = ", ".join(f"{name}={value}" for name, value in first["launcher"].items()) or "none"
-    text = f"{first['size']} rank{'s' if first['size'] > 1 else ''} on {hosts}; launcher: {told}"
-    alone = [value for value in first["launcher"].values() if value.isdigit() and int(value) > 1]
-    if first["size"] == 1 and alone:
-        started = Finding("ranks", f"singletons: {text}", "broken", _launcher_for(first))
-    else:
-        started = Finding("ranks", text)
-    return [mpi, started, _thread_level([rank["thread level"] for rank in ranks]), _loss(first)]
-
-
-def _loss(first: dict[str, Any]) -> Finding:
-    doubts = ulfm.doubts(first["mpi"])
-    if first["survives"]:
-        text = "the others can go on, in programs that use sparse_mpi.fault_tolerance, as train/ with --elastic"
-    elif doubts or first["mpi"].startswith(f"{OPEN_MPI.name} v5"):
-        text = "ends the job; started by python -m sparse_mpi run --elastic the others could go on"
-    else:
-        text = "ends the job, for this MPI can do no other; training goes on from its last checkpoint (--resume)"
-    limit = first["settings"].get("SPARSE_MPI_TIMEOUT", "0")
-    frozen = f"named after {limit} s" if limit not in ("", "0") else "waited for, as SPARSE_MPI_TIMEOUT is not set"
-    text = f"{text}{doubts and f', but {doubts}'}; a frozen one is {frozen}"
-    return Finding("loss of a rank", text, *(("advice", ulfm.REMEDY) if doubts and first["survives"] else ()))
-
-
-def _launcher_for(first: dict[str, Any]) -> str:
-    plugin = PLUGINS.get(first["vendor"])
-    slurm = "SLURM_JOB_ID" in first["settings"] and plugin
-    remedy = f"srun --mpi={plugin}" if slurm else "the mpiexec that belongs to it"
-    return f"the launcher is not that of {first['vendor']}: start with {remedy}"
+    hosts = said([rank["host"] for rank in ranks])
+    started = Finding("ranks", f"{first['size']} rank{'s' * (first['size'] > 1)} on {hosts}; launcher: {told}")
+    if first["size"] == 1 and any(value.isdigit() and int(value) > 1 for value in first["launcher"].values()):
+        plugin = next((flavour.plugin for flavour in FLAVOURS if flavour.name == first["vendor"]), None)
+        right = f"srun --mpi={plugin}" if plugin and "SLURM_JOB_ID" in first["settings"] else "its own mpiexec"
+        remedy = f"the launcher is not that of {first['vendor']}: start with {right}"
+        started = Finding("ranks", f"singletons: {started.says}", "broken", remedy)
+    return [mpi, started, _thread_level([rank["thread level"] for rank in ranks])]
 
 
 def _thread_level(levels: list[str]) -> Finding:
@@ -102,23 +78,19 @@ def cores(ranks: Facts) -> list[Finding]:
     for host in dict.fromkeys(rank["host"] for rank in ranks):
         mine = [rank for rank in ranks if rank["host"] == host]
         usable = len(set().union(*(rank["cores"] for rank in mine)))
-        wanted = sum(rank["threads"] for rank in mine)
-        if wanted > usable:
-            share = max(1, usable // len(mine))
+        wanted, share = sum(rank["threads"] for rank in mine), max(1, usable // len(mine))
+        if wanted > usable and share < max(rank["threads"] for rank in mine):
             text = f"{host}: {len(mine)} ranks want {wanted} threads on {usable} cores"
-            if share < max(rank["threads"] for rank in mine):
-                found.append(Finding("cores", text, "advice", f"export OMP_NUM_THREADS={share}"))
-        if len(mine) > usable and mine[0].get("vendor") == OPEN_MPI.name:
-            if mine[0]["settings"].get("OMPI_MCA_mpi_yield_when_idle") != "1":
-                text = f"{host}: {len(mine)} ranks on {usable} cores; a rank that waits keeps others from working"
-                found.append(Finding("cores", text, "advice", "export OMPI_MCA_mpi_yield_when_idle=1"))
+            found.append(Finding("cores", text, "advice", f"export OMP_NUM_THREADS={share}"))
+        polls = mine[0].get("vendor") == OPEN_MPI.name
+        if len(mine) > usable and polls and mine[0]["settings"].get("OMPI_MCA_mpi_yield_when_idle") != "1":
+            text = f"{host}: {len(mine)} ranks on {usable} cores; a rank that waits keeps others from working"
+            found.append(Finding("cores", text, "advice", "export OMPI_MCA_mpi_yield_when_idle=1"))
     return found
 
 
-def devices(ranks: Facts) -> list[Finding]:
-    if not any(rank["gpus"] for rank in ranks):
-        return [Finding("GPU", "none")]
+def devices(ranks: Facts) -> Finding:
     text = said(["; ".join(rank["gpus"]) or "none" for rank in ranks])
-    if all("cupy" in rank["versions"] for rank in ranks):
-        return [Finding("GPU", text)]
-    return [Finding("GPU", text, "advice", "device arrays need CuPy: install cupy-cuda13x (cupy-cuda12x with CUDA 12)")]
+    if text == "none" or all("cupy" in rank["versions"] for rank in ranks):
+        return Finding("GPU", text)
+    return Finding("GPU", text, "advice", "device arrays need CuPy: install cupy-cuda13x (cupy-cuda12x with CUDA 12)")

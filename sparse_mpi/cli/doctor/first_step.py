@@ -1,25 +1,39 @@
-"""A child of the doctor: how long do first steps spend on their kernels?
-
-``python -m sparse_mpi.cli.doctor.first_step ALGORITHM...`` makes first steps of short and of long float32 gradients.
-Numba compiles what it does not find in its cache and leaves it there, so the next process finds it. Prints a JSON
-object.
-"""
+"""How long do first steps spend on their kernels, and are these kept for the next process?"""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from sparse_mpi.cli.doctor.findings import Finding
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import spelled
 
 SIZES = (1 << 16, (1 << 20) + (1 << 14))  # of which a sample gives the threshold, and of which a histogram does
+DEFAULTS = ("oktopk", "elect")  # the algorithms of `SparseAllreduce` and of `DistributedOptimizer`
+
+
+def first_step(versions: Mapping[str, str], algorithms: Sequence[str] = DEFAULTS) -> Finding:
+    """Make first steps, for which Numba compiles what it does not find in its cache, and leaves it there."""
+    if "numba" not in versions:
+        remedy = "install the extra cpu (numba): selection on the CPU takes a fraction of the time with it"
+        return Finding("kernels", "NumPy's; nothing to compile", "advice", remedy)
+    start = perf_counter()
+    try:
+        from sparse_mpi.kernels import cpu  # noqa: F401  # or raise, where a step would do without Numba
+
+        for algorithm in algorithms:
+            make_steps(algorithm)
+    except Exception as error:
+        remedy = "uninstall numba, or install a version that fits NumPy's"
+        return Finding("kernels", f"they cannot be compiled: {error!r}", "broken", remedy)
+    return judge(perf_counter() - start, [dispatcher.stats for dispatcher in dispatchers()])
 
 
 def make_steps(algorithm: str) -> None:
@@ -41,21 +55,14 @@ def dispatchers() -> list[Any]:
     return list(found.values())
 
 
-def main() -> None:
-    start = perf_counter()
-    from sparse_mpi.kernels import cpu  # noqa: F401  # or raise, where a step would do without Numba
-
-    seconds = {"import": perf_counter() - start}
-    for algorithm in sys.argv[1:]:
-        start = perf_counter()
-        make_steps(algorithm)
-        seconds[algorithm] = perf_counter() - start
-    stats = [dispatcher.stats for dispatcher in dispatchers()]
+def judge(seconds: float, stats: Sequence[Any]) -> Finding:
     folders = sorted({one.cache_path for one in stats if one.cache_path})
     compiled = sum(sum(one.cache_misses.values()) for one in stats)
-    writable = all(os.access(folder, os.W_OK) for folder in folders)
-    print(json.dumps({"seconds": seconds, "compiled": compiled, "folders": folders, "writable": writable}))
-
-
-if __name__ == "__main__":
-    main()
+    text, where = f"first steps: {seconds:.1f} s; ", ", ".join(folders) or "no folder"
+    if not compiled:
+        return Finding("kernels", f"{text}compiled already, in {where}")
+    text += f"{compiled} functions compiled"
+    if not folders or not all(os.access(folder, os.W_OK) for folder in folders):
+        remedy = "export NUMBA_CACHE_DIR=a folder that every rank may write to"
+        return Finding("kernels", f"{text}, in each process anew: {where} can be written to", "advice", remedy)
+    return Finding("kernels", f"{text} just now, kept in {where}")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
-import sysconfig
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+import psutil
 
 # What launchers tell their processes: a process that inherits it would try to join the job of its parent
 INHERITED = (
@@ -16,7 +16,6 @@ INHERITED = (
 )
 UNBUFFERED = "PYTHONUNBUFFERED"
 ROOT = Path(__file__).parents[3]  # the folder that holds the package
-TOPOLOGY = Path("/sys/devices/system/cpu")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "200000 100000" is two CPUs, "max 100000" no limit
 
 
@@ -33,39 +32,23 @@ def outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
 
 def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
     """Return what the ranks of any MPI need; the caller lets the user's own values win, except for ``PYTHONPATH``."""
-    found = {"OMP_NUM_THREADS": str(threads), UNBUFFERED: "1"}
-    if "HOME" not in environment:
-        found["HOME"] = home()  # Open MPI does not start without
-    if not _installed():
+    found = {"OMP_NUM_THREADS": str(threads), UNBUFFERED: "1", "HOME": home()}
+    if not {"site-packages", "dist-packages"} & set(ROOT.parts):
         others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(ROOT))]
         found["PYTHONPATH"] = os.pathsep.join([str(ROOT), *others])
     return found
 
 
 def home() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return tempfile.gettempdir()
+    """Return a folder for the variable HOME, without which Open MPI does not start."""
+    found = os.path.expanduser("~")
+    return tempfile.gettempdir() if found == "~" else found
 
 
-def _installed() -> bool:
-    places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    return str(ROOT) in places or "site-packages" in ROOT.parts
-
-
-def cores(topology: Path = TOPOLOGY, quota: Path = QUOTA) -> int:
+def cores(quota: Path = QUOTA) -> int:
     """Return the number of physical cores that this process, or a container's quota, may use; at least 1."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    physical = len({_siblings(topology, cpu) for cpu in allowed})
-    return max(1, min(physical, _limit(quota) or physical))
-
-
-def _siblings(topology: Path, cpu: int) -> str:
-    try:
-        return (topology / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
-    except OSError:
-        return str(cpu)
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(filter(None, (allowed, psutil.cpu_count(logical=False), _limit(quota))), default=1)
 
 
 def _limit(quota: Path) -> int | None:

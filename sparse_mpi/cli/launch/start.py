@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,7 +30,7 @@ ONCE = 1.0  # seconds within which a second signal of one kind is the same one: 
 FROM_TERMINAL = 0x80  # SI_KERNEL: a key was pressed, and all processes of the terminal have got the signal
 
 
-def run(command: LaunchCommand, environment: Mapping[str, str], meanwhile: Iterable[float] = ()) -> int:
+def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
     """Run a job and return its exit status, 128 + n where signal n ended its launcher.
 
     While it runs, ``meanwhile`` is asked for its next item at each of the seconds that it yields. Errors that several
@@ -42,8 +42,8 @@ def run(command: LaunchCommand, environment: Mapping[str, str], meanwhile: Itera
     """
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="sparse_mpi-run-", ignore_cleanup_errors=True) as folder, _blocked():
-        session = {name: folder for name in command.flavour.session if name not in environment}
-        settings = {WATCH: "1"} | session | command.environment(environment)
+        session = {name: folder for name in command.library.flavour.session if name not in os.environ}
+        settings = {WATCH: "1"} | session | command.environment(os.environ)
         settings |= {FOLDER: folder, TERMINAL: _terminal()}
         job = subprocess.Popen(command.words, env=settings, preexec_fn=_before_exec)
         try:
@@ -113,19 +113,16 @@ def _wait(job: subprocess.Popen[bytes], command: LaunchCommand, meanwhile: Itera
         found = signal.sigtimedwait(PASSED | {signal.SIGCHLD}, min(0.5, left))
         if found is None or found.si_signo == signal.SIGCHLD:
             continue
-        before, taken[found.si_signo] = taken.get(found.si_signo), time.monotonic()
-        again = before is not None
-        if before is not None and taken[found.si_signo] - before < ONCE:
-            continue
-        if found.si_code != FROM_TERMINAL:
-            _pass(job, command, signal.Signals(found.si_signo), again)
+        before, taken[found.si_signo] = taken.get(found.si_signo, -math.inf), time.monotonic()
+        if found.si_code != FROM_TERMINAL and taken[found.si_signo] - before >= ONCE:
+            _pass(job, command, found.si_signo, again=before > 0)
     return status, signal.SIGINT in taken
 
 
-def _pass(job: subprocess.Popen[bytes], command: LaunchCommand, number: signal.Signals, again: bool) -> None:
-    """Send a signal to the launcher, or to the ranks themselves if the launcher would not pass it on."""
+def _pass(job: subprocess.Popen[bytes], command: LaunchCommand, number: int, again: bool) -> None:
+    """Send a signal to the launcher, or to the ranks themselves if the launcher would kill them."""
     with suppress(psutil.NoSuchProcess):
         launcher = psutil.Process(job.pid)
-        direct = command.local and number == signal.SIGTERM and number not in command.flavour.relayed and not again
+        direct = number == signal.SIGTERM and command.local and command.library.flavour.kills and not again
         for process in (launcher.children() if direct else []) or [launcher]:
             process.send_signal(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,7 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
 
 
 def _algorithm(text: str) -> str:
-    try:
-        return text if text == AUTO else values.algorithm(text)
-    except ArgumentTypeError as error:
-        raise ArgumentTypeError(f"{error}; or auto") from None
+    return text if text == AUTO else values.algorithm(text)
 
 
 def _plan(text: str) -> str | Path:
