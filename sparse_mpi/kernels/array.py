@@ -157,7 +157,7 @@ def subtract_dense(x: Array, values: Array) -> None:
 def follow_squares(mean: Array, x: Array, weight: float) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         change = (x * x - mean) * mean.dtype.type(weight)
-    mean += np.where(np.isfinite(change), change, mean.dtype.type(0))
+    mean += np.where(np.isfinite(x) & np.isfinite(mean), change, mean.dtype.type(0))
 
 
 def gather(x: Array, indices: Array) -> Array:

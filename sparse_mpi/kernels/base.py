@@ -182,7 +182,7 @@ class Kernels(Protocol):
     def follow_squares(self, mean: Array, x: Array, weight: float) -> None:
         """Move ``mean`` ``(n,)``, contiguous, towards the squares of ``x`` in place: ``mean += weight (x^2 - mean)``.
 
-        An element stays as it is where its square is not finite. Both are of one dtype, float32 or float64.
+        An element stays as it is where it or ``x`` is not finite. Both are of one dtype, float32 or float64.
         """
 
     def gather(self, x: Array, indices: Array) -> Array:

@@ -26,7 +26,7 @@ MEAN, STEPS, BETAS = "second_moment", "second_moment_steps", "second_moment_beta
 class SecondMoment:
     """The moving mean of the squares of this rank's gradients, without bias from the start.
 
-    An element whose square is not finite leaves its mean as it is.
+    A mean is infinite from the first square that overflows on, as torch's. A gradient that is not finite changes none.
 
     Args:
         beta: the weight of the past, as Adam's second beta, in [0, 1).

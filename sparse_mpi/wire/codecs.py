@@ -19,6 +19,8 @@ from sparse_mpi.kernels.base import SCALED, code_places
 from sparse_mpi.kernels.levels import numbered_blocks
 from sparse_mpi.sparse import SparseVector
 
+EXPONENTS = 255  # of float32, the last of which is that of Inf and NaN
+
 
 @runtime_checkable
 class Codec(Protocol):
@@ -44,16 +46,10 @@ class Codec(Protocol):
         """Return the bytes of an item of codes; None if it has as many as a value."""
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """Return codes and scales ``(b,)`` of the values; blocks lie between ``edges`` ``(b + 1,)``.
-
-        There are nnz codes, or as many items as hold those of all blocks.
-        """
+        """Return codes, or the items that hold them, and scales ``(b,)``; blocks lie between ``edges`` ``(b + 1,)``."""
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
-        """Return the values ``(nnz,)``, of type ``dtype``, that `encode` made the codes and scales of.
-
-        Codes that arrived are bytes, uint8.
-        """
+        """Return the values ``(nnz,)``, of type ``dtype``; codes that arrived are bytes, uint8."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,9 +121,8 @@ class Int8:
     """Steps of a scale that 128 neighbouring values share: a 127th of the largest finite magnitude among them.
 
     Rounding is stochastic: a value goes to one of the two nearest steps, with probabilities that make the mean right.
-    A hash of index and value takes the place of a random number, so that no state is needed and every kernel set, run
-    and transport rounds alike. The same value at the same index is therefore always rounded the same way; the rounding
-    is unbiased over all values and indices. Inf and NaN arrive as NaN.
+    A hash of index and value takes the place of a random number, so that every kernel set, run and transport rounds
+    alike. Inf and NaN arrive as NaN.
     """
 
     lossless: ClassVar[bool] = False
@@ -167,8 +162,7 @@ class Int4(_Levels):
 
     Rounding is stochastic and unbiased, by the hash of `Int8`; float16 and bfloat16 values never exceed their largest.
     Levels begin at the smallest magnitude because selections have no small values: of normal values the largest 1.6 %
-    are off by 3.3 % (root mean square), by 8.5 % if levels began at 0, and all of them by 16.5 % either way. Inf and
-    NaN arrive as NaN; a block that has one, or a 0, has levels from 0 on.
+    are off by 3.3 %, not 8.5 %. Inf and NaN arrive as NaN; a block that has one, or a 0, has levels from 0 on.
     """
 
     together: ClassVar[int] = 2
@@ -182,12 +176,10 @@ class Int4(_Levels):
 class Int2(_Levels):
     """A sign and one of two magnitudes of 128 neighbours: the mean of those that reach their mean, and of the others.
 
-    Rounding is biased: what rounding takes must be owed, as the reducers owe it. Unbiased values of two bits would be
-    so far off that it could not be paid back: of normal values the largest 1.6 % are off by 20 % (root mean square) if
-    drawn between smallest and largest, and all of them by 112 %, more than there is. These are off by 6.8 and 35 %;
-    {-1, -1/3, 1/3, 1} times the best scale by 11 and 34 %, {-1, 0, 1} times the mean of what is not 0 by 11 and 43 %,
-    and the best of all levels by 6.3 and 34 %. As a mean is no further from its values than 0 is, an error is never
-    larger than what it is of. Inf and NaN arrive as NaN; in a block that has one, or a 0, the others become 0.
+    Rounding is biased, so that what it takes must be owed, as the reducers owe it: of normal values the largest 1.6 %
+    are off by 6.8 % and all of them by 35 %, where unbiased ones would be off by 20 and 112 %. As a mean is no further
+    from its values than 0 is, an error is never larger than what it is of. Inf and NaN arrive as NaN; in a block that
+    has one, or a 0, the others become 0.
     """
 
     together: ClassVar[int] = 4
@@ -202,7 +194,8 @@ class Log4:
     """A power of 4 at or below the largest of 128 neighbours, in four bits: for numbers that are not negative.
 
     A number is at most twice, and at least half of what arrives, down to 2^-30 of the largest, which stands for all
-    that is smaller. It is meant for second moments, of which the order of magnitude is enough: nothing is owed.
+    that is smaller; 2^-28 where a neighbour is Inf, NaN, or too large for float32, which arrives as Inf. It is meant
+    for second moments, of which the order of magnitude is enough: nothing is owed.
     """
 
     lossless: ClassVar[bool] = False
@@ -211,18 +204,24 @@ class Log4:
     code_bytes: ClassVar[int | None] = 1
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        values = single(vector.values)
-        xp = namespace(values)
+        xp = namespace(vector.values)
+        with np.errstate(over="ignore"):
+            values = xp.ascontiguousarray(vector.values, np.float32)
         # The exponent e of float32 tells that a number is in [2^e, 2^(e + 1)); 2^e stands for it and for half of it
         exponents = (values.view(np.uint32) >> np.uint32(23)).astype(np.int32)
         of, places = (like(numbers, values) for numbers in numbered_blocks(edges))
         rows = xp.zeros((len(edges) - 1, SCALED), np.int32)
         rows[of, places] = exponents
-        top = rows.max(axis=1)
-        levels = xp.minimum((top[:, None] - rows) // 2, 15).astype(np.uint8)
+        # A negative scale tells that the last level is Inf in its block
+        infinite = rows == EXPONENTS
+        rows[infinite] = 0
+        top, has_inf = rows.max(axis=1), infinite.any(axis=1)
+        levels = xp.minimum((top[:, None] - rows) // 2, 15 - has_inf[:, None]).astype(np.uint8)
+        levels[infinite] = 15
         pairs = levels[:, 0::2] | levels[:, 1::2] << np.uint8(4)
         kept = np.arange(SCALED // 2) < np.diff(code_places(edges, 4))[:, None]
-        return pairs[like(kept, values)], (top.astype(np.uint32) << np.uint32(23)).view(np.float32)
+        scales = (top + (EXPONENTS + 1) * has_inf).astype(np.uint32) << np.uint32(23)
+        return pairs[like(kept, values)], scales.view(np.float32)
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
         xp = namespace(codes)
@@ -230,8 +229,9 @@ class Log4:
         shifts = like((places % 2 * 4).astype(np.uint8), codes)
         levels = codes[like(code_places(edges, 4)[of] + places // 2, codes)] >> shifts & np.uint8(15)
         top = (scales.view(np.uint32) >> np.uint32(23)).astype(np.int32)[like(of, codes)]
-        exponents = xp.maximum(top - 2 * levels.astype(np.int32), 0).astype(np.uint32)
-        return (exponents << np.uint32(23)).view(np.float32).astype(dtype, copy=False)
+        exponents = xp.maximum((top & EXPONENTS) - 2 * levels.astype(np.int32), 0)
+        exponents[(top > EXPONENTS) & (levels == 15)] = EXPONENTS
+        return (exponents.astype(np.uint32) << np.uint32(23)).view(np.float32).astype(dtype, copy=False)
 
 
 def single(values: Array) -> Array:

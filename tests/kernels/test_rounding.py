@@ -14,6 +14,7 @@ from .on_cuda import inputs, put
 
 ml_dtypes = pytest.importorskip("ml_dtypes")  # a machine with a GPU need not have it
 FLOATS = [np.float32, np.float64]
+MEANS = st.floats(0, 1e30) | st.just(np.inf)
 quiet = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 
 
@@ -50,15 +51,19 @@ def test_subtracts_all_values_and_clears_where_one_is_not_finite(pairs):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@given(st.lists(st.tuples(st.floats(0, 1e30), st.floats(-1e30, 1e30)), max_size=40), st.floats(0, 1))
-@example([(1.0, np.inf), (2.0, np.nan), (3.0, 1e25), (0.0, -0.0)], 0.5)
-def test_a_mean_follows_squares_unless_they_are_not_finite(dtype, pairs, weight):
-    mean, x = np.array(pairs, dtype).reshape(-1, 2).T.copy()
+@given(st.lists(st.tuples(MEANS, st.floats()), max_size=40), st.floats(1e-9, 1))
+@example(
+    [(1.0, np.inf), (2.0, np.nan), (3.0, 1e25), (0.0, -0.0), (np.inf, 1.0), (np.inf, 1e25), (np.inf, -np.inf)], 0.5
+)
+@example([(0.0, 1e200), (np.inf, 1e200), (np.inf, np.nan)], 0.5)
+def test_a_mean_follows_squares_of_what_is_finite_and_stays_infinite(dtype, pairs, weight):
+    """As torch's Adam has it, but that a gradient which is not finite leaves a mean alone."""
     with np.errstate(all="ignore"):
-        change = (x * x - mean) * dtype(weight)
-        expected = np.where(np.isfinite(change), mean + change, mean)
+        mean, x = np.array(pairs, dtype).reshape(-1, 2).T.copy()
+        expected = np.where(np.isinf(mean), mean, mean + (x * x - mean) * dtype(weight))
+        expected = np.where(np.isfinite(x), expected, mean)
         array.follow_squares(mean, x, weight)
-    assert mean.tobytes() == expected.tobytes()
+    assert mean.tobytes() == expected.tobytes() and not np.isnan(mean).any()
 
 
 def test_no_bit_pattern_of_nan_becomes_a_number():
@@ -97,6 +102,7 @@ def test_subtracting_all_values(passes, name, dtype):
 def test_following_squares(passes, name, dtype):
     x = inputs(dtype)[name]
     host = np.abs(inputs(dtype)["student"])
+    host[::7], x[1::5] = np.inf, np.finfo(dtype).max ** 0.75
     mean = put(passes, host)
     passes.follow_squares(mean, put(passes, x), 0.001)
     array.follow_squares(host, x, 0.001)

@@ -101,12 +101,58 @@ def test_dense_steps_and_flushes_bring_all_of_it(ranks):
             np.testing.assert_allclose(sums, exact, rtol=1e-4)
 
 
-def test_what_is_not_finite_leaves_it_as_it_is():
+def test_a_square_that_overflows_is_infinite_from_then_on_and_what_is_not_finite_changes_nothing():
     moment, wild = SecondMoment(BETA, Layout.of(4)), np.array([1, np.inf, np.nan, 1e30], np.float32)
-    moment.update(np.full(4, 2, np.float32))
-    moment.update(wild)
-    expected = [4 + (1 - BETA) / (1 - BETA**2) * (1 - 4), 4, 4, 4]
+    for gradient in (np.full(4, 2, np.float32), wild, np.ones(4, np.float32)):
+        moment.update(gradient)
+    weights = (1 - BETA) / (1 - BETA ** np.arange(1, 4))
+    first, others = 4 + weights[1] * (1 - 4), 4 + weights[2] * (1 - 4)
+    expected = [first + weights[2] * (1 - first), others, others, np.inf]
     np.testing.assert_allclose(moment.mean, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"radix": 2}, {"lag": 1}, {"wire": "packed"}, {"wire": "packed+bf16"}, {"wire": "packed+int4"}],
+    ids=str,
+)
+def test_one_finite_spike_arrives_as_inf_at_its_entry_alone(ranks, options, dtype):
+    """Both laws hold, nothing is raised, the moments of others stay theirs, and its own stays infinite."""
+    at, spike = 5, {np.float16: 6e4, np.float32: 1e22, np.float64: 1e25}[dtype]
+
+    def body(comm):
+        made, seen = reducer(comm, nonfinite="raise", **options), []
+        for step in range(6):
+            x = gradient(comm.rank, step).clip(-1e3, 1e3).astype(dtype)
+            if step == 2 and comm.rank == comm.size - 1:
+                x[at] = spike
+            total = made.step(x, check=True)
+            seen.append((np.asarray(total.indices), np.asarray(made.second_moment.sums.values, np.float64)))
+        return seen, made.second_moment.mean[at]
+
+    results = ranks.run(body)
+    came = [dict(zip(*pair, strict=True)) for pair in results[0][0]]
+    sums = [moments[at] for moments in came[2:] if at in moments]
+    assert (
+        sums
+        and {np.float16: np.isfinite, np.float32: np.isinf, np.float64: lambda x: x > 1e38}[dtype](np.array(sums)).all()
+    )
+    for moments in came:
+        assert all(moment < 1e9 for index, moment in moments.items() if index != at)
+    assert np.isinf(results[-1][1]) == (dtype is np.float32)
+
+
+def test_sums_over_ranks_that_overflow_are_infinite(ranks):
+    def body(comm):
+        made = reducer(comm, density=0.5, layout=8)
+        x = np.array([1.5e19, 2, 1e18, 1, 1, 1, 1, 1], np.float32)
+        with np.errstate(over="ignore"):
+            total, dense = made.step(x), made.step(x, dense=True)
+            return np.isnan(made.second_moment.sums).any(), made.second_moment.sums[0], dense[0], total.nnz
+
+    for nan, first, total, _ in ranks.run(body):
+        assert not nan and first == (np.inf if ranks.size > 1 else np.float32(1.5e19) ** 2) and np.isfinite(total)
 
 
 @pytest.mark.parametrize("new", [1, 3, 4])

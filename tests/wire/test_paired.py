@@ -14,6 +14,7 @@ from sparse_mpi.wire.packed import Complete, Paired, paired
 
 LOG4 = Complete(Log4())
 MAGNITUDES = st.one_of(st.just(0.0), st.floats(2.0**-60, 2.0**60, width=32))
+INFINITE = (np.inf, np.nan, 1e39)  # the last one as float64
 
 
 def message(wire, values, cuts):
@@ -37,6 +38,23 @@ def test_a_number_keeps_its_order_of_magnitude(values, cuts, dtype):
         for start in range(first, stop, 128):
             part, got = (y[start : min(start + 128, stop)] for y in (x, found))
             lowest = part.max() * 2.0**-31
+            near = part >= lowest
+            assert (got[near] <= 2 * part[near]).all() and (part[near] <= 2 * got[near]).all()
+            assert (got[~near] <= 4 * lowest).all()
+
+
+@given(st.lists(MAGNITUDES | st.sampled_from(INFINITE), min_size=1, max_size=300), st.integers(1, 5))
+def test_what_float32_cannot_hold_arrives_as_inf_and_leaves_its_neighbours_theirs(values, cuts):
+    """A range of 2^28 is left to the finite ones: its bits are those of a message without the others, or of a level."""
+    x = np.array(values + values[:1] * (len(values) % 2), np.float64)
+    found = message(LOG4, x, cuts)
+    infinite = ~(x < 1e39)
+    assert np.isinf(found[infinite]).all() and np.isfinite(found[~infinite]).all()
+    for first, stop in regions_of(equal_boundaries(len(x) // 2, cuts) * 2):
+        for start in range(first, stop, 128):
+            part, got, kept = (y[start : min(start + 128, stop)] for y in (x, found, ~infinite))
+            lowest = part[kept].max(initial=0.0) * 2.0**-29
+            part, got = part[kept], got[kept]
             near = part >= lowest
             assert (got[near] <= 2 * part[near]).all() and (part[near] <= 2 * got[near]).all()
             assert (got[~near] <= 4 * lowest).all()

@@ -91,10 +91,10 @@ def follow_squares(mean: Array, x: Array, weight: float) -> None:
 
 @compiled
 def _follow_squares(mean, x, weight):
-    """Move each mean towards a square; the change minus itself is 0 only if it is finite."""
+    """Move each mean towards a square; a number minus itself is 0 only if it is finite."""
     for i in range(mean.size):
         change = (x[i] * x[i] - mean[i]) * weight
-        mean[i] = mean[i] + change if change - change == 0 else mean[i]
+        mean[i] = mean[i] + change if (x[i] - x[i]) + (mean[i] - mean[i]) == 0 else mean[i]
 
 
 def to_float16(x: Array) -> Array:

@@ -29,7 +29,7 @@ follow_squares(REAL* mean, const REAL* x, REAL weight, int64 n) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= n) return;
     const REAL change = product(product(x[i], x[i]) - mean[i], weight);
-    if (change - change == 0) mean[i] += change;
+    if (x[i] - x[i] + (mean[i] - mean[i]) == 0) mean[i] += change;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
