@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from typing import Protocol
+from typing import Any
 
-from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.arrays import namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.runtime import RANKS, TORCHRUN
 from sparse_mpi.monitor.step_report import StepReport, combined
-from sparse_mpi.sparse import Layout
 
 DIRECTORY, JOB = "SPARSE_MPI_METRICS_DIR", "SPARSE_MPI_METRICS_JOB"
 SECONDS = 5.0  # between two times that a file is written, or that the norm of one residual is computed
@@ -35,48 +34,24 @@ JOBS = (JOB, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", TORCHRUN, "PMIX_NAMESPACE
 LOGGER = logging.getLogger("sparse_mpi")
 _FILES: dict[tuple[int, Path], RankFile] = {}  # by process, of which this one may be a fork, and by path
 _WARNED: set[Path] = set()  # folders that cannot be written to
-# Of what is written for each reducer: name, kind, help, and the value of the sums, the last step and the series
-METRICS: tuple[tuple[str, str, str, Callable[[StepReport, StepReport, Series], float]], ...] = (
-    ("steps_total", "counter", "Reductions that were completed.", lambda sums, last, of: of.steps),
-    ("sent_bytes_total", "counter", "Payload bytes sent.", lambda sums, last, of: sums.traffic.sent),
-    ("received_bytes_total", "counter", "Payload bytes received.", lambda sums, last, of: sums.traffic.received),
-    (
-        "control_bytes_total",
-        "counter",
-        "Bytes sent for counts, boundaries and histograms.",
-        lambda sums, last, of: sums.traffic.control,
-    ),
-    ("messages_total", "counter", "Messages sent.", lambda sums, last, of: sums.traffic.messages),
-    ("select_seconds_total", "counter", "Seconds in selections.", lambda sums, last, of: sums.select_seconds),
-    (
-        "exchange_seconds_total",
-        "counter",
-        "Seconds in communication calls, waiting for slower ranks included.",
-        lambda sums, last, of: sums.exchange_seconds,
-    ),
-    ("merge_seconds_total", "counter", "All other seconds.", lambda sums, last, of: sums.merge_seconds),
-    (
-        "wall_seconds_total",
-        "counter",
-        "Seconds from the end of the first reduction to that of the last.",
-        lambda sums, last, of: of.wall,
-    ),
-    ("selected_entries_total", "counter", "Entries selected.", lambda sums, last, of: sums.selected),
-    ("result_entries_total", "counter", "Entries of the results.", lambda sums, last, of: sums.total),
-    ("elements", "gauge", "Elements of the gradient.", lambda sums, last, of: of.elements),
-    (
-        "density_ratio",
-        "gauge",
-        "Entries selected in the last step over the elements of the gradient.",
-        lambda sums, last, of: last.selected / of.elements,
-    ),
-    (
-        "imbalance_ratio",
-        "gauge",
-        "Payload bytes received over bytes sent in the last step; 1 where the ranks are balanced.",
-        lambda sums, last, of: imbalance(last),
-    ),
-    ("residual_norm", "gauge", "L2 norm of the residual, seconds ago at most.", lambda sums, last, of: of.norm),
+# Of what is written for each reducer: name, help, and the value of the sums, the last step and the series. Names of
+# counters end in _total; others are gauges
+METRICS: tuple[tuple[str, str, Callable[[StepReport, StepReport, Series], float]], ...] = (
+    ("steps_total", "Reductions that were completed.", lambda sums, last, of: of.steps),
+    ("sent_bytes_total", "Payload bytes sent.", lambda sums, last, of: sums.traffic.sent),
+    ("received_bytes_total", "Payload bytes received.", lambda sums, last, of: sums.traffic.received),
+    ("control_bytes_total", "Bytes sent for counts and boundaries.", lambda sums, last, of: sums.traffic.control),
+    ("messages_total", "Messages sent.", lambda sums, last, of: sums.traffic.messages),
+    ("select_seconds_total", "Seconds in selections.", lambda sums, last, of: sums.select_seconds),
+    ("exchange_seconds_total", "Seconds in calls, waits included.", lambda sums, last, of: sums.exchange_seconds),
+    ("merge_seconds_total", "All other seconds.", lambda sums, last, of: sums.merge_seconds),
+    ("wall_seconds_total", "Seconds from the end of the first reduction on.", lambda sums, last, of: of.wall),
+    ("selected_entries_total", "Entries selected.", lambda sums, last, of: sums.selected),
+    ("result_entries_total", "Entries of the results.", lambda sums, last, of: sums.total),
+    ("elements", "Elements of the gradient.", lambda sums, last, of: of.elements),
+    ("density_ratio", "Share that the last step selected.", lambda sums, last, of: last.selected / of.elements),
+    ("imbalance_ratio", "Payload bytes received over sent in the last step.", lambda sums, last, of: imbalance(last)),
+    ("residual_norm", "L2 norm of the residual, seconds ago at most.", lambda sums, last, of: of.norm),
 )
 
 
@@ -106,25 +81,6 @@ def imbalance(report: StepReport) -> float:
     return received / sent if sent else math.inf if received else 1.0
 
 
-class Owing(Protocol):
-    """What is read of a feedback rule."""
-
-    @property
-    def residual(self) -> Array:
-        """Return the residual, ``(n,)``."""
-
-
-class Metered(Protocol):
-    """What is read of an engine after a step."""
-
-    report: StepReport | None
-    layout: Layout
-
-    @property
-    def feedback(self) -> Owing:
-        """Return the feedback rule."""
-
-
 class RankFile:
     """The file of one rank, which its reducers share. What it cannot write, it says once in a warning."""
 
@@ -135,7 +91,7 @@ class RankFile:
         self._lock = RLock()  # several threads may reduce, each for other reducers
         self._process = os.getpid()
 
-    def note(self, number: int, engine: Metered) -> None:
+    def note(self, number: int, engine: Any) -> None:
         """Note the step that reducer ``number`` has committed, and write the file if that is due."""
         report = engine.report
         if report is None:
@@ -171,8 +127,8 @@ class RankFile:
     def text(self) -> str:
         job = self._job.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         lines = []
-        for short, kind, help, value in METRICS:
-            name = f"sparse_mpi_{short}"
+        for short, help, value in METRICS:
+            name, kind = f"sparse_mpi_{short}", "counter" if short.endswith("_total") else "gauge"
             lines += [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
             for reducer, of in self._series.items():
                 if of.sums is not None and of.last is not None:

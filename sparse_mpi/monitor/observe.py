@@ -23,7 +23,7 @@ RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
 PHASES = {"agree": "agree", "prepare": "prepare", "accumulate": "accumulate", "reduce": "exchange", "commit": "commit"}
 LOGGER = logging.getLogger("sparse_mpi")
 
-Span = Callable[[str], AbstractContextManager[Any]]  # a range of this name
+Span = Callable[[str], AbstractContextManager[object]]  # a range of this name
 # The next number by process, rank and folder of metrics
 _NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
 
@@ -64,7 +64,7 @@ def put_into(spans: list[Span], name: str, of: object, method: str) -> None:
     call = getattr(of, method)
 
     @wraps(call)
-    def ranged(*args: Any, **kwargs: Any) -> Any:
+    def ranged(*args: object, **kwargs: object) -> object:
         with ExitStack() as open_ranges:
             for span in spans:
                 open_ranges.enter_context(span(name))
