@@ -1,4 +1,4 @@
-"""Tables of text, `Table`, and in Markdown."""
+"""Tables of text."""
 
 from __future__ import annotations
 
@@ -37,9 +37,3 @@ class Table:
 
     def lines(self, rows: Iterable[Any]) -> list[str]:
         return [self.head, *map(self.row, rows)]
-
-    def markdown(self, rows: Iterable[Any]) -> str:
-        ends = ["---" if column.width < 0 else "---:" for column in self.columns]
-        cells = [[column.text(row) for column in self.columns] for row in rows]
-        rows_of_text = [[column.title for column in self.columns], ends, *cells]
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows_of_text)

@@ -24,7 +24,6 @@ from sparse_mpi.comm.job.launcher import PATIENCE, first_to_say
 from sparse_mpi.comm.runtime import told_rank
 
 T = TypeVar("T")
-STATUS = 2  # of a process whose command line is wrong
 FIGURES = (".png", ".svg", ".pdf")
 CHOICE = re.compile(r"(argument .*): invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)  # what argparse says
 REMEDIES = ("for example", "did you mean", "was removed in")
@@ -35,7 +34,7 @@ class Refused(SystemExit):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.code = STATUS
+        self.code = 2
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class ChaosJob:
         self._settings, self._ranks, self._elastic = settings, ranks, elastic
         self._find = partial(ranks_below, os.getpid())
         self._chaos = Chaos(self._faults(), self._find, self._ready, links, self._tell)
+        self.play = self._chaos.play
         self._began, self._started = time.time(), time.monotonic()
         made = records.provenance()
         self._facts: dict[str, Any] = {"settings": vars(settings), "ranks": ranks, "elastic": elastic, **made}
@@ -39,16 +40,14 @@ class ChaosJob:
         except OSError as error:
             raise Refused(f"--chaos: {settings.record} cannot be written: {error.strerror}; give record=FILE") from None
 
-    def play(self) -> Iterator[float]:
-        return self._chaos.play()
-
-    def end(self, status: int) -> None:
+    def end(self, status: int) -> int:
         seconds = time.monotonic() - self._started
         text = outcome(self._chaos, self._ranks, self._elastic, status, seconds)
         self._facts |= {"ready_after": self._chaos.ready_after, "status": status, "seconds": round(seconds, 3)}
         self._facts |= {"lost": sorted(self._chaos.lost), "outcome": text}
         self._write()
         _say(f"{text}; see {self._settings.record}")
+        return status
 
     def _faults(self) -> Iterator[Fault]:
         wait = self._settings.after if isinstance(self._settings.after, float) else 0.0

@@ -225,7 +225,7 @@ def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
         best = best_of_others(candidates)
         return f"{best / candidates[AUTO]['seconds']:.2f}" if math.isfinite(best) else "-"
 
-    table = Table(
+    columns = (
         Column("keys", -1, lambda row: row[0]),
         Column("P", 1, lambda row: row[1]["ranks"]),
         Column("rate", 1, lambda row: row[1]["rate"] + "\\*" * below(row[1])),
@@ -236,7 +236,9 @@ def as_markdown(jobs: Sequence[dict[str, Any]]) -> str:
     )
     skipped = [(name, *each) for name, _, case in found for each in case["skipped"].items()]
     reasons = dict.fromkeys(f"{name}: no {each}: {why}" for name, each, why in skipped)
-    return "\n".join([table.markdown(found), "", LEGEND, *reasons, *shortfalls(jobs)])
+    head = [[column.title for column in columns], ["---" if column.width < 0 else "---:" for column in columns]]
+    cells = [*head, *([column.text(row) for column in columns] for row in found)]
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in cells), "", LEGEND, *reasons, *shortfalls(jobs)])
 
 
 def cell(candidate: str, row: Job) -> str | None:

@@ -44,21 +44,18 @@ def run(args: argparse.Namespace) -> int:
 
 def examine() -> tuple[list[dict[str, Any]], list[Finding]] | None:
     """Return the facts of all ranks and what they mean, on rank 0; None on the others. Starts MPI."""
-    alone = facts()
-    failure = None if alone["launcher"] else probes.start_mpi()
-    if failure is not None:
-        return [alone], [findings.versions([alone]), failure, *_here([alone])]
-    from mpi4py import MPI
+    ranks = [facts()]
+    if not ranks[0]["launcher"] and (failure := probes.start_mpi()):
+        found = [failure]
+    else:
+        from mpi4py import MPI
 
-    ranks = MPI.COMM_WORLD.gather(facts(MPI))
-    if ranks is None:
-        return None
-    found = [findings.versions(ranks), *findings.launch(ranks), *_here(ranks), probes.device_message(ranks[0])]
-    return ranks, found
-
-
-def _here(ranks: list[dict[str, Any]]) -> list[Finding]:
-    return [*findings.cores(ranks), first_step(ranks[0]["versions"]), findings.devices(ranks)]
+        gathered = MPI.COMM_WORLD.gather(facts(MPI))
+        if gathered is None:
+            return None
+        ranks, found = gathered, [*findings.launch(gathered), probes.device_message(gathered[0])]
+    here = [*findings.cores(ranks), first_step(ranks[0]["versions"]), findings.devices(ranks)]
+    return ranks, [findings.versions(ranks), *found, *here]
 
 
 def render(found: list[Finding]) -> str:

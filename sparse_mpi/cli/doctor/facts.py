@@ -13,14 +13,7 @@ from sparse_mpi.comm.runtime import LAUNCHERS, asked_for_device_pointers
 from sparse_mpi.kernels import threads
 
 SECONDS = 30.0  # that the program of a GPU's driver may take
-SETTINGS = (
-    "OMP_NUM_THREADS",
-    "OMPI_MCA_mpi_yield_when_idle",
-    "SPARSE_MPI_CUDA_AWARE",
-    "CUDA_VISIBLE_DEVICES",
-    "NUMBA_CACHE_DIR",
-    "SLURM_JOB_ID",
-)
+SETTINGS = ("OMP_NUM_THREADS", "OMPI_MCA_mpi_yield_when_idle", "SLURM_JOB_ID")
 
 
 def facts(MPI: Any = None) -> dict[str, Any]:
@@ -30,7 +23,6 @@ def facts(MPI: Any = None) -> dict[str, Any]:
         "host": platform.node(),
         "versions": versions(),
         "cores": sorted(os.sched_getaffinity(0)) if has_affinity else list(range(os.cpu_count() or 1)),
-        "all cores": os.cpu_count() or 1,
         "threads": threads.limit(),
         "gpus": gpus(),
         "launcher": {name: os.environ[name] for name in LAUNCHERS if name in os.environ},

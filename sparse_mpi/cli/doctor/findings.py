@@ -69,12 +69,9 @@ def _thread_level(levels: list[str]) -> Finding:
 
 
 def cores(ranks: Facts) -> list[Finding]:
-    why = [
-        f"{rank['threads']} of {len(rank['cores'])} usable cores"
-        + (f", OMP_NUM_THREADS={rank['settings']['OMP_NUM_THREADS']}" if "OMP_NUM_THREADS" in rank["settings"] else "")
-        for rank in ranks
-    ]
-    found = [Finding("kernel threads", f"{said(why)}; the machine has {said([rank['all cores'] for rank in ranks])}")]
+    set_to = [rank["settings"].get("OMP_NUM_THREADS", "not set") for rank in ranks]
+    why = said([f"{rank['threads']} of {len(rank['cores'])} usable cores" for rank in ranks])
+    found = [Finding("kernel threads", f"{why}; OMP_NUM_THREADS: {said(set_to)}")]
     for host in dict.fromkeys(rank["host"] for rank in ranks):
         mine = [rank for rank in ranks if rank["host"] == host]
         usable = len(set().union(*(rank["cores"] for rank in mine)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -26,14 +25,18 @@ def first_step(versions: Mapping[str, str], algorithms: Sequence[str] = DEFAULTS
         return Finding("kernels", "NumPy's; nothing to compile", "advice", remedy)
     start = perf_counter()
     try:
-        from sparse_mpi.kernels import cpu  # noqa: F401  # or raise, where a step would do without Numba
+        from sparse_mpi.kernels.cpu.passes import append  # or raise, where a step would do without Numba
 
         for algorithm in algorithms:
             make_steps(algorithm)
     except Exception as error:
         remedy = "uninstall numba, or install a version that fits NumPy's"
         return Finding("kernels", f"they cannot be compiled: {error!r}", "broken", remedy)
-    return judge(perf_counter() - start, [dispatcher.stats for dispatcher in dispatchers()])
+    text, folder = f"first steps: {perf_counter() - start:.1f} s", append.stats.cache_path
+    if append.stats.cache_misses and not (folder and os.access(folder, os.W_OK)):
+        remedy = "export NUMBA_CACHE_DIR=a folder that every rank may write to"
+        return Finding("kernels", f"{text}, in each process: {folder} cannot be written to", "advice", remedy)
+    return Finding("kernels", f"{text}; what is compiled is kept in {folder}")
 
 
 def make_steps(algorithm: str) -> None:
@@ -47,22 +50,3 @@ def make_steps(algorithm: str) -> None:
                 reducer.step(draw.standard_normal(size, np.float32))
 
     World(2).run(rank)
-
-
-def dispatchers() -> list[Any]:
-    modules = [module for name, module in sys.modules.items() if name.startswith("sparse_mpi.kernels.")]
-    found = {id(thing): thing for module in modules for thing in vars(module).values() if hasattr(thing, "stats")}
-    return list(found.values())
-
-
-def judge(seconds: float, stats: Sequence[Any]) -> Finding:
-    folders = sorted({one.cache_path for one in stats if one.cache_path})
-    compiled = sum(sum(one.cache_misses.values()) for one in stats)
-    text, where = f"first steps: {seconds:.1f} s; ", ", ".join(folders) or "no folder"
-    if not compiled:
-        return Finding("kernels", f"{text}compiled already, in {where}")
-    text += f"{compiled} functions compiled"
-    if not folders or not all(os.access(folder, os.W_OK) for folder in folders):
-        remedy = "export NUMBA_CACHE_DIR=a folder that every rank may write to"
-        return Finding("kernels", f"{text}, in each process anew: {where} can be written to", "advice", remedy)
-    return Finding("kernels", f"{text} just now, kept in {where}")

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -146,7 +146,7 @@ def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
     """
     library = find_library(environment)
     others = []
-    for file in dict.fromkeys(candidates(library, environment)):
+    for file in candidates(library.flavour, environment):
         done = call([file, "--version"], environment)
         if any(mark in done.stdout for mark in library.flavour.marks):
             return Mpiexec(file, library)
@@ -158,12 +158,10 @@ def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
     )
 
 
-def candidates(library: Library, environment: Mapping[str, str]) -> Iterator[str]:
-    path = environment.get("PATH", os.defpath).split(os.pathsep)
-    for folder in filter(None, [str(Path(sys.executable).parent), *path]):
-        for name in library.flavour.launchers:
-            if found := shutil.which(name, path=folder):
-                yield found
+def candidates(flavour: Flavour, environment: Mapping[str, str]) -> dict[str, None]:
+    folders = [str(Path(sys.executable).parent), *environment.get("PATH", os.defpath).split(os.pathsep)]
+    found = (shutil.which(name, path=folder) for folder in folders if folder for name in flavour.launchers)
+    return dict.fromkeys(filter(None, found))
 
 
 def survival(flavour: Flavour) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sparse_mpi.cli.launch import environment as surroundings
 from sparse_mpi.cli.launch.find import Flavour, Launch, LaunchError, Library, call, find_library, find_mpiexec, survival
@@ -33,21 +32,13 @@ class LaunchCommand:
         return shlex.join(["env", *unset, *settings, *self.words])
 
 
-class Allocation(NamedTuple):
-    """What Slurm has given to this job."""
-
-    tasks: int  # that the job asked for, or its processors on all nodes together
-    nodes: int
-    cores: int  # on all nodes together
-
-
-def allocation(environment: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation that this process is in, or None outside of Slurm and inside a task of a step."""
+def allocation(environment: Mapping[str, str]) -> tuple[int, int, int]:
+    """Return tasks, nodes and cores that Slurm has given to this process's job; 0 if none, or in a task of a step."""
     if "SLURM_JOB_ID" not in environment or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        return None
+        return 0, 0, 0
     nodes = int(environment.get("SLURM_JOB_NUM_NODES", environment.get("SLURM_NNODES", "1")))
     cores = nodes * int(environment.get("SLURM_CPUS_ON_NODE", "1"))
-    return Allocation(int(environment.get("SLURM_NTASKS") or cores), nodes, cores)
+    return int(environment.get("SLURM_NTASKS") or cores), nodes, cores
 
 
 def srun_for(flavour: Flavour, environment: Mapping[str, str]) -> str | None:
@@ -72,19 +63,19 @@ def build(
     clean = surroundings.outside_of_jobs(environment)
     clean.setdefault("HOME", surroundings.home())
     root = os.geteuid() == 0
-    if given := allocation(environment):
+    tasks, nodes, allocated = allocation(environment)
+    if nodes:
         library = find_library(clean)
         flavour = library.flavour
         if not elastic and (srun := srun_for(flavour, environment)):
-            job = Launch(ranks or given.tasks, given.cores, root, alone=False)
+            job = Launch(ranks or tasks, allocated, root, alone=False)
             words = [srun, f"--mpi={flavour.plugin}", "-n", str(job.ranks), "--kill-on-bad-exit=1", "--cpu-bind=none"]
-            words += ["--overcommit"] if job.ranks > given.tasks else []
+            words += ["--overcommit"] if job.ranks > tasks else []
             return _line((*words, *command), job, library, environment, local=False)
-        if given.nodes > 1 and elastic:
-            where = f"on {given.nodes} nodes"
-            raise LaunchError(f"--elastic starts no job {where}: do so with the site's own `mpirun --with-ft ulfm`")
-        if given.nodes > 1:
-            lacks = f"srun has no --mpi={flavour.plugin}, which {flavour.name} needs on {given.nodes} nodes"
+        if nodes > 1 and elastic:
+            raise LaunchError(f"--elastic starts no job on {nodes} nodes: use the site's own `mpirun --with-ft ulfm`")
+        if nodes > 1:
+            lacks = f"srun has no --mpi={flavour.plugin}, which {flavour.name} needs on {nodes} nodes"
             raise LaunchError(f"{lacks}: start the job with the site's own mpiexec")
     job = Launch(ranks or cores, cores, root, elastic=elastic)
     found = find_mpiexec(clean)
