@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def start() -> int:
-    from sparse_mpi.comm.host_comm import MissingMPI
+    from sparse_mpi.comm.conversion import MissingMPI
     from sparse_mpi.kernels.heap import keep_freed_memory
 
     keep_freed_memory()

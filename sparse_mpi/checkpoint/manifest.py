@@ -27,10 +27,6 @@ class OtherVersion(ValueError):
         self.number = number if isinstance(number, int) else math.inf
 
 
-class Altered(ValueError):
-    """Raised for a manifest that has another hash."""
-
-
 class Entry(NamedTuple):
     """The size and hash that a file must have."""
 
@@ -57,12 +53,11 @@ def rank_name(rank: int, ranks: int) -> str:
 
 
 def examine(path: Path) -> Entry:
-    seen, size = sha256(), 0
+    seen = sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             seen.update(block)
-            size += len(block)
-    return Entry(size, seen.hexdigest())
+    return Entry(path.stat().st_size, seen.hexdigest())
 
 
 def dumps(manifest: Manifest) -> str:
@@ -75,20 +70,16 @@ def loads(text: str, path: Path) -> Manifest:
     """Return the manifest of the text of the file ``path``; OtherVersion or ValueError if it cannot be used."""
     try:
         data = json.loads(text)
-        kind, version = data.pop("format"), data.pop("version")
-        if kind != FORMAT or version != VERSION:
-            raise OtherVersion(
-                f"{path} has format {kind!r} {version!r}, but {FORMAT!r} {VERSION} is known here; "
-                "use the sparse_mpi that wrote it",
-                data.get("number"),
-            )
-        if data.pop("hash") != _hash(data):
-            raise Altered(f"{path} was altered after it was written")
-        return _checked(Manifest(**data | {"files": {name: Entry(**entry) for name, entry in data["files"].items()}}))
-    except (OtherVersion, Altered):
-        raise
+        kind, version, number = data.pop("format"), data.pop("version"), data.get("number")
+        if (kind, version) == (FORMAT, VERSION):
+            if data.pop("hash") != _hash(data):
+                raise ValueError("it was altered after it was written")
+            files = {name: Entry(**entry) for name, entry in data["files"].items()}
+            return _checked(Manifest(**data | {"files": files}))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
         raise ValueError(f"{path} is damaged: {problem}") from None
+    known = f"{FORMAT!r} {VERSION} is known here; use the sparse_mpi that wrote it"
+    raise OtherVersion(f"{path} has format {kind!r} {version!r}, but {known}", number)
 
 
 def _checked(manifest: Manifest) -> Manifest:
@@ -106,12 +97,15 @@ def read(checkpoint: Path) -> Manifest:
     return loads((checkpoint / MANIFEST).read_text(encoding="utf-8"), checkpoint / MANIFEST)
 
 
-def number_of(checkpoint: Path) -> float:
-    """Return the number of a checkpoint; inf if its manifest is unusable, so that no older one counts as newest."""
+def number_of(checkpoint: Path, foreign: float | None = None) -> float:
+    """Return the number of a checkpoint; inf if its manifest is unusable, so that no older one counts as newest.
+
+    Of one that another version of sparse_mpi can use, that is ``foreign`` (None: its number, too).
+    """
     try:
         return read(checkpoint).number
     except OtherVersion as other:
-        return other.number
+        return other.number if foreign is None else foreign
     except (OSError, ValueError):
         return math.inf
 

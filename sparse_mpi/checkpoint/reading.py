@@ -29,9 +29,7 @@ class Checkpoint(NamedTuple):
 def load(place: Path | str, comm: Comm) -> Checkpoint:
     """Read a checkpoint, on any number of ranks; collective.
 
-    Args:
-        place: its folder, or one with checkpoints, of which the newest is taken; rank 0's counts.
-        comm: between the ranks.
+    Rank 0's ``place`` counts: its folder, or one with checkpoints, of which the newest is taken.
 
     Raises:
         CheckpointError: there is none, or a file is missing, truncated, altered or of another format; names the file
@@ -45,7 +43,8 @@ def load(place: Path | str, comm: Comm) -> Checkpoint:
     words = f"checkpoint {path} cannot be used", advice
     with together(comm, *words):
         if lead:
-            text = _text(path)
+            text = (path / MANIFEST).read_text(encoding="utf-8")
+            manifest.loads(text, path / MANIFEST)
     found = manifest.loads(tell(comm, text), path / MANIFEST)
     model, states = b"", []
     with together(comm, *words):
@@ -68,12 +67,6 @@ def _chosen(place: Path) -> tuple[Path, str]:
     others = manifest.complete(path.parent)
     older = others[: others.index(path)] if path in others else others
     return path, f"resume from {older[-1]}" if older else "there is none before it; start anew"
-
-
-def _text(path: Path) -> str:
-    text = (path / MANIFEST).read_text(encoding="utf-8")
-    manifest.loads(text, path / MANIFEST)
-    return text
 
 
 def _verify(path: Path, expected: Entry) -> None:

@@ -18,15 +18,9 @@ class CheckpointError(RuntimeError):
 
 @contextmanager
 def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
-    """Run the body, and raise on all ranks if it failed on any; the body itself must not communicate.
+    """Run the body, which must not communicate; if it fails on any rank, raise the same CheckpointError on all.
 
-    Args:
-        comm: between the ranks.
-        failure: begins the error; the same on all ranks.
-        advice: ends the error; the same on all ranks.
-
-    Raises:
-        CheckpointError: the body raised an exception on any rank; it quotes the first ones.
+    The error is ``failure``, the problems of the first ranks, and ``advice``, which are the same on all ranks.
     """
     problem: Exception | None = None
     try:
@@ -37,15 +31,14 @@ def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
     if not comm.allreduce(np.array([problem is not None], np.int32), "max", control=True)[0]:
         return
     # Otherwise gather the errors of all ranks, so that all raise the same
-    said = "" if problem is None else f"rank {comm.rank}: {_described(problem)}"
-    rows, counts = comm.allgatherv(np.frombuffer(said.encode(), np.uint8))
-    parts = np.split(np.asarray(rows), np.cumsum(counts)[:-1])
-    problems = [part.tobytes().decode() for part in parts if len(part)]
+    kind = "" if isinstance(problem, (OSError, ValueError)) else f"{type(problem).__name__}: "
+    said = "" if problem is None else f"rank {comm.rank}: {kind}{problem}"
+    problems = [text for text in texts_of(comm, said) if text]
     more = f" and {len(problems) - QUOTED} more ranks" if len(problems) > QUOTED else ""
     raise CheckpointError(f"{failure}: {'; '.join(problems[:QUOTED])}{more}; {advice}") from problem
 
 
-def _described(problem: Exception) -> str:
-    if isinstance(problem, OSError) and problem.strerror:
-        return f"{problem.strerror}: {problem.filename}"
-    return f"{problem}" if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"
+def texts_of(comm: Comm, text: str) -> list[str]:
+    """Return the texts of all ranks. Collective."""
+    rows, counts = comm.allgatherv(np.frombuffer(text.encode(), np.uint8))
+    return [part.tobytes().decode() for part in np.split(np.asarray(rows), np.cumsum(counts)[:-1])]

@@ -20,13 +20,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def dump_tree(tree: object, file: BinaryIO) -> None:
-    """Write ``tree`` to an open file; torch tensors in it as arrays.
-
-    Raises:
-        TypeError: something in it is none of None, bool, int, float, str, list, tuple, dict and NumPy arrays or scalars
-            without Python objects; nothing is written then.
-        OSError: the file cannot be written.
-    """
+    """Write ``tree`` to an open file, torch tensors in it as arrays; TypeError if it holds anything else."""
     members: dict[str, Any] = {}
     text = json.dumps(_encode(as_arrays(tree), members, "state"))
     members[TREE] = np.frombuffer(text.encode(), np.uint8)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from sparse_mpi.checkpoint import manifest
-from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, REPLACED, UNFINISHED, Entry, Manifest, OtherVersion
-from sparse_mpi.checkpoint.together import CheckpointError, together
+from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, REPLACED, UNFINISHED, Entry, Manifest
+from sparse_mpi.checkpoint.together import CheckpointError, texts_of, together
 from sparse_mpi.checkpoint.trees import dump_tree
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
@@ -30,12 +30,11 @@ def save(
         step: of training; names the checkpoint, and replaces one of the same name.
         identity: JSON values that tell what it is of; `load` hands them back for the caller to compare.
         model: bytes or a buffer, of rank 0; what other ranks give is ignored.
-        state: this rank's, see `trees.dump_tree`.
+        state: this rank's: dicts, lists, tuples, numbers, strings, NumPy arrays and torch tensors.
         comm: between the ranks.
         keep: how many checkpoints may stay, this one included; older ones go once this one is on the disk.
 
-    Returns:
-        The folder of this checkpoint.
+    Returns its folder.
 
     Raises:
         TypeError, ValueError: step or keep is no number, or below 0 or 1, or another one on another rank; or the folder
@@ -47,8 +46,7 @@ def save(
         check_whole("step", step, 0)
         check_whole("keep", keep, 1)
         if lead:
-            folder = Path(folder)
-            before = _before(folder)
+            before = _before(Path(folder))
         say(call="save", step=step, keep=keep)
     folder, step = Path(tell(comm, str(folder))), int(step)
     partial, place = folder / f"{UNFINISHED}{manifest.folder_name(step)}", folder / manifest.folder_name(step)
@@ -61,7 +59,8 @@ def save(
         with together(comm, *words):
             own = _write(partial / manifest.rank_name(comm.rank, comm.size), lambda file: dump_tree(state, file))
             model_entry = _write(partial / MODEL, lambda file: file.write(model)) if lead else None
-        entries = _gathered(own, comm)
+        written = [Entry(*json.loads(text)) for text in texts_of(comm, json.dumps(own))]
+        entries = {manifest.rank_name(rank, comm.size): entry for rank, entry in enumerate(written)}
         with together(comm, *words):
             if model_entry is not None:
                 number = 1 + max([int(n) for n in map(manifest.number_of, before) if n < math.inf], default=0)
@@ -80,16 +79,13 @@ def save(
 
 
 def _before(folder: Path) -> list[Path]:
-    """Return the checkpoints in ``folder``, after giving those that had made room for others their own names back.
-
-    There are none in a folder that cannot be read: `save` will fail to write to it, too.
-    """
+    """Return the checkpoints in ``folder``, after giving those that had made room for others their own names back."""
     try:
         for path in manifest.complete(folder):
             if path != manifest.place_of(path):
                 path.rename(manifest.place_of(path))
         return manifest.complete(folder)
-    except OSError:
+    except OSError:  # `save` will fail to write to it, too
         return []
 
 
@@ -115,13 +111,6 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> Entry:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _gathered(own: Entry, comm: Comm) -> dict[str, Entry]:
-    row = np.frombuffer(own.bytes.to_bytes(8, "little") + bytes.fromhex(own.sha256), np.uint8)
-    rows = [bytes(row) for row in comm.allgather(row, control=True)]
-    entries = [Entry(int.from_bytes(row[:8], "little"), row[8:].hex()) for row in rows]
-    return {manifest.rank_name(rank, comm.size): entry for rank, entry in enumerate(entries)}
-
-
 def _finish(partial: Path, place: Path) -> None:
     """Give the folder its name, on the disk as well; one that has the name already makes room for it."""
     _sync(partial)
@@ -139,31 +128,15 @@ def _finish(partial: Path, place: Path) -> None:
 
 
 def _remove_older(before: list[Path], keep: int) -> None:
-    """Remove checkpoints that are damaged, and all but the newest ``keep - 1``.
-
-    What cannot be removed stays, and so does what another version of sparse_mpi can use.
-    """
-    mine = [path for path in before if not _foreign(path)]
-    whole = [path for path in mine if manifest.number_of(path) < math.inf]
+    """Remove checkpoints that are damaged, and all but the newest ``keep - 1``, but none of another version."""
+    numbers = {path: manifest.number_of(path, foreign=-1) for path in before}
+    whole = [path for path in before if 0 < numbers[path] < math.inf]
     stay = whole[-(keep - 1) :] if keep > 1 else []
-    for path in mine:
-        if path not in stay:
+    for path in before:
+        if numbers[path] > 0 and path not in stay:
             doomed = path.with_name(f"{UNFINISHED}removed-{path.name}")  # at no time half a checkpoint
-            try:
-                path.rename(doomed)
-            except OSError:
-                continue
-            shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _foreign(checkpoint: Path) -> bool:
-    try:
-        manifest.read(checkpoint)
-    except OtherVersion:
-        return True
-    except (OSError, ValueError):
-        pass
-    return False
+            with suppress(OSError):  # what cannot be removed stays
+                shutil.rmtree(path.rename(doomed), ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:

@@ -22,14 +22,18 @@ from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, finalize, ref
 
+from sparse_mpi.arrays import is_on_device
 from sparse_mpi.checks import present
 from sparse_mpi.comm.base import Comm, RankFailure, Turns
 from sparse_mpi.comm.job.uncaught import report_uncaught
-from sparse_mpi.comm.streams import Branch, Marks, Side, branch
+from sparse_mpi.comm.streams import Branch, Marks, Side
 
 T = TypeVar("T")
 _Work = tuple["Handle[Any]", Callable[[], Any]]
 
+# Progress threads that have not ended: what each is given, and the seconds to wait for it at the end of the program
+_SERVERS: dict[threading.Thread, tuple[SimpleQueue[_Work | None], float | None]] = {}
+_UNSEEN: set[Handle[Any]] = set()  # of work that has failed, for which nobody has waited yet
 PATIENCE = 30.0  # seconds for the last work of a job whose ranks may be lost, and with them what it waits for
 
 
@@ -51,13 +55,10 @@ class Handle(Generic[T]):
         self._given = self._began = self._ended = perf_counter()
 
     def wait(self) -> T:
-        """Wait for the work, and return what it returned; the same however often this is called.
+        """Wait for the work, and return what it returned, or raise what it raised; the same on every call.
 
         On a device, what the caller queues on its stream after this comes after the work, which need not have ended
         when this returns. The result belongs to the stream that is the current one when it is first asked for.
-
-        Raises:
-            Exception: what the work raised.
         """
         if self._turns is not None:
             self._turns.wait_until(self.done)
@@ -128,9 +129,7 @@ class ProgressThread:
     def start(self, work: Callable[[], T], x: object = None) -> Handle[T]:
         """Have ``work()`` done after everything that was started before, and return its handle at once.
 
-        Args:
-            work: may use the communicator.
-            x: the array that it works on; for one on a device, work goes on a stream beside the caller's.
+        For an array ``x`` on a device, it is done on a stream beside the caller's.
         """
         # Work that starts other work would wait for itself in the queue: that is done at once, too.
         if not self.threaded or threading.current_thread() is self._thread:
@@ -138,18 +137,21 @@ class ProgressThread:
             handle._do(work)
             handle._end_thread()
             return handle
-        handle = Handle(branch(x, self._sides), self._turns)
+        handle = Handle(Branch(x, self._sides) if is_on_device(x) else None, self._turns)
         last, self._last = None if self._last is None else self._last(), ref(handle)
         # Where threads take turns each work has one, which waits for the one before.
         if self._turns is not None:
             self._turns.start(partial(self._follow, last, handle, work))
             return handle
         if self._given is None:
-            self._thread = server = _Server(self._patience)
-            self._given = server.given
-            server.start()
+            given: SimpleQueue[_Work | None] = SimpleQueue()
+            self._given = given
+            self._thread = threading.Thread(target=_serve, args=(given,), name="sparse_mpi progress", daemon=True)
+            _SERVERS[self._thread] = given, self._patience
+            _call_end_at_exit()
+            self._thread.start()
             # When this object is gone, the thread ends after all that it was given.
-            finalize(self, server.given.put, None)
+            finalize(self, given.put, None)
         self._given.put((handle, work))
         return handle
 
@@ -162,11 +164,8 @@ class ProgressThread:
 
     @property
     def busy(self) -> bool:
-        """Say whether work is under way that the calling thread is not itself doing.
-
-        Always true once there was work on a device, because what it queued there may go on after its handle is done.
-        """
-        # The queue keeps handles of work that is not done: one that is gone is done.
+        """Whether work is under way that the calling thread is not itself doing; always once some was on a device."""
+        # Work queued on a device may go on after its handle is done. A handle that is gone is done.
         last = self._last() if self._last is not None else None
         return threading.current_thread() is not self._thread and (
             bool(self._sides) or (last is not None and not last.done())
@@ -200,26 +199,12 @@ def settle(comm: Comm) -> None:
     in_turn(comm, lambda: None)
 
 
-class _Server(threading.Thread):
-    """The thread of a `ProgressThread`; it finishes all work even if the `ProgressThread` is gone."""
-
-    def __init__(self, patience: float | None) -> None:
-        super().__init__(name="sparse_mpi progress", daemon=True)
-        self.given: SimpleQueue[_Work | None] = SimpleQueue()
-        self.patience: float | None = patience  # seconds to wait for it at the end of the program
-        _SERVERS.add(self)
-        _call_end_at_exit()
-
-    def run(self) -> None:
-        while (item := self.given.get()) is not None:
-            handle, work = item
-            handle._do(work)
-            del item, handle, work
-        _SERVERS.discard(self)
-
-
-_SERVERS: set[_Server] = set()  # that have not ended
-_UNSEEN: set[Handle[Any]] = set()  # of work that has failed, for which nobody has waited yet
+def _serve(given: SimpleQueue[_Work | None]) -> None:
+    while (item := given.get()) is not None:
+        handle, work = item
+        handle._do(work)
+        del item, handle, work
+    _SERVERS.pop(threading.current_thread(), None)
 
 
 def _call_end_at_exit() -> None:
@@ -229,12 +214,12 @@ def _call_end_at_exit() -> None:
 
 
 def _end() -> None:
-    servers = [server for server in list(_SERVERS) if server.is_alive()]  # in a forked process none is
+    servers = [server for server in list(_SERVERS.items()) if server[0].is_alive()]  # in a forked process none is
     # Let each thread end after its last work.
-    for server in servers:
-        server.given.put(None)
-    for server in servers:
-        server.join(server.patience)
+    for _, (given, _) in servers:
+        given.put(None)
+    for thread, (_, patience) in servers:
+        thread.join(patience)
     for handle in list(_UNSEEN):
         error = handle._future.exception()
         if error is not None and not isinstance(error, RankFailure):  # other ranks may wait for this one

@@ -11,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from math import ceil, log2
+from operator import add, attrgetter, sub
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 
 from sparse_mpi.arrays import Array
 
+COUNTERS = attrgetter("sent", "received", "messages", "control", "seconds")  # of a `Traffic`
+
 
 class RankFailure(RuntimeError):
     """Raised from a call that needs a rank which has failed, or on a communicator that another rank has revoked.
 
-    Not all ranks see it in the same call, and some may not see it at all until one of them revokes the communicator.
+    Ranks see it in different calls; some do not see it until another one revokes the communicator.
     """
 
 
@@ -42,32 +46,11 @@ class Traffic:
         """Return the counters as they are now, without ``calls``."""
         return replace(self, calls=None)
 
-    def _plus(self, other: Traffic, sign: int) -> Traffic:
-        return Traffic(
-            self.sent + sign * other.sent,
-            self.received + sign * other.received,
-            self.messages + sign * other.messages,
-            self.control + sign * other.control,
-            self.seconds + sign * other.seconds,
-        )
-
     def __add__(self, other: Traffic) -> Traffic:
-        return self._plus(other, 1)
+        return Traffic(*map(add, COUNTERS(self), COUNTERS(other)))
 
     def __sub__(self, other: Traffic) -> Traffic:
-        return self._plus(other, -1)
-
-    def reset(self) -> None:
-        """Count from 0 again."""
-        self.sent = self.received = self.messages = self.control = 0
-        self.seconds = 0.0
-
-
-@dataclass
-class Ledger:
-    """The place of the counters that a communicator shares with those split off it."""
-
-    traffic: Traffic = field(default_factory=Traffic)
+        return Traffic(*map(sub, COUNTERS(self), COUNTERS(other)))
 
 
 Counts = np.ndarray  # (P,) int64, in rows
@@ -103,10 +86,9 @@ class Comm(Protocol):
         """Return what the transport says of the processes behind the ranks."""
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        """Send the rows of ``send`` to ``dest`` and return those that come from ``source``.
+        """Send the rows of ``send`` to ``dest`` and return those that come from ``source``; None is no rank.
 
-        None as ``dest`` sends nothing, None as ``source`` receives nothing and returns None. Nobody need know
-        how many rows that is; their dtype and trailing shape are those of ``send``.
+        Any number of rows may come; their dtype and trailing shape are those of ``send``.
         """
 
     def allgather(self, send: Array, control: bool = False) -> Array:
@@ -121,20 +103,17 @@ class Comm(Protocol):
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
-        """Send each rank its part of ``send``, cut by ``counts`` (P,), and return what is for this one.
+        """Send each rank its part of ``send``, cut by ``counts`` (P,).
 
-        That is the rows from all ranks in rank order, and how many each of them sent (P,).
-
-        ``expected`` (P,) are the rows that will come from each rank. Where every rank can give it, empty
-        messages are not sent.
+        Return the rows for this one from all ranks, in rank order, and how many each of them sent (P,). Where every
+        rank can give these as ``expected``, empty messages are not sent.
         """
 
     def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        """Do as `alltoallv`, but hand over to ``take`` what has come while the rest is on its way.
+        """Do as `alltoallv`, but hand over to ``take`` what has come while the rest is on its way, in any order.
 
-        Every rank is handed over once, in an order that is not that of the ranks; few bytes come all at once. What
-        this rank sends itself may be memory of ``send``. ``take`` makes no calls here, and its time is not counted as
-        that of this call, though what is in ``traffic.calls`` has it.
+        What this rank sends itself may be memory of ``send``. ``take`` makes no calls here, and its time is not counted
+        as that of this call, though what is in ``traffic.calls`` has it.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
@@ -153,17 +132,13 @@ class Comm(Protocol):
         """
 
     def split(self, color: int) -> Comm:
-        """Return a communicator of the ranks that give the same ``color``, in their order here. Collective.
+        """Return a communicator of the ranks that give the same ``color`` (>= 0), in their order here. Collective.
 
-        Its traffic is counted in this one's, so that what a step sends is found in one place. Keep it for use in later
-        steps.
-
-        Raises:
-            ValueError: ``color`` is no whole number in [0, 2^31).
+        Its traffic is counted in this one's. Keep it for use in later steps.
         """
 
 
-# What an object must have to be taken for a `Comm`; `host_comm` names what is lacking.
+# What an object must have to be taken for a `Comm`; `as_comm` names what is lacking.
 MEMBERS = tuple(sorted(name for name in vars(Comm) if not name.startswith("_")))
 
 
@@ -184,10 +159,7 @@ class Turns(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a transport says, and does, of the processes behind its ranks.
-
-    The defaults are those of ranks that are threads of one process, where nothing needs to be done.
-    """
+    """What a transport says, and does, of the processes behind its ranks; by default of threads of one process."""
 
     concurrent: bool = False  #: whether one thread may call the communicator while others compute, or call another one
     staged: bool = True  #: whether arrays on a device pass through host memory on their way
@@ -215,24 +187,12 @@ class Elastic(Protocol):
     def yielding(self) -> Comm:
         """Return a view for messages that may take any time: it leaves the core to others, and is not watched over."""
 
-    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        """Start a `Comm.sendrecv` in which as many rows come as ``send`` has; return what waits for them.
-
-        Other calls may be made before that, the same ones on all ranks. Leave ``send`` as it is until then.
-        """
-
     def exit_without_abort(self, close: Callable[[], None]) -> None:
-        """Have an exception that nothing in this process catches end this rank only, for the others survive it.
-
-        At the end of the program ``close()`` is called.
-        """
+        """Have an exception that nothing catches end this rank alone; call ``close()`` at the end of the program."""
         return
 
     def wait_for_end(self) -> None:
-        """Wait until all ranks call this at the end of their programs, or until one is known to have failed.
-
-        A rank that waits in a call for one that is here says so, and ends the job.
-        """
+        """Wait until all ranks call this at the end of their programs, or until one is known to have failed."""
         return
 
     def deadline(self, seconds: float) -> AbstractContextManager[None]:
@@ -270,3 +230,8 @@ def hosts_of(comm: Comm) -> Counts:
 def rounds(ranks: int) -> int:
     """Return L = ceil(log2 P), the depth of a binary tree over P ranks."""
     return ceil(log2(ranks))
+
+
+def hashed(text: str) -> int:
+    """Return a number of 56 bits, positive as an int64, that stands for a text."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")

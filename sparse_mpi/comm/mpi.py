@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, synchronize
 from sparse_mpi.comm import making
-from sparse_mpi.comm.base import Counts, Job, Take
+from sparse_mpi.comm.base import Counts, Job, RankFailure, Take, hashed
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.job.mpi_watchdog import MPIWatchdog
 from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
-from sparse_mpi.comm.making import Raw, alone
+from sparse_mpi.comm.making import Raw, alone, pieces, rowtype
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import refuse_singletons, require_mpi, takes_device_pointers
 
@@ -30,19 +29,16 @@ class MPIComm(CountingComm):
     """A communicator of the ranks of an mpi4py intracommunicator, on a duplicate of it. Making one is collective.
 
     MPI gets device pointers if it takes them on all ranks: as given by ``cuda_aware``, else by the variable
-    SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through pinned
-    host memory that is kept from call to call. An alltoallv talks to ``bucket`` peers at a time, so that no
-    rank is flooded. With ``yield_cpu`` it sleeps between polls instead of taking a core, as MPI does: for
-    a thread that waits while others compute.
+    SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through pinned host
+    memory that is kept from call to call. For ``yield_cpu`` see `Comm.duplicate`.
 
-    An exception that nothing in this process catches ends the job. A watchdog, see `sparse_mpi.watch`, comes where
-    somebody asks for one: by a ``timeout``, the seconds that a call may take (0: any time; None: as the variable
-    SPARSE_MPI_TIMEOUT has it), or by SPARSE_MPI_WATCH=1. What is made of this communicator shares its watchdog.
+    An exception that nothing in this process catches ends the job. What is made of this communicator shares its
+    watchdog, see `sparse_mpi.watch`.
 
     Raises:
         TypeError: ``comm`` is no intracommunicator.
         RuntimeError: MPI was started by a launcher that is not its own.
-        ValueError: ``timeout``, SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
+        ValueError: SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
     """
 
     guarded = True  # for MPI ends a process that calls it too early or too late
@@ -50,50 +46,36 @@ class MPIComm(CountingComm):
     _owns_watchdog = False  # True where the watchdog was made: only that communicator frees it
     _whole: MPIComm | None = None  # of which this one was made, and which is in use for as long as this is
 
-    def __init__(
-        self,
-        comm: object,
-        cuda_aware: bool | None = None,
-        bucket: int = 8,
-        yield_cpu: bool = False,
-        timeout: float | None = None,
-    ) -> None:
+    def __init__(self, comm: object, cuda_aware: bool | None = None, yield_cpu: bool = False) -> None:
         from mpi4py import MPI
 
         require_mpi(MPI)
         refuse_singletons(MPI.COMM_WORLD.size)
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {comm!r}")
-        if bucket < 1:
-            raise ValueError(f"bucket must be at least 1 peer, got {bucket}")
-        limit = time_limit(timeout)
+        limit = time_limit(None)
         unwatched = not wants_watchdog(limit)
         with alone(MPI, comm):
             comm = comm.Dup()
             # Agree: device pointers if all ranks take them, no watchdog if no rank wants one.
-            direct = takes_device_pointers(MPI, comm) if cuda_aware is None else cuda_aware
+            direct = takes_device_pointers(MPI, comm)[0] if cuda_aware is None else cuda_aware
             flags = np.array([direct, unwatched], np.uint8)
             comm.Allreduce(MPI.IN_PLACE, flags, MPI.MIN)  # Launchers may keep variables from ranks of other hosts
-            self._set_up(Raw(MPI, comm), not flags[0], bucket, yield_cpu, ulfm.available(MPI))
+            self._set_up(Raw(MPI, comm), not flags[0], yield_cpu, ulfm.available(MPI))
         if not flags[1]:
             self._watch(limit)
         self.job.guard()
 
-    def _set_up(self, raw: Raw, staged: bool, bucket: int, yield_cpu: bool, survives: bool) -> None:
+    def _set_up(self, raw: Raw, staged: bool, yield_cpu: bool, survives: bool) -> None:
         """Make a communicator of ``raw`` itself, without a message."""
         super().__init__(raw.comm.rank, raw.comm.size)
         MPI = raw.mpi
         self._mpi, self._raw, self._comm, self.staged = MPI, raw, raw.comm, staged
-        self._bucket, self._survives = bucket, survives
-        self._messages = PointToPoint(raw, self._staging, bucket, yield_cpu)
+        self._survives = survives
+        self._messages = PointToPoint(raw, self._staging, yield_cpu)
         # A progress thread waits inside MPI while other threads call it.
         self.concurrent = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._rowtypes = raw.rowtypes
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
-
-    def _over(self, raw: Raw, made: MPIComm, yield_cpu: bool) -> MPIComm:
-        made._set_up(raw, self.staged, self._bucket, yield_cpu, self._survives)
-        return made
 
     def _made(self, make: Callable[[], Any], yield_cpu: bool) -> MPIComm:
         """Return the communicator over what ``make()`` makes of this one's, with the same watchdog. Collective."""
@@ -101,7 +83,7 @@ class MPIComm(CountingComm):
         # Not by `__init__`, which would duplicate once more. `Raw.add` needs the user before there is a communicator.
         made = object.__new__(MPIComm)
         with self._raw.one_more():
-            self._over(self._raw.add(make(), made), made, yield_cpu)
+            made._set_up(self._raw.add(make(), made), self.staged, yield_cpu, self._survives)
         made._whole = self  # whose communicator is not freed before that
         if self._watchdog is not None:
             made._watchdog = self._watchdog
@@ -112,10 +94,10 @@ class MPIComm(CountingComm):
         return self._made(self._comm.Dup, yield_cpu)
 
     def yielding(self) -> MPIComm:
-        """Return a view that leaves the core to others while it waits, and is not watched over."""
+        """Return a view, see `Elastic.yielding`."""
         # The view shares the communicator of MPI, so making it is not collective; `_whole` keeps that from being freed.
         view = copy(self)
-        view._messages = PointToPoint(self._raw, self._staging, self._bucket, True)
+        view._messages = PointToPoint(self._raw, self._staging, True)
         view.watched, view._whole = None, self
         return view
 
@@ -124,30 +106,27 @@ class MPIComm(CountingComm):
         return self._made(lambda: self._comm.Split(color, self.rank), self._messages.yield_cpu)
 
     def _remade(self, comm: object) -> MPIComm:
-        made = self._over(Raw(self._mpi, comm), object.__new__(MPIComm), self._messages.yield_cpu)
-        made._ledger = self._ledger
+        made = object.__new__(MPIComm)
+        made._set_up(Raw(self._mpi, comm), self.staged, self._messages.yield_cpu, self._survives)
+        made.traffic = self.traffic
         return made
 
     @property
     def job(self) -> Job:
-        comm = self._comm
-        abort, elastic = Abort(self.rank, self.size, lambda: comm.Abort(1)), self._elastic if self._survives else None
-        job = Job(self.concurrent, self.staged, elastic, self._hosts, abort, abort.guard, self._watch)
-        if self._survives and ulfm.exits_without_abort():
-            # `exit_without_abort` has installed its own end, which `guard` would replace.
-            job = job._replace(guard=lambda: None)
+        comm, elastic = self._comm, self._elastic if self._survives else None
+        abort = Abort(self.rank, self.size, lambda: comm.Abort(1))
+        # `exit_without_abort` has installed its own end, which `guard` would replace.
+        guard = Job().guard if elastic is not None and ulfm.END.alone else abort.guard
+        job = Job(self.concurrent, self.staged, elastic, self._hosts, abort, guard, self._watch)
         return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
 
     @property
     def _elastic(self) -> ulfm.Ulfm:
-        return ulfm.Ulfm(self._raw, self._watchdog, self._remade, self.yielding, self.start_sendrecv)
+        return ulfm.Ulfm(self._raw, self._watchdog, self._remade, self.yielding)
 
     def _hosts(self) -> Counts:
         self._require_running()
-        name = blake2b(self._mpi.Get_processor_name().encode(), digest_size=7).digest()  # 56 bits: positive as an int64
-        hosts = np.empty(self.size, np.int64)
-        self._comm.Allgather(np.array([int.from_bytes(name, "big")], np.int64), hosts)
-        return hosts
+        return np.asarray(self._allgather(np.array(hashed(self._mpi.Get_processor_name()))))
 
     def _watch(self, timeout: float | None) -> None:
         if self._watchdog is not None:
@@ -162,14 +141,15 @@ class MPIComm(CountingComm):
         require_mpi(self._mpi)
 
     def _confirm(self) -> None:
-        if self._survives:
-            self._elastic.confirm()
+        # Where a rank fails within it, a collective call of Open MPI may return without its part of the data.
+        if self._survives and self._elastic.broken():
+            raise RankFailure(f"a rank of {self.size} failed within a call that returned")
 
     def _is_rank_failure(self, error: Exception) -> bool:
-        return self._survives and self._elastic.is_rank_failure(error, self._messages.started)
+        return self._survives and self._elastic.is_rank_failure(error)
 
     def free(self) -> None:
-        """Free the duplicated communicator and the datatypes. Collective."""
+        """Free the duplicated communicator. Collective."""
         if self._owns_watchdog and self._watchdog is not None:
             self._watchdog.free()
         self._raw.free()
@@ -177,16 +157,13 @@ class MPIComm(CountingComm):
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         return self._messages.sendrecv(send, dest, source, None if self.watched is None else self.watched.log.received)
 
-    def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        return self._messages.start_sendrecv(send, dest, source)
-
     def _allgather(self, send: Array) -> Array:
         if send.size > making.CHUNK:
             # Too many elements for one message: send them as rows of one element.
             gathered, _ = self._allgatherv(send.reshape(-1), np.full(self.size, send.size))
             return gathered.reshape(self.size, *send.shape)
         out = self._messages.empty((self.size, *send.shape), send)
-        element = self._rowtypes.of(send.itemsize)
+        element = rowtype(self._mpi, send.itemsize)
         comm, mine = self._comm, [send, send.size, element]
         self._together(comm.Allgather, comm.Iallgather, mine, [out, send.size, element])
         return out
@@ -197,10 +174,10 @@ class MPIComm(CountingComm):
             counts = np.asarray(self._allgather(np.array(len(send), np.uint32))).astype(np.int64)
         total = int(counts.sum())
         out = self._messages.empty((total, *send.shape[1:]), send)
-        rowtype = self._rowtypes.of(row_bytes(send))
+        kind = rowtype(self._mpi, row_bytes(send))
         if total <= MAX_ROWS:
-            comm, mine = self._comm, [send, len(send), rowtype]
-            self._together(comm.Allgatherv, comm.Iallgatherv, mine, [out, counts, rowtype])
+            comm, mine = self._comm, [send, len(send), kind]
+            self._together(comm.Allgatherv, comm.Iallgatherv, mine, [out, counts, kind])
             return out, counts.copy()
         # MPI_Allgatherv takes displacements as C ints, in rows: more than these are broadcast rank by rank, in pieces.
         for root, part in enumerate(cut(out, counts)):
@@ -240,7 +217,7 @@ class MPIComm(CountingComm):
         self._together(self._comm.Barrier, self._comm.Ibarrier)
 
     def _bcast_rows(self, rows: Array, root: int) -> None:
-        for piece in self._rowtypes.pieces(rows):
+        for piece in pieces(self._mpi, rows):
             self._together(self._comm.Bcast, self._comm.Ibcast, piece, root)
 
     def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:

@@ -1,19 +1,17 @@
 """`NcclComm`: arrays on a device go over NCCL, all else over the communicator that it is made from.
 
-    comm = NcclComm(MPI.COMM_WORLD)  # or a process group, or a Comm; one GPU a rank
+    comm = NcclComm(as_comm(group))  # one GPU a rank; as_comm("nccl") is that of the whole job
     reducer = SparseAllreduce(n, comm=comm)
 
-NCCL has neither messages of unknown length nor a barrier, and knows no tags. What the host must know before anything
-can be queued on the device is told on the host: NCCL's unique id, and how many rows come where nobody said so before.
-So a `sendrecv`, a `bcast`, and an `allgatherv` or `alltoallv` of unknown counts wait for one small exchange there; with
-counts, or ``expected``, there is none. Rows are bytes to NCCL; an alltoallv is one group of sends and receives. As with
-every transport, a call returns when its result is there, so that times are those of the exchange. Meanwhile NCCL is
-asked whether it has failed: a call then raises, and so do all later ones.
+NCCL has neither messages of unknown length nor a barrier, and knows no tags. So a `sendrecv`, a `bcast`, and an
+`allgatherv` or `alltoallv` of unknown counts wait for one small exchange of lengths on the host; with counts, or
+``expected``, there is none. Rows are bytes to NCCL; an alltoallv is one group of sends and receives. A call returns
+when its result is there. Meanwhile NCCL is asked whether it has failed: a call then raises, and so do all later ones.
 
 Sums are added in an order of NCCL's choice, which it does not promise to be the same on all ranks.
 
-Never run on a device so far: the tests pretend NCCL in one process. One of them, which needs a GPU, tries every call
-with one rank; sends and receives between GPUs are untried, and so is the speed of all of this.
+Never run on a device so far: the tests pretend NCCL in one process, but for one with one rank, which needs a GPU. Sends
+and receives between GPUs are untried, and so is the speed of all of this.
 """
 
 from __future__ import annotations
@@ -25,11 +23,10 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array, address, is_device, namespace
-from sparse_mpi.comm.base import Counts, Job
+from sparse_mpi.comm.base import Comm, Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.host_comm import host_comm
 from sparse_mpi.comm.job.watchdog import TIMEOUT, time_limit
 from sparse_mpi.comm.polling import wait_until
 
@@ -40,11 +37,10 @@ NOT_READY = 600  # CUDA's status of a stream that is at work
 class NcclComm(CountingComm):
     """The ranks of ``comm``, each with a GPU of its own: the device that is current when this is made. Collective.
 
-    Args:
-        comm: whatever `as_comm` takes but "nccl". A duplicate of it carries what stays on the host.
-        yield_cpu: see `Comm.duplicate`; it concerns the host alone.
+    A duplicate of ``comm`` carries what stays on the host; ``yield_cpu`` concerns that alone, see `Comm.duplicate`.
 
     Raises:
+        TypeError: ``comm`` is no `Comm`.
         ImportError: CuPy is not installed on some rank.
         RuntimeError: CuPy finds no NCCL there, or NCCL fails, for instance because two ranks have the same GPU. So do
             calls, where NCCL has failed or takes longer than SPARSE_MPI_TIMEOUT.
@@ -54,8 +50,10 @@ class NcclComm(CountingComm):
     staged = False
     concurrent = False  # NCCL does not allow two communicators of a device to be busy in an order that ranks choose
 
-    def __init__(self, comm: object = None, yield_cpu: bool = False) -> None:
-        self._host = host_comm(comm).duplicate(yield_cpu)
+    def __init__(self, comm: Comm, yield_cpu: bool = False) -> None:
+        if not isinstance(comm, Comm):
+            raise TypeError(f"comm must be a Comm, got {comm!r}; as_comm makes one of it")
+        self._host = comm.duplicate(yield_cpu)
         self._yield_cpu = yield_cpu
         super().__init__(self._host.rank, self._host.size)
         # Agree that all ranks have NCCL, in one version; the id that rank 0 has drawn travels with that.

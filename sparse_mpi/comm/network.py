@@ -21,23 +21,14 @@ REPEATS = 15  # messages of each size; the median is right if less than half of 
 
 @dataclass(frozen=True)
 class Network:
-    """A network, as the two numbers of the alpha-beta model.
+    """A network, as the two numbers of the alpha-beta model."""
 
-    Args:
-        alpha: seconds a message takes, whatever its length.
-        beta: seconds a byte takes; the inverse of a rank's bandwidth.
-    """
-
-    alpha: float
-    beta: float
+    alpha: float  #: seconds a message takes, whatever its length
+    beta: float  #: seconds a byte takes; the inverse of a rank's bandwidth
 
     @staticmethod
     def of(gigabits: float, microseconds: float) -> Network:
-        """Return the network of a data sheet: bandwidth of a rank in Gbit/s, latency of a message in microseconds.
-
-        Raises:
-            ValueError: the bandwidth is not positive or the latency is negative.
-        """
+        """Return the network of a data sheet: bandwidth of a rank in Gbit/s, latency of a message in microseconds."""
         if not 0 < gigabits < inf or not 0 <= microseconds < inf:
             raise ValueError(f"a network needs gigabits > 0 and microseconds >= 0, got {gigabits} and {microseconds}")
         return Network(microseconds / 1e6, 8 / (gigabits * 1e9))
@@ -47,18 +38,12 @@ class Network:
         return f"{self.alpha * 1e6:.3g} us a message, {rate}"
 
     def seconds(self, traffic: Traffic) -> float:
-        """Return the seconds that the traffic of one rank takes.
-
-        Each message costs alpha, and each byte beta. Of the payload only the direction that carries more counts;
-        control is added.
-        """
+        """Return the seconds that the traffic of one rank takes, of whose payload the larger direction counts."""
         return self.alpha * traffic.messages + self.beta * (max(traffic.sent, traffic.received) + traffic.control)
 
 
 def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[float]:
-    """Return the median seconds of a message of each of ``sizes`` bytes, on the slowest rank.
-
-    A collective call, with the same result on all ranks.
+    """Return the median seconds of a message of each of ``sizes`` bytes, on the slowest rank. Collective.
 
     Every rank sends to the next one while the one before sends to it: links carry both directions at once, as in an
     exchange. The first message of each size is not counted.
@@ -79,10 +64,7 @@ def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[fl
 
 
 def fit_network(comm: Comm) -> Network:
-    """Fit alpha and beta to messages between neighbours; the result is the same on every rank. Collective.
-
-    What was found once for a communicator is kept as an attribute of it.
-    """
+    """Fit alpha and beta to messages between neighbours, once for a communicator, for all ranks alike. Collective."""
     if comm.size == 1:
         return Network(0.0, 0.0)
     if fit_network not in comm.attributes:
@@ -94,12 +76,10 @@ def fit_network(comm: Comm) -> Network:
 def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequence[float]) -> Network:
     """Return the network, with neither alpha nor beta below zero, that explains measured ``seconds`` best.
 
-    Candidates are all networks that explain one measurement exactly by alpha or beta alone, or two measurements by
-    both. The one is taken that is off by the smallest factor on average. Unlike least squares, this does not follow the
-    few measurements that something else held up.
+    Candidates explain one measurement exactly by alpha or beta alone, or two by both; the best is off by the smallest
+    factor on average. Unlike least squares, this does not follow the few measurements that something else held up.
     """
     columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, MIN_SECONDS)
-    # Candidates: one for each measurement and coefficient, and one for each pair of measurements.
     with np.errstate(divide="ignore"):
         alone = measured[:, None] / columns
     tried = [np.array([0.0, beta]) for beta in alone[:, 1]] + [np.array([alpha, 0.0]) for alpha in alone[:, 0]]

@@ -15,12 +15,12 @@ from sparse_mpi.arrays import Array, namespace, synchronize
 from sparse_mpi.comm import making
 from sparse_mpi.comm.base import Counts, Take
 from sparse_mpi.comm.buffers import ascending, cut, row_bytes
-from sparse_mpi.comm.making import Raw
+from sparse_mpi.comm.making import Raw, pieces, rowtype
 from sparse_mpi.comm.polling import wait_until
 from sparse_mpi.comm.staging import Staging
 
-# By their tags a sendrecv never takes a message that was started before, and is still on its way.
-SENDRECV, ALLTOALLV, STARTED = 1, 2, 3  # tags
+SENDRECV, ALLTOALLV = 1, 2  # tags
+BUCKET = 8  # peers to which an alltoallv talks at a time, so that no rank is flooded
 MIN_STREAMED_BYTES = 1 << 18  # Messages of an alltoallv wait for each other up to so many bytes
 
 
@@ -30,11 +30,10 @@ class Receiving(NamedTuple):
 
 
 class PointToPoint:
-    def __init__(self, raw: Raw, staging: Staging, bucket: int, yield_cpu: bool) -> None:
-        self._rank, self._size, self._bucket = raw.comm.rank, raw.comm.size, bucket
-        self._mpi, self._comm, self._rowtypes, self._staging = raw.mpi, raw.comm, raw.rowtypes, staging
+    def __init__(self, raw: Raw, staging: Staging, yield_cpu: bool) -> None:
+        self._rank, self._size = raw.comm.rank, raw.comm.size
+        self._mpi, self._comm, self._staging = raw.mpi, raw.comm, staging
         self.yield_cpu: bool = yield_cpu
-        self.started: Any = None  # messages that were started last: where a rank fails MPI may still use their memory
 
     def sendrecv(
         self, send: Array, dest: int | None, source: int | None, arrived: Callable[[], None] | None
@@ -47,20 +46,6 @@ class PointToPoint:
             arrived()
         self.wait(requests)
         return came
-
-    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        """Start to exchange messages of one length; return a function that waits for the end."""
-        out = self.empty(send.shape, send)
-        # The length is known: receive without a probe, in the pieces in which the sender cuts its rows.
-        requests = [self._comm.Irecv(piece, source, STARTED) for piece in self._rowtypes.pieces(out)]
-        requests += self.start_sending(send, dest, STARTED)
-        self.started = send, out, requests
-
-        def end() -> Array:
-            self.wait(requests)
-            return out
-
-        return end
 
     def alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         leaving = cut(send, counts)
@@ -122,14 +107,14 @@ class PointToPoint:
         arriving = cut(out, expected)
         for steps in self._buckets():
             sources = [(self._rank - step) % self._size for step in steps]
-            pieces = [
+            messages = [
                 (source, piece)
                 for source in sources
                 if len(arriving[source])
-                for piece in self._rowtypes.pieces(arriving[source])
+                for piece in pieces(self._mpi, arriving[source])
             ]
             # Receives come before sends: a message that finds its receive goes straight to its final place.
-            requests = [self._comm.Irecv(piece, source, ALLTOALLV) for source, piece in pieces]
+            requests = [self._comm.Irecv(piece, source, ALLTOALLV) for source, piece in messages]
             for step in steps:
                 dest = (self._rank + step) % self._size
                 if len(leaving[dest]):
@@ -137,28 +122,28 @@ class PointToPoint:
             # A message that is too long is MPI's own error (truncation); one that is too short only its status tells.
             statuses = [self._mpi.Status() for _ in requests]
             self.wait(requests, statuses)
-            for (source, (_, rows, rowtype)), status in zip(pieces, statuses, strict=False):
-                if status.Get_count(rowtype) != rows:
+            for (source, (_, rows, kind)), status in zip(messages, statuses, strict=False):
+                if status.Get_count(kind) != rows:
                     raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
         arriving[self._rank][...] = leaving[self._rank]
         return out
 
     def _buckets(self) -> list[range]:
-        return [range(at, min(at + self._bucket, self._size)) for at in range(1, self._size, self._bucket)]
+        return [range(at, min(at + BUCKET, self._size)) for at in range(1, self._size, BUCKET)]
 
     def start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
-        return [self._comm.Isend(piece, dest, tag) for piece in self._rowtypes.pieces(rows)]
+        return [self._comm.Isend(piece, dest, tag) for piece in pieces(self._mpi, rows)]
 
     def receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
-        pieces: list[Array] = []
+        parts: list[Array] = []
         # MPI keeps the order of messages of one sender and one tag: the next piece is the next message.
-        while not pieces or len(pieces[-1]) == making.CHUNK:
-            piece, request = begun or self._start_receiving(like, source, tag)
+        while not parts or len(parts[-1]) == making.CHUNK:
+            part, request = begun or self._start_receiving(like, source, tag)
             self.wait([request])
-            pieces.append(piece)
+            parts.append(part)
             begun = None
-        return pieces[0] if len(pieces) == 1 else self.join(pieces)
+        return parts[0] if len(parts) == 1 else self.join(parts)
 
     def _start_receiving(self, like: Array, source: int, tag: int) -> Receiving:
         if self.yield_cpu:
@@ -173,14 +158,14 @@ class PointToPoint:
         return None if message is None else self._matched(message, status, like, source)
 
     def _matched(self, message: Any, status: Any, like: Array, source: int) -> Receiving:
-        rowtype = self._rowtypes.of(row_bytes(like))
-        rows = status.Get_count(rowtype)
+        kind = rowtype(self._mpi, row_bytes(like))
+        rows = status.Get_count(kind)
         # MPI_UNDEFINED: the bytes are no whole number of rows.
         if rows < 0:
             raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
         out = self.empty((rows, *like.shape[1:]), like)
         synchronize(out)  # a device may still use this memory for what it held before
-        return Receiving(out, message.Irecv([out, rows, rowtype]))
+        return Receiving(out, message.Irecv([out, rows, kind]))
 
     def join(self, parts: list[Array]) -> Array:
         first = parts[0]

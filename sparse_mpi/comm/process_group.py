@@ -1,8 +1,7 @@
 """`ProcessGroupComm`: the transport over torch.distributed, for jobs that torchrun starts and that have no MPI.
 
-It works in host memory over a gloo group of its own, whatever the backend of the group it is made from: with nccl, or
-for any array on a device, data is staged through host memory. Arrays go to gloo as tensors of their bytes, not copied.
-A message whose length the receiver cannot know follows a head of its rows and bytes a row.
+It works in host memory, whatever the backend of the group it is made from. Arrays go to gloo as tensors of their bytes,
+not copied. A message whose length the receiver cannot know follows a head of its rows and bytes a row.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
+from contextlib import nullcontext
 from itertools import count
 from socket import gethostname
 from typing import Any
@@ -22,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.comm.base import Counts, Job
+from sparse_mpi.comm.base import Counts, Job, hashed
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.job.call_log import DUPLICATE
@@ -36,7 +35,6 @@ _OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _CARRIERS = {"int16": np.int32, "uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 _SIGN = np.uint64(1 << 63)
 _ALL = -1  # the number under which groups are made that are parts of none of ours
-_families = count()  # of communicators that this process has made
 _WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
 
 
@@ -45,10 +43,7 @@ class ProcessGroupComm(CountingComm):
 
     It has a gloo group of its own, of which torch knows nothing. Making one is collective over these ranks. Sums over
     floating-point numbers are added in gloo's order, the same on all ranks. With a ``parent`` the ranks are those of
-    that, or ``some`` of them, given by their ascending numbers there.
-
-    Where somebody asks for it, see `sparse_mpi.watch`, a `StoreWatchdog` says on stderr who waits in which call for
-    whom, after a minute, or after as many seconds as the variable SPARSE_MPI_TIMEOUT has, and then ends this process.
+    that, or ``some`` of them, given by their ascending numbers there. For its watchdog see `sparse_mpi.watch`.
 
     Raises:
         RuntimeError: torch.distributed was not initialised.
@@ -68,34 +63,22 @@ class ProcessGroupComm(CountingComm):
         above = _name_of(group) if parent is None else f"{parent._name}/{next(parent._made)}"
         self._name: str = f"{above}/{self._ranks[0]}"
         self._made: Iterator[int] = count()
+        self._number: int = hashed(self._name)  # for the watchdog
         limit = time_limit(None)
         watchdog = _watchdog(limit) if wants_watchdog(limit) else _WATCHDOGS.get(dist.group.WORLD)
         # A rank that does not come leaves the others waiting: the watchdog learns of that call, too.
         watched = parent.watched if parent is not None else None
         if watchdog is not None and watched is None:
-            watched = watchdog.over(_ALL, self._ranks)
-        if watched is not None:
-            watched.enter(DUPLICATE)
-        try:
+            watched = watchdog.log.over(_ALL, self._ranks)
+        with nullcontext() if watched is None else watched.log.during(DUPLICATE, watched.family):
             # torch's new_group takes names from how many groups a process is in, by which its ranks may differ.
             torch_dist: Any = dist
             store, rank = torch_dist.PrefixStore(self._name, _default_store()), self._ranks.index(dist.get_rank())
             self._group: Any = torch_dist.ProcessGroupGloo(store, rank, len(self._ranks), dist.default_pg_timeout)
             _living.add(self)
-        finally:
-            if watched is not None:
-                watched.log.leave()
         super().__init__(rank, len(self._ranks))
-        self._number = self._family()
         if watchdog is not None:
-            self.watched = watchdog.over(self._number, self._ranks)
-
-    def _family(self) -> int:
-        """Return a number for this communicator, the same on all its ranks, that no other has. Collective."""
-        # What the first rank has counts: by its rank and its own count, no other communicator of the job has it.
-        number = np.array([next(_families) * dist.get_world_size() + dist.get_rank()], np.int64)
-        self._broadcast(number, 0)
-        return int(number[0])
+            self.watched = watchdog.log.over(self._number, self._ranks)
 
     def duplicate(self, yield_cpu: bool = False) -> ProcessGroupComm:
         return ProcessGroupComm(parent=self)
@@ -108,8 +91,7 @@ class ProcessGroupComm(CountingComm):
         return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
 
     def _hosts(self) -> Counts:
-        name = blake2b(gethostname().encode(), digest_size=7).digest()
-        return np.asarray(self._allgather(np.array(int.from_bytes(name, "big"), np.int64)))
+        return np.asarray(self._allgather(np.array(hashed(gethostname()))))
 
     def _watch(self, timeout: float | None) -> None:
         watchdog = _watchdog(time_limit(timeout))
@@ -117,7 +99,7 @@ class ProcessGroupComm(CountingComm):
             if timeout is not None:
                 watchdog.timeout = time_limit(timeout)
             if self.watched is None:
-                self.watched = watchdog.over(self._number, self._ranks)
+                self.watched = watchdog.log.over(self._number, self._ranks)
 
     def _split(self, color: int) -> ProcessGroupComm:
         colors = self._allgather(np.array(color))

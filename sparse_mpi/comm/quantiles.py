@@ -1,11 +1,8 @@
 """Quantiles of the keys of all ranks: where to cut them into parts of about equal counts, wherever a rank's keys lie.
 
 Each rank tells a few of its keys, equally far apart in their order, and quantiles are those of the pool of all samples.
-A mean of the ranks' own quantiles would be none of the pool: where ranks have keys of their own, it leaves up to half
-of everything to one part.
-
-The samples of different ranks begin at different places, as far apart as multiples of the golden ratio. So where all
-ranks have much the same keys, their samples are of different keys, and a part is cut as finely as by all of them.
+The samples of different ranks begin at different places, as far apart as multiples of the golden ratio: where all ranks
+have much the same keys, their samples are of different keys.
 """
 
 from __future__ import annotations
@@ -39,22 +36,16 @@ class Pool(NamedTuple):
         return np.array([self.lowest, self.highest])
 
     def quantiles(self, parts: int) -> np.ndarray:
-        """Return the keys ``(parts - 1,)`` int64 at which all but the first part begin, ascending; ``keys`` has some.
-
-        Parts are as even as samples tell; a key that is a large share of all makes the parts around it uneven.
-        """
+        """Return the keys ``(parts - 1,)`` int64 at which all but the first part begin; ``keys`` must have some."""
         shares = np.cumsum(self.weights) - self.weights / 2  # a sample is the middle of the keys it stands for
         at = np.searchsorted(shares, self.weights.sum() * np.arange(1, parts) / parts)
         return self.keys[np.minimum(at, len(self.keys) - 1)]
 
 
 def pooled(keys: Array, each: int, comm: Comm) -> Pool:
-    """Return the pool of all ranks' keys. Collective: an allgather of control.
+    """Return the pool of all ranks' keys, ``each`` of which are told. Collective: an allgather of control.
 
-    Args:
-        keys: ``(m,)`` int32 or int64, ascending, of one type on all ranks; there may be none.
-        each: how many of its keys a rank tells, the same on all ranks.
-        comm: all ranks.
+    ``keys`` ``(m,)`` int32 or int64 are ascending, of one type on all ranks; there may be none.
     """
     return pool_of(comm.allgather(told(keys, each, comm.rank), control=True))
 

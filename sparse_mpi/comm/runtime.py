@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,9 @@ def told_rank() -> int:
 
 
 def ranks_of_mpi(sure: bool = False) -> int:
-    """Return how many processes MPI's launcher says it has started, or Hydra on this host; 0: it has started none.
+    """Return how many processes MPI's launcher says it has started, or Hydra on this host; 0: none, as under torchrun.
 
-    It has not started what torchrun did, whose processes inherit its variables. With ``sure`` srun counts only where
-    it has told a process its rank among MPI's, as it does with ``--mpi``.
+    With ``sure`` srun counts only where it has told a process its rank among MPI's, as it does with ``--mpi``.
     """
     if TORCHRUN in os.environ:
         return 0
@@ -49,12 +47,6 @@ def refuse_torchrun() -> None:
             "MPI each process would be alone; call torch.distributed.init_process_group('gloo') (or 'nccl') before, or "
             "start with mpiexec or `python -m sparse_mpi run`"
         )
-
-
-def say_on_stderr(text: str) -> None:
-    """Print a line in one piece: the end, which `print` may write apart, may come after the line of another rank."""
-    sys.stderr.write(f"sparse_mpi: {text}\n")
-    sys.stderr.flush()
 
 
 def refuse_singletons(size: int) -> None:
@@ -82,16 +74,8 @@ def require_mpi(MPI: Any) -> None:
         )
 
 
-def takes_device_pointers(MPI: object, comm: object) -> bool:
-    """Say whether MPI takes device pointers, as the user or the library tells.
-
-    It is never tried out, because a wrong guess crashes.
-    """
-    return asked_for_device_pointers(MPI, comm)[0]
-
-
-def asked_for_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
-    """Return what `takes_device_pointers` does, and who says so."""
+def takes_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
+    """Return whether MPI takes device pointers, and who says so. It is never tried out: a wrong guess crashes."""
     # The user's word counts first, then what the communicator says (MPI 4.1), then the library, then switches.
     switch = os.environ.get("SPARSE_MPI_CUDA_AWARE")
     if switch is not None:

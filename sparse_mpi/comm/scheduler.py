@@ -1,10 +1,8 @@
 """A cooperative scheduler for many ranks in one process, exactly one of which runs at a time.
 
-Each rank is a thread. It runs until it has to wait for others, and then the rank that became ready first runs. So a
-run is deterministic, and when no rank is ready it is a deadlock: the error says what every rank waits for.
-
-A *schedule* is a seed from which a run draws the order instead: a rank then gives its turn up before every call, too,
-and one of the ready ranks is drawn to go on. The same seed draws the same order again.
+Each rank is a thread. It runs until it has to wait for others, and then the rank that became ready first runs. When no
+rank is ready it is a deadlock: the error says what every rank waits for. A *schedule* is a seed from which a run draws
+the order instead: a rank then gives its turn up before every call, too, and one of the ready ranks is drawn to go on.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -82,16 +81,8 @@ class WorldRun:
         self.everybody: Members = Members(self, range(size))
 
     def results(self) -> list[Any]:
-        """Run all ranks to their end and return what each returned, or raise what the first that failed raised.
-
-        Of a rank that was killed that is None.
-        """
-        threads = [
-            threading.Thread(target=self._rank_main, args=(rank,), name=f"rank {rank}", daemon=True)
-            for rank in range(self.size)
-        ]
-        for thread in threads:
-            thread.start()
+        """Run all ranks to their end and return what each returned, None of one that was killed; or raise its error."""
+        threads = [self._thread(rank, rank, partial(self._return, rank), f"rank {rank}") for rank in range(self.size)]
         try:
             self._run_next()  # the first turn; each rank then passes it on
             self._over.wait()
@@ -105,26 +96,30 @@ class WorldRun:
             raise self.failure
         return [None if rank in self.departed else returned for rank, returned in enumerate(self._returned)]
 
-    def _rank_main(self, rank: int) -> None:
-        self._gates[rank].acquire()
-        self._run_thread(rank, lambda: self._returned.__setitem__(rank, self._fn(rank, self)))
+    def _return(self, rank: int) -> None:
+        self._returned[rank] = self._fn(rank, self)
 
     def start(self, rank: int, work: Callable[[], object]) -> None:
         """Have another thread of ``rank`` do ``work()``, in turn with all others; `wait_until` waits for it."""
         thread = len(self._gates)
-        gate = threading.Semaphore(0)
-        self._gates.append(gate)
+        self._gates.append(threading.Semaphore(0))
         self._threads_of[rank].append(thread)
         self._rank_of.append(rank)
         self._ready.append(thread)
         self._unfinished += 1
         given = [work]  # and let go of before others have their turn, with all that it holds
+        self._thread(thread, rank, lambda: given.pop()(), f"rank {rank}, in the background")
 
-        def main() -> None:
-            gate.acquire()
-            self._run_thread(rank, lambda: given.pop()())
+    def _thread(self, number: int, rank: int, main: Callable[[], object], name: str) -> threading.Thread:
+        """Start a thread that does ``main()`` when its turn has come."""
 
-        threading.Thread(target=main, name=f"rank {rank}, in the background", daemon=True).start()
+        def run() -> None:
+            self._gates[number].acquire()
+            self._run_thread(rank, main)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def _run_thread(self, rank: int, main: Callable[[], object]) -> None:
         thread = self._turn
@@ -228,8 +223,8 @@ class Members:
     def __init__(self, run: WorldRun, members: Sequence[int]) -> None:
         self.run = run
         self.members = members  # ascending
-        # (source, dest, kind) -> rows that were sent but not received, the first of them first
-        self.messages: defaultdict[tuple[int, int, str], deque[Array]] = defaultdict(deque)
+        # (source, dest) -> rows that were sent but not received, the first of them first
+        self.messages: defaultdict[tuple[int, int], deque[Array]] = defaultdict(deque)
         self._rendezvous: _Rendezvous | None = None
         self._shrinking: _Rendezvous | None = None  # apart, for a failed rank may leave the other one open
         self._revoked = False

@@ -1,12 +1,11 @@
 """Pinned host memory, through which device arrays pass to and from an MPI that does not take device pointers.
 
-A copy between pinned memory and a device runs at the full speed of the bus and in the order of its stream; one from
-ordinary memory goes through a pinned buffer of the driver first. Pinning is slow, so the memory is kept and reused.
+A copy between pinned memory and a device runs at the full speed of the bus and in the order of its stream. Pinning is
+slow, so the memory is kept and reused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -22,18 +21,16 @@ class Staging:
     """The pinned memory that one communicator keeps: one piece for what it sends, another for what it receives.
 
     `download` begins a call and frees the memory of the last one; `upload` ends it. In between, MPI receives into
-    arrays that `empty` returns. A message that is on its way during other calls has memory of its own: `set_aside`.
+    arrays that `empty` returns.
     """
 
     def __init__(self) -> None:
         self._leaving, self._arriving = _Pinned(), _Pinned()
-        self._spare: list[tuple[_Pinned, _Pinned]] = []  # pairs (leaving, arriving) that no message needs now
 
     def download(self, x: DeviceArray) -> np.ndarray:
         """Copy the device array ``x`` to pinned memory, and wait until the current stream has done so."""
         xp = namespace(x)
-        # The last call is over, and a message that is still on its way has memory of its own.
-        self._leaving.clear()
+        self._leaving.clear()  # the last call is over
         host = self._leaving.empty(x.shape, x.dtype, xp)
         stream = xp.cuda.get_current_stream()
         if x.size:
@@ -42,21 +39,6 @@ class Staging:
         stream.synchronize()  # MPI reads host memory at once, without regard to streams
         self._arriving.clear()  # waits no more, unless the last `upload` was on another stream
         return host
-
-    def set_aside(self) -> Callable[[], None]:
-        """Keep the memory of this call as it is, and take other memory for the next ones.
-
-        Call what is returned for the memory to be used again, first of all by an `upload` of what is in it.
-        """
-        busy = self._leaving, self._arriving
-        self._leaving, self._arriving = self._spare.pop() if self._spare else (_Pinned(), _Pinned())
-
-        def take_back() -> None:
-            # What is current by now becomes spare, and what the message has used becomes current, for its `upload`.
-            self._spare.append((self._leaving, self._arriving))
-            self._leaving, self._arriving = busy
-
-        return take_back
 
     def holds(self, x: Array) -> bool:
         return self._leaving.holds(x)
@@ -85,10 +67,7 @@ class Staging:
 
 
 class _Pinned:
-    """Pinned memory that is handed out from its beginning to its end.
-
-    It grows by being replaced with a larger piece; arrays in the old one keep that alive.
-    """
+    """Pinned memory that is handed out from its beginning to its end, and grows by being replaced."""
 
     def __init__(self) -> None:
         self.library: Namespace = np  # which pinned the memory

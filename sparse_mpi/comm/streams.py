@@ -35,10 +35,7 @@ class Side:
         self._lent.append((copied, result))
 
     def borrow(self, x: Any, ended: Any) -> None:
-        """Keep ``x``, memory of another stream, until that has waited for the event ``ended``, or that has come.
-
-        Whoever drops it before would have its memory written again while this stream reads it.
-        """
+        """Keep ``x``, memory of another stream that this one reads, until that has waited for the event ``ended``."""
         # Drop what has been read by now, though no caller has waited for it. A caller may drop some at the same
         # time, in `follow`: so go through a copy.
         for event in [event for event in list(self._borrowed) if event.done]:
@@ -49,11 +46,7 @@ class Side:
         self._borrowed.pop(ended, None)
 
     def come_after(self, event: Any) -> None:
-        """Have what follows on the stream wait for ``event`` and for the copies of all that was lent.
-
-        Only then is lent memory free for the next work: MPI, which writes device memory without regard to streams,
-        does so when the stream has been waited for.
-        """
+        """Have what follows on the stream wait for ``event`` and for the copies of all that was lent."""
         self.stream.wait_event(event)
         while self._lent:
             copied, result = self._lent.popleft()
@@ -115,10 +108,7 @@ class Branch:
             self._side.give_back(self._ended)
 
     def own(self, result: Any) -> Any:
-        """Return a copy of ``result`` (array, tensor or `SparseVector`) in memory of the stream that first asks for it.
-
-        Others who ask come after the copy; as always, that memory must not be freed while they use it.
-        """
+        """Return a copy of ``result``, array, tensor or `SparseVector`, in memory of the stream that first asks."""
         with arrays.on_stream_of(self._x):
             here = self._cupy.cuda.get_current_stream()
             # The first who asks copies, on its own stream, after `follow` has had that wait for the work.
@@ -128,11 +118,6 @@ class Branch:
                 self._side.lend(result, self._copied)
             here.wait_event(self._copied)  # for those who ask later, on other streams
         return self._own
-
-
-def branch(x: Any, sides: dict[int, Side]) -> Branch | None:
-    """Return a `Branch` for ``x`` on a CUDA device that CuPy can work on; None for everything else."""
-    return Branch(x, sides) if arrays.is_on_device(x) else None
 
 
 def mark(x: Any) -> Any:

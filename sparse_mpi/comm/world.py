@@ -1,15 +1,15 @@
 """Ranks in one process behind the same `Comm` as MPI's: for tests, for simulation and for a login node.
 
 The last rank to make a collective call works it out for all ranks at once, which keeps 1024 ranks affordable. Ranks can
-be told to fail at a given step and call, as if they were killed: what the others do then is the same in every run.
-A schedule, see `scheduler`, draws what a transport may leave open: who goes on, and when messages are on their way.
+be told to fail at a given step and call, as if they were killed. A schedule, see `scheduler`, draws what a transport
+may leave open: who goes on, and when messages are on their way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.base import Comm, Counts, Elastic, Job, Take, Turns
 from sparse_mpi.comm.buffers import cut
-from sparse_mpi.comm.counting import CountingComm, received
+from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Killed, Members, MismatchError, WorldRun
 
 __all__ = ["DeadlockError", "MismatchError", "World"]
@@ -39,9 +39,8 @@ class World:
         leave: which ranks fail, and when: as their step (from 0, counted by `Job.begin_reduction`) begins, or with a
             pair, before that call of the step (from 0). `run` returns None for them.
         schedule: a seed (>= 0) from which each `run` draws which rank goes on, which messages are sent before they are
-            received, and in which order the parts of a `streamed_alltoallv` come. What depends on an order that no rank
-            waits for differs between seeds, and is replayed by its seed. Work in the background then takes turns with
-            all ranks. None: one fixed order, and all work done at once.
+            received, and in which order the parts of a `streamed_alltoallv` come. Work in the background then takes
+            turns with all ranks. None: one fixed order, and all work done at once.
 
     Raises:
         ValueError: no such number of ranks or seed, or ``leave`` names a rank that there is not.
@@ -105,14 +104,14 @@ class _WorldComm(CountingComm):
     def __init__(self, number: int, group: Members, per_node: int, fate: _Fate, concurrent: bool) -> None:
         super().__init__(group.members.index(number), len(group.members))
         self._number = number  # of this rank in the run; `rank` is the one in the group
-        self._group = group
+        self.group = group
         self._per_node = per_node
         self._fate = fate
         self.concurrent = concurrent
 
     @property
     def job(self) -> Job:
-        run = self._group.run
+        run = self.group.run
         return Job(
             self.concurrent,
             elastic=_Survival(self),
@@ -122,17 +121,13 @@ class _WorldComm(CountingComm):
         )
 
     def _hosts(self) -> Counts:
-        return np.array(self._group.members) // self._per_node  # nodes are filled one after the other
+        return np.array(self.group.members) // self._per_node  # nodes are filled one after the other
 
     def shrunk(self) -> _WorldComm:
         self._begin_call()
-        made = self._of(self._group.survivors(self._number))
-        made._ledger = self._ledger  # the survivors go on counting where they did
+        made = self._of(self.group.survivors(self._number))
+        made.traffic = self.traffic  # the survivors go on counting where they did
         return made
-
-    @property
-    def group(self) -> Members:
-        return self._group
 
     def _of(self, group: Members) -> _WorldComm:
         return _WorldComm(self._number, group, self._per_node, self._fate, self.concurrent)
@@ -140,77 +135,61 @@ class _WorldComm(CountingComm):
     def duplicate(self, yield_cpu: bool = False) -> _WorldComm:
         # Where a rank makes one call at a time, and all make the same ones, both share the rendezvous and the messages.
         if not self.concurrent:
-            return self._of(self._group)
-        groups = self._group.rendezvous(self._number, Call("duplicate"), 0, self._group.split)
+            return self._of(self.group)
+        groups = self.group.rendezvous(self._number, Call("duplicate"), 0, self.group.split)
         return self._of(groups[0])
 
     def _split(self, color: int) -> _WorldComm:
         # The last rank to call makes the groups of all colours, so that all members of one share the same object.
-        groups = self._rendezvous(Call("split"), color, self._group.split)
+        groups = self._rendezvous(Call("split"), color, self.group.split)
         return self._of(groups[color])
 
     def _begin_call(self) -> None:
         """End this rank if its time has come, or let others go on first where a schedule says so."""
         self._fate.begin_call()
-        self._group.run.give_way()
+        self.group.run.give_way()
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Exchange messages; return once the one sent was received, for which MPI does not wait if it is short."""
-        return self._start(send, dest, source, "sendrecv")()
-
-    def _start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        # Without a schedule, at once.
-        if self._group.run.draws is None:
-            return super()._start_sendrecv(send, dest, source)
-        end = self._start(send, dest, source, "started")
-        return lambda: received(end())
-
-    def _start(self, send: Array, dest: int | None, source: int | None, kind: str) -> Callable[[], Array | None]:
-        """Post the own message; return what receives the other one, and waits until the own one was received."""
         # Messages are kept by the numbers that ranks have in the run, not in the group.
-        run, members, messages = self._group.run, self._group.members, self._group.messages
+        run, members, messages = self.group.run, self.group.members, self.group.messages
         self._begin_call()
-        self._group.check()
-        waits = dest is not None
+        self.group.check()
+        waits, came = dest is not None, None
         # Post the own message. It is not copied, for it is the caller's until the receiver has done so; but a schedule
         # may have it copied, as MPI does with short ones, and waited for no longer.
         if dest is not None:
-            out = (self._number, members[dest], kind)
+            out = (self._number, members[dest])
             run.check()
-            if run.draws is not None and kind == "sendrecv" and run.draws.random() < 0.5:
+            if run.draws is not None and run.draws.random() < 0.5:
                 send, waits = send.copy(), False
             messages[out].append(send)
-            run.wake(out[1:2])
-
-        def end() -> Array | None:
-            # Receive: take the other message out, which lets its sender go on.
-            came = None
-            if source is not None:
-                into = (members[source], self._number, kind)
-                self._until(lambda: bool(messages[into]), into[0], lambda: f"for a message from rank {into[0]}")
-                came = messages[into].popleft().copy()
-                run.wake(into[:1])
-                if _rows_of(came) != _rows_of(send):
-                    raise MismatchError(
-                        f"rank {into[0]} sent {Call('rows', *_rows_of(came))} "
-                        f"to rank {into[1]}, which expects {Call('rows', *_rows_of(send))}"
-                    )
-            # Wait for the receiver. A message that nobody takes is found here, as a deadlock.
-            if waits:
-                self._until(lambda: not messages[out], out[1], lambda: f"for rank {out[1]} to take its message")
-            return came
-
-        return end
+            run.wake(out[1:])
+        # Receive: take the other message out, which lets its sender go on.
+        if source is not None:
+            into = (members[source], self._number)
+            self._until(lambda: bool(messages[into]), into[0], lambda: f"for a message from rank {into[0]}")
+            came = messages[into].popleft().copy()
+            run.wake(into[:1])
+            if _rows_of(came) != _rows_of(send):
+                raise MismatchError(
+                    f"rank {into[0]} sent {Call('rows', *_rows_of(came))} "
+                    f"to rank {into[1]}, which expects {Call('rows', *_rows_of(send))}"
+                )
+        # Wait for the receiver. A message that nobody takes is found here, as a deadlock.
+        if waits:
+            self._until(lambda: not messages[out], out[1], lambda: f"for rank {out[1]} to take its message")
+        return came
 
     def _until(self, done: Callable[[], bool], other: int, reason: Callable[[], str]) -> None:
         # What is done counts, even if the other rank has failed since.
         while not done():
-            self._group.check([other])
-            self._group.run.pause(reason)
+            self.group.check([other])
+            self.group.run.pause(reason)
 
     def _rendezvous(self, call: Call, given: object, combine: Callable[[list[Any]], Any]) -> Any:
         self._begin_call()
-        return self._group.rendezvous(self._number, call, given, combine)
+        return self.group.rendezvous(self._number, call, given, combine)
 
     def _allgather(self, send: Array) -> Array:
         call = Call("allgather", send.dtype, send.shape)
@@ -219,16 +198,16 @@ class _WorldComm(CountingComm):
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         # Over MPI, ranks that give counts and ranks that do not would make different calls: here that is an error.
         call = Call("allgatherv", *_rows_of(send), () if counts is None else ("counts",))
-        gathered, actual = self._rendezvous(call, (send, counts), partial(_gathered, self._group.members))
+        gathered, actual = self._rendezvous(call, (send, counts), partial(_gathered, self.group.members))
         return gathered, actual.copy()  # the caller may write to its own counts
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         call = Call("alltoallv", *_rows_of(send), () if expected is None else ("expected",))
-        parts, arriving = self._rendezvous(call, (send, counts, expected), partial(_transposed, self._group.members))
+        parts, arriving = self._rendezvous(call, (send, counts, expected), partial(_transposed, self.group.members))
         return parts[self.rank], arriving[self.rank].copy()
 
     def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
-        draws = self._group.run.draws
+        draws = self.group.run.draws
         if draws is None:
             super()._streamed_alltoallv(send, counts, take)
             return
@@ -240,8 +219,8 @@ class _WorldComm(CountingComm):
 
     def _allreduce(self, send: Array, op: str) -> Array:
         call = Call("allreduce", send.dtype, send.shape, (op,))
-        combine = np.add if op == "sum" else np.maximum
-        return self._rendezvous(call, send, lambda sends: _reduced(sends, combine)).copy()
+        # In rank order: ((r0 + r1) + r2) + ...
+        return np.array(self._rendezvous(call, send, partial(reduce, np.add if op == "sum" else np.maximum)))
 
     def _bcast(self, send: Array, root: int) -> Array:
         call = Call("bcast", *_rows_of(send), (f"root={root}",))
@@ -267,9 +246,6 @@ class _Survival(Elastic):
     def yielding(self) -> Comm:
         return self._comm
 
-    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        return self._comm.start_sendrecv(send, dest, source)
-
 
 def _rows_of(send: Array) -> tuple[np.dtype, tuple[int | str, ...]]:
     return send.dtype, ("n", *send.shape[1:])
@@ -278,14 +254,6 @@ def _rows_of(send: Array) -> tuple[np.dtype, tuple[int | str, ...]]:
 def _read_only(shared: Array) -> Array:
     shared.flags.writeable = False
     return shared
-
-
-def _reduced(sends: list[Array], combine: np.ufunc) -> Array:
-    """Combine all arrays in rank order: ((r0 + r1) + r2) + ..."""
-    total = sends[0].copy()
-    for send in sends[1:]:
-        combine(total, send, out=total)
-    return total
 
 
 def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) -> tuple[Array, Counts]:

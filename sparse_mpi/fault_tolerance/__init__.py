@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparse_mpi.comm.base import RankFailure
 from sparse_mpi.fault_tolerance.allreduce import ElasticAllreduce
 from sparse_mpi.fault_tolerance.team import Departure, Team, TooFewRanks
-from sparse_mpi.fault_tolerance.team_comm import TeamComm, comm_of, team_of, together
+from sparse_mpi.fault_tolerance.team_comm import TeamComm, team_of, together
 
 __all__ = [
     "Departure",
@@ -14,7 +14,6 @@ __all__ = [
     "Team",
     "TeamComm",
     "TooFewRanks",
-    "comm_of",
     "team_of",
     "together",
 ]

@@ -48,24 +48,14 @@ class ElasticAllreduce(SparseAllreduce):
         team = Team(comm, min_ranks=min_ranks) if team is None else team
         super().__init__(layout, comm=team.comm, **options)
         with same_on_all_ranks(self.comm) as say:
-            check_survival(copy_every, copy)
+            check_whole("copy_every", copy_every, 0, "steps", "0 copies nothing")
+            check_choice("copy", copy, ROUNDINGS)
             say(copy_every=copy_every, copy=copy)
+        self.team: Team = team  #: the ranks that are left
         self.execution = Survival(self.engine, team, copy_every, copy)
-
-    @property
-    def team(self) -> Team:
-        """Return the ranks that are left."""
-        return self.execution.team
-
-    @property
-    def departures(self) -> list[Departure]:
-        """Return the losses so far, in their order."""
-        return self.team.departures
-
-    @property
-    def inherited(self) -> list[int]:
-        """Return the ranks, by their numbers at the start, whose copy this one has added to its residual."""
-        return self.execution.recovered
+        self.departures: list[Departure] = team.departures  #: the losses so far, in their order
+        #: the ranks, by their numbers at the start, whose copy this one has added to its residual
+        self.inherited: list[int] = self.execution.inherited
 
 
 class Survival(Direct):
@@ -76,7 +66,7 @@ class Survival(Direct):
     def __init__(self, engine: Engine, team: Team, copy_every: int, copy: str) -> None:
         super().__init__(engine)
         self.team = team
-        self.recovered: list[int] = []  # the ranks whose copy was added to the residual here, see `inherited`
+        self.inherited: list[int] = []  # ranks whose copy was added to the residual here
         self._copies = Copies(copy_every, copy) if copy_every and engine.feedback.traits.defers else None
         self._orphaned: list[Array] = []  # residuals of lost ranks, not yet added to this rank's
         self._known = team.lost  # ranks whose loss this reducer has taken note of
@@ -87,7 +77,9 @@ class Survival(Direct):
 
         def agree_after_losses() -> Agreed:
             self._note_losses()
-            self._refuse(check)
+            if check or engine.watch is not None:  # which take messages after the step, and these may fail too
+                with same_on_all_ranks(engine.comm):
+                    raise ValueError("check must be False and watch None where ranks may be lost; take SparseAllreduce")
             return engine.agree(gradient, make_plan, check)
 
         def attempt() -> Attempt:
@@ -138,7 +130,7 @@ class Survival(Direct):
         if lost and self._copies is not None:
             orphaned = self._copies.inherit(lost, engine.feedback.traits.leak)
             if orphaned is not None:
-                self.recovered.append(orphaned[0])
+                self.inherited.append(orphaned[0])
                 self._orphaned.append(orphaned[1])
         if engine.comm is not self.team.comm:
             # The algorithm's state belongs to the ranks that were.
@@ -147,14 +139,3 @@ class Survival(Direct):
                 self._copies.send_all()
             engine.start_anew()
         engine.ranks = engine.comm.size
-
-    def _refuse(self, check: bool) -> None:
-        """Raise ValueError on all ranks for what takes messages after the step, which may fail too."""
-        if check or self.engine.watch is not None:
-            with same_on_all_ranks(self.engine.comm):
-                raise ValueError("check must be False and watch None where ranks may be lost; take SparseAllreduce")
-
-
-def check_survival(copy_every: object, copy: object) -> None:
-    check_whole("copy_every", copy_every, 0, "steps", "0 copies nothing")
-    check_choice("copy", copy, ROUNDINGS)

@@ -5,13 +5,11 @@ copy is renewed every few steps, so that all of it is in ``every`` steps. What w
 next turn, and nothing may be sent twice: entries of the result, and those that the owner sends without their being in
 the result, are set to 0 in the copy. What is lost with a rank is thus what it added to its residual since the last
 renewal, and what it kept back of entries of the results.
-
-A part is of the residual before a step, and travels while that is reduced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +19,6 @@ from sparse_mpi.algorithms import Reduction
 from sparse_mpi.arrays import Array, is_device, namespace, widened
 from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.base import elastic_of
 from sparse_mpi.comm.counting import received
 from sparse_mpi.sparse import SparseVector
 
@@ -34,9 +31,6 @@ class HeldCopy:
     """A copy of a residual ``(n,)``, of which some entries have left their owner since.
 
     In host memory these are noted in a bit each: notes of n / 8 bytes stay in a cache that the copy is too large for.
-
-    Args:
-        values: the copy; kept.
     """
 
     def __init__(self, values: Array) -> None:
@@ -66,7 +60,7 @@ class HeldCopy:
 class _Part(NamedTuple):
     number: int
     place: slice  # of the residual
-    end: Callable[[], Array]  # waits for its values before the step
+    values: Array  # before the step
 
 
 class _Staged(NamedTuple):
@@ -75,15 +69,12 @@ class _Staged(NamedTuple):
     total: SparseVector | Array  # the result, which leaves it
     given: Array | None = None  # (m,) int32 or int64, entries that the owner sent and that are not in the result
     whole: tuple[int, Array] | None = None  # its owner, by its number at the start, and a whole copy after the step
-    part: tuple[_Part, Array] | None = None  # and its values before the step
 
 
 class Copies:
-    """The copy of the previous rank's residual that this rank holds. It changes only when a step is complete.
+    """The copy of the previous rank's residual that this rank holds, renewed in ``every`` steps.
 
-    Args:
-        every: steps in which a copy is renewed; n / every entries are sent for each.
-        rounding: ``"exact"`` copies residuals as they are, ``"bfloat16"`` in two bytes an entry.
+    It changes only when a step is complete.
     """
 
     def __init__(self, every: int, rounding: str) -> None:
@@ -99,55 +90,43 @@ class Copies:
         self._staged: _Staged | None = None
 
     def begin(self, residual: Array, comm: Comm) -> None:
-        """Start sending a part of the residual to the next rank, if it is the turn of one. Collective.
-
-        Args:
-            residual: ``(n,)``, before the step; it may have the step's gradient already.
-            comm: the ranks that are left.
-        """
+        """Send a part of the residual ``(n,)`` before the step to the next rank, if it is one's turn. Collective."""
         self._part = None
         number = self._due() if self._whole else None
         if number is not None and comm.size > 1:
             place = self._place(number, len(residual))
             before, after = _neighbours(comm)
-            mine = self._rounded(residual[place].copy())
-            self._part = _Part(number, place, elastic_of(comm).start_sendrecv(mine, after, before))
+            came = comm.sendrecv(self._rounded(residual[place].copy()), after, before)
+            self._part = _Part(number, place, received(came))
 
     def exchange(self, acc: Array, staged: Reduction, gives_away: bool, members: list[int], comm: Comm) -> None:
-        """Stage what a step does to the copy. Collective.
+        """Stage what a step with ``acc`` ``(n,)`` and the reduction ``staged`` does to the copy. Collective.
 
         In the first step, and in the first that is completed after a loss, all that it will leave in the residual is
-        sent to the next rank; in others only what that must know of what this one gave away.
-
-        Args:
-            acc: ``(n,)``, with which the step began.
-            staged: the step's reduction.
-            gives_away: see `Traits.delegates_residual`.
-            members: the ranks of ``comm``, by their numbers at the start.
-            comm: the ranks that are left.
+        sent to the next rank; in others what that must know of entries that this one gave away, if it ``gives_away``
+        any: see `Traits.delegates_residual`. ``members`` are the ranks of ``comm``, by their numbers at the start.
         """
-        given, whole, part = None, None, self._part
+        given, whole = None, None
         before, after = _neighbours(comm)
         if comm.size > 1 and not self._whole:
             came = comm.sendrecv(self._rounded(_left(acc, staged.sent)), after, before)
             whole = members[before], received(came)
         elif comm.size > 1 and gives_away:
             given = comm.sendrecv(_not_in(staged.total, staged.sent), after, before)
-        self._staged = _Staged(staged.total, given, whole, None if part is None else (part, part.end()))
+        self._staged = _Staged(staged.total, given, whole)
 
     def commit(self) -> None:
         self._steps += 1
         staged = present(self._staged, "commit must follow exchange, which has not been called in this step")
-        self._staged = self._part = None
+        part, self._staged, self._part = self._part, None, None
         if staged.whole is not None:
             self.owner, values = staged.whole
             self._held, self._whole = HeldCopy(values), self.every > 1
             self._taken[:], self._since = self._steps - 1, self._steps
         elif self._held is not None:
             # A part is from before the step: what the owner sent in it leaves the copy after that.
-            if staged.part is not None:
-                part, values = staged.part
-                self._held.renew(part.place, values)
+            if part is not None:
+                self._held.renew(part.place, part.values)
                 self._taken[part.number] = self._steps - 1
             total = staged.total
             self._held.drop(total.indices if isinstance(total, SparseVector) else namespace(total).flatnonzero(total))
@@ -161,9 +140,7 @@ class Copies:
     def inherit(self, lost: Set[int], leak: float) -> tuple[int, Array] | None:
         """Return the owner of the copy, if it is among the ``lost``, and the copy ``(n,)``, which is given away.
 
-        Args:
-            lost: ranks, by their numbers at the start.
-            leak: the share of a residual that is lost in each step.
+        ``leak`` is the share of a residual that fades in each step.
         """
         if self.owner is None or self.owner not in lost:
             return None
@@ -184,7 +161,6 @@ class Copies:
         return part % self._parts if since < self._parts else None
 
     def _place(self, part: int, size: int) -> slice:
-        """Return where a ``part``, of as many as there are, lies in a residual of this ``size``."""
         words = -(-size // WORD)
         bounds = [number * words // self._parts * WORD for number in (part, part + 1)]
         return slice(min(bounds[0], size), min(bounds[1], size))

@@ -60,14 +60,11 @@ class Spares:
     others call it between two steps: the first of them sends it what all ranks have alike, such as weights. What the
     lost rank owed is with its neighbour by then, and the spare begins with a residual of zero: any division of what is
     owed is legal.
-
-    Args:
-        numbers: of the ranks that have not joined, lost ones included.
-        places: ranks wanted: how many trained at first.
     """
 
     def __init__(self, numbers: list[int], places: int) -> None:
-        self.numbers, self.places = numbers, places
+        self.numbers = numbers  # of those that have not joined, lost ones included
+        self.places = places  # ranks wanted: how many trained at first
         self.recruits: list[int] = []  # those that have joined, in their order
 
     def waiting(self, lost: frozenset[int]) -> list[int]:
@@ -98,6 +95,7 @@ class Team:
         number: of this rank at the start.
         members: the ranks of ``comm``, by their numbers at the start.
         departures: the losses so far, in their order.
+        recruits: the spares that have joined so far, in their order.
 
     Raises:
         ValueError: a rank's loss would end the job, or there are too few ranks for ``spares``, or for ``min_ranks``
@@ -132,10 +130,11 @@ class Team:
         self.completed: int = 0  # transactions
         self._everybody: Comm = self.comm  # with the spares
         self._spares = Spares(self.members[self.comm.size - spares :], self.comm.size - spares)
+        self.recruits: list[int] = self._spares.recruits
         self._next: Comm | None = None  # the ranks that train, or wait, when the running transaction is complete
         self._joining: tuple[int, ...] = ()  # spares that are in when the running transaction is complete
         self._called = False  # this spare takes part in the running transaction
-        self._lounge: Comm | None = None  # where spares wait for a message; from `stand_by` on
+        self._lounge: Comm = self.comm  # where spares wait for a message; from `stand_by` on
         self._separate = False  # `stand_by` was called
         self._dismissed = False  # this spare knows that the job has ended
         self._closed = self._over = False  # close() was called; all ranks have called it
@@ -147,15 +146,12 @@ class Team:
 
     @property
     def settled(self) -> list[Departure]:
-        """Return the departures that all ranks know of when this many transactions are complete.
-
-        The newest may be known to some ranks only, until the next transaction.
-        """
+        """The departures that all ranks know of; until the next transaction, the newest may be known to some only."""
         return [departure for departure in self.departures if departure.step < self.completed]
 
     @property
     def waits(self) -> bool:
-        """Return whether this rank is a spare that was not called."""
+        """Whether this rank is a spare that was not called."""
         return self._separate and self.number in self._spares.numbers
 
     @property
@@ -164,12 +160,10 @@ class Team:
         return len(self._spares.waiting(_ranks_of(self.settled))) if self._separate else 0
 
     def stand_by(self) -> bytes | None:
-        """Return at once on a rank that trains. A spare waits for its call. Collective.
+        """Return None at once on a rank that trains; a spare waits, and returns what `recruit` was given. Collective.
 
-        Call it when all is made that communicates. From then on ``comm`` has the ranks that train.
-
-        Returns:
-            None on a rank that trains, and on a spare that is never called; else what `recruit` was given.
+        A spare that is never called returns None. Call it when all is made that communicates. From then on ``comm`` has
+        the ranks that train.
         """
         if not self._spares.numbers:
             return None
@@ -185,24 +179,15 @@ class Team:
     def recruit(self, give: Callable[[], bytes]) -> None:
         """Have spares take the places of lost ranks, if there are any of both. Collective among ranks that train.
 
-        Call it between steps.
-
-        Args:
-            give: returns what a spare needs that begins here; it is called on one rank.
+        Call it between steps. One rank calls ``give()``, which returns what a spare needs that begins here.
         """
         if self._separate and self._spares.chosen(_ranks_of(self.settled)):
             self._together(lambda: self._admission(give))
 
-    @property
-    def recruits(self) -> list[int]:
-        """Return the spares that have joined so far, in their order."""
-        return self._spares.recruits
-
     def transaction(self, attempt: Callable[[], T]) -> T:
         """Return what ``attempt()`` does, once all ranks that are left have done it.
 
-        Args:
-            attempt: collective on ``comm``; changes nothing that another attempt would not find as it was.
+        It is collective on ``comm``, and changes nothing that another attempt would not find as it was.
 
         Raises:
             TooFewRanks: there are fewer than ``min_ranks``; on all survivors.
@@ -234,10 +219,7 @@ class Team:
                 return staged[0]
 
     def close(self) -> None:
-        """Wait until all ranks that are left have come here. Collective; the end of the program does it by itself.
-
-        A rank that left without it would be waited for where another one is lost at the end.
-        """
+        """Wait until all ranks that are left have come here. Collective; the end of the program does it by itself."""
         if self._closed:
             return
         self._closed = True
@@ -340,7 +322,7 @@ class Team:
 
     def _answer(self) -> None:
         """Wait for a message from the first rank that trains, which says how many transactions are complete."""
-        order = self._in_lounge().sendrecv(np.empty(0, np.int64), None, self._place(self.members[0]))
+        order = self._lounge.sendrecv(np.empty(0, np.int64), None, self._place(self.members[0]))
         completed = int(received(order)[0])
         if completed == OVER:
             raise _Over
@@ -349,7 +331,7 @@ class Team:
     def _call(self, order: int) -> None:
         if self.number == self.members[0]:
             for spare in self._spares.waiting(self.lost):
-                self._in_lounge().sendrecv(np.array([order], np.int64), self._place(spare), None)
+                self._lounge.sendrecv(np.array([order], np.int64), self._place(spare), None)
 
     def _dismiss(self) -> None:
         """Tell spares that wait, as one who trains, that the job has ended; or hear it, as a spare."""
@@ -394,8 +376,3 @@ class Team:
     def _place(self, number: int) -> int:
         """Return the rank among all of the one with this number at the start."""
         return sorted({*self.members, *self._spares.waiting(self.lost)}).index(number)
-
-    def _in_lounge(self) -> Comm:
-        if self._lounge is None:
-            raise RuntimeError("spares must stand by before they are called; call stand_by() on all ranks")
-        return self._lounge

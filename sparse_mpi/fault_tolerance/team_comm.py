@@ -19,9 +19,6 @@ class TeamComm(ForwardingComm):
     ``rank`` and ``size`` change where ranks are lost, on some ranks a call later than on others. So divide sums by a
     count that was summed with them, not by ``size``, and do in one `together` what must be done by the same ranks.
     No gradients may be under way in a call.
-
-    Args:
-        team: the ranks.
     """
 
     def __init__(self, team: Team) -> None:
@@ -35,7 +32,6 @@ class TeamComm(ForwardingComm):
 
     @property
     def attributes(self) -> dict[object, Any]:
-        """Return what is kept with the ranks that are left."""
         return self._comm.attributes
 
     @property
@@ -61,18 +57,10 @@ class TeamComm(ForwardingComm):
         return self.together(call)
 
     def duplicate(self, yield_cpu: bool = False) -> Comm:
-        raise self._refusal("duplicate")
+        raise RuntimeError("a TeamComm has no duplicate: ranks may be lost; use team.comm within a transaction")
 
     def split(self, color: int) -> Comm:
-        raise self._refusal("split")
-
-    def _refusal(self, name: str) -> RuntimeError:
-        return RuntimeError(f"a TeamComm has no {name}: ranks may be lost; use team.comm within a transaction")
-
-
-def comm_of(team: Team) -> Comm:
-    """Return the `TeamComm` of these ranks."""
-    return TeamComm(team)
+        raise RuntimeError("a TeamComm has no split: ranks may be lost; use team.comm within a transaction")
 
 
 def together(comm: Comm, work: Callable[[], T]) -> T:

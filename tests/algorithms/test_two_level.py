@@ -10,7 +10,7 @@ import pytest
 from sparse_mpi import SparseAllreduce, sparse_allreduce
 from sparse_mpi.algorithms.two_level import TwoLevel
 from sparse_mpi.comm import NullComm
-from sparse_mpi.comm.base import Ledger
+from sparse_mpi.comm.base import Traffic
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction.arguments import make_algorithm
@@ -118,13 +118,13 @@ def test_between_nodes_goes_a_part_of_what_oktopk_sends(ranks_per_node, nodes):
     def body(comm, algorithm):
         reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=algorithm)
         reducer.step(gradient(RANDOM, np.float32, 0, comm.rank, comm.size))
-        ledger = Ledger()
+        traffic = Traffic()
         if isinstance(algorithm, TwoLevel):
-            algorithm._place(comm).lane._ledger = ledger
+            algorithm._place(comm).lane.traffic = traffic
         else:
-            comm._ledger = ledger
+            comm.traffic = traffic
         reducer.step(gradient(RANDOM, np.float32, 1, comm.rank, comm.size))
-        return ledger.traffic.sent
+        return traffic.sent
 
     between, flat = (sum(World(8).run(lambda comm, a=a: body(comm, a))) for a in (algorithm, "oktopk"))
     assert 0 < between <= 1.2 * flat / ranks_per_node * (1 - 1 / nodes) / (1 - 1 / 8)

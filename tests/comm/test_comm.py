@@ -131,19 +131,6 @@ def test_sendrecv_around_the_ring(ranks, trailing, dtype):
         assert_same(came, part((rank - 1) % size, rank, trailing, dtype))
 
 
-@ROW_SHAPES
-def test_sendrecv_that_was_started_ends_after_other_calls(ranks, trailing):
-    def body(comm):
-        after, before = (comm.rank + 1) % ranks.size, (comm.rank - 1) % ranks.size
-        end = comm.start_sendrecv(np.full((5, *trailing), comm.rank), after, before)
-        other = comm.sendrecv(part(comm.rank, after), after, before)
-        return other, end()
-
-    for rank, (other, came) in enumerate(ranks.run(body)):
-        assert_same(other, part((rank - 1) % ranks.size, rank))
-        assert_same(came, np.full((5, *trailing), (rank - 1) % ranks.size))
-
-
 def test_sendrecv_one_way(ranks):
     """Every rank sends to rank 0 in turn: some only send, some only receive, some do neither."""
 

@@ -104,8 +104,9 @@ def test_traffic_is_a_value():
     traffic = Traffic(1, 2, 3, 4, 5.0)
     kept = traffic.copy()
     assert traffic - Traffic(1, 1, 1, 1, 1.0) == Traffic(0, 1, 2, 3, 4.0)
-    traffic.reset()
-    assert (traffic, kept) == (Traffic(), Traffic(1, 2, 3, 4, 5.0))
+    traffic.sent = 0
+    assert (traffic, kept) == (Traffic(0, 2, 3, 4, 5.0), Traffic(1, 2, 3, 4, 5.0))
+    assert traffic + kept == Traffic(1, 4, 6, 8, 10.0)
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])

@@ -1,4 +1,4 @@
-"""A stopped process is known by its state, and is ended; another process that has its id by then is not."""
+"""A stopped process is known by its state, and is ended; one that has ended is known as such some time later."""
 
 from __future__ import annotations
 
@@ -9,30 +9,27 @@ import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 
-from sparse_mpi.comm.job import process_liveness
+from sparse_mpi.comm.job.process_liveness import Neighbours, identity
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
 @pytest.fixture
 def child():
-    """A process that sleeps, and its identity as another rank would tell it."""
+    """A process that sleeps."""
     process = subprocess.Popen(["sleep", "60"])
-    yield (
-        process,
-        np.array(
-            [
-                process_liveness.identity()[0],
-                process.pid,
-                int(process_liveness._fields(process.pid)[process_liveness.BEGAN]),
-            ],
-            np.int64,
-        ),
-    )
+    yield process
     process.kill()
     process.wait()
+
+
+def neighbours_of_mine(*others: int) -> Neighbours:
+    """Those that rank 0, which is this process, has: the processes with these ids, on its machine."""
+    mine = identity()
+    return Neighbours(np.array([mine, *([mine[0], number] for number in others)]), 0)
 
 
 def wait_until(holds):
@@ -43,44 +40,47 @@ def wait_until(holds):
 
 
 def test_a_process_is_stopped_only_while_it_is(child):
-    process, identity = child
-    assert not process_liveness.stopped(identity)
-    os.kill(process.pid, signal.SIGSTOP)
-    wait_until(lambda: process_liveness.stopped(identity))
-    os.kill(process.pid, signal.SIGCONT)
-    wait_until(lambda: not process_liveness.stopped(identity))
+    neighbours = neighbours_of_mine(child.pid)
+    assert neighbours.stopped() == []
+    os.kill(child.pid, signal.SIGSTOP)
+    wait_until(lambda: neighbours.stopped() == [1])
+    os.kill(child.pid, signal.SIGCONT)
+    wait_until(lambda: neighbours.stopped() == [])
 
 
 def test_a_stopped_process_is_ended(child):
-    process, identity = child
-    os.kill(process.pid, signal.SIGSTOP)
-    process_liveness.kill(identity)
-    assert process.wait(10) == -signal.SIGKILL
-    assert not process_liveness.stopped(identity)
-    process_liveness.kill(identity)  # it is gone: nothing happens
+    neighbours = neighbours_of_mine(child.pid)
+    os.kill(child.pid, signal.SIGSTOP)
+    neighbours.kill(1)
+    assert child.wait(10) == -signal.SIGKILL
+    assert neighbours.stopped() == []
+    neighbours.kill(1)  # it is gone: nothing happens
 
 
 def test_a_later_process_with_the_same_id_is_left_alone(child):
-    process, identity = child
-    process_liveness.kill(identity - [0, 0, 1])
-    assert process.poll() is None and not process_liveness.stopped(identity - [0, 0, 1])
+    neighbours = neighbours_of_mine(child.pid)
+    neighbours._processes[1]._ident = (child.pid, 1.0)  # it began at another time
+    os.kill(child.pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
+    assert neighbours.stopped() == [] and neighbours.ended(0) == [1]
+    neighbours.kill(1)
+    assert child.poll() is None
 
 
 def test_processes_of_other_machines_are_out_of_reach():
-    mine = process_liveness.identity()
-    assert mine[1] == os.getpid() and process_liveness.same_host(mine, mine)
-    assert not process_liveness.same_host(mine + [1, 0, 0], mine)
-    unknown = np.zeros(3, np.int64)
-    assert not process_liveness.same_host(unknown, unknown)
+    mine = identity()
+    assert mine[1] == os.getpid()
+    assert Neighbours(np.array([mine, mine + [1, 0]]), 0).ended(0) == []
+    unknown = np.zeros((2, 2), np.int64)
+    assert Neighbours(unknown, 0).ended(0) == []
 
 
 def test_neighbours_have_ended_some_time_after_that_was_first_seen(child):
-    process, identity = child
-    mine = process_liveness.identity()
-    processes = np.array([mine, identity, identity - [0, 0, 1], mine + [1, 0, 0]])
-    neighbours = process_liveness.Neighbours(processes, 0)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    neighbours = neighbours_of_mine(child.pid, gone.pid)
     assert neighbours.stopped() == [] and neighbours.ended(3600) == []
-    assert neighbours.ended(0) == [2], "another process has its id by now"
+    assert neighbours.ended(0) == [2], "it was gone before it was seen"
     neighbours.kill(1)
     wait_until(lambda: set(neighbours.ended(0)) == {1, 2})
     assert neighbours.ended(3600) == []

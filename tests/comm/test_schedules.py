@@ -360,24 +360,6 @@ def assert_only_schedules_find(monkeypatch, defect, body, ranks, least, **option
         assert said(min(words)) == words[min(words)]
 
 
-def test_a_buffer_that_is_used_again_before_it_was_sent(monkeypatch):
-    start = _WorldComm.start_sendrecv
-
-    def used_again(comm, send, dest, source):
-        end = start(comm, send, dest, source)
-        send[...] = 0
-        return end
-
-    assert_only_schedules_find(
-        monkeypatch,
-        lambda patch: patch.setattr(_WorldComm, "start_sendrecv", used_again),
-        partial(lost, algorithm="oktopk"),
-        4,
-        least=20,
-        leave={2: 3},
-    )
-
-
 def test_entries_that_are_summed_as_they_come(monkeypatch):
     """A float32 sum has the bits of its order."""
 

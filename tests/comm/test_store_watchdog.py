@@ -126,7 +126,7 @@ def pass_time(monkeypatch, seconds: float) -> None:
 
 def test_the_first_says_who_lacks_and_members_only(jobs, monkeypatch, capsys):
     store, watchdogs, ended = jobs(0.0)
-    pair = [watchdog.over(6, [0, 2]) for watchdog in watchdogs]
+    pair = [watchdog.log.over(6, [0, 2]) for watchdog in watchdogs]
     pair[0].enter(ALLREDUCE)
     for watchdog in watchdogs:
         watchdog.poll()
@@ -146,7 +146,7 @@ def test_the_first_says_who_lacks_and_members_only(jobs, monkeypatch, capsys):
 
 def test_a_late_rank_may_have_ended_a_call_or_be_in_another_one(jobs, monkeypatch, capsys):
     _, watchdogs, ended = jobs(30.0)
-    whole = [watchdog.over(3, range(3)) for watchdog in watchdogs]
+    whole = [watchdog.log.over(3, range(3)) for watchdog in watchdogs]
     for rank in range(3):
         whole[rank].enter(ALLREDUCE)
     for rank in (0, 1):
@@ -163,7 +163,7 @@ def test_a_late_rank_may_have_ended_a_call_or_be_in_another_one(jobs, monkeypatc
 
 def test_each_rank_of_a_chain_says_for_whom_it_waits(jobs, monkeypatch, capsys):
     _, watchdogs, _ = jobs(0.0)
-    whole = [watchdog.over(3, range(3)) for watchdog in watchdogs]
+    whole = [watchdog.log.over(3, range(3)) for watchdog in watchdogs]
     for rank, source in pairwise(range(3)):
         whole[rank].enter(SENDRECV, source)
     pass_time(monkeypatch, 100)
@@ -176,8 +176,8 @@ def test_each_rank_of_a_chain_says_for_whom_it_waits(jobs, monkeypatch, capsys):
 
 def test_a_store_that_is_gone_or_busy_keeps_nobody_silent(jobs, monkeypatch, capsys):
     store, watchdogs, ended = jobs(5.0)
-    watchdogs[0].over(3, range(3)).enter(ALLREDUCE)
-    watchdogs[1].over(3, range(3)).enter(DUPLICATE)
+    watchdogs[0].log.over(3, range(3)).enter(ALLREDUCE)
+    watchdogs[1].log.over(3, range(3)).enter(DUPLICATE)
     store.gone = True
     pass_time(monkeypatch, 100)
     for watchdog in watchdogs:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
+import psutil
 
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.cli import records, values
@@ -37,7 +37,6 @@ from sparse_mpi.cli.launch.find import find_library
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser
-from sparse_mpi.comm.job import process_liveness
 from sparse_mpi.comm.world import World
 from sparse_mpi.predict import rates
 from sparse_mpi.sparse import Layout
@@ -124,10 +123,10 @@ def running(folder: Path) -> dict[int, int]:
     """Return the processes of the ranks that run: a copy, see `prefork`, is no descendant of ours."""
     found = {}
     for file in folder.glob(f"{PROCESS}*"):
-        with suppress(ValueError):  # half written
-            process = np.array(list(map(int, file.read_text().split())), np.int64)
-            if len(process) == 3 and not process_liveness.ended(process):
-                found[int(file.name.removeprefix(PROCESS))] = int(process[1])
+        number, line, _ = file.read_text().partition("\n")
+        with suppress(psutil.NoSuchProcess):
+            if line and psutil.Process(int(number)).status() != psutil.STATUS_ZOMBIE:  # otherwise half written
+                found[int(file.name.removeprefix(PROCESS))] = int(number)
     return found
 
 

@@ -59,7 +59,7 @@ OUTSIDE = {
     "typing_extensions": {"arrays": ANYWHERE},  # for type checkers, which have its types of their own
     "mpi4py": {
         "comm.mpi": INSIDE,
-        "comm.host_comm": INSIDE,
+        "comm.conversion": INSIDE,
         "cli.doctor": INSIDE,
         "cli.doctor.*": INSIDE,
     },
@@ -88,7 +88,7 @@ OUTSIDE = {
     "cupyx": {"arrays": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE},
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
-    "psutil": {"cli.launch.*": ANYWHERE},
+    "psutil": {"cli.launch.*": ANYWHERE, "comm.job.process_liveness": INSIDE},
     "tqdm": {"cli.progress": INSIDE},
 }
 # None of them comes with `import sparse_mpi`

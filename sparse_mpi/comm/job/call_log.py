@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -43,11 +44,7 @@ class CallSite(NamedTuple):
             return f"has been in {CALLS[self.call]}{of} for {self.seconds:.0f} s"
         return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
 
-    def waiting_for(self, ranks: Iterable[int], sites: Mapping[int, CallSite], silent: str) -> str:
-        """Return which of the other ``ranks`` this call waits for and where they are, as far as that is known."""
-        return "; ".join(f"rank {r} {sites.get(r, silent)}" for r in ranks if self._lacks(r, sites.get(r))) or "unknown"
-
-    def _lacks(self, rank: int, other: CallSite | None) -> bool:
+    def lacks(self, rank: int, other: CallSite | None) -> bool:
         """Return whether a rank, at ``other`` if that is known, is not yet in the call in which this one waits."""
         if other is None:
             return True
@@ -65,23 +62,22 @@ class CallSite(NamedTuple):
 
 
 class CallLog:
-    """The calls of a rank, each noted by its thread as it is entered and left, in one assignment each.
-
-    Attributes:
-        numbers: how many collective calls this rank has entered on each communicator, by the number of its family.
-    """
+    """The calls of a rank, each noted by its thread as it is entered and left, in one assignment each."""
 
     def __init__(self) -> None:
         # By thread: all of `CallSite` but `inside`, and a number for `leave`
         self._entered: dict[int, tuple[int, int, int, int, float, int, int]] = {}
         self._left: dict[int, tuple[int, float]] = {}  # the number of the call that was left, and when
         self._calls = itertools.count()
+        # By the number of the family: collective calls that were entered, and ranks among those of the watchdog
         self.numbers: dict[int, int] = {}
+        self.ranks: dict[int, Sequence[int]] = {}
         self._reductions = 0
 
     def over(self, family: int, ranks: Sequence[int]) -> Watched:
         """Return what notes the calls on a communicator of that number, of these ranks of the watchdog."""
         self.numbers.setdefault(family, 0)
+        self.ranks[family] = ranks
         return Watched(self, family, ranks)
 
     def enter(self, call: int, family: int, awaited: int) -> None:
@@ -100,6 +96,15 @@ class CallLog:
     def leave(self) -> None:
         thread = get_ident()
         self._left[thread] = self._entered[thread][-1], time.time()
+
+    @contextmanager
+    def during(self, call: int, family: int) -> Iterator[None]:
+        """Note a call of all ranks of a communicator that is entered and left with the context."""
+        self.enter(call, family, NOBODY)
+        try:
+            yield
+        finally:
+            self.leave()
 
     def begin_reduction(self) -> None:
         self._reductions += 1
@@ -135,4 +140,4 @@ class Watched(NamedTuple):
 
     def forget(self) -> None:
         """Forget the communicator, which is to be freed. Collective there."""
-        del self.log.numbers[self.family]
+        del self.log.numbers[self.family], self.log.ranks[self.family]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -19,13 +20,9 @@ def first_to_say(text: str) -> bool:
     if not folder:
         return True
     said = Path(folder) / f"said-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    try:
+    with suppress(OSError):  # it is there, or the folder is not, as on another host
         said.symlink_to(own)  # which has its content from the start
-    except FileExistsError:
-        return os.readlink(said) == own
-    except OSError:  # on another host
-        return True
-    return True
+    return not said.is_symlink() or os.readlink(said) == own
 
 
 def told_terminal() -> TextIO | None:

@@ -14,16 +14,15 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
 
-from sparse_mpi.comm.job.call_log import CLOSE, NOBODY, SHRINK, CallSite, Watched, now
+from sparse_mpi.comm.job.call_log import CLOSE, SHRINK, CallSite, Watched, now
 from sparse_mpi.comm.job.process_liveness import Neighbours
 from sparse_mpi.comm.job.watchdog import POLL, WATCHDOG_THREAD, Watchdog
-from sparse_mpi.comm.runtime import say_on_stderr
 
 STUCK = 1.0  # seconds in a call after which a rank counts as waiting for one that has ended
 ANSWER = 1.0  # seconds in which a watchdog must answer
@@ -57,22 +56,13 @@ class MPIWatchdog(Watchdog):
         return self.log.over(family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
 
     def free(self) -> None:
-        """Stop watching. Collective, unless the program has ended."""
+        """Stop watching. Collective, unless the program has ended, or the ranks survive the loss of others."""
         if WATCHDOG_THREAD.remove(self) and self._neighbours is None:
             self._comm.Free()
 
-    def retire(self) -> None:
-        """Stop watching, alone: a rank has failed, and those that are left have another watchdog."""
-        WATCHDOG_THREAD.remove(self)
-
-    @contextmanager
-    def during(self, call: int) -> Iterator[None]:
+    def during(self, call: int) -> AbstractContextManager[None]:
         """Watch, within the context, over a call of all ranks that is not on a communicator of ours."""
-        self.log.enter(call, next(iter(self.log.numbers)), NOBODY)
-        try:
-            yield
-        finally:
-            self.log.leave()
+        return self.log.during(call, next(iter(self.log.numbers)))
 
     def poll(self) -> None:
         if self._mpi.Is_finalized():
@@ -100,13 +90,12 @@ class MPIWatchdog(Watchdog):
     def _inspect(self, neighbours: Neighbours, sites: list[CallSite]) -> None:
         """Inspect the processes of this machine if this rank waits for long; no message is needed.
 
-        A stopped one is killed if that is longer than the time limit. One that has ended, which no call has told by
-        now, will not be told: it ends the job, or else its ranks would wait for ever.
+        A stopped one is killed after the time limit. One that has ended, though no call has told, ends the job.
         """
         inside = [site for site in sites if site.inside]
         waited = [site for site in inside if self.timeout and site.seconds > self.timeout]
         for rank in neighbours.stopped() if waited else ():
-            say_on_stderr(f"rank {rank} of {self.size} does not come to a call, for it is stopped: it is killed")
+            self.say("does not come to a call, for it is stopped: it is killed", rank)
             neighbours.kill(rank)
         recovery = max(RECOVERY, 2 * self.timeout)
         for site in inside:
@@ -117,14 +106,12 @@ class MPIWatchdog(Watchdog):
                     self._give_up(f"{site}; {VANISHED.format(rank)}")
 
     def read(self) -> None:
+        """Take in what other ranks have sent."""
         with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
-            self._read()
+            for tag in TAGS:
+                self._read(tag)
 
-    def _read(self) -> None:
-        for tag in TAGS:
-            self._read_all(tag)
-
-    def _read_all(self, tag: int) -> None:
+    def _read(self, tag: int) -> None:
         status = self._mpi.Status()
         while (message := self._comm.Improbe(self._mpi.ANY_SOURCE, tag, status)) is not None:
             words, source = np.empty(status.Get_count(self._mpi.INT64_T), np.int64), status.Get_source()
@@ -141,27 +128,20 @@ class MPIWatchdog(Watchdog):
                 self._answers[source] = site._replace(since=now() - site.since)
 
     def _send(self, words: Iterable[int], rank: int, tag: int) -> None:
-        """Start sending a few numbers, which stay in memory until they are on their way."""
-        self._sending = [request for request in self._sending if not self._sent(request)]
-        self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
-
-    def _sent(self, request: Any) -> bool:
-        try:
-            return bool(request.Test())
-        except self._mpi.Exception:  # its receiver has failed
-            return True
+        """Start sending a few numbers, which stay in memory: this happens once or twice in a job."""
+        with suppress(self._mpi.Exception):  # its receiver has failed
+            self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
 
     def _report(self, site: CallSite) -> None:
-        others = [rank for rank in range(self.size) if rank != self.rank]
+        others = self.others(site)
         self._answers.clear()
         for rank in others:
-            with suppress(self._mpi.Exception):  # it has failed
-                self._send((), rank, WHERE)
+            self._send((), rank, WHERE)
         until = time.monotonic() + ANSWER
         while len(self._answers) < len(others) and time.monotonic() < until:
-            self._read()
+            self.read()
             time.sleep(POLL / 25)
-        self._give_up(self.waiting(site, others, self._answers, "does not answer"), LATE)
+        self._give_up(self.waiting(site, self._answers, "does not answer"), LATE)
 
     def _give_up(self, why: str, speaking: float = SPEAKING) -> None:
         self.say(f"{why}; the job ends")
@@ -178,8 +158,7 @@ class MPIWatchdog(Watchdog):
         words = [word for pair in list(self.log.numbers.items()) for word in pair]
         for rank in range(self.size):
             if rank != self.rank:
-                with suppress(self._mpi.Exception):  # it has failed
-                    self._send(words, rank, DYING if dying else ENDED)
+                self._send(words, rank, DYING if dying else ENDED)
 
     def all_ended(self) -> Callable[[], bool]:
         if self._mpi.Is_finalized():

@@ -1,18 +1,17 @@
 """A watchdog for jobs over torch.distributed: `StoreWatchdog`, by way of the store at which its processes have met.
 
-A rank whose call, or whose pause between two calls, lasts longer than a second writes that to the store, which costs
-the others nothing. One that has waited for too long in a call reads there where the others are, and says for whom it
-waits.
+A rank whose call, or whose pause between two calls, lasts longer than a second writes that to the store. One that has
+waited for too long in a call reads there where the others are, and says for whom it waits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sparse_mpi.comm.job.call_log import DUPLICATE, SENDRECV, CallSite, Watched
+from sparse_mpi.comm.job.call_log import DUPLICATE, SENDRECV, CallSite
 from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCHDOG_THREAD, Watchdog
 
 LASTING = 1.0  # seconds after which a rank writes where it is
@@ -22,21 +21,14 @@ SITES, SAID = "sparse_mpi/site", "sparse_mpi/said"  # keys
 
 
 class StoreWatchdog(Watchdog):
-    """The watchdog of one rank of a torch.distributed job."""
-
     def __init__(
         self, rank: int, size: int, store: Callable[[], Any], timeout: float, end: Callable[[], object]
     ) -> None:
         super().__init__(rank, size, timeout)
         self._store, self._end = store, end
-        self._members: dict[int, Sequence[int]] = {}  # of each communicator, by the number of its family
         self._written: CallSite | None = None  # to the store
         self._reported: CallSite | None = None
         WATCHDOG_THREAD.add(self)
-
-    def over(self, family: int, ranks: Sequence[int]) -> Watched:
-        self._members[family] = ranks
-        return self.log.over(family, ranks)
 
     def poll(self) -> None:
         """Write where this rank is, if it has been there for long, and report a call that takes too long."""
@@ -56,14 +48,13 @@ class StoreWatchdog(Watchdog):
 
     def _report(self, site: CallSite, store: object) -> None:
         """Say for whom this rank waits, unless another one has said so of this call; with a time limit end the job."""
-        others = [rank for rank in self._members[site.family] if rank != self.rank]
         try:
-            speaks, sites = self._speaks(site, store), _sites(others, store)
+            speaks, sites = self._speaks(site, store), _sites(self.others(site), store)
         except RuntimeError:  # the store is gone
             speaks, sites = True, {}
         if speaks:
             left = "the job ends" if self.timeout else f"{TIMEOUT} would end the job"
-            self.say(f"{self.waiting(site, others, sites, 'is not known to wait')}; {left}")
+            self.say(f"{self.waiting(site, sites, 'is not known to wait')}; {left}")
         if self.timeout:
             time.sleep(SPEAKING)
             self._end()

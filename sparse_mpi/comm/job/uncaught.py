@@ -55,9 +55,7 @@ _UNCAUGHT = _Uncaught()
 def on_uncaught(end: Callable[[BaseException], object]) -> None:
     """Have ``end(error)``, which prints it, called for an exception that nothing catches; the last one given counts.
 
-    Python itself would wait in MPI_Finalize for ranks that wait for this one. Hooks that were there before are called
-    first. The daemon thread of a library may fail, as TensorBoard's does where the disk is full: no other rank waits
-    for it. Threads that make calls of ours must be no daemons.
+    Hooks that were there before are called first. A daemon thread that is not ours may fail: no rank waits for it.
     """
     if _UNCAUGHT.end is None:
         _UNCAUGHT.install()

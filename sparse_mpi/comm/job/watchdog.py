@@ -2,7 +2,7 @@
 
 Each process has a thread that polls its watchdogs four times a second. They know in which calls their rank is, which
 costs a microsecond a call, and no message. `MPIWatchdog` asks other ranks in messages, `StoreWatchdog` reads what they
-have written to the store of torch.distributed. A process that is gone is the launcher's concern, which ends the job.
+have written to the store of torch.distributed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from sparse_mpi.comm.job.call_log import CallLog, CallSite
-from sparse_mpi.comm.runtime import say_on_stderr
 
 TIMEOUT = "SPARSE_MPI_TIMEOUT"  # seconds that a call may take; 0 or unset: no limit
 WATCH = "SPARSE_MPI_WATCH"  # 1: a watchdog, also without a time limit
@@ -26,11 +27,9 @@ QUIET = 0.5  # seconds that a rank which has ended waits for the others before i
 
 def time_limit(timeout: float | None) -> float:
     """Return the seconds that a call may take: ``timeout``, or what the variable `TIMEOUT` says; 0 is no limit."""
-    setting = os.environ.get(TIMEOUT, "0") if timeout is None else timeout
-    try:
+    setting, seconds = os.environ.get(TIMEOUT, "0") if timeout is None else timeout, math.nan
+    with suppress(ValueError):
         seconds = float(setting)
-    except ValueError:
-        seconds = math.nan  # which fails the test that follows
     if not 0 <= seconds < math.inf:
         name = TIMEOUT if timeout is None else "timeout"
         raise ValueError(f"{name} must be a number of seconds, got {setting!r}; 0 waits for any time")
@@ -66,12 +65,20 @@ class Watchdog(ABC):
         """Return a function that says whether the programs of all ranks have ended, or need not be waited for."""
         return lambda: True
 
-    def say(self, what: str) -> None:
-        say_on_stderr(f"rank {self.rank} of {self.size} {what}")
+    def others(self, site: CallSite) -> list[int]:
+        """Return the other ranks of the communicator of a call."""
+        return [rank for rank in self.log.ranks.get(site.family, ()) if rank != self.rank]
 
-    def waiting(self, site: CallSite, others: Iterable[int], sites: Mapping[int, CallSite], silent: str) -> str:
+    def waiting(self, site: CallSite, sites: Mapping[int, CallSite], silent: str) -> str:
+        """Say in which call this rank waits for whom, and where they are as far as that is known."""
         limit = f"longer than {self.timeout:g} s, " if self.timeout else ""
-        return f"{site}, {limit}and waits for others: {site.waiting_for(others, sites, silent)}"
+        late = [f"rank {r} {sites.get(r, silent)}" for r in self.others(site) if site.lacks(r, sites.get(r))]
+        return f"{site}, {limit}and waits for others: {'; '.join(late) or 'unknown'}"
+
+    def say(self, what: str, rank: int | None = None) -> None:
+        """Print a line about a rank (None: this one), in one piece: ranks print at the same time."""
+        sys.stderr.write(f"sparse_mpi: rank {self.rank if rank is None else rank} of {self.size} {what}\n")
+        sys.stderr.flush()
 
 
 class WatchdogThread:

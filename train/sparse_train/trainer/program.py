@@ -14,7 +14,7 @@ import torch
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.job.launcher import leave_word
-from sparse_mpi.fault_tolerance import Team, comm_of, team_of
+from sparse_mpi.fault_tolerance import Team, TeamComm, team_of
 from sparse_train.options import arguments
 from sparse_train.options.arguments import Settings, Tiny
 from sparse_train.options.local import local_steps
@@ -108,7 +108,7 @@ class Program:
             raise JobError(f"--spares must be at most {comm.size - 1}, for one rank must train, got {args.spares}")
         if args.min_ranks > ranks:
             raise JobError(f"--min-ranks must be at most {ranks}, the number of ranks, got {args.min_ranks}")
-        return comm_of(Team(comm, spares=args.spares))
+        return TeamComm(Team(comm, spares=args.spares))
 
     def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics, Callable[[], None]]:
         """Return the training, its records, and what resumes it if there is a checkpoint."""
