@@ -58,12 +58,10 @@ def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, Found]:
     return count(found[1], thresholds), found
 
 
-def smallest(values: Array) -> int:
-    return int(_smallest(bits_of(values), np.iinfo(bits_type(values)).max))
-
-
 @compiled
-def _smallest(bits, magnitude):
+def smallest(values):
+    bits = bits_of(values)
+    magnitude = np.iinfo(bits.dtype).max
     least = magnitude
     for i in range(bits.size):
         least = min(least, bits[i] & magnitude)

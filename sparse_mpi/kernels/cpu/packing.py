@@ -178,12 +178,8 @@ def _read(messages, buffer, indices, codes, scales):
     return -1
 
 
-def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
-    return _misplaced(np.ascontiguousarray(indices), counts, low, high)
-
-
 @compiled
-def _misplaced(indices, counts, low, high):
+def misplaced(indices, counts, low, high):
     first = 0
     for m in range(counts.size):
         part = indices[first : first + counts[m]]

@@ -21,21 +21,16 @@ MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many
 AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
 
 
-def add_rows(matrix: Array) -> Array:
-    total = matrix[0].copy()
-    _add_rows(matrix, total)
-    return total
-
-
 @compiled
-def _add_rows(matrix, total):
-    """Add every row but the first, tile by tile, so that sums stay in the first-level cache."""
+def add_rows(matrix):
+    total = matrix[0].copy()
     for lo in range(0, total.size, TILE):
-        sums = total[lo : lo + TILE]
+        sums = total[lo : lo + TILE]  # which stay in the first-level cache
         for row in range(1, matrix.shape[0]):
             part = matrix[row, lo : lo + TILE]
             for i in range(sums.size):
                 sums[i] += part[i]
+    return total
 
 
 @compiled
@@ -47,79 +42,54 @@ def fetch_ahead(x, indices, i):
     prefetch(x, indices[min(i + AHEAD, indices.size - 1)])
 
 
-def add(x: Array, indices: Array, values: Array) -> None:
-    _add(x, indices, values)
-
-
 @compiled
-def _add(x, indices, values):
+def add(x, indices, values):
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
         x[indices[i]] += values[i]
 
 
 def add_merged(x: Array, indices: Array, values: Array) -> None:
-    _add(x, *merge(indices, values, x.size))
-
-
-def subtract(x: Array, indices: Array, values: Array) -> None:
-    _subtract(x, indices, values)
+    add(x, *merge(indices, values, x.size))
 
 
 @compiled
-def _subtract(x, indices, values):
+def subtract(x, indices, values):
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
         at = indices[i]
         x[at] = x[at] - values[i] if np.isfinite(values[i]) else 0
 
 
-def gather(x: Array, indices: Array) -> Array:
-    values = np.empty(len(indices), x.dtype)
-    _gather(x, indices, values)
+@compiled
+def gather(x, indices):
+    values = np.empty(indices.size, x.dtype)
+    for i in range(indices.size):
+        fetch_ahead(x, indices, i)
+        values[i] = x[indices[i]]
     return values
 
 
 @compiled
-def _gather(x, indices, values):
+def changes(x, indices, values):
+    deltas, worth = np.empty_like(values), np.empty_like(values)
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
-        values[i] = x[indices[i]]
-
-
-def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
-    deltas, worth = np.empty_like(values), np.empty_like(values)
-    _changes(x, indices, values, deltas, worth)
+        deltas[i] = values[i] - x[indices[i]]
+    for i in range(values.size):  # roots of all together, by vector instructions
+        worth[i] = np.sqrt(np.abs(deltas[i])) * np.sqrt(np.abs(values[i]))
     return deltas, worth
 
 
 @compiled
-def _changes(x, indices, values, deltas, worth):
-    """Read the entries one by one; roots are taken of all together, by vector instructions."""
-    for i in range(indices.size):
-        fetch_ahead(x, indices, i)
-        deltas[i] = values[i] - x[indices[i]]
-    for i in range(values.size):
-        worth[i] = np.sqrt(np.abs(deltas[i])) * np.sqrt(np.abs(values[i]))
-
-
-def clear(x: Array, indices: Array) -> None:
-    _clear(x, indices)
-
-
-@compiled
-def _clear(x, indices):
+def clear(x, indices):
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
         x[indices[i]] = 0
 
 
-def mark(bits: Array, indices: Array) -> None:
-    _mark(bits, indices)
-
-
 @compiled
-def _mark(bits, indices):
+def mark(bits, indices):
     for i in range(indices.size):
         bits[indices[i] >> 3] |= np.uint8(1 << (indices[i] & 7))
 
@@ -228,20 +198,16 @@ def _compress(indices, values, chosen, kept, of_kept):
         i += 1
 
 
-def contains(indices: Array, sought: Array) -> Array:
-    found = np.zeros(len(sought), bool)
-    _contains(indices, sought, found)
-    return found
-
-
 @compiled
-def _contains(indices, sought, found):
+def contains(indices, sought):
+    found = np.zeros(sought.size, np.bool_)
     i = j = 0
     while i < indices.size and j < sought.size:
         here, there = indices[i], sought[j]
         found[j] |= here == there
         i += here <= there
         j += there <= here
+    return found
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:

@@ -161,18 +161,14 @@ def _step(x, bits, indices, scale, codes):
         codes[i] = np.int8(min(max(lower, np.float32(-127)), np.float32(127))) if finite else np.int8(-128)
 
 
-def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
-    x = np.empty(len(codes), np.float32)
-    _from_int8(codes, scales, edges, x)
-    return x
-
-
 @compiled
-def _from_int8(codes, scales, edges, x):
+def from_int8(codes, scales, edges):
+    x = np.empty(codes.size, np.float32)
     for block in range(scales.size):
         part, wide, scale = codes[edges[block] : edges[block + 1]], x[edges[block] : edges[block + 1]], scales[block]
         for i in range(part.size):
             wide[i] = np.float32(part[i]) * scale if part[i] != -128 else np.float32(np.nan)
+    return x
 
 
 def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
