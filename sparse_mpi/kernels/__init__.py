@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
+from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import DeviceKernels, HostKernels, Kernels, MalformedMessage
 
 SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
@@ -21,11 +22,7 @@ STRIDE = 257  # one entry in so many is sampled; a prime, so as not to sample th
 
 
 def of(x: Array) -> Kernels:
-    """Return the kernels for ``x``.
-
-    They are CUDA's for device memory. For host memory they are Numba's where Numba is installed, else whole-array
-    functions of NumPy.
-    """
+    """Return the kernels for ``x``: CUDA's for device memory, else those of `host`."""
     return host() if isinstance(x, np.ndarray) else device()
 
 
@@ -40,21 +37,14 @@ def device() -> DeviceKernels:
 def host() -> HostKernels:
     """Return Numba's kernels, or those of whole-array functions where Numba is not installed or cannot be imported."""
     if importlib.util.find_spec("numba") is None:
-        return _generic()
+        return array
     try:
         from sparse_mpi.kernels import cpu
     except ImportError as error:  # above all a Numba that does not know this NumPy yet
         text = f"Numba cannot be imported, NumPy is used instead and is slower: {error}; install one that fits NumPy"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
-        return _generic()
+        return array
     return cpu
-
-
-@cache
-def _generic() -> HostKernels:
-    from sparse_mpi.kernels import array
-
-    return array
 
 
 def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int = 1) -> None:
@@ -119,10 +109,9 @@ def kth_magnitude(x: Array, k: int, most: int) -> int:
 
 
 def _sampled(x: Array, k: int) -> tuple[int, int] | None:
-    """Return a threshold that, judging by a strided sample, a little more than k entries reach, and a limit.
+    """Return a threshold that by a strided sample a little more than k entries reach, and the most that may reach it.
 
-    The limit is the largest number of entries that is still plausible; both allow for three standard deviations. None
-    if ``x`` is too short or k too large for a sample to pay.
+    Both allow for three standard deviations. None if ``x`` is too short or k too large for a sample to pay.
     """
     expected = k / STRIDE
     rank = math.ceil(expected + 3 * math.sqrt(expected) + 3)
@@ -138,11 +127,7 @@ def _reach(x: Array, threshold: int, most: int) -> bool:
 
 
 def _binned(x: Array, k: int, most: int) -> int:
-    """Return the threshold of `kth_magnitude` by a radix select, 16 bits a pass from the leading ones down.
-
-    It stops as soon as the lower edge of a bin is good enough. So one histogram suffices where ``most`` leaves some
-    room; after at most bits/16 of them the threshold is exact.
-    """
+    """Return the threshold of `kth_magnitude` by a radix select of 16 bits a pass, one where ``most`` leaves room."""
     shift = 8 * bits_type(x).itemsize - 1
     prefix, above = 0, 0  # leading bits of the threshold found so far; entries above all that have this prefix
     while shift > 0:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -304,37 +305,27 @@ def lay_out(
     return np.column_stack(fields).view(MESSAGE).reshape(-1)  # a column is a field
 
 
+def _each(messages: np.ndarray) -> Iterator[SimpleNamespace]:
+    names = MESSAGE.names or ()
+    return (SimpleNamespace(**dict(zip(names, message, strict=True))) for message in messages.tolist())
+
+
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
     buffer = np.zeros(int(messages["end"][-1]), np.uint8)
     codes, scales = codes.view(np.uint8), scales.view(np.uint8).reshape(-1, 4)
-    for (
-        count,
-        first,
-        start,
-        shift,
-        spread,
-        span,
-        block,
-        code,
-        scale_bytes,
-        head,
-        values,
-        factors,
-        lows,
-        highs,
-        _,
-    ) in messages.tolist():
-        offsets = indices[first : first + count].astype(np.int64) - start
-        if count:
-            buffer[head:values] = np.array([count - 1], "<i8").view(np.uint8)[: values - head]
-        buffer[values:factors] = codes[code : code + factors - values]
-        buffer[factors:lows] = scales[block : block + (lows - factors) // scale_bytes, 4 - scale_bytes :].ravel()
+    for one in _each(messages):
+        offsets = indices[one.first : one.first + one.entries].astype(np.int64) - one.start
+        if one.entries:
+            buffer[one.head : one.values] = np.array([one.entries - 1], "<i8").view(np.uint8)[: one.values - one.head]
+        buffer[one.values : one.scales] = codes[one.code : one.code + one.scales - one.values]
+        blocks = slice(one.block, one.block + (one.lows - one.scales) // one.scale_bytes)
+        buffer[one.scales : one.lows] = scales[blocks, 4 - one.scale_bytes :].ravel()
         # Low bits stand side by side; a high part is one bit, with Elias-Fano as many places on as the entry's number.
-        buffer[lows:highs] = np.packbits(offsets[:, None] >> np.arange(shift) & 1, bitorder="little")
-        flags = np.zeros(span, bool)
-        if span:
-            flags[(offsets >> shift) + spread * np.arange(count)] = True
-        buffer[highs : highs + (span + 7 >> 3)] = np.packbits(flags, bitorder="little")
+        buffer[one.lows : one.highs] = np.packbits(offsets[:, None] >> np.arange(one.shift) & 1, bitorder="little")
+        flags = np.zeros(one.span, bool)
+        if one.span:
+            flags[(offsets >> one.shift) + one.spread * np.arange(one.entries)] = True
+        buffer[one.highs : one.highs + (one.span + 7 >> 3)] = np.packbits(flags, bitorder="little")
     return buffer
 
 
@@ -342,21 +333,19 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
     scales = np.zeros((((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum(), 4), np.uint8)
-    for number, message in enumerate(messages.tolist()):
-        count, first, start, shift, spread, span, block, code, scale_bytes, _, values, factors, lows, highs, end = (
-            message
-        )
-        codes[code : code + factors - values] = buffer[values:factors]
-        factor = buffer[factors:lows].reshape(-1, scale_bytes)
-        scales[block : block + len(factor), 4 - scale_bytes :] = factor
+    for number, one in enumerate(_each(messages)):
+        count, shift = one.entries, one.shift
+        codes[one.code : one.code + one.scales - one.values] = buffer[one.values : one.scales]
+        factor = buffer[one.scales : one.lows].reshape(-1, one.scale_bytes)
+        scales[one.block : one.block + len(factor), 4 - one.scale_bytes :] = factor
         offsets = np.arange(count)
-        if span:  # the i-th set bit is that of the i-th entry, and its position gives the high part back
-            places = np.flatnonzero(np.unpackbits(buffer[highs:end], count=span, bitorder="little"))
+        if one.span:  # the i-th set bit is that of the i-th entry, and its position gives the high part back
+            places = np.flatnonzero(np.unpackbits(buffer[one.highs : one.end], count=one.span, bitorder="little"))
             if len(places) != count:
                 raise MalformedMessage(number, len(messages), MISCOUNTED)
-            offsets = (places - spread * offsets) << shift
-        bits = np.unpackbits(buffer[lows:highs], count=count * shift, bitorder="little")
-        indices[first : first + count] = offsets + bits.reshape(count, shift) @ (1 << np.arange(shift)) + start
+            offsets = (places - one.spread * offsets) << shift
+        bits = np.unpackbits(buffer[one.lows : one.highs], count=count * shift, bitorder="little").reshape(count, shift)
+        indices[one.first : one.first + count] = offsets + bits @ (1 << np.arange(shift)) + one.start
     return indices, codes, scales.ravel().view(np.float32)
 
 

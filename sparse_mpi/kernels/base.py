@@ -42,7 +42,6 @@ MESSAGE = np.dtype(
         ("end", np.int64),  # the end of the message
     ]
 )
-FIELDS = len(MESSAGE.names or ())
 MISCOUNTED = "it does not have as many indices as entries"
 
 
@@ -102,23 +101,16 @@ class Kernels(Protocol):
         """Find the least magnitude bits of ``values`` ``(m,)``, contiguous, of float32 or float64, m >= 1."""
 
     def histogram(self, x: Array, shift: int, prefix: int, width: int) -> Array:
-        """Count entries by the ``width`` magnitude bits that follow ``prefix``: ``(2**width,)`` int64, where ``x`` is.
-
-        Only entries whose bits start with the prefix are counted: ``bits >> shift == prefix``.
-        """
+        """Count entries with ``bits >> shift == prefix`` by the ``width`` bits that follow: ``(2**width,)`` int64."""
 
     def kth_bin(self, counts: Array, k: int) -> tuple[int, int, int]:
-        """Find the highest bin of a `histogram` such that k entries, of at least as many, are in it or above.
+        """Find the highest bin of a `histogram` such that k entries are in it or above.
 
-        Returns:
-            Its number, how many entries are in it or above, and how many are in it.
+        Return its number, how many entries are in it or above, and how many are in it. There are at least k.
         """
 
     def select(self, x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-        """Return ascending indices ``(nnz,)`` and values ``(nnz,)`` of the entries that reach ``threshold``.
-
-        None if there are more than ``most`` of them.
-        """
+        """Return ascending indices and values ``(nnz,)`` of what reaches ``threshold``; None if it is over ``most``."""
 
     def accumulate(self, residual: Array, gradient: Array) -> None:
         """Add ``gradient``, of any precision, to the contiguous ``residual`` in place; half precision is widened."""
@@ -132,42 +124,28 @@ class Kernels(Protocol):
         """
 
     def top_k_rows(self, matrix: Array, k: int) -> tuple[Array, Array]:
-        """Find the k largest magnitudes of each row of ``matrix`` ``(rows, columns)``, 1 <= k <= columns.
+        """Find the k largest magnitudes of each row of ``matrix`` ``(rows, columns)``; of equal ones the first.
 
-        Of equal magnitudes those of lower columns are taken.
-
-        Returns:
-            Columns ``(rows, k)`` int32, ascending in each row, and values ``(rows, k)``.
+        Return columns ``(rows, k)`` int32, ascending in each row, and values ``(rows, k)``.
         """
 
     def to_bfloat16(self, x: Array, back: Array | None = None) -> Array:
-        """Round ``x``, float32 or float64, to float32 and then to bfloat16, ties to even.
+        """Round ``x`` to float32 and then to bfloat16, ties to even: bit patterns ``(n,)`` uint16.
 
-        The result is bit patterns ``(n,)`` uint16. What is too large becomes Inf; NaN stays NaN. What they stand for is
-        written to ``back`` in the same pass, a contiguous array ``(n,)`` of the dtype of ``x``, if there is one.
+        What is too large becomes Inf; NaN stays NaN. What they stand for is written to ``back`` in the same pass, a
+        contiguous array ``(n,)`` of the dtype of ``x``, if there is one.
         """
 
     def moments(self, x: Array, threshold: int) -> Moments:
-        """Sum over the entries that reach ``threshold``.
-
-        Each set adds in an order of its own, so that, of all kernels, only this one agrees to rounding but not to the
-        bit.
-        """
+        """Sum over the entries that reach ``threshold``, in an order of each set's own."""
 
     def sketch(self, x: Array, seed: int) -> np.ndarray:
         """Return a sketch of ``x``: `SKETCH` sums, each of the entries of a bucket, each times +1 or -1.
 
-        Bucket and sign of an entry are hashes of its index. Sketches are linear: those of several vectors add up to
-        the sketch of their sum. The sum of squares of a sketch estimates the squared norm of the vector, with a
-        standard error of at most ``sqrt(2 / SKETCH)``, 4.4 %, whatever the vector (Alon, Matias and Szegedy, STOC'96;
-        Charikar, Chen and Farach-Colton, ICALP'02).
-
-        Args:
-            x: ``(n,)`` float32 or float64.
-            seed: of the hashes, 0 to 2^32 - 1. Of vectors that are parts of one each must have its own.
-
-        Returns:
-            ``(SKETCH,)`` float64, on the host.
+        Bucket and sign of an entry are hashes of its index and of ``seed``, below 2^32, which parts of one vector must
+        not share. Sketches ``(SKETCH,)``, float64 on the host, add up to the sketch of the sum. The sum of squares of
+        one estimates the squared norm, with a standard error of at most ``sqrt(2 / SKETCH)``, 4.4 %, whatever the
+        vector (Alon, Matias and Szegedy, STOC'96; Charikar, Chen and Farach-Colton, ICALP'02).
         """
 
     def add(self, x: Array, indices: Array, values: Array) -> None:
@@ -198,17 +176,13 @@ class Kernels(Protocol):
         """Set bit ``i % 8`` of ``bits[i // 8]``, of uint8, to 1 for every i of ``indices``."""
 
     def merge(self, indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
-        """Return the distinct ``indices``, ascending, and for each the sum of its ``values``.
+        """Return the distinct ``indices``, ascending, and for each the sum of its ``values``, in the order given.
 
-        Values of one index are added in the order in which they stand. The indices lie in ``[low, low + size)``, in
-        any order.
+        The indices lie in ``[low, low + size)``, in any order.
         """
 
     def merge_runs(self, runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
-        """Return what `merge` does for ``runs``, one at least, of indices and values that stand one after another.
-
-        The indices of each run ascend, and are distinct.
-        """
+        """Return what `merge` does for one or more ``runs`` of indices, which ascend, and values."""
 
     def truncate(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
         """Return the k >= 1 pairs of largest magnitude, or all if there are no more than k.
@@ -218,16 +192,12 @@ class Kernels(Protocol):
         """
 
     def compress(self, indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
-        """Return those pairs of ``indices`` and ``values`` ``(m,)`` that the mask ``chosen`` ``(m,)`` chooses.
-
-        They are ``count``, where that is known: then the host waits for no device.
-        """
+        """Return the pairs where the mask ``chosen`` ``(m,)`` is True; if ``count`` tells how many, nothing waits."""
 
     def split_counts(self, indices: Array, boundaries: np.ndarray) -> np.typing.ArrayLike:
         """Count the ascending ``indices`` in each region between the ascending ``boundaries`` ``(P + 1,)`` int64.
 
-        Returns:
-            ``(P,)`` int64 on the host. Of a device it is what `numpy.asarray` makes that of, which waits.
+        The counts ``(P,)`` int64 are on the host; those of a device `numpy.asarray` waits for.
         """
 
     def to_pairs(self, indices: Array, values: Array, unit: np.dtype) -> Array:
@@ -250,7 +220,7 @@ class Kernels(Protocol):
 
         Args:
             x: the values.
-            indices: ``(n,)`` their indices, for the hash.
+            indices: ``(n,)``, for the hash.
             edges: ``(b + 1,)``, on the host: block i is ``[edges[i], edges[i + 1])``, of 1 to `SCALED` values.
             short: round scales to bfloat16, ties to even.
 
@@ -265,48 +235,26 @@ class Kernels(Protocol):
         """Quantise ``x`` ``(n,)`` float32 to a sign and one of 8 evenly spaced magnitudes of each block of neighbours.
 
         They reach from the smallest finite magnitude of the block, or 0 if a value is not finite, to the largest. A
-        value is rounded as in `to_int8`, with the same hash bits. Inf and NaN have a code of their own.
-
-        Args:
-            x: the values.
-            indices: ``(n,)`` their indices, for the hash.
-            edges: as in `to_int8`.
-
-        Returns:
-            Codes uint8, two in a byte and the lower bits first, as `code_places` says, and scales ``(b,)`` float32,
-            which only `from_levels` understands.
+        value is rounded as in `to_int8`, whose arguments these are. Inf and NaN have a code of their own. Codes uint8
+        are two in a byte, the lower bits first, as `code_places` says; scales ``(b,)`` float32 are for `from_levels`.
         """
 
     def to_int2(self, x: Array, edges: np.ndarray) -> tuple[Array, Array]:
         """Quantise ``x`` ``(n,)`` float32 to a sign and one of 2 magnitudes of each block of neighbours.
 
         These are the mean of what reaches the mean magnitude of the block, and the mean of the others, or 0 if a value
-        is 0 or not finite; then the others become 0, and Inf and NaN have a code of their own.
-
-        Args:
-            x: the values.
-            edges: as in `to_int8`.
-
-        Returns:
-            Codes uint8, four in a byte, and scales ``(b,)`` float32, as `to_int4` returns them.
+        is 0 or not finite; then the others become 0, and Inf and NaN have a code of their own. Codes, four in a byte,
+        and scales are as those of `to_int4`.
         """
 
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
         """Return the values ``(n,)`` float32 that `to_int4` (``bits`` 4) or `to_int2` (2) has rounded to; else NaN."""
 
     def deal(self, indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-        """Deal indices out to ranks, and order them, with their ``values`` ``(m,)``, by the numbers that they get.
+        """Deal ascending indices out to P < 2^16 ranks, and number them by rank; without those whose value is zero.
 
-        Those whose value is zero are left out.
-
-        Each round deals out as many neighbouring indices as there are ranks, one to each, and begins at a rank that a
-        hash of its number chooses. The index that rank q gets in round r has the number ``q * ceil(size / ranks) + r``.
-
-        Args:
-            indices: ``(m,)`` ascending, below ``size``.
-            values: float32 or float64.
-            size: n.
-            ranks: P, below 2^16.
+        Each round deals out P neighbouring indices, one to each rank, and begins at a rank that a hash of its number
+        chooses. The index that rank q gets in round r has the number ``q * ceil(size / P) + r``.
 
         Returns:
             The numbers, ascending; the values in their order; and how many each rank gets, ``(P,)`` int64 on the host.
@@ -319,12 +267,7 @@ class Kernels(Protocol):
         """Return ``(delta, sqrt(|delta|) * sqrt(|value|))`` of each value, where ``delta = values - x[indices]``."""
 
     def to_ballots(self, values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
-        """Round votes to a sign and one of 8 magnitudes, which makes a code of `BALLOTS`; see `wire.packed.Ballots`.
-
-        Args:
-            values: ``(m,)`` float32, not zero.
-            indices: ``(m,)``, below ``size``.
-            size: n.
+        """Round votes, float32 and not zero, to a sign and one of 8 magnitudes; see `wire.packed.Ballots`.
 
         Returns:
             Each index times `BALLOTS` plus its code; the smallest magnitude that there is a code for, ``(m,)`` float32,
@@ -349,26 +292,20 @@ class Kernels(Protocol):
     ) -> np.ndarray:
         """Return where each section of messages begins that stand one after another: a table ``(m,)`` of `MESSAGE`.
 
-        All arrays are on the host.
-
         Args:
-            entries: ``(m,)`` int64, entries of each message.
-            regions: ``(m, 2)`` int64, start and stop of each message's region. A stop may have wrapped around.
-            numbers: ``(m,)`` int64, bytes of the number of entries of a message that has any.
-            codes: ``(m,)`` int64, bytes of the codes of each message; 0 without entries.
-            blocks: ``(m,)`` int64, scales of each message; 0 without entries.
+            entries: ``(m,)`` int64 as all of these, on the host: entries of each message.
+            regions: ``(m, 2)``, start and stop of each message's region. A stop may have wrapped around.
+            numbers: bytes of the number of entries of a message that has any.
+            codes: bytes of the codes of each message; 0 without entries.
+            blocks: scales of each message; 0 without entries.
             tail: bytes that the caller will write at the end of each message that has entries.
             scale_bytes: of a scale; of 2 the lower two bytes are not sent, which must be 0.
         """
 
     def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
-        """Write ``messages``, a table of `MESSAGE`, into a new buffer ``(bytes,)`` uint8.
+        """Write ``messages``, a table of `MESSAGE`, into a new buffer ``(bytes,)`` uint8; indices ascend in each.
 
-        Args:
-            messages: where everything goes.
-            indices: ascending in each message.
-            codes: of 1, 2, 4 or 8 bytes each, or several in a byte, in which case every message begins a new one.
-            scales: float32.
+        Codes have 1, 2, 4 or 8 bytes each, or stand several in a byte, and then every message begins a new one.
         """
 
     def read_messages(self, messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
@@ -392,14 +329,8 @@ class DeviceKernels(Kernels, Protocol):
     def select_rows(self, x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -> tuple[Array, Array]:
         """Select the largest magnitudes of many rows, neighbouring entries of ``x`` ``(n,)``; of equal ones the first.
 
-        Args:
-            x: the vector.
-            tables: ``(rows, 4)`` int64, never changed: where each row starts, its length, how many entries to select,
-                and where in the result these go; rows that are shorter than `LONG`, and those that are not.
-            entries: of all rows.
-
-        Returns:
-            Indices and values ``(entries,)``.
+        The ``tables`` ``(rows, 4)`` int64, of rows below `LONG` and of others, are never changed: where each row
+        starts, its length, how many entries to select, and where these go in the result ``(entries,)``.
         """
 
 
@@ -410,11 +341,4 @@ class HostKernels(Kernels, Protocol):
     """
 
     def misplaced(self, indices: Array, counts: np.ndarray, low: int, high: int) -> int:
-        """Return the number of the first message whose indices do not ascend from ``low`` to ``high``; -1 if none.
-
-        Args:
-            indices: ``(nnz,)`` of all messages.
-            counts: ``(m,)`` int64, the indices of each, which add up to nnz.
-            low: the least that an index may be.
-            high: the greatest.
-        """
+        """Return the first message, of ``counts`` indices, that does not ascend from ``low`` to ``high``, or -1."""

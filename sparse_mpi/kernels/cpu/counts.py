@@ -99,7 +99,6 @@ def _histogram_all(x, scratch, magnitude, low, counts):
 
 @compiled
 def _histogram(x, scratch, magnitude, shift, prefix, low, mask, counts):
-    """Count the entries that start with ``prefix`` by the bits that follow it."""
     for lo in range(0, x.size, TILE):
         part = bits_of(widened(x[lo : lo + TILE], scratch))
         for i in range(part.size):

@@ -12,7 +12,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels.array import FIBONACCI
-from sparse_mpi.kernels.base import FIELDS, MESSAGE, MISCOUNTED, MalformedMessage
+from sparse_mpi.kernels.base import MESSAGE, MISCOUNTED, MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 
@@ -28,7 +28,7 @@ def lay_out(
     tail: int = 0,
     scale_bytes: int = 4,
 ) -> np.ndarray:
-    words = np.empty((len(entries), FIELDS), np.int64)
+    words = np.empty((len(entries), len(MESSAGE.names or ())), np.int64)
     _lay_out(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
     return words.view(MESSAGE).reshape(-1)
 

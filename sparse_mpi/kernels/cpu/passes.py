@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 from numba import types
@@ -16,6 +17,9 @@ from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, added, lowest, reached
 
 Found = tuple[Array, Array]
+# A scan of ``[lo, hi)`` for entries that reach a threshold: of lo, hi, room, most, indices, values. It writes at most
+# ``room`` pairs and `TILE` more. If there are more entries, it goes on counting, until they are more than ``most``.
+Scan: TypeAlias = Callable[[int, int, int, int, Array, Array], int]
 TILE = 2048  # entries worked on at once: two tiles stay in the first-level cache
 EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
 GROUPS = 16  # groups of 64 that are added before their entries are looked for
@@ -91,17 +95,6 @@ def _widened_float16(part, scratch):
     return magnitudes
 
 
-class Scan(Protocol):
-    """A scan of ``[lo, hi)`` for entries that reach a threshold.
-
-    It writes at most ``room`` pairs and `TILE` more. If there are more entries, it goes on counting them without
-    writing, until they are more than ``most``.
-    """
-
-    def __call__(self, lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
-        """Write what is found, and return how many entries there are."""
-
-
 def select(x: Array, threshold: int, most: int) -> Found | None:
     source = readable(x)
     limit = bits_type(x).type(threshold)
@@ -157,10 +150,7 @@ def _compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
 def _scanned(
     scan: Scan, pieces: list[tuple[int, int]], rooms: list[int], most: int, x: Array
 ) -> tuple[Found, list[int]]:
-    """Scan all pieces, and return their pairs, one piece's after the other's, and how many entries each piece has.
-
-    Pairs are complete up to the first piece that has more entries than room.
-    """
+    """Return the pairs of all pieces up to the first that has more than room, and how many entries each piece has."""
     # Let each thread write into a part of the result that is its own.
     starts = dict(zip(pieces, itertools.accumulate((room + TILE for room in rooms), initial=0), strict=False))
     sizes = dict(zip(pieces, rooms, strict=True))
@@ -235,7 +225,6 @@ def _accumulate_select(residual, gradient, scratch, threshold, room, most, offse
 
 @compiled
 def append(x, threshold, offset, count, indices, values):
-    """Append the pairs of ``x`` that reach the threshold to the ``count`` pairs there are; return their new number."""
     whole = x.size - x.size % LANES
     for lo in range(0, whole, LANES):
         count = append_marked(x, lo, reached(x, lo, threshold), offset, count, indices, values)
@@ -266,7 +255,6 @@ def append_marked(x, lo, mask, offset, count, indices, values):
 
 @compiled
 def append_rest(x, whole, threshold, offset, count, indices, values):
-    """Append those of the entries after the last ``whole`` group that reach the threshold."""
     bits = bits_of(x)
     magnitude = np.iinfo(bits.dtype).max
     for at in range(whole, x.size):

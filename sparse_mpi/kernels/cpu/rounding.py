@@ -60,11 +60,7 @@ def _rounded_up(bits):
 
 @compiled
 def _round_bits(bits, rounded):
-    """Round float32 bit patterns to their upper half, ties to even.
-
-    The upper half grows by one if the lower half is more than half of its range, or is just that and the upper half is
-    odd. NaN becomes 0x7FC0.
-    """
+    """Round float32 bit patterns to their upper half, ties to even; NaN becomes 0x7FC0."""
     for i in range(bits.size):
         wide = bits[i]
         up = _rounded_up(wide) >> np.uint32(16)
@@ -78,10 +74,9 @@ def subtract_dense(x: Array, values: Array) -> None:
 
 @compiled
 def _subtract_dense(x, values):
-    """Subtract in place; a value minus itself is 0 only if it is finite."""
     for i in range(x.size):
         value = values[i]
-        x[i] = x[i] - value if value - value == 0 else 0
+        x[i] = x[i] - value if value - value == 0 else 0  # that is 0 only if it is finite
 
 
 def follow_squares(mean: Array, x: Array, weight: float) -> None:

@@ -18,7 +18,7 @@ from sparse_mpi.arrays import Array, constant, index_dtype, wide_type
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, lay_out, mark, to_float16
 from sparse_mpi.kernels.base import LONG, SKETCH, SKETCHED_ROWS, Later, Moments, Number
-from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, start
+from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
     changes,
@@ -76,8 +76,8 @@ def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Ar
 
 def smallest(values: Array) -> Number:
     # The host waits when it asks for the number, if that is not there by then
-    found, find = Told(1), kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype.name)
-    start(find, 1, values, values.size, found.pointer, threads=SELECTING)
+    found, given = Told(1), (values, values.size)
+    launch("smallest", "dense.cu", 1, *given, found.pointer, threads=SELECTING, REAL=values.dtype.name)
     return Later(found.written().number)
 
 
@@ -99,8 +99,8 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
 
 
 def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
-    found, find = Told(3), kernel("kth_bin", "histogram.cu", COUNTING, REAL="float32")
-    start(find, 1, counts, counts.size, k, found.pointer, threads=COUNTING)
+    found = Told(3)
+    launch("kth_bin", "histogram.cu", 1, counts, counts.size, k, found.pointer, threads=COUNTING, REAL="float32")
     number, reached, inside = found.written().numbers().tolist()
     return number, reached, inside
 
@@ -141,10 +141,9 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
     matrix = cupy.ascontiguousarray(matrix)
     rows, columns = matrix.shape
     chosen, values = cupy.empty((rows, k), np.int32), cupy.empty((rows, k), matrix.dtype)
-    if rows:
-        threads = SELECTING if columns >= LONG else THREADS
-        top_k = kernel("top_k", "largest.cu", threads, REAL=matrix.dtype.name, INDEX=chosen.dtype.name, DIGIT=DIGIT)
-        start(top_k, rows, matrix, columns, k, chosen, values, threads=threads)
+    types: dict[str, Any] = {"REAL": matrix.dtype.name, "INDEX": chosen.dtype.name, "DIGIT": DIGIT}
+    types["threads"] = SELECTING if columns >= LONG else THREADS
+    launch("top_k", "largest.cu", rows, matrix, columns, k, chosen, values, blocks=rows, **types)
     return chosen, values
 
 
@@ -155,8 +154,8 @@ def select_rows(x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -
     of_types: dict[str, Any] = {"REAL": x.dtype.name, "INDEX": indices.dtype.name, "DIGIT": DIGIT}
     for rows, threads in zip(tables, (THREADS, SELECTING), strict=True):
         if len(rows):
-            select = kernel("select_rows", "largest.cu", threads, **of_types)
-            start(select, len(rows), x, constant(rows, x), indices, values, threads=threads)
+            given, blocks = (x, constant(rows, x), indices, values), len(rows)
+            launch("select_rows", "largest.cu", blocks, *given, blocks=blocks, threads=threads, **of_types)
     return indices, values
 
 
@@ -191,12 +190,9 @@ def add(x: Array, indices: Array, values: Array) -> None:
 
 def add_merged(x: Array, indices: Array, values: Array) -> None:
     # It waits for nothing, for nothing has the length of what is merged
-    size = indices.size
-    if not size:
-        return
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
-    adding = kernel("add_merged", "sparse.cu", REAL=values.dtype.name, INDEX=indices.dtype.name)
-    start(adding, blocks_for(size), indices, values, cupy.argsort(indices, kind="stable"), size, x)
+    given = indices, values, cupy.argsort(indices, kind="stable"), indices.size, x
+    launch("add_merged", "sparse.cu", indices.size, *given, REAL=values.dtype.name, INDEX=indices.dtype.name)
 
 
 def subtract(x: Array, indices: Array, values: Array) -> None:
@@ -207,10 +203,9 @@ def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
     """Run ``name`` of sparse.cu, or of whole-array functions where that lacks the layout or the types."""
     if not x.flags.c_contiguous or x.dtype != values.dtype:
         getattr(array, name)(x, indices, values)
-    elif indices.size:
-        indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
-        scatter = kernel(name, "sparse.cu", REAL=x.dtype.name, INDEX=indices.dtype.name)
-        start(scatter, blocks_for(indices.size), x, indices, values, indices.size)
+    else:
+        given = x, cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values), indices.size
+        launch(name, "sparse.cu", indices.size, *given, REAL=x.dtype.name, INDEX=indices.dtype.name)
 
 
 def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
@@ -221,13 +216,12 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
         return indices, values
     of_types: dict[str, Any] = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
     told, heads = Told(1), cupy.empty(pairs, np.int64)
-    find = kernel("heads", "sparse.cu", **of_types)
-    start(find, blocks_for(pairs), indices, order, pairs, heads, _tiles(pairs), told.pointer)
+    launch("heads", "sparse.cu", pairs, indices, order, pairs, heads, _tiles(pairs), told.pointer, **of_types)
     # Let one thread add up each run of equal indices, in order.
     runs = told.written().number()
     distinct, totals = cupy.empty(runs, indices.dtype), cupy.empty(runs, values.dtype)
     arguments = (indices, values, order, heads, runs, pairs, distinct, totals)
-    start(kernel("add_runs", "sparse.cu", **of_types), blocks_for(runs), *arguments)
+    launch("add_runs", "sparse.cu", runs, *arguments, **of_types)
     return distinct, totals
 
 
@@ -243,9 +237,7 @@ def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> 
 def add_rows(matrix: Array) -> Array:
     rows, columns = matrix.shape
     total = cupy.empty(columns, matrix.dtype)
-    if columns:
-        add_up = kernel("add_rows", "dense.cu", REAL=matrix.dtype.name)
-        start(add_up, blocks_for(columns), matrix, rows, columns, total)
+    launch("add_rows", "dense.cu", columns, matrix, rows, columns, total, REAL=matrix.dtype.name)
     return total
 
 
@@ -269,9 +261,9 @@ def compress(indices: Array, values: Array, chosen: Array, count: int | None = N
     if not size:
         return kept, of_kept
     told = Told(1) if count is None else None
-    keep = kernel("compress", "sparse.cu", REAL=values.dtype.name, INDEX=indices.dtype.name)
+    count, types = indices.size, dict[str, Any](REAL=values.dtype.name, INDEX=indices.dtype.name)
     given = map(cupy.ascontiguousarray, (indices, values, chosen))
-    start(keep, blocks_for(indices.size), *given, indices.size, kept, of_kept, _tiles(indices.size), pointer(told))
+    launch("compress", "sparse.cu", count, *given, count, kept, of_kept, _tiles(count), pointer(told), **types)
     found = size if told is None else told.written().number()
     return kept[:found], of_kept[:found]
 
@@ -280,7 +272,6 @@ def contains(indices: Array, sought: Array) -> Array:
     common = np.promote_types(indices.dtype, sought.dtype)
     indices, sought = cupy.ascontiguousarray(indices, common), cupy.ascontiguousarray(sought, common)
     found = cupy.empty(sought.size, bool)
-    if sought.size:
-        search = kernel("contains", "sparse.cu", REAL="float32", INDEX=common.name)
-        start(search, blocks_for(sought.size), indices, indices.size, sought, sought.size, found)
+    given = indices, indices.size, sought, sought.size, found
+    launch("contains", "sparse.cu", sought.size, *given, REAL="float32", INDEX=common.name)
     return found

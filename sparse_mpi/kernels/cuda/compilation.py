@@ -65,6 +65,14 @@ def _temporary() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="sparse_mpi-kernels-")
 
 
+def launch(
+    name: str, source: str, count: int, *arguments: Any, blocks: int = 0, threads: int = THREADS, **macros: object
+) -> None:
+    """Start a kernel on a thread for each of ``count`` items, or on that many ``blocks``; none where nothing is."""
+    if count:
+        start(kernel(name, source, threads, **macros), blocks or blocks_for(count), *arguments, threads=threads)
+
+
 def start(function: Any, blocks: int, *arguments: Any, threads: int = THREADS, shared_bytes: int = 0) -> None:
     """Start ``function`` on ``blocks`` blocks of ``threads`` threads; integer arguments are passed as int64."""
     values = tuple(np.int64(a) if isinstance(a, int) else a for a in arguments)

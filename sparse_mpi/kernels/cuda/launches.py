@@ -9,17 +9,15 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
-from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, start
+from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.told import Told
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
-    length = int(messages["end"][-1])
+    length, count = int(messages["end"][-1]), indices.size
     words = cupy.zeros(-(-length // 4), np.uint32)
-    if indices.size:
-        write = _kernel("write_entries", indices.dtype)
-        arguments = (cupy.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint32))
-        start(write, blocks_for(indices.size), _table(messages), len(messages), *arguments, indices.size, words)
+    given = cupy.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint32), count
+    _launch_bits("write_entries", count, indices.dtype, _table(messages), len(messages), *given, words)
     return words.view(np.uint8)[:length]
 
 
@@ -34,18 +32,16 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     if count:
         firsts, bits = cupy.asarray(np.cumsum(chunks) - chunks), cupy.empty(count, np.int64)
         of_chunks = (table, len(messages), firsts, count, buffer)
-        start(_kernel("count_bits", indices.dtype), blocks_for(count), *of_chunks, bits)
-        start(_kernel("read_highs", indices.dtype), blocks_for(count), *of_chunks, cupy.cumsum(bits), indices)
+        _launch_bits("count_bits", count, indices.dtype, *of_chunks, bits)
+        _launch_bits("read_highs", count, indices.dtype, *of_chunks, cupy.cumsum(bits), indices)
     # Everything else, entry by entry; low bits are added to the high ones.
-    if entries:
-        written = (indices, codes, scales.view(np.uint32))
-        read = _kernel("read_entries", indices.dtype)
-        start(read, blocks_for(entries), table, len(messages), buffer, entries, *written)
+    written = indices, codes, scales.view(np.uint32)
+    _launch_bits("read_entries", entries, indices.dtype, table, len(messages), buffer, entries, *written)
     return indices, codes, scales
 
 
-def _kernel(name: str, index: np.dtype) -> object:
-    return kernel(name, "bits.cu", REAL="float32", INDEX=index.name, SCALED=SCALED)
+def _launch_bits(name: str, count: int, index: np.dtype, *arguments: Any) -> None:
+    launch(name, "bits.cu", count, *arguments, REAL="float32", INDEX=index.name, SCALED=SCALED)
 
 
 def _table(messages: np.ndarray) -> Array:
@@ -56,9 +52,8 @@ def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
     # The host waits when it looks at the counts
     regions = len(boundaries) - 1
     told, indices = Told(regions), cupy.ascontiguousarray(indices)
-    split = kernel("split_counts", "sparse.cu", REAL="float32", INDEX=indices.dtype.name)
-    given = indices, indices.size, cupy.asarray(boundaries, np.int64)
-    start(split, blocks_for(regions), *given, regions, told.pointer)
+    given = indices, indices.size, cupy.asarray(boundaries, np.int64), regions, told.pointer
+    launch("split_counts", "sparse.cu", regions, *given, REAL="float32", INDEX=indices.dtype.name)
     return told.written()
 
 
@@ -79,31 +74,26 @@ def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, A
 
 
 def _pairs(name: str, pairs: Array, *arguments: Any) -> None:
-    """Start a kernel that writes or reads ``pairs``, on a thread for each of their units."""
-    if pairs.size:
-        start(kernel(name, "sparse.cu", REAL="float32", INDEX=pairs.dtype.name), blocks_for(pairs.size), *arguments)
+    launch(name, "sparse.cu", pairs.size, *arguments, REAL="float32", INDEX=pairs.dtype.name)
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
     # CuPy's own addition would take subnormal numbers for zero
-    if residual.size:
-        accumulated = kernel("accumulate", "accumulate.cu", REAL=residual.dtype.name, GRADIENT=gradient.dtype.name)
-        start(accumulated, blocks_for(residual.size), residual, cupy.ascontiguousarray(gradient), residual.size)
+    given, of_gradient = cupy.ascontiguousarray(gradient), gradient.dtype.name
+    of_both = residual, given, residual.size
+    launch("accumulate", "accumulate.cu", residual.size, *of_both, REAL=residual.dtype.name, GRADIENT=of_gradient)
 
 
 def to_bfloat16(x: Array, back: Array | None = None) -> Array:
     x, codes = cupy.ascontiguousarray(x), cupy.empty(x.size, np.uint16)
-    if x.size:
-        rounded = kernel("to_bfloat16", "dense.cu", REAL=x.dtype.name)
-        start(rounded, blocks_for(x.size), x, x.size, codes, np.uintp(0) if back is None else back)
+    given = x, x.size, codes, np.uintp(0) if back is None else back
+    launch("to_bfloat16", "dense.cu", x.size, *given, REAL=x.dtype.name)
     return codes
 
 
 def subtract_dense(x: Array, values: Array) -> None:
-    if x.size:
-        subtracted = kernel("subtract_dense", "dense.cu", REAL=x.dtype.name)
-        values = cupy.ascontiguousarray(values.astype(x.dtype, copy=False))
-        start(subtracted, blocks_for(x.size), x, values, x.size)
+    values = cupy.ascontiguousarray(values.astype(x.dtype, copy=False))
+    launch("subtract_dense", "dense.cu", x.size, x, values, x.size, REAL=x.dtype.name)
 
 
 def follow_squares(mean: Array, x: Array, weight: float) -> None:
@@ -152,9 +142,8 @@ def _both(edges: np.ndarray, places: np.ndarray) -> Array:
 
 
 def _start(name: str, blocks: int, *arguments: Any, index: Any = np.int32) -> None:
-    if blocks:
-        levels = kernel(name, "levels.cu", SCALED, REAL="float32", INDEX=np.dtype(index).name)
-        start(levels, blocks, *arguments, threads=SCALED)
+    of, how = np.dtype(index).name, (blocks, *arguments)
+    launch(name, "levels.cu", *how, blocks=blocks, threads=SCALED, REAL="float32", INDEX=of)
 
 
 def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
@@ -205,7 +194,6 @@ def _vote(
 
     ``types`` are those of indices and of numbers or codes.
     """
-    if count:
-        votes = kernel(name, "votes.cu", REAL=real, INDEX=types[0].name, NUMBER=types[1].name)
-        given = [cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else a for a in arguments]
-        start(votes, blocks or blocks_for(count), count, *given)
+    given = [cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else a for a in arguments]
+    index, number = (kind.name for kind in types)
+    launch(name, "votes.cu", count, count, *given, blocks=blocks, REAL=real, INDEX=index, NUMBER=number)
