@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from math import ceil, sqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,22 +29,11 @@ from sparse_mpi.sparse import (
     take,
 )
 from sparse_mpi.wire import Packed, SizeBound, Wire, pack_whole, unpack_whole
-from sparse_mpi.wire.packed import KnownCounts, cut_messages
+from sparse_mpi.wire.packed import Ballots, KnownCounts, Paired, cut_messages
 
+T = TypeVar("T")
 MOVED = KnownCounts()  # the format of results that move, of which every rank knows how many come from where
-
-
-class WireFormat(Protocol):
-    """The members of `Wire` that an exchange needs."""
-
-    @property
-    def lossless(self) -> bool: ...
-
-    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed: ...
-
-    def unpack(
-        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object
-    ) -> SparseVector: ...
+WireFormat: TypeAlias = Wire | Paired | Ballots  # of which an exchange needs `pack`, `unpack` and `lossless`
 
 
 def exchange(packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm) -> SparseVector:
@@ -72,18 +61,51 @@ def unpack(
 def swap(vector: SparseVector, wire: Wire, comm: Comm, dest: int | None, source: int | None) -> SparseVector:
     """Send ``vector`` to ``dest``, and return what ``source`` sends: nothing where that is None."""
     nothing = take(vector, slice(0, 0))
+    if dest is None and source is None:
+        return nothing
     buffer = comm.sendrecv(pack_whole(wire, nothing if dest is None else vector).buffer, dest, source)
     return nothing if buffer is None else unpack_whole(wire, buffer, [len(buffer)], vector.size, vector.values.dtype)
+
+
+def doubled(
+    held: T, swap: Callable[[T, int | None, int | None], tuple[T, T]], join: Callable[[T, T], T], comm: Comm
+) -> T:
+    """Return what all ranks hold together: combined with one other rank, then as two with two, and so on.
+
+    Args:
+        held: by this rank.
+        swap: sends something to a rank, if to any; returns it as it arrives there, and what another rank sends.
+        join: combines what two neighbouring groups of ranks hold, in their order.
+        comm: all ranks. Those beyond a power of two, the core, join in by a partner in it.
+    """
+    rank, core = comm.rank, core_of(comm.size)
+    extra = comm.size - core
+    # Fold: ranks beyond the core give what they hold to their partner, and wait for the result.
+    if rank >= core:
+        swap(held, rank - core, None)
+        return swap(held, None, rank - core)[1]
+    if rank < extra:
+        held = join(held, swap(held, None, rank + core)[1])
+    # Double: both partners combine in the same order, that of their ranks, and so have the same bytes.
+    gap = 1
+    while gap < core:
+        mine, other = swap(held, rank ^ gap, rank ^ gap)
+        held = join(mine, other) if rank & gap == 0 else join(other, mine)
+        gap *= 2
+    # Unfold: hand the result to those that wait for it; all return it as it arrives there.
+    return swap(held, rank + core if rank < extra else None, None)[0] if extra else held
+
+
+def core_of(ranks: int) -> int:
+    """Return the largest power of two that is at most ``ranks``."""
+    return 1 << (ranks.bit_length() - 1)
 
 
 def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
     """Agree on the boundaries that cut the selections of all ranks about equally; one allgather of control.
 
     They are quantiles of all selections together, so that no rank receives far more than others wherever the entries
-    of each rank are. Ok-Topk's means of each rank's own quantiles are that only where all ranks select alike.
-
-    Returns:
-        ``(P + 1,)`` int64: region q is ``[boundaries[q], boundaries[q + 1])``, the same on every rank.
+    of each rank are. Region q is ``[boundaries[q], boundaries[q + 1])`` of ``(P + 1,)`` int64, alike on every rank.
     """
     pool = pooled(selected.indices, samples(k, comm.size), comm)
     if len(pool.keys) == 0:
@@ -92,10 +114,9 @@ def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
 
 
 def samples(k: int, ranks: int) -> int:
-    """Return the number of indices that a rank samples to draw regions.
+    """Return the number of indices that a rank samples to draw regions: at most about a quarter of a step's bytes.
 
-    With 64 samples the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean. Samples take at
-    most about a quarter of a step's bytes, unless the step is very small.
+    With 64 samples the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean.
     """
     return min(max(k // ranks, 8), 4 * ranks, 64)
 
@@ -123,10 +144,9 @@ def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> 
 
 
 def imbalance_limit(mean: float, trigger: float) -> float:
-    """Return the entries of a rank above which results are balanced, for a ``mean`` number of entries a rank.
+    """Return the entries of a rank above which results are balanced: ``trigger`` times the mean, and three deviations.
 
-    ``trigger`` times the mean plus three standard deviations of a Poisson distribution, so that chance alone seldom
-    triggers.
+    These are of a Poisson distribution, so that chance alone seldom triggers.
     """
     return trigger * (mean + 3 * sqrt(mean))
 
@@ -207,12 +227,9 @@ def split_reduce(
 ) -> tuple[SparseVector, SparseVector, int]:
     """Split and reduce: send every part of a selection to the rank that owns its region, which adds up what arrives.
 
-    See `split` for the arguments. One stage takes P - 1 messages a rank, and sends each entry once. Several stages take
-    fewer messages, but forward entries from rank to rank, adding them up on the way.
-
-    Returns:
-        The sum of all selections in this rank's region; this rank's contribution to the sums of all regions; and how
-        many entries it had to add up, in all stages.
+    See `split` for the arguments. Return the sum of all selections in this rank's region, this rank's contribution to
+    the sums of all regions, and how many entries it had to add up. One stage takes P - 1 messages a rank, and sends
+    each entry once. Several take fewer messages, but forward entries, adding them up on the way.
     """
     received, senders, contributed, added = split(selected, None, boundaries, radix, wire, comm)
     return _added_up(received, senders, boundaries[comm.rank : comm.rank + 2]), contributed, added
@@ -228,12 +245,7 @@ class SplitResult(NamedTuple):
 
 
 def split(
-    selected: SparseVector,
-    counts: Any,
-    boundaries: np.ndarray,
-    radix: int | None,
-    wire: WireFormat,
-    comm: Comm,
+    selected: SparseVector, counts: Any, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
 ) -> SplitResult:
     """Send every part of a selection to the rank that owns its region; what arrives last is not added up.
 
@@ -289,11 +301,7 @@ def _added_up(received: SparseVector, messages: int, region: np.ndarray) -> Spar
 
 
 def divided(first: int, last: int, radix: int | None) -> np.ndarray:
-    """Return the boundaries of the groups into which a stage divides ranks ``first`` to ``last - 1``.
-
-    Returns:
-        ``(groups + 1,)`` int64 ascending, with sizes that differ by at most one.
-    """
+    """Return the boundaries ``(groups + 1,)`` of equal groups into which a stage divides ranks ``[first, last)``."""
     number = min(radix or last - first, last - first)
     return first + np.arange(number + 1) * (last - first) // number
 
@@ -327,10 +335,9 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
 def partners(groups: np.ndarray, rank: int) -> Iterator[tuple[int, int, list[int]]]:
     """Yield the partners of a rank in each step of a stage.
 
-    Steps rotate: in step i a rank sends to the i-th group after its own one, and receives from the i-th before it. The
-    ranks of a group share the work of receiving: of a sender outside, that rank of the group takes the message which
-    stands at the sender's position in its own group. If the sender's group is longer by one, the message of its last
-    rank goes to the first of this group.
+    In step i a rank sends to the i-th group after its own one, and receives from the i-th before it. The ranks of a
+    group share the work of receiving: each takes the messages of senders at its own position in their group; those of
+    a last rank, where that group is longer by one, the first.
 
     Yields:
         The group to which the rank sends, the rank of it that takes the message, and those from which messages come:

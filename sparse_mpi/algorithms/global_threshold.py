@@ -5,7 +5,7 @@ Here every step finds it anew, by one of two paths:
 
 - The fast path: one small allgather, or allreduce, counts the entries that reach each of a few candidate thresholds
   around a predicted one. In a steady run one candidate is reached by 0.9k to k entries.
-- The slow path, `search`: an interval search, one allreduce of counts a round, for the first step and for
+- The slow path, `Counted.search`: an interval search, one allreduce of counts a round, for the first step and for
   thresholds that have jumped out of the candidates.
 
 `Counted` does so for the sums of Ok-Topk's regions, for the segments by which `two_level` shares k, and for the votes
@@ -40,14 +40,6 @@ class Bracket(NamedTuple):
     low: int
     high: int
 
-    def settled(self, resolution: int) -> bool:
-        """Return True if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
-        return self.high - self.low <= resolution
-
-    def ends_at(self, candidates: np.ndarray) -> bool:
-        """Return True if both ends are among these ``candidates`` ``(m,)``, whose counts of each rank are known."""
-        return set(candidates.tolist()).issuperset(self)
-
 
 class RankCounts(NamedTuple):
     """A settled bracket, and how many entries each rank has on either side of it."""
@@ -70,10 +62,7 @@ def bits_end(values: Array) -> int:
 
 
 def count_type(k: int) -> np.dtype:
-    """Return the unsigned integer type of a count on the wire, in which k + 1 stands for anything above k.
-
-    A rank with more than k entries is enough to know that the total exceeds k too.
-    """
+    """Return the unsigned integer type of a count on the wire, in which k + 1 stands for anything above k."""
     return np.min_scalar_type(k + 1)
 
 
@@ -84,12 +73,9 @@ def counts_at(values: Array, thresholds: np.ndarray) -> np.ndarray:
 
 
 def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gather the ``counts`` ``(m,)`` of every rank, and piggyback at most one number on the message.
+    """Gather the ``counts`` ``(m,)`` of every rank, clipped to k + 1, and piggyback at most one number on the message.
 
-    Counts above k are clipped to k + 1.
-
-    Returns:
-        The counts, ``(P, m)`` int64; and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
+    Return the counts ``(P, m)`` int64, and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
     m, kind = len(counts), count_type(k)
     row = [*np.minimum(counts, k + 1), *np.minimum(np.array(piggyback, np.int64), 255)]
@@ -104,7 +90,6 @@ def sum_counts(counts: np.ndarray, k: int, comm: Comm) -> np.ndarray:
 
 
 def sum_type(k: int, ranks: int) -> np.dtype:
-    """Return the unsigned integer type of a sum of counts of all ranks on the wire."""
     return np.min_scalar_type((k + 1) * ranks)
 
 
@@ -189,8 +174,8 @@ class Counted:
         mantissa: bits of the mantissa by which magnitudes are told apart. Where the wire format rounds values, more
             bits than it keeps would only lengthen the search.
         lowest: magnitude bits of the least threshold: 1 leaves out what is zero.
-        nearby: candidates that the fast path counts; None: `candidates_gathered`.
-        searched: candidates that a round of the search counts; None: `candidates_per_round`.
+        nearby: candidates that the fast path counts; None: 4 to 8, at most a thirty-second of the result's bytes.
+        searched: candidates that a round of the search counts; None: 8 to 64, few for small k.
         gathered: ranks up to which counts of candidates are gathered, in fewer messages, rather than added up, in fewer
             bytes.
         dense: the sums are a dense vector, which the fast path reads once: it takes out what reaches its lowest
@@ -241,15 +226,14 @@ class Counted:
     ) -> tuple[RankCounts, ThresholdPredictor, SparseVector]:
         """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
         octave = 1 << np.finfo(values.dtype).nmant  # difference in magnitude bits between a number and its double
-        resolution = max(octave >> self.mantissa, 1)
         bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
         counted: RankCounts | None = None
         reaching = NOTHING
 
         # The fast path: candidates around the predicted threshold.
         if near:
-            number = self.nearby or candidates_gathered(k, comm.size)
-            candidates = np.unique(np.maximum(predictor.candidates(number, bracket.high), self.lowest))
+            candidates = predictor.candidates(self._nearby(k, comm.size), bracket.high)
+            candidates = np.unique(np.maximum(candidates, self.lowest))
             if self.dense:
                 counts, found = kernels.of(values).count_select(values, candidates)
                 reaching = SparseVector(*found, len(values))
@@ -257,10 +241,10 @@ class Counted:
                 counts = kernels.of(values).count(values, candidates)
             by_rank = gather_counts(counts, k, comm, *piggyback) if comm.size <= self.gathered else None
             totals = sum_counts(counts, k, comm) if by_rank is None else by_rank[0].sum(axis=0)
-            # Narrow the bracket. It must have settled at candidates.
-            bracket = narrowed(candidates, totals, k, bracket, self.lowest)
+            # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
+            bracket = self._narrowed(candidates, totals, k, bracket)
             predictor = predictor.respaced(candidates, totals, k, octave)
-            if bracket.settled(resolution) and bracket.ends_at(candidates):
+            if self._settled(bracket, values) and set(bracket) <= set(candidates.tolist()):
                 if by_rank is None:
                     counted = self._rank_counts(values, reaching, bracket, k, comm, *piggyback)
                 else:
@@ -270,27 +254,43 @@ class Counted:
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
-            bracket = search(values, k, comm, bracket, near, resolution, self.searched, self.lowest)
+            bracket = self.search(values, k, comm, bracket, near)
             reaching = all_at_least(values, bracket.low) if self.dense else NOTHING
             counted = self._rank_counts(values, reaching, bracket, k, comm, *piggyback)
             predictor = predictor.updated(bracket.low, octave)
         return counted, predictor, reaching
 
+    def search(self, values: Array, k: int, comm: Comm, bracket: Bracket, near: int = 0) -> Bracket:
+        """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
+
+        More than k entries reach its low end, unless it is `lowest`; fewer than 0.9k its high end. ``near`` is how far,
+        in bits, from the known end of a bracket that is open at the other to look first; 0: no idea.
+        """
+        # Begin near the known end of the bracket, if one is known.
+        number = self._searched(k)
+        candidates = self._outward(bracket, near, number, bits_end(values)) if near else _evenly(bracket, number)
+        if bracket.low == self.lowest:
+            candidates = np.union1d([self.lowest], candidates)
+        # Count and narrow until magnitudes inside the bracket tie.
+        while True:
+            totals = sum_counts(kernels.of(values).count(values, candidates), k, comm)
+            bracket = self._narrowed(candidates, totals, k, bracket)
+            if self._settled(bracket, values):
+                return bracket
+            candidates = _evenly(bracket, number)
+
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most entries of a result, and the values, messages and control bytes a rank sends to find it."""
-        searches, nearby = self.most_rounds(k), self.nearby or candidates_gathered(k, ranks)
+        searches, nearby = self.most_rounds(k), self._nearby(k, ranks)
         gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * sum_type(k, ranks).itemsize
-        control = 3 * gathered + summed * ((self.searched or candidates_per_round(k)) + 1) * searches
+        control = 3 * gathered + summed * (self._searched(k) + 1) * searches
         if ranks <= self.gathered:
             return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), control + (nearby + 1) * gathered
         return min(k, everything), 0, (3 + 2 * searches) * rounds(ranks), control + nearby * summed
 
     def most_rounds(self, k: int) -> int:
-        """Return the rounds that a search may take until all bits are told apart.
-
-        Only magnitudes that tie need that many; others take one to five.
-        """
-        return 1 + ceil((12 + self.mantissa) / log2((self.searched or candidates_per_round(k)) + 1))
+        """Return the rounds of a search until all bits are told apart, as ties need; others take one to five."""
+        return 1 + ceil((12 + self.mantissa) / log2(self._searched(k) + 1))
 
     def _rank_counts(
         self, values: Array, reaching: SparseVector, bracket: Bracket, k: int, comm: Comm, *piggyback: int
@@ -301,63 +301,37 @@ class Counted:
         by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
         return RankCounts.of(bracket, by_rank[:, np.searchsorted(ends, bracket)], piggybacked)
 
+    def _nearby(self, k: int, ranks: int) -> int:
+        return self.nearby or max(4, min(8, k // ranks // (4 * count_type(k).itemsize)))
 
-def search(
-    values: Array,
-    k: int,
-    comm: Comm,
-    bracket: Bracket,
-    near: int = 0,
-    resolution: int = 1,
-    number: int | None = None,
-    lowest: int = 0,
-) -> Bracket:
-    """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
+    def _searched(self, k: int) -> int:
+        return self.searched or max(8, min(64, k // 16))
 
-    Args:
-        values: ``(m,)`` this rank's reduced entries.
-        k: entries wanted over all ranks.
-        comm: the ranks that search together.
-        bracket: more than k entries reach its low end, unless it is ``lowest``; fewer than 0.9k its high end.
-        near: how far, in bits, from the known end of a bracket that is open at the other to look first; 0: no idea.
-        resolution: magnitudes whose bits differ by less than this tie.
-        number: candidates of a round; None: `candidates_per_round`.
-        lowest: magnitude bits that all entries reach which may be in the result.
-    """
-    # Begin near the known end of the bracket, if one is known.
-    number = number or candidates_per_round(k)
-    candidates = _outward(bracket, near, number, lowest, bits_end(values)) if near else _evenly(bracket, number)
-    if bracket.low == lowest:
-        candidates = np.union1d([lowest], candidates)
-    # Count and narrow until magnitudes inside the bracket tie.
-    while True:
-        totals = sum_counts(kernels.of(values).count(values, candidates), k, comm)
-        bracket = narrowed(candidates, totals, k, bracket, lowest)
-        if bracket.settled(resolution):
-            return bracket
-        candidates = _evenly(bracket, number)
+    def _settled(self, bracket: Bracket, values: Array) -> bool:
+        """Tell if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
+        return bracket.high - bracket.low <= max((1 << np.finfo(values.dtype).nmant) >> self.mantissa, 1)
 
+    def _narrowed(self, candidates: np.ndarray, totals: Array, k: int, bracket: Bracket) -> Bracket:
+        """Return what is left of ``bracket`` once the counts at some candidates are known."""
+        enough = int(np.searchsorted(-totals, -k))  # the first candidate that at most k entries reach
+        if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == self.lowest):
+            return Bracket(int(candidates[enough]), int(candidates[enough]))
+        low = int(candidates[enough - 1]) if enough else bracket.low
+        return Bracket(low, int(candidates[enough]) if enough < len(candidates) else bracket.high)
 
-def narrowed(candidates: np.ndarray, totals: Array, k: int, bracket: Bracket, lowest: int = 0) -> Bracket:
-    """Return what is left of ``bracket`` once the counts at some candidates are known."""
-    enough = int(np.searchsorted(-totals, -k))  # the first candidate that at most k entries reach
-    if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == lowest):
-        return Bracket(int(candidates[enough]), int(candidates[enough]))
-    low = int(candidates[enough - 1]) if enough else bracket.low
-    return Bracket(low, int(candidates[enough]) if enough < len(candidates) else bracket.high)
+    def _outward(self, bracket: Bracket, near: int, number: int, end: int) -> np.ndarray:
+        """Return up to ``number`` candidates at growing distances from the one end of a bracket that is known.
 
-
-def candidates_gathered(k: int, ranks: int) -> int:
-    """Return how many candidates the fast path counts: 4 to 8, at most a thirty-second of the bytes of the result."""
-    return max(4, min(8, k // ranks // (4 * count_type(k).itemsize)))
-
-
-def candidates_per_round(k: int) -> int:
-    """Return how many candidates a round of the search counts: 8 to 64.
-
-    They are few for small k, so that counting costs less than sending the result.
-    """
-    return max(8, min(64, k // 16))
+        The first is ``near`` bits away, and each distance is a multiple of the one before, so that a small move of the
+        threshold is resolved finely and a large one is still enclosed. If both ends are known they lie evenly between.
+        """
+        low, high = bracket
+        if low > self.lowest and high < end:
+            return _evenly(bracket, number)
+        doublings = max((high - low) // near, 1).bit_length()
+        distances = near << (np.arange(number, dtype=np.int64) * doublings // number)
+        candidates = low + distances if high == end else high - distances
+        return np.unique(candidates[(candidates > low) & (candidates < high)])
 
 
 def _evenly(bracket: Bracket, number: int) -> np.ndarray:
@@ -365,18 +339,3 @@ def _evenly(bracket: Bracket, number: int) -> np.ndarray:
     low, high = bracket
     step = -(-(high - low) // (number + 1))
     return low + step * np.arange(1, (high - low - 1) // step + 1)
-
-
-def _outward(bracket: Bracket, near: int, number: int, lowest: int, end: int) -> np.ndarray:
-    """Return up to ``number`` candidates at growing distances from the one end of a bracket that is known.
-
-    The first is ``near`` bits away, and each distance is a multiple of the one before, so that a small move of the
-    threshold is resolved finely and a large one is still enclosed. Where both ends are known they lie evenly between.
-    """
-    low, high = bracket
-    if low > lowest and high < end:
-        return _evenly(bracket, number)
-    doublings = max((high - low) // near, 1).bit_length()
-    distances = near << (np.arange(number, dtype=np.int64) * doublings // number)
-    candidates = low + distances if high == end else high - distances
-    return np.unique(candidates[(candidates > low) & (candidates < high)])

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
-from sparse_mpi.algorithms.exchange import exchange, swap
+from sparse_mpi.algorithms.exchange import core_of, doubled, exchange, swap
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice
 from sparse_mpi.comm import Comm
@@ -73,7 +73,8 @@ class TopkDSA(Algorithm):
         selected, state = self.selector.select(acc, k, state, add)
         # Exchange and merge in one, by recursive doubling, for few entries.
         if self.exchange == "doubling":
-            return Reduction(_double(selected, self.wire, comm), selected), state
+            total = doubled(selected, lambda held, *ranks: (held, swap(held, self.wire, comm, *ranks)), _added, comm)
+            return Reduction(total, selected), state
         # Split: the entries of each region go to its owner, who adds them up in rank order.
         n, dtype = len(acc), acc.dtype
         boundaries = equal_boundaries(n, comm.size)
@@ -94,9 +95,8 @@ class TopkDSA(Algorithm):
         """Return the selection in the split, none of it in the own region; then all selections, or a dense region."""
         most = most_selected(self.selector, layout, k)
         if self.exchange == "doubling":
-            core, folded = _core(ranks)
-            messages = rounds(ranks) + 1
-            entries = most * (2 * (core - 1) + ranks if folded else ranks - 1)
+            core, messages = core_of(ranks), rounds(ranks) + 1
+            entries = most * (2 * (core - 1) + ranks if core < ranks else ranks - 1)
             return Bound.of(self.wire.max_size(entries, layout.size * messages, messages), messages, control=0)
         if ranks == 1:
             return Bound(0, 0, 0, 0)
@@ -109,32 +109,5 @@ class TopkDSA(Algorithm):
         return 0, min(layout.size, most_selected(self.selector, layout, k) * ranks)
 
 
-def _core(ranks: int) -> tuple[int, int]:
-    """Return the largest power of two that is at most ``ranks``, and how many ranks are left over."""
-    core = 1 << (ranks.bit_length() - 1)
-    return core, ranks - core
-
-
-def _double(held: SparseVector, wire: Wire, comm: Comm) -> SparseVector:
-    """Return the sum on every rank: in round j, pairs of ranks 2^j apart swap what they hold and both add it up.
-
-    Ranks beyond the power of two hand what they have to a partner below first and get the sum in the end.
-    """
-    core, folded = _core(comm.size)
-    rank = comm.rank
-    # Fold: ranks beyond the power of two give their entries to a partner, and wait for the sum.
-    if rank >= core:
-        swap(held, wire, comm, rank - core, None)
-        return swap(held, wire, comm, None, rank - core)
-    if rank < folded:
-        held = merge(concatenate([held, swap(held, wire, comm, None, rank + core)]))
-    # Double: both partners add in the same order, that of their ranks, and so have the same bytes.
-    gap = 1
-    while gap < core:
-        other = swap(held, wire, comm, rank ^ gap, rank ^ gap)
-        held = merge(concatenate([held, other] if rank & gap == 0 else [other, held]))
-        gap *= 2
-    # Unfold: hand the sum to those that wait for it.
-    if rank < folded:
-        swap(held, wire, comm, rank + core, None)
-    return held
+def _added(first: SparseVector, second: SparseVector) -> SparseVector:
+    return merge(concatenate([first, second]))

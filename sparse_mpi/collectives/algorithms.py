@@ -20,7 +20,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from sparse_mpi.algorithms.exchange import divided, partners
+from sparse_mpi.algorithms.exchange import divided, doubled, partners
 from sparse_mpi.arrays import Array
 from sparse_mpi.collectives.entries import Entries, joined, merged, merged_runs
 from sparse_mpi.collectives.messages import Format
@@ -94,43 +94,27 @@ def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Co
 
 
 def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Combine with one other rank, then as two with two, and so on; ranks beyond a power of two join in by another."""
+    """Combine with one other rank, then as two with two, and so on; see `doubled`."""
+    ranges = np.tile(pool.range, (2, 1))
 
-    def exchanged(entries: Entries, dests: list[int], sources: list[int]) -> tuple[Entries, list[Entries]]:
-        return _exchanged(entries, dests, sources, np.tile(pool.range, (2, 1)), form, comm)
+    def swap(entries: Entries, dest: int | None, source: int | None) -> tuple[Entries, Entries]:
+        dests, sources = ([] if rank is None else [rank] for rank in (dest, source))
+        mine, came = _exchanged(entries, dests, sources, ranges, form, comm)
+        return mine, came[0] if came else mine
 
-    rank, size = comm.rank, comm.size
-    core = 1 << (size.bit_length() - 1)  # the ranks that double
-    extra = size - core  # the first of them act for one more rank each, number core + their own
-    if rank >= core:
-        exchanged(entries, [rank - core], [])
-        return exchanged(entries, [], [rank - core])[1][0]
-    if rank < extra:
-        entries = merged([entries, *exchanged(entries, [], [core + rank])[1]], op)
-    apart = 1
-    while apart < core:
-        other = rank ^ apart
-        mine, (came,) = exchanged(entries, [other], [other])
-        entries = merged([mine, came] if rank < other else [came, mine], op)
-        apart *= 2
-    if extra and (rank < extra or not form.codec.lossless):  # all return what the ranks beyond get, rounded or not
-        entries, _ = exchanged(entries, [core + rank] if rank < extra else [], [])
-    return entries
+    return doubled(entries, swap, lambda first, second: merged([first, second], op), comm)
 
 
 def _exchanged(
-    entries: Entries,
-    dests: list[int],
-    sources: list[int],
-    ranges: np.ndarray,
-    form: Format,
-    comm: Comm,
+    entries: Entries, dests: list[int], sources: list[int], ranges: np.ndarray, form: Format, comm: Comm
 ) -> tuple[Entries, list[Entries]]:
     """Send all entries to each of ``dests``; return them as they arrive there, and those of ``sources``.
 
     ``ranges`` ``(2, 2)`` int64 are the smallest and the largest key of what is sent, and of what comes.
     """
-    message, _ = form.pack(entries, np.array([len(entries.keys)]), ranges[:1])
+    message: Array = np.empty(0, np.uint8)
+    if dests or not form.codec.lossless:
+        message, _ = form.pack(entries, np.array([len(entries.keys)]), ranges[:1])
     came = [comm.sendrecv(message, dest, source) for dest, source in zip_longest(dests, sources)]
     parts = [form.unpack(part, np.array([len(part)]), ranges[1:])[0] for part in came if part is not None]
     return form.seen(entries, message, ranges[:1]), parts

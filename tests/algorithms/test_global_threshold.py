@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import World
-from sparse_mpi.algorithms.global_threshold import (
-    Bracket,
-    Counted,
-    ThresholdPredictor,
-    search,
-)
+from sparse_mpi.algorithms.global_threshold import Bracket, Counted, ThresholdPredictor
 from sparse_mpi.algorithms.published import StaleRule, StaleState, StaleThreshold
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.comm import NullComm
@@ -71,7 +66,7 @@ def test_search_over_the_whole_range(values, known, dtype):
             bracket = bracket._replace(**{"low" if (made >= end).sum() > k else "high": end})
             if bracket.high == end and (made >= end).sum() >= 0.9 * k:
                 continue
-        found = search(entries, k, NullComm(), bracket, near)
+        found = Counted().search(entries, k, NullComm(), bracket, near)
         above, reach = (made >= found.high).sum(), (made >= found.low).sum()
         if found.low == found.high:
             assert 0.9 * k <= reach <= k or reach == len(made) < k
@@ -180,7 +175,7 @@ def test_most_rounds_is_enough_for_ties():
     values = np.full(50, 1.2345678)
 
     def body(comm):
-        search(values, 60, comm, whole(np.float64))
+        Counted().search(values, 60, comm, whole(np.float64))
         return comm.traffic.messages
 
     assert max(World(3).run(body)) <= Counted().most_rounds(60) * 2 * 2
