@@ -63,10 +63,7 @@ class ADTopk(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """Return the sum of all selections; ``sent`` is this rank's, as it arrives.
-
-        A pattern says how many entries every row has, on all ranks alike.
-        """
+        """Return the sum of all selections; ``sent`` is this rank's, as it arrives."""
         # Select: the same number of entries of every row on all ranks.
         pattern = self.selector.pattern(k, state)
         selected, state = self.selector.select(acc, k, state, add)
@@ -106,7 +103,7 @@ class ADTopk(Algorithm):
         return fewest_selected(self.selector, k), min(layout.size, most)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Return False where whole tensors, or the thresholds that ranks agree on, are added by an allreduce."""
+        # Whole tensors, and the thresholds that ranks agree on, are added by an allreduce
         whole = any(tensor.whole for tensor in self.selector.longest(layout, k))
         return not whole and self.selector.most_agreed(layout) == 0
 

@@ -106,12 +106,9 @@ class Part(Protocol):
     """Some tensors of the gradient, and the algorithm that reduces them: a dataclass, see `hybrid.Fused`."""
 
     @property
-    def algorithm(self) -> Algorithm:
-        """Return the algorithm that reduces these tensors."""
-
+    def algorithm(self) -> Algorithm: ...
     @property
-    def tensors(self) -> tuple[int, ...]:
-        """Return the numbers of the tensors in the layout."""
+    def tensors(self) -> tuple[int, ...]: ...
 
 
 class Algorithm(ABC):
@@ -148,10 +145,7 @@ class Algorithm(ABC):
         return Traits(lossless=self.wire is None or self.wire.lossless)
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """Return the state before the first step: a frozen dataclass of numbers, arrays and such dataclasses.
-
-        That is the selector's, or nothing, for an algorithm that remembers no more.
-        """
+        """Return the state before the first step: a frozen dataclass of numbers, arrays and such; the selector's."""
         return NoState() if self.selector is None else self.selector.init(layout, k)
 
     @abstractmethod
@@ -181,12 +175,8 @@ class Algorithm(ABC):
         """Do what can be done for the next step before its gradient is known, and return the state. Collective.
 
         It is called between two steps, or at the beginning of the next; once more for the same step changes nothing.
-        An algorithm whose caller never calls it, because it is a part of another one, does all its work in `reduce`.
-
-        Args:
-            residual: ``(n,)`` what this rank has not sent yet; left as it is.
-            comm: the transport.
-            state: what the last step returned.
+        Where nobody calls it, `reduce` does all the work. ``residual`` ``(n,)``, what this rank has not sent yet, is
+        left as it is.
         """
         return state
 

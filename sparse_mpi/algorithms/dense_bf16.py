@@ -55,7 +55,6 @@ class DenseBF16(Algorithm):
         return Reduction(total, sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return two bytes for every element of the other regions, and P - 1 times as many for the own one's."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         n, widest = layout.size, -(-layout.size // ranks)

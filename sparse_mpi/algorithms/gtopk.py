@@ -49,7 +49,6 @@ class GTopk(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from the defaults: the published residual rule loses mass."""
         merger = self.residual == "merger"
         return Traits(
             conserves=merger,

@@ -8,7 +8,7 @@ from dense results, else sparse.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -109,15 +109,17 @@ class Hybrid(Algorithm):
             size = sum(stop - start for start, stop in stretches(layout, part.tensors))
             if size < part.pieces:
                 raise ValueError(f"a part must have an element for each piece, got {size} for {part.pieces}: {part}")
-        states = [
-            part.algorithm.init(piece, kept, ranks) for part in self.parts for _, piece, kept in part.cut(layout, k)
-        ]
-        return HybridState(tuple(states))
+        return HybridState(tuple(algorithm.init(piece, kept, ranks) for algorithm, piece, kept in self._cut(layout, k)))
+
+    def _cut(self, layout: Layout, k: int) -> Iterator[tuple[Algorithm, Layout, int]]:
+        """Yield for each piece of each part its algorithm, its layout, and its part of the step's k entries."""
+        for part in self.parts:
+            for _, piece, kept in part.cut(layout, k):
+                yield part.algorithm, piece, kept
 
     def forget(self, state: HybridState) -> HybridState:
         algorithms = (part.algorithm for part in self.parts for _ in range(part.pieces))
-        pieces = zip(algorithms, state.pieces, strict=True)
-        return HybridState(tuple(algorithm.forget(piece) for algorithm, piece in pieces))
+        return HybridState(tuple(a.forget(piece) for a, piece in zip(algorithms, state.pieces, strict=True)))
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: HybridState, layout: Layout, add: Array | None = None
@@ -140,23 +142,18 @@ class Hybrid(Algorithm):
         return Reduction(total, sent), HybridState(tuple(states))
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        bounds = [
-            part.algorithm.bound(piece, kept, ranks) for part in self.parts for _, piece, kept in part.cut(layout, k)
-        ]
+        bounds = [algorithm.bound(piece, kept, ranks) for algorithm, piece, kept in self._cut(layout, k)]
         return Bound(*(sum(column) for column in zip(*bounds, strict=True)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the sums over the parts, and n at most where so many results may be dense that `join` makes one."""
-        pieces = [(part.algorithm, piece, kept) for part in self.parts for _, piece, kept in part.cut(layout, k)]
-        bands = [algorithm.result_band(piece, kept, ranks) for algorithm, piece, kept in pieces]
-        dense = sum(piece.size for (_, piece, _), (least, _) in zip(pieces, bands, strict=True) if least == piece.size)
-        least, most = (sum(column) for column in zip(*bands, strict=True))
+        bands = [(*a.result_band(piece, kept, ranks), piece.size) for a, piece, kept in self._cut(layout, k)]
+        dense = sum(size for least, _, size in bands if least == size)
+        least, most, _ = (sum(column) for column in zip(*bands, strict=True))
         return least, layout.size if 8 * dense > layout.size else most
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        return all(
-            part.algorithm.exact_order(piece, kept) for part in self.parts for _, piece, kept in part.cut(layout, k)
-        )
+        return all(algorithm.exact_order(piece, kept) for algorithm, piece, kept in self._cut(layout, k))
 
 
 class Place(NamedTuple):

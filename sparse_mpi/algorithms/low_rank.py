@@ -56,11 +56,9 @@ class Parts(NamedTuple):
 
     @property
     def dense_size(self) -> int:
-        """Return the number of elements that stay dense."""
         return sum(stop - start for start, stop in self.dense)
 
     def factors_size(self, left: bool) -> int:
-        """Return the number of elements of all left or right factors."""
         return sum(prod(group.factor_shape(left)) for group in self.groups)
 
     def factors(self, flat: Array, left: bool) -> list[Array]:
@@ -126,10 +124,7 @@ def parts_of(layout: Layout, rank: int) -> Parts:
 
 
 def orthonormal(factors: Array, left: bool) -> Array:
-    """Return stacked factors with orthonormal columns (right ones: rows) of the same span, by QR.
-
-    They are NaN where a matrix has NaN or Inf, so that these cannot get lost.
-    """
+    """Return stacked factors with orthonormal columns (right ones: rows) of the same span; NaN for NaN or Inf."""
     xp = namespace(factors)
     basis = xp.linalg.qr(factors if left else factors.transpose(0, 2, 1))[0]
     basis[~xp.isfinite(factors).all(axis=(1, 2))] = np.nan
@@ -160,9 +155,6 @@ class LowRank(Algorithm):
     Args:
         rank: most columns of a factor.
         seed: of the random factors in the beginning, and in the place of those that are lost.
-
-    Raises:
-        TypeError, ValueError: rank is no whole number of at least 1, or seed none of at least 0.
     """
 
     rank: int = 4

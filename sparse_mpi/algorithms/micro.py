@@ -114,11 +114,7 @@ class MiCRO(Algorithm):
         return False
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
-        """Return the entries that this rank selects: the largest of its part.
-
-        Entries that are not finite, wherever they are, take the places of the smallest of them. A rank whose part is
-        empty selects the first element.
-        """
+        """Return the largest entries of this rank's part, or the first element of all if that is empty."""
         # Select in the part, and number the entries as in acc.
         n, part = len(acc), partition.part(acc, 0)
         if len(part):
@@ -126,7 +122,7 @@ class MiCRO(Algorithm):
             chosen = partition.restore(SparseVector(largest.indices.astype(index_dtype(n)), largest.values, n))
         else:
             chosen = SparseVector(namespace(acc).zeros(1, index_dtype(n)), acc[:1], n)
-        # Report NaN and Inf, of any part, so that they reach the total.
+        # Report NaN and Inf, of any part, in place of the smallest of these, so that they reach the total.
         nonfinite = at_least(acc, _infinite(acc), most=chosen.nnz)
         if nonfinite is None:
             return top_k(acc, chosen.nnz)

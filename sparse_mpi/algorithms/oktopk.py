@@ -47,13 +47,7 @@ from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import (
-    Layout,
-    contains,
-    regions_of,
-    subtract,
-    take,
-)
+from sparse_mpi.sparse import Layout, contains, regions_of, subtract, take
 from sparse_mpi.wire import Coo, SizeBound, Wire
 
 RESIDUALS = ("sender", "owner")

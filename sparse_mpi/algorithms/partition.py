@@ -24,9 +24,6 @@ class Partition:
         block: elements in a block; fewer where some owner would be left with none though n >= P.
         shift: who owns the first block. Where every rank takes ``turn - rank``, owner 0 is the rank itself, owner 1 the
             rank after it and so on, and the first block is that of rank ``turn % owners``.
-
-    Raises:
-        ValueError: size, owners or block below 1.
     """
 
     size: int
@@ -63,10 +60,7 @@ class Partition:
         )
 
     def restore(self, vector: SparseVector) -> SparseVector:
-        """Return the entries with the numbers they had before `permute`; those that share a number are added.
-
-        ``vector`` need not be sorted.
-        """
+        """Return entries in any order with the numbers they had before `permute`; those of one number are added."""
         # Find each entry's owner and its place in the region, and from both its block.
         starts = self._starts(vector)
         owners = namespace(starts).searchsorted(starts[1:], vector.indices, side="right").astype(starts.dtype)

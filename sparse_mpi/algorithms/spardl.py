@@ -34,6 +34,7 @@ from sparse_mpi.arrays import Array, magnitude_bits, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
 from sparse_mpi.comm import Comm, bruck
 from sparse_mpi.comm.base import rounds
+from sparse_mpi.comm.counting import received as came
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
@@ -106,20 +107,13 @@ class SparDL(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from the defaults: the published residual rule loses mass."""
         merger = self.residual == "merger"
-        return Traits(
-            conserves=merger,
-            delegates_residual=merger,
-            lossless=self.wire.lossless,
-            accumulates=True,
-        )
+        return Traits(conserves=merger, delegates_residual=merger, lossless=self.wire.lossless, accumulates=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> SparDLState:
         return SparDLState(self.selector.init(self._rows(layout, ranks), k))
 
     def _rows(self, layout: Layout, ranks: int) -> Layout:
-        """Return the layout that the selector is to know: as it is, or P matrices of one row each."""
         if self.selection == "global":
             return layout
         widths = np.diff(equal_boundaries(layout.size, min(ranks, layout.size)))
@@ -160,7 +154,6 @@ class SparDL(Algorithm):
         return SparDLState(selection, threshold, (state.turn + 1) % comm.size)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the fewest and the most entries that one rank selects: one of each row at least."""
         fewest, _ = super().selected_band(layout, k, ranks)
         return fewest, most_selected(self.selector, self._rows(layout, ranks), k)
 
@@ -183,11 +176,7 @@ class SparDL(Algorithm):
         return max(1, ceil((1.0 if self.prune == "block" else self.slack) * k * width / size))
 
     def _worthwhile(self, summed: SparseVector, k: int, width: int, threshold: int) -> int:
-        """Return how many of an owner's sums to spread.
-
-        As many as would have made it into the last result, and not less than its share of k.
-        """
-        # A region's fair share, or more where more of its sums reach the last result's smallest magnitude.
+        """Return how many of an owner's sums to spread: its share of k, or what would have been in the last result."""
         share = max(1, -(-k * width // summed.size))
         reached = int(namespace(summed.values).count_nonzero(magnitude_bits(summed.values) >= threshold))
         return min(max(share, reached), self._most(k, width, summed.size))
@@ -209,9 +198,7 @@ class SparDL(Algorithm):
             # Send them there; whoever prunes and rounds keeps the difference.
             packed = self.wire.pack(kept, np.array([kept.nnz]), np.array([[0, starts[stop] - starts[gap]]]))
             cuts.append(self._lacking(_moved(packed.vector, starts[gap]), leaving))
-            rows = comm.sendrecv(packed.buffer, (comm.rank + gap) % comm.size, (comm.rank - gap) % comm.size)
-            if rows is None:
-                raise RuntimeError(f"{type(comm).__name__}.sendrecv returned no message although it had a source")
+            rows = came(comm.sendrecv(packed.buffer, (comm.rank + gap) % comm.size, (comm.rank - gap) % comm.size))
             region = np.array([[0, starts[stop - gap]]])
             received = self.wire.unpack(rows, np.array([len(rows)]), region, held.size, held.values.dtype)
             # Add what arrives to the regions that are left.
@@ -220,10 +207,8 @@ class SparDL(Algorithm):
         return held, concatenate(cuts)
 
     def _allgather(self, chosen: SparseVector, own: int, boundaries: np.ndarray, comm: Comm) -> SparseVector:
-        """Return the entries of all owners, numbered alike on all ranks: region q is owner q's, ``own`` this rank's.
-
-        Messages are handed on as they are, so that even what was rounded has the same bytes everywhere.
-        """
+        """Return the entries of all owners, numbered alike on all ranks: region q is owner q's, ``own`` this rank's."""
+        # Messages are handed on as they are, so that even what was rounded has the same bytes everywhere
         regions = regions_of(boundaries)
         chosen = _moved(chosen, boundaries[own])
         packed = self.wire.pack(chosen, np.array([chosen.nnz]), regions[own : own + 1])

@@ -68,5 +68,4 @@ class TopkA(Algorithm):
         return fewest_selected(self.selector, k), min(layout.size, most_selected(self.selector, layout, k) * ranks)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Return False where positions are shared: then values are added by an allreduce."""
         return not self.selector.shared

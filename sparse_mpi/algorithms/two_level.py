@@ -75,10 +75,7 @@ class TwoLevel(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from the defaults: one rank of a node keeps what the others sent and is in no result.
-
-        An owner's part is the difference of what it had and what its node keeps.
-        """
+        # An owner's part is the difference of what it had and what its node keeps, which is in no result
         conserves, lossless = self.inner.traits.conserves, self.inner.traits.lossless
         return Traits(conserves, delegates_residual=True, rounds_relative_to_norm=True, lossless=lossless)
 
@@ -134,10 +131,7 @@ class TwoLevel(Algorithm):
         return Reduction(wire.decode(rows, n, acc.dtype), sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return about n values and 2k pairs, plus the bound of a lane.
-
-        Without ``ranks_per_node``, the worst of all ways in which ranks can be spread over nodes, column by column.
-        """
+        """Return about n values and 2k pairs, plus the bound of a lane: of all spreads the worst, column by column."""
         bounds = [self._bound(layout.size, k, ranks, *spread) for spread in self._spreads(ranks)]
         return Bound(*(max(column) for column in zip(*bounds, strict=True)))
 
@@ -157,14 +151,10 @@ class TwoLevel(Algorithm):
         )
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 0, for ranks without a segment and with a part of k, and what ``inner`` selects at most."""
         return 0, self.inner.selected_band(layout, k, ranks)[1]
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return what ``inner`` does for the whole vector, but for roundings in each lane.
-
-        For the worst of all ways in which ranks can be spread over nodes.
-        """
+        """Return what ``inner`` does in the worst spread of ranks over nodes, but for roundings in each lane."""
         found = [(min(smallest, k), *self.inner.result_band(layout, k, n)) for n, smallest, _ in self._spreads(ranks)]
         return max(min(least - (lanes > 1) * lanes for lanes, least, _ in found), 0), max(most for *_, most in found)
 
@@ -195,10 +185,7 @@ class TwoLevel(Algorithm):
 
 
 def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
-    """Return the node's sum of this rank's segment of ``acc`` ``(n,)``, added in rank order, in its own memory.
-
-    The first ranks own the segments, of these ``widths``; the others get an empty one.
-    """
+    """Return the node's sum of this rank's segment of ``acc``, in memory of its own: empty but on the first ranks."""
     if node.size == 1:
         return acc.copy()
     counts = np.zeros(node.size, np.int64)
@@ -212,9 +199,8 @@ def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
 
 
 def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
-    """Deal k entries out over segments in proportion to ``weights`` ``(R,)``, by largest remainder.
+    """Deal k entries out over R <= k segments in proportion to ``weights``, by largest remainder, 1 to its width each.
 
-    Every segment gets at least one and at most its width ``(R,)``; k is no less than R and no more than all widths.
     What a narrow segment cannot take goes to the others, to those without weight if need be.
     """
     shares = np.ones(len(widths), np.int64)

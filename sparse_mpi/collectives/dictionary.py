@@ -7,14 +7,15 @@ number for each key it owns to those who have it, and to each rank those of its 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
-from sparse_mpi.arrays import index_dtype
+from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.quantiles import Pool
+from sparse_mpi.comm.quantiles import Pool, told
 
 SAMPLES = 32  # keys that a rank shows to all
 
@@ -22,11 +23,14 @@ SAMPLES = 32  # keys that a rank shows to all
 class Keys(Protocol):
     """A type of keys: `strings.StringKeys`, or `wide.WideKeys`. Keys are a list or an array of it."""
 
-    def starts(self, keys: Any, comm: Comm) -> Any:
-        """Return the places ``(P - 1)`` in ascending ``keys`` at which the ranges of ranks 1, 2, ... begin."""
+    def sample(self, keys: Any, places: np.ndarray) -> Any:
+        """Return the keys at these places, perhaps cut off."""
 
-    def exchanged(self, parts: list[Any], comm: Comm) -> tuple[Any, np.ndarray]:
-        """Send each rank its part of some keys; return what comes in rank order, and how many of each rank."""
+    def packed(self, keys: Any) -> np.ndarray:
+        """Return a message of keys."""
+
+    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Return the keys of messages of these ``lengths`` ``(m,)``, one's after the other's, and how many each has."""
 
     def distinct(self, keys: Any) -> tuple[Any, np.ndarray]:
         """Return the distinct keys in their order, and the place of each of ``keys`` among them ``(m,)`` int64."""
@@ -47,8 +51,8 @@ class Dictionary:
         self._comm, self._kind = comm, kind
         self.rank: int = comm.rank
         # Owners: each gets the keys of its range, from all ranks.
-        ends = [0, *kind.starts(keys, comm), len(keys)]
-        came, counts = kind.exchanged([keys[start:end] for start, end in pairwise(ends)], comm)
+        ends = [0, *self._starts(keys), len(keys)]
+        came, counts = self._exchanged([keys[start:end] for start, end in pairwise(ends)])
         self._own, places = kind.distinct(came)
         # Numbers: those of an owner follow those of the owner before.
         owned = comm.allgather(np.array([len(self._own)]), control=True)[:, 0]
@@ -60,16 +64,26 @@ class Dictionary:
     def strings(self, ranges: np.ndarray) -> np.ndarray:
         """Return this rank's range of keys. Collective."""
         ends = np.clip(ranges + [0, 1] - self._first, 0, len(self._own)).tolist()
-        keys, _ = self._kind.exchanged([self._own[start:end] for start, end in ends], self._comm)
+        keys, _ = self._exchanged([self._own[start:end] for start, end in ends])
         return self._kind.shown(keys)
 
+    def _exchanged(self, parts: list[Any]) -> tuple[Any, np.ndarray]:
+        """Send each rank its part of some keys; return what comes in rank order, and how many of each rank."""
+        messages = [self._kind.packed(part) for part in parts]
+        received = self._comm.alltoallv(np.concatenate(messages), np.array([*map(len, messages)]))
+        return self._kind.unpacked(*received)
 
-def quantile_places(weights: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the places ``(P - 1)`` of the samples at which ranges begin.
-
-    Args:
-        weights: ``(s,)`` how many keys each of the ascending samples stands for.
-        counts: ``(P,)`` int64, keys of each rank.
-    """
-    places = np.arange(len(weights))
-    return Pool(counts, places, weights, 0, len(places) - 1).quantiles(len(counts))
+    def _starts(self, keys: Any) -> list[int]:
+        """Return the places ``(P - 1)`` in ascending ``keys`` at which the ranges of ranks 1, 2, ... begin."""
+        comm, kind = self._comm, self._kind
+        at = told(np.arange(len(keys)), min(len(keys), SAMPLES), comm.rank)[3:]
+        message = kind.packed(kind.sample(keys, at))
+        rows = comm.allgather(np.array([len(keys), len(message)]), control=True)
+        shown, each = kind.unpacked(*comm.allgatherv(message, rows[:, 1]))
+        samples, places = kind.distinct(shown)
+        if not len(samples):
+            return [0] * (comm.size - 1)
+        # A sample stands for as many keys as its rank has for each of those it shows.
+        weights = np.bincount(places, np.repeat(rows[:, 0] / np.maximum(each, 1), each))
+        pool = Pool(rows[:, 0], np.arange(len(samples)), weights, 0, len(samples) - 1)
+        return [bisect_left(keys, samples[place]) for place in pool.quantiles(comm.size).tolist()]

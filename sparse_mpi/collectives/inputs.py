@@ -17,13 +17,13 @@ from sparse_mpi.collectives.entries import Entries, canonical, combined
 from sparse_mpi.collectives.kinds import InputAdapter, adapt, plain_type
 from sparse_mpi.collectives.messages import Format, codec_of
 from sparse_mpi.collectives.operations import named, operation
-from sparse_mpi.collectives.ownership import WORDS, told
+from sparse_mpi.collectives.ownership import SAMPLES, WORDS
 from sparse_mpi.collectives.strings import STRINGS, WIDE, StringKeys, type_of_all
 from sparse_mpi.collectives.wide import WideKeys
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.network import Network
-from sparse_mpi.comm.quantiles import Pool, pool_of
+from sparse_mpi.comm.quantiles import Pool, pool_of, told
 from sparse_mpi.wire import BitPacked
 
 AUTO, FITTED = "auto", "fitted"
@@ -127,4 +127,4 @@ def _tell(words: np.ndarray, mine: InputAdapter, entries: Entries, comm: Comm) -
     """Write the words by which other ranks know of this one's entries, and the entries if there is room."""
     width = inline.write(entries, words[HEAD + WORDS :])
     words[:HEAD] = mine.type, mine.plain or 0, width
-    words[HEAD : HEAD + WORDS] = told(entries, comm.rank)
+    words[HEAD : HEAD + WORDS] = told(entries.keys, SAMPLES, comm.rank)

@@ -12,22 +12,11 @@ from math import expm1, log1p
 import numpy as np
 
 from sparse_mpi.collectives.entries import Entries
-from sparse_mpi.comm import Comm, quantiles
 from sparse_mpi.comm.quantiles import Pool
 
 SAMPLES = 32  # of each rank: the largest of 64 regions has 1.3 times the mean
 WORDS = 3 + SAMPLES
 PACKET = 1 << 15  # bytes of a message below which it takes about as long as a shorter one
-
-
-def pooled(entries: Entries, comm: Comm) -> Pool:
-    """Return the pool of all ranks' entries. Collective: an allgather of control."""
-    return quantiles.pooled(entries.keys, SAMPLES, comm)
-
-
-def told(entries: Entries, rank: int) -> np.ndarray:
-    """Return what a rank tells of its entries for a pool, `WORDS` int64."""
-    return quantiles.told(entries.keys, SAMPLES, rank)
 
 
 def regions_of(pool: Pool, ranks: int) -> np.ndarray:

@@ -17,11 +17,12 @@ from sparse_mpi.collectives.entries import Entries, Runs, canonical
 from sparse_mpi.collectives.kinds import here, integers_or_strings
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.operations import named, operation
-from sparse_mpi.collectives.ownership import counts_by_region, pooled, regions_of
+from sparse_mpi.collectives.ownership import SAMPLES, counts_by_region, regions_of
 from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, StringKeys, encoded, ordered, type_of_all
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.quantiles import pooled
 
 ALWAYS, FIRST = "always", "first"
 
@@ -115,7 +116,7 @@ class PersistentAllreduce:
         self._order = np.argsort(keys, kind="stable")
         sought, self._places = np.unique(needed, return_inverse=True)
         # Owners: regions that hold about as many of all keys, given or needed. All tell them their keys.
-        pool = pooled(_flags(np.union1d(keys, sought)), comm)
+        pool = pooled(np.union1d(keys, sought), SAMPLES, comm)
         regions, form = regions_of(pool, comm.size), Format(np.dtype(np.bool_), (), pool.span)
         self._given, given = _told(_flags(keys[self._order]), regions, form, comm)
         _, asked = _told(_flags(sought), regions, form, comm)

@@ -6,17 +6,15 @@ str in UTF-8, whose order is that of its code points, as Python sorts.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.collectives.dictionary import SAMPLES, Keys, quantile_places
+from sparse_mpi.collectives.dictionary import Keys
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency
-from sparse_mpi.comm.quantiles import told
 from sparse_mpi.kernels.base import MalformedMessage
 
 UNKNOWN, INTEGERS, STR, BYTES, WIDE = range(5)  # types of keys; a rank without keys may not know
@@ -56,23 +54,14 @@ class StringKeys(Keys):
     def __init__(self, kind: int) -> None:
         self._kind = kind
 
-    def starts(self, keys: Sequence[bytes], comm: Comm) -> list[int]:
-        each = min(len(keys), SAMPLES)
-        at = told(np.arange(len(keys)), each, comm.rank)[3:].tolist()
-        message = packed([keys[place][:LONGEST] for place in at])
-        rows = comm.allgather(np.array([len(keys), len(message)]), control=True)
-        shown = unpacked(*comm.allgatherv(message, rows[:, 1]))
-        # A sample stands for as many strings as its rank has for each of those it shows.
-        told_by = zip(shown, rows[:, 0].tolist(), strict=True)
-        samples = sorted((sample, count / len(part)) for part, count in told_by for sample in part)
-        if not samples:
-            return [0] * (comm.size - 1)
-        places = quantile_places(np.array([weight for _, weight in samples]), rows[:, 0])
-        return [bisect_left(keys, samples[place][0]) for place in places.tolist()]
+    def sample(self, keys: Sequence[bytes], places: np.ndarray) -> list[bytes]:
+        return [keys[place][:LONGEST] for place in places.tolist()]
 
-    def exchanged(self, parts: list[Sequence[bytes]], comm: Comm) -> tuple[list[bytes], np.ndarray]:
-        messages = [packed(part) for part in parts]
-        came = unpacked(*comm.alltoallv(np.concatenate(messages), np.array([*map(len, messages)])))
+    def packed(self, keys: Sequence[bytes]) -> np.ndarray:
+        return packed(keys)
+
+    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[list[bytes], np.ndarray]:
+        came = unpacked(buffer, lengths)
         return [string for part in came for string in part], np.array([*map(len, came)])
 
     def distinct(self, keys: list[bytes]) -> tuple[list[bytes], np.ndarray]:

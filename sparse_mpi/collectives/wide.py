@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparse_mpi.collectives.dictionary import SAMPLES, Keys, quantile_places
-from sparse_mpi.comm import Comm
-from sparse_mpi.comm.quantiles import told
+from sparse_mpi.arrays import Array
+from sparse_mpi.collectives.dictionary import Keys
 
 BYTES = np.dtype("S16")
 SIGN = np.uint64(1 << 63)
@@ -31,25 +30,14 @@ def unpacked(keys: np.ndarray, dtype: np.dtype) -> np.ndarray:
 class WideKeys(Keys):
     """How keys of 16 bytes travel; see `dictionary.Keys`."""
 
-    def starts(self, keys: np.ndarray, comm: Comm) -> np.ndarray:
-        at = told(np.arange(len(keys)), SAMPLES, comm.rank)[3:]
-        shown = np.zeros(2 * SAMPLES + 1, np.int64)
-        shown[0] = len(keys)
-        if len(keys):
-            shown[1:] = keys[at].view(np.int64)
-        rows = comm.allgather(shown, control=True)
-        full = rows[rows[:, 0] > 0]
-        if not len(full):
-            return np.zeros(comm.size - 1, np.int64)
-        # A sample stands for as many keys as its rank has for each of those it shows.
-        samples, weights = np.ascontiguousarray(full[:, 1:]).view(BYTES).reshape(-1), np.repeat(full[:, 0], SAMPLES)
-        order = np.argsort(samples, kind="stable")
-        places = quantile_places(weights[order] / SAMPLES, rows[:, 0])
-        return np.searchsorted(keys, samples[order][places])
+    def sample(self, keys: np.ndarray, places: np.ndarray) -> np.ndarray:
+        return keys[places]
 
-    def exchanged(self, parts: list[np.ndarray], comm: Comm) -> tuple[np.ndarray, np.ndarray]:
-        came, counts = comm.alltoallv(np.concatenate(parts).view(np.int64).reshape(-1, 2), [*map(len, parts)])
-        return np.ascontiguousarray(came).view(BYTES).reshape(-1), counts
+    def packed(self, keys: np.ndarray) -> np.ndarray:
+        return keys.view(np.int64).reshape(-1, 2)
+
+    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.ascontiguousarray(buffer).view(BYTES).reshape(-1), lengths
 
     def distinct(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.unique(keys, return_inverse=True)

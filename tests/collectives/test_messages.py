@@ -11,9 +11,9 @@ from sparse_mpi import World
 from sparse_mpi.collectives.choice import choose
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.collectives.messages import WIDE, Format
-from sparse_mpi.collectives.ownership import counts_by_region, degrees, pooled, regions_of
+from sparse_mpi.collectives.ownership import SAMPLES, counts_by_region, degrees, regions_of
 from sparse_mpi.comm.network import Network
-from sparse_mpi.comm.quantiles import Pool
+from sparse_mpi.comm.quantiles import Pool, pooled
 from sparse_mpi_bench.analysis.keyed_volume import CASES
 
 
@@ -55,7 +55,7 @@ def test_whatever_the_keys_no_owner_receives_much_more_than_others(case):
 
     def body(comm):
         mine = Entries(held[comm.rank], np.ones(len(held[comm.rank])))
-        return counts_by_region(mine, regions_of(pooled(mine, comm), comm.size))
+        return counts_by_region(mine, regions_of(pooled(mine.keys, SAMPLES, comm), comm.size))
 
     received = np.sum(World(32).run(body), axis=0)
     assert received.max() <= 1.2 * received.mean()

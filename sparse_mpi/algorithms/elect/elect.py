@@ -120,12 +120,8 @@ class Elect(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from the defaults.
-
-        Without lag every step selects from acc, so that the gradient can join it in the same pass; with lag entries
-        are elected ahead of their step. At the usual density 8 bits a value are as many bytes as Ok-Topk's 1 % in 32,
-        and as accurate as dense.
-        """
+        # With lag entries are elected ahead of their step. At the usual density 8 bits a value are as many bytes as
+        # Ok-Topk's 1 % in 32, and as accurate as dense
         lossless, ahead, carries = self.wire.lossless, self.lag > 0, self.wire.codec is not None
         return Traits(lossless=lossless, accumulates=not ahead, carries=carries, prepares=ahead, usual_density=0.0275)
 
@@ -175,7 +171,7 @@ class Elect(Algorithm):
         return replace(state, elected=_NOBODY, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
 
     def elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
-        """Return the ascending indices of the elected entries, the same on all ranks, and the next state.
+        """Return the ascending indices of the elected entries, alike on all ranks, and the next state.
 
         They are those that were elected ahead, if any; for another k these are dropped, and voted for again.
         """
@@ -257,11 +253,7 @@ class Elect(Algorithm):
     def reduce_scatter(
         self, values: Array, bounds: np.ndarray, comm: Comm, wire: Wire | Paired, each: int = 1
     ) -> tuple[SparseVector, Array]:
-        """Add up values ``(m,)`` of entries that are the same on all ranks, each rank a share of them.
-
-        Returns:
-            The sums of this rank's share, by number, and this rank's contribution to all of them ``(m,)``.
-        """
+        """Return the sums of this rank's share of entries, by number, and its contribution to all of them ``(m,)``."""
         # Values are numbered, without gaps, so that numbers need not be sent
         m = len(values)
         numbered = SparseVector(namespace(values).arange(m, dtype=index_dtype(m)), values, m)
@@ -269,16 +261,11 @@ class Elect(Algorithm):
         return summed, sent.values
 
     def _radix(self, k: int, ranks: int) -> int | None:
-        """Return the number of groups of a stage; None makes a single stage."""
         few = ranks > ENOUGH_RANKS and self.votes * k < ENOUGH_VOTES * ranks
         return self.radix or (isqrt(ranks - 1) + 1 if few else None)
 
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
-        """Return the votes of a rank as a share of k.
-
-        Fewer if a second stage forwards them, but enough for all ranks together to nominate about k entries; k if k
-        is n.
-        """
+        """Return the votes of a rank over k: fewer if a second stage forwards them, but enough for k of all ranks."""
         return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NOMINATED / ranks, k / size)
 
     def _votes(self, k: int, size: int, ranks: int) -> int:
@@ -293,15 +280,10 @@ class Elect(Algorithm):
         return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 0, because nothing is elected where all is zero, and k."""
         return 0, k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the most that one rank sends in a step: votes, indices of the elected, and twice their values.
-
-        See `OkTopk.bound`: the exchange of votes, balancing and the allgather of the elected send no more entries than
-        there.
-        """
+        """Return votes, indices of the elected, and twice their values; no more entries than in `OkTopk.bound`."""
         payload, messages, control = self.first_half(layout, k, ranks)
         share = -(-min(k, layout.size) // ranks)
         gathered = self.sum_wire(k, layout.size, ranks).max_size(share, share) * (ranks - 1)
@@ -322,7 +304,6 @@ class Elect(Algorithm):
         return sum([*votes, *sums], winners), sent + ranks - 1 + 2 * rounds(ranks) + messages, control
 
     def sum_wire(self, k: int, size: int, ranks: int) -> Wire:
-        """Return the format in which values of the elected are sent: without indices, if it can do so."""
         return WHOLE if k >= size or ranks == 1 else self._values
 
     @cached_property

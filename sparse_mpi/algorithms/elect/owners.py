@@ -35,14 +35,10 @@ class Owners:
         return np.arange(self.ranks + 1, dtype=np.int64) * self.width
 
     def numbered(self, vector: SparseVector) -> tuple[SparseVector, np.ndarray]:
-        """Return the entries by ascending number, as a vector of all numbers, and how many each rank owns ``(P,)``.
-
-        Those that are zero are left out.
-        """
+        """Return the entries but zeros by number, as a vector of all numbers, and how many each rank owns ``(P,)``."""
         passes, (indices, values, size) = kernels.of(vector.values), vector
         numbers, values, counts = passes.deal(indices, values, size, self.ranks)
         return SparseVector(numbers, values, self.width * self.ranks), counts
 
     def indices(self, numbers: Array) -> Array:
-        """Return the indices ``(m,)`` of these ``numbers`` ``(m,)``, in their order."""
         return kernels.of(numbers).undeal(numbers, self.size, self.ranks)

@@ -13,17 +13,13 @@ CANDIDATES_PER_VOTE = 4  # largest entries among which a rank looks for each vot
 
 
 def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
-    """Return a sum of votes ``(size,)`` in the library and dtype of ``acc``; zeros if ``vote_sum`` is of another size.
-
-    It is of another size before the first step, when there are no votes yet.
-    """
+    """Return a sum of votes ``(size,)`` in the library and dtype of ``acc``; zeros before the first step."""
     if len(vote_sum) != size:
         return namespace(acc).zeros(size, acc.dtype)
     return like(vote_sum, acc).astype(acc.dtype, copy=False)
 
 
 def candidates_for(votes: int, size: int) -> int:
-    """Return the number of largest entries, of ``size``, among which a rank looks for those it votes for."""
     return min(CANDIDATES_PER_VOTE * votes, size)
 
 
