@@ -25,20 +25,12 @@ class DeviceArray(Protocol):
     """A `cupy.ndarray`, for CuPy has no types of its own: arithmetic, and what else it has by name."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the lengths of its dimensions."""
-
+    def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> np.dtype:
-        """Return the type of its elements."""
-
+    def dtype(self) -> np.dtype: ...
     @property
-    def size(self) -> int:
-        """Return how many elements it has."""
-
-    def reshape(self, shape: Any, /, *more: int) -> Any:
-        """Return it in another shape."""
-
+    def size(self) -> int: ...
+    def reshape(self, shape: Any, /, *more: int) -> Any: ...
     def __len__(self) -> int: ...
     def __getitem__(self, at: Any, /) -> Any: ...
     def __setitem__(self, at: Any, value: Any, /) -> None: ...
@@ -89,8 +81,7 @@ else:
 class Flattens(Protocol[A]):
     """A caller's array of any library, which gives a flat one of the same library."""
 
-    def reshape(self, size: int, /) -> A:
-        """Return it as a flat array, with -1 for the size."""
+    def reshape(self, size: int, /) -> A: ...
 
 
 def _is_torch(x: object) -> TypeGuard[Any]:
@@ -152,8 +143,7 @@ def synchronize_device(x: object) -> None:
 def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
-    The library's work is then queued behind the caller's, and the caller's next work behind the library's. Neither has
-    to wait for the device.
+    Work of the library and of the caller is then queued in turns, and neither waits for the device.
     """
     if isinstance(x, np.ndarray) or not is_on_device(x):
         return nullcontext()
@@ -206,13 +196,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def check(x: object, argument: str) -> None:
-    """Raise unless ``x`` is an array that this library takes.
-
-    Raises:
-        TypeError: ``x`` is no NumPy, CuPy or torch array, is masked, has no floating-point dtype, or is on another kind
-            of device.
-        ImportError: ``x`` is a torch tensor on a CUDA device, and CuPy is not installed.
-    """
+    """Raise TypeError unless ``x`` is an array that this library takes; ImportError where that needs CuPy."""
     if type(x) is np.ndarray and _dtype_name(x.dtype) in FLOATS:  # the rest need not be looked at
         return
     if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
@@ -293,8 +277,7 @@ def bits_type(x: Array) -> np.dtype:
 def magnitude_bits(x: Array) -> Array:
     """Return |x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
 
-    They are the bit patterns without the sign: int32 for float32, int64 for float64. Comparing them vectorises, and a
-    non-finite entry is never lost in a comparison.
+    They are the bit patterns without the sign, int32 or int64. Comparing them vectorises, and no NaN is lost in it.
     """
     return x.view(np.int64) & (2**63 - 1) if x.dtype == np.float64 else x.view(np.int32) & (2**31 - 1)
 
@@ -308,8 +291,7 @@ def index_dtype(size: int) -> np.dtype:
 def leave(a: Any, caller: Flattens[A]) -> A:
     """Return ``a`` as a writable array of the caller's library: the inverse of `enter`.
 
-    It shares the memory of ``a`` unless that is read-only, as where the ranks of a `World` share it. That is copied:
-    torch knows no read-only memory, and would let the caller write to what other ranks read.
+    It shares the memory of ``a`` unless that is read-only, as where the ranks of a `World` share it: that is copied.
     """
     if isinstance(a, np.ndarray) and not a.flags.writeable:
         a = a.copy()
@@ -320,10 +302,7 @@ def leave(a: Any, caller: Flattens[A]) -> A:
 
 
 def as_tensors(state: Any) -> Any:
-    """Return a nested state of dicts, lists and tuples with torch tensors in place of NumPy arrays, which they share.
-
-    `torch.load` takes tensors by default, ``weights_only=True``, and refuses arrays. NumPy's scalars become Python's.
-    """
+    """Return a nested state with torch tensors, as `torch.load` takes by default, in place of the same NumPy arrays."""
     import torch
 
     if isinstance(state, dict):

@@ -92,15 +92,9 @@ def check_rule(rows: str) -> None:
 
 
 def dense_tensors(layout: Layout, dense: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the numbers of the dense tensors, those that are selected whole.
+    """Return the numbers of the tensors that are selected whole: ``dense``, which must be of the layout.
 
-    Args:
-        layout: the shapes of all tensors.
-        dense: these numbers; None: those of the tensors with fewer than two dimensions. A layout of one tensor says
-            nothing about structure, and so None makes none of it dense.
-
-    Raises:
-        ValueError: ``dense`` has numbers that no tensor has.
+    None: those of the tensors with fewer than two dimensions, but not of a layout of one tensor.
     """
     if dense is None:
         flat = tuple(number for number, shape in enumerate(layout.shapes) if len(shape) < 2)
@@ -140,14 +134,8 @@ def _rows_of(shape: tuple[int, ...], rows: str) -> tuple[int, int, int]:
 def quotas(layout: Layout, k: int, rows: str = "output", dense: tuple[int, ...] | None = None) -> Pattern:
     """Return the pattern that shares k entries out among the rows in proportion to their length, at least one each.
 
-    Fractions are rounded by largest remainder; of equal ones the lower row's goes first. Where the dense tensors and
-    one entry of every row are more than k already, the pattern is `fewest`.
-
-    Args:
-        layout: the shapes of all tensors, of at least k elements.
-        k: entries to share out.
-        rows: one of `RULES`.
-        dense: numbers of the tensors to select whole, as for `dense_tensors`.
+    Fractions are rounded by largest remainder; of equal ones the lower row's goes first. Where the `dense_tensors` and
+    one entry of every row are more than k already, the pattern is `fewest`. ``rows`` is one of `RULES`.
     """
     pattern = fewest(layout, rows, dense)
     if k <= sum(tensor.entries for tensor in pattern):
@@ -178,18 +166,12 @@ def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
 
 
 def dimension_coverage(vector: SparseVector[Any], layout: Layout, rows: str = "output") -> float:
-    """Return the share of rows in which ``vector`` has an entry, over all tensors with at least two dimensions.
+    """Return the share, 0 to 1, of rows of matrices in which ``vector`` has an entry; 1 where there are no matrices.
 
     Args:
         vector: a sparse vector of any library, as a reducer's ``step`` returns it.
-        layout: a `Layout`, or anything that `SparseAllreduce` makes one from.
+        layout: a `Layout`, or anything that `SparseAllreduce` makes one from; as long as ``vector``.
         rows: ``"output"``: each index of the first dimension is a row; ``"axis1"``: each line along the second one.
-
-    Returns:
-        A number from 0 to 1; it is 1 where there are no such tensors, and so nothing to miss.
-
-    Raises:
-        ValueError: ``rows`` is no such rule, or ``vector`` is not as long as the layout.
     """
     check_rule(rows)
     layout = Layout.of(layout)

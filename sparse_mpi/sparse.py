@@ -65,10 +65,9 @@ def leave(result: SparseVector | Array, caller: Flattens[A]) -> SparseVector[A] 
 
 
 def merge(vector: SparseVector) -> SparseVector:
-    """Sum the entries that share an index; ``vector`` holds those of several ranks one after the other.
+    """Sum the entries that share an index, in the order in which they stand; indices of the result ascend.
 
-    Entries of one index are added in the order in which they stand. So if all ranks merge the same buffer, in rank
-    order, they get the same bits. ``vector.indices`` need not ascend; those of the result do.
+    So ranks that merge the same buffer, in which the entries of several ranks stand, get the same bits.
     """
     return SparseVector(*kernels.of(vector.values).merge(*vector), vector.size)
 
@@ -129,14 +128,9 @@ def contains(vector: SparseVector, indices: Array) -> Array:
 
 
 def split_counts(vector: SparseVector, boundaries: np.ndarray) -> Any:
-    """Count the entries of each region ``[boundaries[q], boundaries[q + 1])``.
+    """Count the entries of each region between the ascending ``boundaries`` ``(P + 1,)``; see `Kernels.split_counts`.
 
-    The ``boundaries`` ``(P + 1,)`` ascend. Because indices ascend too, the entries of a region are one slice of the
-    vector, and the counts say where to cut it.
-
-    Returns:
-        ``(P,)`` int64 on the host; of a device what `numpy.asarray` makes that of, which waits. So whoever waits for
-        what is sent to whom waits once.
+    Because indices ascend too, the entries of a region are one slice of the vector.
     """
     if len(vector.indices) == vector.size:  # it has every index
         return np.diff(boundaries)

@@ -39,13 +39,11 @@ def allreduce(
     Args:
         x: sparse data: a `SparseVector`; a scipy.sparse array or matrix of any format and shape; a torch.sparse COO
             tensor, also with dense dimensions, or CSR tensor; a pair of arrays ``(keys, values)``, whose values may
-            have a trailing shape; a dict or Counter; an `Adaptable`, such as the
-            `histogram_entries` of `sparse_mpi.contrib`. The same kind, shape and dtype on all ranks, but that dicts may
-            have other numbers: then all become the type that holds them. An entry that occurs more than once is
-            combined first. x is not modified. Keys of pairs and dicts are integers, or strings: all str or all bytes,
-            of any length, in arrays of NumPy's (of type U or S, in host memory). Those of pairs may be of 128 bits: an
-            array (m, 2) of integers in host memory, in the order of the first column, then of the second. A dict
-            without keys goes with any.
+            have a trailing shape; a dict or Counter; an `Adaptable`, such as the `histogram_entries` of
+            `sparse_mpi.contrib`. The same kind, shape and dtype on all ranks, but that dicts may have other numbers:
+            then all become the type that holds them. Entries of one key are combined first; x is not modified. Keys of
+            pairs and dicts are integers, or strings: all str or all bytes, in arrays of NumPy's (of type U or S, in
+            host memory). Those of pairs may be of 128 bits: an array (m, 2) of integers in host memory.
         op: ``"sum"``, ``"prod"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"`` (bitwise; of bool logical), or a
             NumPy ufunc of two arguments that is associative and commutative and keeps the dtype. As in NumPy, integers
             wrap around, sums of bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are not

@@ -38,38 +38,25 @@ class _Kind(NamedTuple):
     back: Callable[[Any], Any]  # makes it of a result in host memory, on the device of the arrays
 
 
-def to_host_input(x: object) -> HostInput:
-    """Return sparse data in host memory: ``x`` itself unless it is on a device, all of it, and of a kind that is taken.
+def to_host_input(x: object, array: bool = False) -> HostInput:
+    """Return sparse data, or an ``array``, in host memory: ``x`` itself unless all of it is on a device.
 
     Copies come after the work on the current stream, for which the host waits once.
     """
-    return _brought(x, lambda: _kind(x))
-
-
-def array_to_host_input(x: object) -> HostInput:
-    """Return an array as `to_host_input` does: ``x`` itself unless it is a CuPy array or a tensor on a CUDA device."""
-    return _brought(x, lambda: _Kind((x,), lambda host: host, lambda result: _up(result, x)))
-
-
-def _brought(x: object, kind_of: Callable[[], _Kind | None]) -> HostInput:
     try:
-        return _downloaded(x, kind_of())
+        kind = _Kind((x,), lambda host: host, lambda result: _up(result, x)) if array else _kind(x)
+        if kind is None or not all(map(arrays.is_on_device, kind.parts)):
+            return HostInput(x, lambda result: result, "host")
+        place, make_back = kind.parts[0], kind.back
+
+        def back(result: object) -> object:
+            with arrays.on_stream_of(place):
+                return make_back(result)
+
+        with arrays.on_stream_of(place):
+            return HostInput(kind.make(*_down(kind.parts)), back, "device")
     except Exception as error:
         return HostInput(None, lambda result: result, "host", error)
-
-
-def _downloaded(x: object, kind: _Kind | None) -> HostInput:
-    """Return ``x`` in host memory; itself if it is of no such kind, or not on a device."""
-    if kind is None or not all(map(arrays.is_on_device, kind.parts)):
-        return HostInput(x, lambda result: result, "host")
-    place = kind.parts[0]
-
-    def back(result: object) -> object:
-        with arrays.on_stream_of(place):
-            return kind.back(result)
-
-    with arrays.on_stream_of(place):
-        return HostInput(kind.make(*_down(kind.parts)), back, "device")
 
 
 def _kind(x: object) -> _Kind | None:
@@ -127,10 +114,7 @@ def _of_torch(x: Any, torch: Any) -> _Kind | None:
 
 
 def _down(parts: Sequence[Any]) -> list[Any]:
-    """Copy arrays on a device to pinned memory, and wait once until the current stream has done so.
-
-    Those of CuPy become NumPy's, and tensors become tensors.
-    """
+    """Copy arrays on a device to pinned memory, as arrays or tensors, and wait once until the stream has done so."""
     there = [_flat(part) for part in parts]
     library = arrays.namespace(there[0])
     stream = library.cuda.get_current_stream()

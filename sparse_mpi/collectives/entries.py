@@ -52,13 +52,9 @@ def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
 
 
 class Runs:
-    """Where equal keys stand among keys ``(m,)`` that came from several ranks, one after the other.
+    """Where equal keys stand among keys ``(m,)`` of several ranks; ``keys`` ``(u,)`` are the distinct ones, ascending.
 
-    Values in the order of these keys are combined in the order in which they stand, ``(a op b) op c``, so that a sum of
-    floating-point values has the same bits wherever it is taken.
-
-    Attributes:
-        keys: ``(u,)`` the distinct ones, ascending.
+    Values are combined in the order in which they stand, ``(a op b) op c``, so that sums have the same bits everywhere.
     """
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -107,10 +103,7 @@ def merged_runs(entries: Entries, op: np.ufunc) -> Entries:
 
 
 def canonical(values: np.ndarray) -> np.ndarray:
-    """Return values whose bytes say nothing but what numbers they are, so that equal ones are the same bytes.
-
-    Of the 16 bytes of an 80-bit longdouble no operation defines the last six.
-    """
+    """Return values of which equal ones are the same bytes: nothing defines the last six of an 80-bit longdouble."""
     if values.dtype.type not in (np.longdouble, np.clongdouble) or not PADDING:
         return values
     made = np.array(values, order="C")

@@ -28,10 +28,7 @@ def room(comm: Comm) -> int:
 
 
 def expect(comm: Comm, words: np.ndarray, apart: bool = False) -> None:
-    """Reserve room for the next call, by the ``words`` ``(P,)`` that this one needed.
-
-    There is more of it where keys lie ``apart``: then no other way would send much less.
-    """
+    """Reserve room for the next call, by the ``words`` ``(P,)`` that this one needed; more where keys lie ``apart``."""
     most, least = (max(APART, MOST) if apart and MOST else MOST) // comm.size, min(LEAST, MOST // comm.size)
     wanted = int(words.max())
     step = 1 << max(wanted.bit_length() - 4, 0)  # a little more may come next time
@@ -65,10 +62,7 @@ class Announced(NamedTuple):
 
 
 def write(entries: Entries, words: np.ndarray) -> int:
-    """Write the message of ``entries`` to ``words`` ``(w,)`` int64, if it fits; return the bytes of a number in it.
-
-    More than `FEW` entries are not looked at: they never come with the arguments.
-    """
+    """Write the message of `FEW` entries at most to ``words`` ``(w,)`` int64, if it fits; return its `Format.width`."""
     if not 0 < len(entries.keys) <= FEW:
         return 0
     low, high = entries.keys[[0, -1]].tolist()

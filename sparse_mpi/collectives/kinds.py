@@ -31,21 +31,13 @@ TYPES = {"U": STR, "S": BYTES}  # types of keys in arrays, by the kind of their 
 
 @dataclass(frozen=True)
 class InputAdapter:
-    """The input of a rank as keys and values, and how a result becomes its kind again.
+    """The input of a rank as keys and values, and how a result becomes its kind again."""
 
-    Args:
-        keys: ``(m,)`` int64, in any order, perhaps more than once; where keys are strings, their places in these.
-        values: ``(m, ...)``.
-        facts: what must be the same on all ranks, by name.
-        leave: makes a result of the same kind, whose keys are objects where they are strings.
-        plain: the place in `PLAIN` of the numbers of a dict, plus 1; 0 if it has none; None of all else.
-    """
-
-    keys: np.ndarray
-    values: np.ndarray
-    facts: dict[str, Any]
-    leave: Callable[[Entries], Any]
-    plain: int | None = None
+    keys: np.ndarray  # (m,) int64, in any order, perhaps more than once; of strings the places in these
+    values: np.ndarray  # (m, ...)
+    facts: dict[str, Any]  # what must be the same on all ranks, by name
+    leave: Callable[[Entries], Any]  # makes a result of the same kind, whose keys are objects where they are strings
+    plain: int | None = None  # 1 + the place in `PLAIN` of a dict's numbers; 0 if it has none; None of all else
     type: int = INTEGERS  # of keys
     strings: Any = ()  # the keys, distinct and in their order: bytes, or of pairs an array
 
@@ -260,10 +252,7 @@ def _row_keys(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -
 
 
 def _rows(keys: np.ndarray, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each of so many compressed rows starts and, at the end, stops; and the columns of ascending keys.
-
-    The memory of the keys may become that of the columns.
-    """
+    """Return where compressed rows start and stop ``(rows + 1,)``, and columns of ascending keys, in their memory."""
     before = length * np.arange(rows + 1)
     starts = np.searchsorted(keys, np.minimum(before, np.iinfo(keys.dtype).max).astype(keys.dtype, copy=False))
     kind = index_dtype(max(length, len(keys)))

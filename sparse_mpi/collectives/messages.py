@@ -50,19 +50,12 @@ class Format:
 
     @property
     def wide(self) -> bool:
-        """Tell if keys are not packed."""
         return self.span >= WIDE
 
     def pack(self, entries: Entries, counts: np.ndarray, regions: np.ndarray) -> tuple[Array, np.ndarray]:
-        """Cut ``entries`` into m messages of ``counts`` ``(m,)`` int64 entries.
+        """Return m messages of ``counts`` ``(m,)`` int64 of the ``entries`` one after the other, and their lengths.
 
-        Args:
-            entries: in the order of the messages.
-            counts: of each message.
-            regions: ``(m, 2)`` int64, the smallest and the largest key that each message may have.
-
-        Returns:
-            The messages, bytes, one after the other, and their lengths ``(m,)`` int64.
+        ``regions`` ``(m, 2)`` int64 are the smallest and the largest key that each message may have.
         """
         short = _shortest(entries.values) if self._whole else entries.values
         values, of_values = self._coded(short, counts)
@@ -91,11 +84,9 @@ class Format:
     ) -> tuple[Entries, np.ndarray]:
         """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64.
 
-        Messages stand at ``starts`` ``(m,)``, ascending, or one after the other. With ``narrow`` keys are int32 where
-        they fit, which takes half of the memory.
+        Messages stand at ``starts`` ``(m,)``, ascending, or one after the other; ``narrow`` keys are int32 if they fit.
         """
-        if starts is None:
-            starts = lengths.cumsum() - lengths
+        starts = lengths.cumsum() - lengths if starts is None else starts
         ends, there = starts + lengths, lengths > 0
         widths = np.full(len(lengths), self.dtype.itemsize)
         if self._whole:
@@ -122,11 +113,9 @@ class Format:
         return Entries(to_host(keys), to_host(numbers)), counts
 
     def width(self, values: np.ndarray) -> int:
-        """Return the bytes that each number of ``values`` takes, unless it is rounded."""
         return _shortest(values).itemsize if self._whole else self.dtype.itemsize
 
     def lengths(self, counts: np.ndarray, regions: np.ndarray, widths: np.ndarray) -> np.ndarray:
-        """Return the lengths ``(m,)`` of messages of ``counts`` entries, whose numbers have these `width`s."""
         of_values = self._of_values(counts, widths)
         if self.wide:
             return of_values + (8 * counts + 8 + self._whole) * (counts > 0)

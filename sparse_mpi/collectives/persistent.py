@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.collectives.device import HostInput, array_to_host_input
+from sparse_mpi.collectives.device import HostInput, to_host_input
 from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.entries import Entries, Runs, canonical
 from sparse_mpi.collectives.kinds import here, integers_or_strings
@@ -60,7 +60,7 @@ def allreduce_init(
         TypeError, ValueError: bad arguments, or op, dtype or shape differ between ranks; raised on every rank.
     """
     transport = as_comm(comm)
-    given_keys, asked = array_to_host_input(keys), array_to_host_input(needed)
+    given_keys, asked = to_host_input(keys, array=True), to_host_input(needed, array=True)
 
     def work() -> PersistentAllreduce:
         agreement = same_on_all_ranks(transport, 1)
@@ -88,7 +88,7 @@ def allreduce_init(
         if kind in STRINGS:
             numbers = Dictionary(strings, StringKeys(kind), transport).numbers
             mine, wanted = numbers[mine], numbers[wanted]
-        return PersistentAllreduce(mine, wanted, ufunc, number, trailing, transport, validate)
+        return PersistentAllreduce(mine, wanted, ufunc, Format(number, trailing, 0), transport, validate)
 
     return in_turn(transport, work)
 
@@ -101,17 +101,10 @@ class PersistentAllreduce:
     """
 
     def __init__(
-        self,
-        keys: np.ndarray,
-        needed: np.ndarray,
-        op: np.ufunc,
-        dtype: np.dtype,
-        shape: tuple[int, ...],
-        comm: Comm,
-        validate: str,
+        self, keys: np.ndarray, needed: np.ndarray, op: np.ufunc, form: Format, comm: Comm, validate: str
     ) -> None:
         self._validate, self._rounds = validate, 0
-        self._comm, self._op, self._dtype, self._shape = comm, op, dtype, shape
+        self._comm, self._op, self._dtype, self._shape = comm, op, form.dtype, form.shape
         self._started: tuple[Handle[np.ndarray], HostInput] | None = None  # a round, and its values
         self._order = np.argsort(keys, kind="stable")
         sought, self._places = np.unique(needed, return_inverse=True)
@@ -147,7 +140,7 @@ class PersistentAllreduce:
         """
         if self._started is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")
-        source = array_to_host_input(values)
+        source = to_host_input(values, array=True)
         self._started = progress_thread_of(self._comm).start(lambda: self._round(source)), source
 
     def wait(self) -> Any:
