@@ -83,7 +83,7 @@ def read(rows: np.ndarray, announced: Announced) -> tuple[Entries, np.ndarray]:
     for form, ranks in announced.groups():
         counts, regions = announced.counts[ranks], announced.regions[ranks]
         lengths = form.lengths(counts, regions, announced.widths[ranks])
-        entries, counts = form.unpacked(buffer, lengths, regions, apart * ranks, narrow=True)
+        entries, counts = form.unpacked(buffer, lengths, regions, apart * ranks)
         if len(ranks) == len(rows):
             return entries, counts
         found |= zip(ranks.tolist(), parted(entries, counts), strict=True)

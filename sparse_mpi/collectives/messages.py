@@ -75,18 +75,13 @@ class Format:
         return parted(*self.unpacked(buffer, lengths, regions))
 
     def unpacked(
-        self,
-        buffer: Array,
-        lengths: np.ndarray,
-        regions: np.ndarray,
-        starts: np.ndarray | None = None,
-        narrow: bool = False,
+        self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None
     ) -> tuple[Entries, np.ndarray]:
         """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64.
 
-        Messages stand at ``starts`` ``(m,)``, ascending, or one after the other; ``narrow`` keys are int32 if they fit.
+        Messages stand one after the other, or at ``starts`` ``(m,)``, ascending; then keys are int32 where they fit.
         """
-        starts = lengths.cumsum() - lengths if starts is None else starts
+        narrow, starts = starts is not None, lengths.cumsum() - lengths if starts is None else starts
         ends, there = starts + lengths, lengths > 0
         widths = np.full(len(lengths), self.dtype.itemsize)
         if self._whole:

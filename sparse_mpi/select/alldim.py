@@ -59,19 +59,10 @@ class AllDim(Selector):
             check_whole("dense", tensor, 0, remedy="it has the numbers of tensors")
 
     def init(self, layout: Layout, k: int) -> Any:
-        """Return the state before the first step, which holds the layout.
-
-        Raises:
-            ValueError: ``dense`` names tensors that the layout lacks.
-        """
-        fewest(layout, self.rows, self.dense)
+        fewest(layout, self.rows, self.dense)  # raises if ``dense`` names tensors that the layout lacks
         return AllDimState(layout)
 
     def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
-        """Select k entries of ``x`` ``(n,)``, or `floor` if that is more: the largest magnitudes of every row.
-
-        Of equal magnitudes in a row those of lower index are taken.
-        """
         accumulate(x, add)
         return select_rows(x, self.pattern(k, state)), state
 
@@ -102,11 +93,7 @@ def select_rows(x: Array, pattern: Pattern) -> SparseVector:
 
 
 def _selected_together(tensor: Matrix) -> bool:
-    """Tell if a device selects from the rows of this tensor and of others in one go, each row by one block of threads.
-
-    Rows that are strided, or too long for a block to read them in good time, it selects from tensor by tensor, unless
-    it takes all that they have.
-    """
+    """Tell if a device selects from the rows of this tensor and of others in one go, each row by a block of threads."""
     return tensor.whole or (tensor.stride == 1 and tensor.length <= LONGEST)
 
 

@@ -30,7 +30,7 @@ class Selector(ABC):
     """
 
     def init(self, layout: Layout, k: int) -> Any:
-        """Return the state before the first step; by default the empty one of a selector that remembers nothing."""
+        """Return the state before the first step; by default that of a selector that remembers nothing."""
         return NoState()
 
     @abstractmethod

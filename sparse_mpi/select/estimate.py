@@ -127,14 +127,10 @@ class DGC(Selector):
         return settle(tried, x, k), state.next()
 
     def sampled_threshold(self, x: Array, k: int, step: int) -> float:
-        """Return the magnitude that the share k/n of a strided sample of ``x`` ``(n,)`` reaches.
-
-        Strides are odd, so that they do not hit the same columns of every row where the length of the rows is a power
-        of two.
-        """
+        """Return the magnitude that the share k/n of a strided sample of ``x`` ``(n,)`` reaches."""
         n = len(x)
         wanted = max(k, min(MIN_ENTRIES_ABOVE * n // k, MAX_ENLARGED_SAMPLE))
-        stride = (max(1, n // wanted) - 1) | 1
+        stride = (max(1, n // wanted) - 1) | 1  # odd: it hits not the same columns of rows of 2^m elements
         start = int(generator(self.seed, step).integers(stride))
         sample = namespace(x).abs(x[start::stride])
         rank = max(1, round(len(sample) * k / n))
@@ -186,7 +182,6 @@ class RedSyncTrim(Selector):
     """
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
-        """Select exactly k entries of ``x`` ``(n,)``; of equal magnitudes those of lower index."""
         accumulate(x, add)
         mean, peak = _mean_and_largest(x)
         for ratio in RATIOS:

@@ -34,10 +34,7 @@ def largest(x: Array, k: int) -> SparseVector:
 
 
 def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
-    """Select as `top_k` does, where more entries tie at the k-th magnitude than memory should hold.
-
-    ``kth`` are the bits of that magnitude. Ties are looked for part by part of ``x``, until there are k entries.
-    """
+    """Select as `top_k` does, by parts, where more entries tie at magnitude bits ``kth`` than memory should hold."""
     chosen = namespace(x).empty(k, index_dtype(len(x)))
     above = at_least(x, kth + 1, most=k) if kth < np.iinfo(bits_type(x)).max else None
     count = 0 if above is None else above.nnz

@@ -79,11 +79,6 @@ class Interleaved(AllDim):
         check_whole("warmup", self.warmup, 1, "step")
 
     def init(self, layout: Layout, k: int) -> InterleavedState:
-        """Return the state before the first step, for an algorithm in which ranks do not agree on thresholds.
-
-        Raises:
-            ValueError: ``dense`` names tensors that the layout lacks, or the mode is ``"threshold"``.
-        """
         if self.mode == "threshold":
             raise ValueError(
                 "mode must be 'alternate' in an algorithm in which ranks do not agree on thresholds, got 'threshold'; "
@@ -106,7 +101,6 @@ class Interleaved(AllDim):
     def select(
         self, x: Array, k: int, state: InterleavedState, add: Array | None = None
     ) -> tuple[SparseVector, InterleavedState]:
-        """Select as many entries of ``x`` ``(n,)`` as `AllDim` does, and as many of every tensor."""
         accumulate(x, add)
         return select_rows(x, self.pattern(k, state)), replace(state, step=state.step + 1)
 
@@ -114,14 +108,10 @@ class Interleaved(AllDim):
         return self._merged(state.layout, k, self._plain(state))
 
     def longest(self, layout: Layout, k: int) -> Pattern:
-        """Return the pattern of a step in which all matrices that take turns are on plain top-k.
-
-        Its messages are the longest, because column numbers in a longer row take more bytes.
-        """
+        # All matrices that take turns are on plain top-k: column numbers in a longer row take more bytes
         return self._merged(layout, k, self._turning(layout))
 
     def _merged(self, layout: Layout, k: int, plain: tuple[int, ...]) -> Pattern:
-        """Return the pattern in which the tensors with numbers ``plain`` are one row each."""
         pattern = quotas(layout, k, self.rows, self.dense)
         return tuple(t.merged() if t.tensor in plain else t for t in pattern) if plain else pattern
 
@@ -146,10 +136,6 @@ class Interleaved(AllDim):
     def agree(
         self, x: Array, k: int, state: InterleavedState, mean: Callable[[np.ndarray], np.ndarray]
     ) -> InterleavedState:
-        """Average the thresholds that are due over the ranks, and return the state that follows from them.
-
-        ``mean`` averages an array of float64 over the ranks.
-        """
         if not self.due(state).any():
             return state
         return self.adapt(state, mean(self.thresholds(x, k, state)))

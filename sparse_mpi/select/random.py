@@ -1,4 +1,7 @@
-"""Random selection: positions are the same on every rank, so that values are sent without them."""
+"""Random selection: positions are the same on every rank and in every run, so that values are sent without them.
+
+A counter-based generator draws them by seed and step; nothing depends on, or changes, a global generator.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,6 @@ from sparse_mpi.checks import check_whole
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.sparse import Layout, SparseVector
 
-# Random positions that are the same on every rank and in every run, from a counter-based generator of seed and step.
-#
-# Nothing here depends on, or changes, the global generators of NumPy, torch or Python.
-
 
 @dataclass(frozen=True)
 class Drawn:
@@ -24,7 +23,6 @@ class Drawn:
     step: int = 0  # draws made so far
 
     def next(self) -> Drawn:
-        """Return the state after one step more."""
         return Drawn(self.step + 1)
 
 
@@ -34,10 +32,7 @@ def check_seed(seed: int) -> None:
 
 
 def generator(seed: int, step: int) -> np.random.Generator:
-    """Return the generator of one step: Philox, with the step in the counter's highest word.
-
-    No two steps of a seed draw overlapping streams.
-    """
+    """Return the generator of one step: Philox, with the step in the counter's highest word, so that none overlap."""
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, step]))
 
 

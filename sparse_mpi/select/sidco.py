@@ -106,7 +106,6 @@ class _SIDCo(Selector):
         return SIDCoState()
 
     def select(self, x: Array, k: int, state: SIDCoState, add: Array | None = None) -> tuple[SparseVector, SIDCoState]:
-        """Select between 2k/3 and 4k/3 entries of ``x`` ``(n,)``, by exact top-k where the estimate misses that."""
         accumulate(x, add)
         with np.errstate(all="ignore"):  # A failed fit gives NaN, which selects nothing.
             threshold = self.estimate(x, k, state.stages)
@@ -114,10 +113,7 @@ class _SIDCo(Selector):
         return settle(tried, x, k), self._adapted(state, tried.reached / k, k / len(x))
 
     def estimate(self, x: Array, k: int, stages: int) -> float:
-        """Return the threshold that k entries of ``x`` ``(n,)`` should reach, from up to ``stages`` fits.
-
-        It is NaN where nothing fits.
-        """
+        """Return the threshold that k entries of ``x`` ``(n,)`` should reach, by at most ``stages`` fits, or NaN."""
         threshold, fit = 0.0, self.first
         survivors = kernels.of(x).moments(x, 1)  # all entries that are not zero
         if k >= self.first_ratio * survivors.entries:

@@ -71,12 +71,9 @@ class Wire(Protocol):
         return None
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
-        """Cut the entries into m messages and encode them.
+        """Cut the entries into m messages of ``counts`` ``(m,)`` entries and encode them.
 
-        Args:
-            vector: the entries of all messages, in their order.
-            counts: ``(m,)`` entries of each message.
-            regions: ``(m, 2)`` int64, start and stop of the region in which a message's entries lie.
+        ``regions`` ``(m, 2)`` int64 are start and stop of the region in which a message's entries lie.
         """
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
@@ -102,31 +99,22 @@ class Wire(Protocol):
         """Return the lengths ``(m,)`` int64 of messages that hold ``entries`` ``(m,)`` in ``regions`` ``(m, 2)``."""
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
-        """Return an upper bound on the size of ``messages`` messages with at most ``entries`` entries in total.
-
-        Args:
-            entries: of all messages.
-            width: elements of their regions, added up over the messages.
-            messages: their number.
-        """
+        """Return an upper bound on the size of messages with ``entries`` entries in regions of ``width`` in total."""
 
     def max_size_of_sum(self, entries: float, width: float) -> SizeBound:
         """Return an upper bound on the size of a message of `pack_sum`: at most ``entries`` of ``width`` elements."""
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
-        """Encode as one message a vector that has as many entries in each row of each tensor as ``pattern`` says.
+        """Encode as one message a vector with as many entries in each row as all ranks know by ``pattern``.
 
-        All ranks know the pattern, so that it is not sent. The buffer is bytes ``(b,)``, as long on every rank.
+        The buffer is bytes ``(b,)``, as long on every rank.
         """
 
     def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
         """Decode the messages ``(P, b)`` that all ranks made by `pack_rows`: their entries in rank order."""
 
     def row_overhead(self, pattern: Pattern) -> int:
-        """Return by how many bytes a message of `pack_rows` exceeds its float32 values.
-
-        It is negative where values are rounded. A message of float64 values exceeds them by no more than that.
-        """
+        """Return by how many bytes a message of `pack_rows` exceeds its float32 values; negative if rounded."""
 
 
 def pack_whole(wire: Wire, vector: SparseVector) -> Packed:

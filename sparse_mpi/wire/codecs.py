@@ -140,16 +140,13 @@ class Int8:
         return values if values.dtype == dtype else as_type(values, dtype)
 
 
-class _Levels(ABC):
+class _Levels:
     """A codec of less than a byte a value, which `kernels.levels` describes."""
 
     lossless: ClassVar[bool] = False
     block: ClassVar[int] = SCALED
     together: ClassVar[int]
     code_bytes: ClassVar[int | None] = 1
-
-    @abstractmethod
-    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]: ...
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         values = kernels.of(codes).from_levels(codes, scales, edges, 8 // self.together)

@@ -39,11 +39,7 @@ class Coo:
         return vector
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """See `Wire.pack_sum`. The buffer is flat: an item is an integer, as in `encode`.
-
-        Pairs are sent only if they take fewer bytes than the dense region. So a receiver knows a dense region by the
-        length of its message.
-        """
+        """See `Wire.pack_sum`. The buffer is flat, of integers as in `encode`; its length tells a dense region."""
         values, (start, stop) = vector.values, region.tolist()
         buffer = encode(vector)
         if buffer.nbytes < (stop - start) * values.itemsize:

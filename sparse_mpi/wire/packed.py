@@ -117,12 +117,8 @@ class BitPacked:
         return self.lay_out(entries, regions, dtype)[2]
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
-        """See `Wire.max_size`.
-
-        An index takes at most 2 + log2(u / c) bits, and a region no more bits than elements. That is concave in c and
-        u: of all ways to divide entries and elements among messages, it is most where all messages are alike. Two
-        bytes of each message are not full.
-        """
+        # An index takes at most 2 + log2(u / c) bits, and a region no more bits than elements. That is concave in c and
+        # u, and so most where all messages are alike. Two bytes of each message are not full
         entries = min(entries, width)
         bits = min(entries * (2 + log2(width / entries)), width) if entries else 0.0
         indices = SizeBound(extra=bits / 8 + messages * (2 + self._head(width)))
@@ -144,10 +140,7 @@ class BitPacked:
         return int(count_bytes(np.array([ceil(width) // self.unit]))[0]) if self.unit else 0
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
-        """See `Wire.pack_rows`: each tensor is a message of its own.
-
-        Columns, as in `wire.patterns`, would take more bits, unless rows are short.
-        """
+        # Each tensor is a message of its own: columns, as in `wire.patterns`, take more bits, unless rows are short
         return self.pack(vector, *_tensors(pattern))
 
     def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: object) -> SparseVector:
@@ -165,11 +158,6 @@ class BitPacked:
         self, entries: np.ndarray, regions: np.ndarray, dtype: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return where each section of each message begins in the buffer, and which values share a scale.
-
-        Args:
-            entries: ``(m,)`` entries of each message; messages stand one after the other.
-            regions: ``(m, 2)`` int64, start and stop of each message's region.
-            dtype: dtype of the values.
 
         Returns:
             A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of the blocks of values that share a scale, of which
@@ -191,14 +179,9 @@ class BitPacked:
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
-    """Read from the buffer how many entries ``(m,)`` each message has; an empty message has none.
+    """Read from the buffer how many entries ``(m,)`` each message has, at ``starts`` or one after the other.
 
-    Messages stand at ``starts`` ``(m,)``, or one after the other.
-
-    All counts are gathered first, so that a device is read only once.
-
-    Raises:
-        MalformedMessage: a message has no room for its number, or tells of more entries than its region has.
+    Raise `MalformedMessage` for one without room for its number, or of more entries than its region has.
     """
     lengths = np.asarray(lengths, np.int64)
     numbers_bytes = count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0)
@@ -330,15 +313,9 @@ POSITIONS = KnownCounts(NoValues())
 
 
 def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> Array:
-    """Cut ``indices`` into m messages of ``counts`` ``(m,)`` and encode them, 8.6 bits an index at 1 %.
+    """Cut ``indices``, ascending in each region, into m messages of ``counts`` ``(m,)``, 8.6 bits an index at 1 %.
 
-    Args:
-        indices: ``(nnz,)``, ascending in each message.
-        counts: indices of each message.
-        regions: ``(m, 2)`` int64, start and stop of the region in which a message's indices lie.
-
-    Returns:
-        The messages, bytes, one after the other; their lengths are those of `positions_lengths`.
+    ``regions`` ``(m, 2)`` int64 are start and stop of each message; `positions_lengths` are their lengths.
     """
     xp, messages = namespace(indices), POSITIONS.lay_out(counts, regions, None)[0]
     return kernels.of(indices).write_messages(messages, indices, xp.empty(0, np.uint8), xp.empty(0, np.float32))

@@ -46,7 +46,6 @@ def encode_rows(vector: SparseVector, pattern: Pattern) -> Array:
 
 
 def _row_order(indices: Array, pattern: Pattern) -> Array:
-    """Return the permutation ``(nnz,)`` that sorts the entries of each tensor by row instead of by index."""
     xp = namespace(indices)
     order = xp.arange(len(indices))
     for tensor, part in spans(pattern):
