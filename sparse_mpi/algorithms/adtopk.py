@@ -98,7 +98,6 @@ class ADTopk(Algorithm):
         return Bound(0, values, messages, control, self.wire.row_overhead(rows) * (ranks - 1))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the sizes of one selection and of P selections that have no position in common."""
         most = max(k, self.selector.floor(layout)) * ranks
         return fewest_selected(self.selector, k), min(layout.size, most)
 

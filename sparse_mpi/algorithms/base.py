@@ -89,6 +89,9 @@ class Traits:
     scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter_algorithms.Scatter`
     prepares: bool = False  #: `prepare` does a part of the next step's work, which may overlap the backward pass
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
+    #: sums are taken in rank order by this library, and so have the same bytes on every transport: those of an
+    #: allreduce of floating-point values are not, which each transport adds in an order of its own
+    exact_order: bool = True
     usual_density: float = DENSITY  #: k over n where a caller gives neither
     #: how far results on two devices may be apart: norm of the difference over that of the result; 0: the same bytes
     device_difference: float = 0.0
@@ -195,11 +198,8 @@ class Algorithm(ABC):
         return floor(self.selector.band[0] * k), most_selected(self.selector, layout, k)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Tell if sums are taken in rank order by this library, and so have the same bytes on every transport.
-
-        An allreduce of floating-point values is not: each transport adds them in an order of its own.
-        """
-        return True
+        """Tell if the trait of that name holds of such vectors, as it may where it does not of all."""
+        return self.traits.exact_order
 
 
 def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:

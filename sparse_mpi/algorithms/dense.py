@@ -21,7 +21,7 @@ class Dense(Algorithm):
 
     device_cost = DeviceCost(launches=2, waits=1, copies=2)
 
-    traits: ClassVar[Traits] = Traits(in_default_plans=True)
+    traits: ClassVar[Traits] = Traits(in_default_plans=True, exact_order=False)
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
@@ -36,6 +36,3 @@ class Dense(Algorithm):
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return layout.size, layout.size
-
-    def exact_order(self, layout: Layout, k: int) -> bool:
-        return False

@@ -124,8 +124,7 @@ def samples(k: int, ranks: int) -> int:
 def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> np.ndarray:
     """Return boundaries that cut the ``loads`` equally, without communication.
 
-    The load of a region is assumed to be spread evenly over the gaps between its results; a gap of zero width, before
-    a result at the first index of a region, holds its load at that index.
+    The load of a region is assumed to be spread evenly over the gaps between its results, of zero width or more.
     """
     # Find the region in which each rank's share of all loads ends, in units in which shares are whole numbers.
     ranks, ends = len(loads), np.cumsum(loads) * len(loads)
@@ -172,7 +171,7 @@ def balance(
 ) -> tuple[SparseVector, np.ndarray, np.ndarray]:
     """Move surplus results to other ranks, in the order of indices, until every rank has an equal share of them.
 
-    Every rank knows all counts, so each knows what it sends and receives without asking.
+    Every rank knows all counts, and so what it sends and receives.
 
     Args:
         results: this rank's entries of the result, those of its region.
@@ -181,8 +180,7 @@ def balance(
         ring: the ranks in the order of their regions.
 
     Returns:
-        This rank's share of the results; how many entries every rank has then, ``(P,)`` int64; and start and stop of
-        the indices among which these lie, ``(P, 2)`` int64: of one region or of several neighbouring ones.
+        The three of these afterwards; regions may then be of several neighbouring ones.
     """
     # Number the results of all ranks: rank q has [starts[q], ends[q]), and is to have [shares[q], shares[q + 1]).
     rank, ends = ring.rank, np.cumsum(counts)
@@ -206,10 +204,9 @@ def balance(
 
 
 def allgather_bound(message: Callable[[float], SizeBound], result: float, ranks: int, trigger: float) -> SizeBound:
-    """Return an upper bound on what a rank sends to balance and gather a result of ``result`` entries.
+    """Return the most that a rank sends to balance and gather a result of ``result`` entries: the larger of two cases.
 
-    The larger of two cases: balanced (surplus moved as pairs, then an equal share gathered), and unbalanced (up to
-    `imbalance_limit` entries gathered).
+    Balanced, surplus is moved as pairs, then an equal share gathered; unbalanced, up to `imbalance_limit` entries are.
     """
     mean = result / ranks
     balanced = message(ceil(mean)) + SizeBound(pairs=mean)

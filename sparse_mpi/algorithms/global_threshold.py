@@ -94,10 +94,7 @@ def sum_type(k: int, ranks: int) -> np.dtype:
 
 
 def result_mask(values: Array, counted: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
-    """Return the mask and the counts of `Counted.cut`: all entries above the bracket, and then ties until there are k.
-
-    Ties are selected in the order of the ranks, so that each knows from the counts how many every other one selects.
-    """
+    """Return mask and counts of `Counted.cut`: all entries above the bracket, and ties in rank order up to k."""
     bits = magnitude_bits(values)
     mask = bits > counted.bracket.high - 1
     selected_ties = np.diff(np.minimum(np.concatenate([[0], np.cumsum(counted.tied)]), max(k - counted.above.sum(), 0)))
@@ -124,10 +121,7 @@ class ThresholdPredictor:
         return np.unique(np.clip(candidates, 0, top - 1))
 
     def respaced(self, candidates: np.ndarray, totals: np.ndarray, k: int, octave: int) -> ThresholdPredictor:
-        """Return the predictor with a spacing that puts about 0.07k entries between two candidates.
-
-        The spacing changes by at most a factor of 4 down or 2 up in a step, and stays between 1/1024 and 1/8 octave.
-        """
+        """Return the predictor with a spacing that puts about 0.07k entries between two candidates."""
         # Between the candidates near k, the spacing follows from the entries that lie between them.
         near = np.flatnonzero((2 * totals > k) & (totals < 2 * k))
         spacing = self.spacing
@@ -137,27 +131,21 @@ class ThresholdPredictor:
             spacing = 7 * k * int(candidates[high] - candidates[low]) // (100 * entries)
         elif totals[0] > k > totals[-1]:
             spacing = spacing // 4
-        # Limit the change, and the spacing itself.
+        # Limit the change, to a factor of 4 down or 2 up, and the spacing itself, to 1/1024 to 1/8 octave.
         spacing = min(max(spacing, self.spacing // 4), self.spacing * 2)
         return replace(self, spacing=min(max(spacing, octave >> 10), octave >> 3))
 
     def updated(self, bits: int, octave: int) -> ThresholdPredictor:
-        """Return the predictor for the next step, after this step's threshold turned out to be ``bits``.
-
-        Three quarters of the error go into the trend, which is limited to a quarter of an octave a step.
-        """
+        """Return the predictor for the next step, after this step's threshold turned out to be ``bits``."""
         if not self.spacing:
             return ThresholdPredictor(bits, 0, octave >> 7)
-        trend = self.trend + 3 * (bits - self.bits) // 4
+        trend = self.trend + 3 * (bits - self.bits) // 4  # of the error three quarters
         trend = min(max(trend, -octave // 4), octave // 4)
         return replace(self, bits=max(bits + trend, 0), trend=trend)
 
 
 def crossing(candidates: np.ndarray, totals: np.ndarray, target: int) -> int:
-    """Return the magnitude bits that ``target`` entries would reach, interpolated between the two nearest candidates.
-
-    Outside the range of the candidates it is the first or the last of them.
-    """
+    """Return the magnitude bits that ``target`` entries would reach, interpolated between two of the candidates."""
     above = int(np.searchsorted(-totals, -target))
     if above in (0, len(candidates)):
         return int(candidates[min(above, len(candidates) - 1)])

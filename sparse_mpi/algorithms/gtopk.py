@@ -104,5 +104,4 @@ class GTopk(Algorithm):
         return Bound.of(self.wire.max_size(k, layout.size) * down, 2 * down, control=8 * down)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the size of one selection, which a merge never makes smaller, and k."""
         return fewest_selected(self.selector, k), k

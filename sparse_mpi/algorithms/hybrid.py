@@ -98,7 +98,6 @@ class Hybrid(Algorithm):
         Raises:
             ValueError: a tensor of the layout is in no part or in two, or a part has fewer elements than pieces.
         """
-        # Check that the parts cover the layout, and that each has elements for its pieces.
         placed = sorted(tensor for part in self.parts for tensor in part.tensors)
         if placed != list(range(len(layout.shapes))):
             raise ValueError(
@@ -203,14 +202,11 @@ def fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
 
 
 def join(results: Sequence[SparseVector | Array], places: Sequence[Place], flat: Array) -> SparseVector | Array:
-    """Return the results of all pieces as one, over a vector like ``flat`` ``(n,)``.
-
-    Dense if more than an eighth of the elements come from dense results: as pairs they would be larger.
-    """
+    """Return the results of all pieces as one like ``flat`` ``(n,)``: dense if over an eighth comes from dense ones."""
     n, xp = len(flat), namespace(flat)
     if len(results) == 1:
         return results[0]
-    # Write all results into one dense vector, where many elements come from dense ones.
+    # Write all results into one dense vector, where pairs of what comes from dense ones would be larger.
     dense = sum(len(result) for result in results if not isinstance(result, SparseVector))
     if 8 * dense > n:
         joined = (xp.empty if dense == n else xp.zeros)(n, flat.dtype)

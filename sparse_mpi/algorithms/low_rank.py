@@ -34,7 +34,6 @@ class SameShape(NamedTuple):
     runs: tuple[tuple[int, int], ...]  # where matrices start that lie one after the other, and how many these are
 
     def factor_shape(self, left: bool) -> tuple[int, int, int]:
-        """Return the shape of the stacked left or right factors."""
         count = sum(count for _, count in self.runs)
         return (count, self.rows, self.rank) if left else (count, self.rank, self.columns)
 
@@ -105,7 +104,6 @@ class Parts(NamedTuple):
 
 @lru_cache(maxsize=64)
 def parts_of(layout: Layout, rank: int) -> Parts:
-    """Return the parts of ``layout`` with factors of at most that rank."""
     groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     dense: list[tuple[int, int]] = []
     for shape, size, start in zip(layout.shapes, layout.sizes, layout.offsets, strict=True):
@@ -132,7 +130,6 @@ def orthonormal(factors: Array, left: bool) -> Array:
 
 
 def drawn(group: SameShape, number: int, left: bool, seed: int) -> np.ndarray:
-    """Return random factors of a group, the same on every rank: float64 on the host."""
     return np.random.default_rng([seed, number, left]).standard_normal(group.factor_shape(left))
 
 
@@ -144,7 +141,6 @@ class LowRankState:
     left: bool = False  # whether they are left ones
 
     def factors_like(self, acc: Array) -> Array:
-        """Return the factors in the library and dtype of ``acc``."""
         return like(self.factors, acc).astype(acc.dtype, copy=False)
 
 
@@ -161,7 +157,7 @@ class LowRank(Algorithm):
     seed: int = 0
 
     # Elements of products of matrices are rounded so, by each library in an order of its own
-    traits: ClassVar[Traits] = Traits(rounds_relative_to_norm=True, device_difference=1e-5)
+    traits: ClassVar[Traits] = Traits(rounds_relative_to_norm=True, device_difference=1e-5, exact_order=False)
 
     def __post_init__(self) -> None:
         check_whole("rank", self.rank, 1, remedy="4 suits most convolutional networks")
@@ -169,9 +165,6 @@ class LowRank(Algorithm):
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return layout.size, layout.size
-
-    def exact_order(self, layout: Layout, k: int) -> bool:
-        return False
 
     def init(self, layout: Layout, k: int, ranks: int) -> LowRankState:
         """Return random right factors; in float64, for the dtype of the gradient is not known yet."""

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
+from typing import ClassVar
 
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction
+from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
@@ -54,6 +55,7 @@ class MiCRO(Algorithm):
     """
 
     device_cost = DeviceCost(launches=36, waits=8, copies=5)
+    traits: ClassVar[Traits] = Traits(exact_order=False)
 
     mode: str = "threshold"
     slack: float = 1.25
@@ -107,11 +109,7 @@ class MiCRO(Algorithm):
         return Bound(0, values, (3 if fixed else 6) * rounds(ranks), control, extra)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return k over ``slack`` and ``slack`` times k, with a rounding of each rank's share."""
         return max(1, k / self.slack - ranks), min(layout.size, self.slack * k + ranks)
-
-    def exact_order(self, layout: Layout, k: int) -> bool:
-        return False
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
         """Return the largest entries of this rank's part, or the first element of all if that is empty."""
@@ -129,7 +127,6 @@ class MiCRO(Algorithm):
         return truncate(merge(concatenate([chosen, nonfinite])), chosen.nnz) if nonfinite.nnz else chosen
 
     def _largest(self, part: Array, share: int, most: int, threshold: int) -> SparseVector:
-        """Return the entries that reach the threshold, as `slack` allows; ``share`` entries without a threshold."""
         if not threshold or share == len(part):
             return top_k(part, share)
         reached = at_least(part, threshold, most)
@@ -140,10 +137,8 @@ class MiCRO(Algorithm):
 
 
 def _infinite(acc: Array) -> int:
-    """Return the magnitude bits from which on entries of ``acc`` are not finite."""
     return int(magnitude_bits(np.array([np.inf], acc.dtype))[0])
 
 
 def _entries(k: float, width: int, size: int) -> int:
-    """Return the share of k entries that ``width`` elements out of ``size`` have, at least 1."""
     return max(1, ceil(k * width / size))

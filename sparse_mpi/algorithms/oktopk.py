@@ -177,7 +177,6 @@ class OkTopk(Algorithm):
         return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale, turn)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 0.9 times the size of one selection, and k."""
         return 0.9 * fewest_selected(self.selector, k), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:

@@ -48,7 +48,6 @@ class Partition:
 
     @property
     def widest(self) -> int:
-        """Return the most elements an owner may have, whatever the shift."""
         return min(self.block * -(-self.size // (self.block * self.owners)), self.size)
 
     def permute(self, vector: SparseVector) -> SparseVector:
@@ -69,7 +68,6 @@ class Partition:
         return merge(vector._replace(indices=blocks * self.block + inside % self.block))
 
     def part(self, x: Array, owner: int) -> Array:
-        """Return the elements of ``x`` ``(n,)`` that belong to ``owner``, in their order."""
         # View the whole blocks as rows, take every P-th of them, and append the last block if it is the owner's.
         whole = self.size // self.block
         first = self._first(owner)

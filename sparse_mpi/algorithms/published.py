@@ -68,16 +68,13 @@ class StaleRule:
             threshold = threshold * self.nudge
         return int(_bits_of(threshold.astype(dtype)))
 
-    def raised(self, bits: int, dtype: np.dtype) -> np.ndarray:
-        """Return the magnitude bits of the stale threshold and of those it may be raised to, ``(6,)`` ascending."""
+    def raised(self, bits: int, x: Array, k: int) -> int:
+        """Return the lowest threshold in bounds of those that the stale one may be raised to, or the highest."""
         with np.errstate(over="ignore"):
-            thresholds = (_value_of(bits, dtype) * RAISE ** np.arange(MAX_RAISES + 1)).astype(dtype)
-        return np.maximum.accumulate(_bits_of(thresholds))  # NaN and Inf stay what they are
-
-    def first_in_bounds(self, raised: np.ndarray, counts: np.ndarray, k: int) -> int:
-        """Return the lowest of the ``raised`` thresholds, reached by ``counts`` entries, in bounds, or the highest."""
-        found = np.flatnonzero(counts <= self.most * k)
-        return int(raised[found[0] if len(found) else -1])
+            thresholds = (_value_of(bits, x.dtype) * RAISE ** np.arange(MAX_RAISES + 1)).astype(x.dtype)
+        tried = np.maximum.accumulate(_bits_of(thresholds))  # NaN and Inf stay what they are
+        found = np.flatnonzero(kernels.of(x).count(x, tried) <= self.most * k)
+        return int(tried[found[0] if len(found) else -1])
 
 
 def _value_of(bits: int, dtype: np.dtype) -> np.ndarray:
@@ -115,7 +112,6 @@ class StaleSelector(Selector):
 
     @property
     def band(self) -> tuple[float, float]:
-        """Return 0 and infinity, because any number may reach a stale threshold."""
         return 0.0, np.inf
 
     def init(self, layout: Layout, k: int) -> StaleState:
@@ -126,10 +122,10 @@ class StaleSelector(Selector):
         rule = StaleRule(self.period, self.nudge, MOST_SELECTED)
         bits, age = state.bits, state.age
         if rule.refresh_due(age, k, state.k):
-            bits, age = max(kernels.kth_magnitude(x, k, most=k), NOT_ZERO), 0
+            bits, age = kernels.kth_magnitude(x, k, most=k), 0
         else:
-            tried = rule.raised(bits, x.dtype)
-            bits = max(rule.first_in_bounds(tried, kernels.of(x).count(x, tried), k), NOT_ZERO)
+            bits = rule.raised(bits, x, k)
+        bits = max(bits, NOT_ZERO)
         selected = all_at_least(x, bits)
         if selected.nnz == 0:
             selected = largest(x, 1)
@@ -138,10 +134,7 @@ class StaleSelector(Selector):
 
 @dataclass(frozen=True)
 class StaleThreshold:
-    """The published global threshold: k sums every ``period`` steps, in between as many as reach it, maybe none.
-
-    The step that makes it exact gathers every sum on every rank, a volume that grows with the number of ranks.
-    """
+    """The published global threshold: k sums every ``period`` steps, in between as many as reach it, maybe none."""
 
     period: int = 32
 
@@ -154,7 +147,7 @@ class StaleThreshold:
         """Decide which sums are in the result: all that reach the threshold, ties included; see `Counted.cut`."""
         rule = StaleRule(self.period, SUMS_NUDGE, MOST_SUMS)
         bits, age = state.bits, state.age
-        # Every now and then all sums are gathered on all ranks, for the exact k-th magnitude.
+        # Every now and then all ranks gather all sums, more for more ranks, for the exact k-th magnitude.
         if rule.refresh_due(age, k, state.k):
             everything, _ = comm.allgatherv(values)
             wanted, age = min(k, len(everything)), 0
@@ -192,7 +185,6 @@ class PublishedOkTopk(OkTopk):
         return StaleThreshold(self.threshold_period)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 0 and all selections: a stale threshold promises nothing."""
         return 0, min(layout.size, most_selected(self.selector, layout, k) * ranks)
 
 
@@ -213,11 +205,7 @@ PROGRAMS: Mapping[type, Mapping[str, Algorithm]] = {
 
 
 def published(kind: type[A], workload: str = "") -> A:
-    """Return the algorithm of class ``kind`` as its published program has it.
-
-    Raises:
-        ValueError: there are no such settings, or none for ``workload``.
-    """
+    """Return the algorithm of class ``kind`` as its published program has it, for ``workload`` if that matters."""
     known = PROGRAMS.get(kind, {})
     if workload not in known:
         choice = f"must be one of {', '.join(known)}" if any(known) else "are the same for all workloads"

@@ -169,7 +169,6 @@ class SparDL(Algorithm):
         return Bound.of(there + back + heads, 2 * levels, control=0)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 1, if any entry is not zero, and k: how much is pruned on the way depends on where the entries are."""
         return 1, k
 
     def _most(self, k: int, width: int, size: int) -> int:
@@ -216,7 +215,6 @@ class SparDL(Algorithm):
         return self.wire.unpack(rows, counts, np.roll(regions, -own, axis=0), chosen.size, chosen.values.dtype)
 
     def _pruned(self, leaving: SparseVector, starts: np.ndarray, k: int) -> SparseVector:
-        """Return what may stay of the entries in the regions that ``starts`` bounds, in index order."""
         edges = starts if self.prune == "block" else starts[[0, -1]]
         parts, at = [], 0
         counts = np.asarray(split_counts(leaving, edges))

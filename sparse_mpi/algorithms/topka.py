@@ -38,7 +38,8 @@ class TopkA(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True)
+        alike = not self.selector.shared  # else an allreduce adds the values
+        return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True, exact_order=alike)
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
@@ -64,8 +65,4 @@ class TopkA(Algorithm):
         return Bound.of(payload, 2 * rounds(ranks), control=4 * (ranks - 1))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the sizes of one selection and of P selections that have no position in common."""
         return fewest_selected(self.selector, k), min(layout.size, most_selected(self.selector, layout, k) * ranks)
-
-    def exact_order(self, layout: Layout, k: int) -> bool:
-        return not self.selector.shared

@@ -105,7 +105,6 @@ class TopkDSA(Algorithm):
         return Bound.of(split + summed * (ranks - 1), ranks - 1 + 2 * rounds(ranks), control=4 * (ranks - 1))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 0, for sums that are zero are left out of dense regions, and the size of P disjoint selections."""
         return 0, min(layout.size, most_selected(self.selector, layout, k) * ranks)
 
 

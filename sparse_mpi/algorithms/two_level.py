@@ -158,13 +158,9 @@ class TwoLevel(Algorithm):
         found = [(min(smallest, k), *self.inner.result_band(layout, k, n)) for n, smallest, _ in self._spreads(ranks)]
         return max(min(least - (lanes > 1) * lanes for lanes, least, _ in found), 0), max(most for *_, most in found)
 
-    def exact_order(self, layout: Layout, k: int) -> bool:
-        return self.inner.exact_order(layout, k)
-
     def _spreads(self, ranks: int) -> Iterator[tuple[int, int, int]]:
         """Yield all spreads there may be: the number of nodes, and of ranks in the smallest and the largest of them."""
-        per_node = self.ranks_per_node
-        if per_node is not None:
+        if (per_node := self.ranks_per_node) is not None:
             nodes = -(-ranks // per_node)
             yield nodes, ranks - (nodes - 1) * per_node, min(per_node, ranks)
             return
@@ -174,7 +170,7 @@ class TwoLevel(Algorithm):
                 yield nodes, smallest, ranks - (nodes - 1) * smallest
 
     def _place(self, comm: Comm) -> Lanes:
-        """Return this rank's place in ``comm``, which is found on first use and kept as an attribute of it."""
+        # Found on first use, and kept as an attribute of the communicator
         key = (Lanes, self.ranks_per_node)
         if key not in comm.attributes:
             node = comm.split(host_leader(comm) if self.ranks_per_node is None else comm.rank // self.ranks_per_node)

@@ -42,9 +42,7 @@ class Keys(Protocol):
 class Dictionary:
     """The distinct keys of all ranks, each of which holds a range of them. Collective to make.
 
-    Attributes:
-        rank: of this process.
-        numbers: ``(m,)`` int64, ascending: the place of each of ``keys`` among all distinct ones.
+    `numbers` ``(m,)`` int64, ascending, are the places of ``keys`` among all distinct ones.
     """
 
     def __init__(self, keys: Any, kind: Keys, comm: Comm) -> None:

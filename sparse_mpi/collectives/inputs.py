@@ -46,9 +46,7 @@ class Ready(NamedTuple):
     def leave(self, results: list[Entries], ranges: np.ndarray) -> list[Any]:
         """Return results as the kind of data that was given. Collective where keys are strings.
 
-        Args:
-            results: of this rank.
-            ranges: ``(P, 2)`` int64, the smallest and the largest key that the results of each rank may have.
+        ``ranges`` ``(P, 2)`` int64 are the smallest and the largest key that results of each rank may have.
         """
         if self.dictionary is not None:
             strings, first = self.dictionary.strings(ranges), ranges[self.dictionary.rank, 0]

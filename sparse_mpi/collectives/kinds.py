@@ -51,7 +51,6 @@ class Adaptable(ABC):
 
 
 def plain_type(plain: int) -> np.dtype:
-    """Return the type of a dict's numbers, whose `InputAdapter.plain` is this."""
     return PLAIN[plain - 1] if plain else np.dtype(np.int64)
 
 
@@ -246,7 +245,6 @@ def _of_torch(x: Any, torch: Any) -> InputAdapter:
 
 
 def _row_keys(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the places in an array of that shape of what stands in compressed rows."""
     _check_size(shape)
     return np.repeat(shape[-1] * np.arange(len(starts) - 1), np.diff(starts)) + columns[: starts[-1]]
 
@@ -282,7 +280,6 @@ def _in_range(keys: np.ndarray, size: int, what: str) -> np.ndarray:
 def checked(
     keys: np.ndarray, values: np.ndarray, facts: dict[str, Any], leave: Callable[[Entries], object]
 ) -> InputAdapter:
-    """Return the adapter, once keys and values are known to belong together."""
     if values.ndim < 1 or len(values) != len(keys):
         raise ValueError(f"x must have a value for each key, got {len(keys)} keys and values of shape {values.shape}")
     if 0 in values.shape[1:]:

@@ -138,7 +138,6 @@ class Format:
         return self.dtype.kind in "iu" and self.dtype.itemsize > 1
 
     def _coded(self, values: np.ndarray, counts: np.ndarray) -> tuple[Array, np.ndarray]:
-        """Return the sections of values of all messages, as bytes, and their lengths ``(m,)``."""
         numbers = np.ascontiguousarray(values).reshape(-1)
         if self.codec.lossless:
             return numbers.view(np.uint8), self._numbers * values.itemsize * counts
@@ -169,14 +168,12 @@ class Format:
         return np.concatenate([_NO_CODES.view(self.dtype), *parts])
 
     def _sections(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how many numbers each message has ``(m,)``, and first and end ``(m, 2)`` of these among all."""
         numbers = self._numbers * counts
         ends = np.cumsum(numbers)
         return numbers, np.stack([ends - numbers, ends], axis=1)
 
 
 def _laid_out(counts: np.ndarray, regions: np.ndarray, of_values: np.ndarray, marked: bool) -> np.ndarray:
-    """Return the layout of packed messages of ``counts`` entries and the given bytes of values; see `MESSAGE`."""
     halfopen, none = _halfopen(regions), np.zeros_like(counts)
     numbers = count_bytes(halfopen[:, 1] - halfopen[:, 0])
     return kernels.of(counts).lay_out(counts, halfopen, numbers, of_values, none, int(marked))

@@ -20,9 +20,9 @@ PACKET = 1 << 15  # bytes of a message below which it takes about as long as a s
 
 
 def regions_of(pool: Pool, ranks: int) -> np.ndarray:
-    """Return the smallest and the largest key of each rank's region, ``(P, 2)`` int64, both inclusive.
+    """Return the smallest and the largest key of each rank's region, ``(P, 2)`` int64, both inclusive, ascending.
 
-    Smallest keys ascend. Of regions with the same smallest key only the last one has entries, see `counts_by_region`.
+    Of regions with the same smallest key only the last one has entries, see `counts_by_region`.
     """
     lows = np.full(ranks, pool.lowest, np.int64)
     if len(pool.keys):
@@ -46,9 +46,9 @@ def part_of(entries: Entries, regions: np.ndarray, rank: int) -> Entries:
 
 
 def degrees(pool: Pool, each: Callable[[float], float]) -> list[int]:
-    """Return into how many groups the stages of a butterfly divide the ranks, never more than the stage before.
+    """Return into how many groups the stages of a butterfly divide the ranks: never more than the stage before.
 
-    They are as many as leave messages of `PACKET` bytes, two at least: what a rank has gets less as equal keys meet.
+    They are as many as leave messages of `PACKET` bytes, two at least.
     """
     left = len(pool.counts)
     mean, found, ranks = float(pool.counts.mean()), [left], 1

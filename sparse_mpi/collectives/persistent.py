@@ -94,11 +94,7 @@ def allreduce_init(
 
 
 class PersistentAllreduce:
-    """A request of `allreduce_init`, which can be started again and again.
-
-    Attributes:
-        found: ``(r,)`` bool, which of the needed keys some rank has values for.
-    """
+    """A request of `allreduce_init`, to be started again and again; `found` ``(r,)``: what needed keys have a value."""
 
     def __init__(
         self, keys: np.ndarray, needed: np.ndarray, op: np.ufunc, form: Format, comm: Comm, validate: str
@@ -131,12 +127,8 @@ class PersistentAllreduce:
 
         Where the transport allows it the round goes on in the background. Until `wait` has returned, ``values`` must
         not change; what else is reduced over the communicator waits its turn, which must be the same on all ranks.
+        Values on a device, as all ranks have them or none, are copied to host memory here, and may change afterwards.
 
-        Values on a device, of CuPy or torch, are copied to host memory here, on the current stream, for which the host
-        waits; they may change as soon as this returns. Either all ranks have theirs on a device, or none has.
-
-        Raises:
-            RuntimeError: a round is under way.
         """
         if self._started is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")
@@ -146,11 +138,7 @@ class PersistentAllreduce:
     def wait(self) -> Any:
         """Return the results ``(r, ...)`` of the round, in the order of the needed keys; zeros where none is `found`.
 
-        They are where the values were, a NumPy array or one on their device; the copy is queued on the current stream.
-
-        Raises:
-            RuntimeError: no round is under way.
-            TypeError, ValueError: the values are not of the dtype and shape told; raised on every rank.
+        They are where the values were, of which wrong dtypes and shapes raise on every rank.
         """
         if self._started is None:
             raise RuntimeError("a round must be started before it is waited for; call start(values)")

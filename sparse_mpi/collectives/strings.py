@@ -58,11 +58,31 @@ class StringKeys(Keys):
         return [keys[place][:LONGEST] for place in places.tolist()]
 
     def packed(self, keys: Sequence[bytes]) -> np.ndarray:
-        return packed(keys)
+        # How many, the bytes of a length, the lengths, all strings; the message of none is empty
+        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+        if not len(lengths):
+            return np.empty(0, np.uint8)
+        kind = np.min_scalar_type(int(lengths.max()))
+        head = np.array([len(lengths)]).tobytes() + bytes([kind.itemsize])
+        return np.frombuffer(b"".join([head, lengths.astype(kind).tobytes(), *keys]), np.uint8)
 
     def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[list[bytes], np.ndarray]:
-        came = unpacked(buffer, lengths)
-        return [string for part in came for string in part], np.array([*map(len, came)])
+        found, counts = list[bytes](), np.zeros(len(lengths), np.int64)
+        for number, (end, length) in enumerate(zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True)):
+            message = buffer[end - length : end].tobytes()
+            if not message:
+                continue
+            count, width = int(np.frombuffer(message, np.int64, 1)[0]), message[_HEAD - 1]
+            sizes = np.zeros(0, np.int64)
+            if width in (1, 2, 4, 8) and 0 < count <= (len(message) - _HEAD) // width:
+                sizes = np.frombuffer(message, f"u{width}", count, _HEAD).astype(np.int64)
+            if not len(sizes) or (sizes < 0).any() or sizes.sum() != len(message) - _HEAD - count * width:
+                problem = f"it tells of {count} strings in {len(message)} bytes"
+                raise MalformedMessage(number, len(lengths), problem)
+            ends = (np.cumsum(sizes) + _HEAD + count * width).tolist()
+            found += [message[start:end] for start, end in pairwise([_HEAD + count * width, *ends])]
+            counts[number] = count
+        return found, counts
 
     def distinct(self, keys: list[bytes]) -> tuple[list[bytes], np.ndarray]:
         return ordered(keys)
@@ -70,32 +90,3 @@ class StringKeys(Keys):
     def shown(self, keys: list[bytes]) -> np.ndarray:
         found = [key.decode("utf-8", "surrogatepass") for key in keys] if self._kind == STR else keys
         return np.array(found, object)
-
-
-def packed(strings: Sequence[bytes]) -> np.ndarray:
-    """Return a message of strings: how many, the bytes of a length, the lengths, all strings; none is empty."""
-    lengths = np.fromiter(map(len, strings), np.int64, len(strings))
-    if not len(lengths):
-        return np.empty(0, np.uint8)
-    kind = np.min_scalar_type(int(lengths.max()))
-    head = np.array([len(lengths)]).tobytes() + bytes([kind.itemsize])
-    return np.frombuffer(b"".join([head, lengths.astype(kind).tobytes(), *strings]), np.uint8)
-
-
-def unpacked(buffer: Array, lengths: np.ndarray) -> list[list[bytes]]:
-    """Return the strings of each of the messages of these ``lengths`` that stand in ``buffer``."""
-    found: list[list[bytes]] = []
-    for end, length in zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):
-        message = buffer[end - length : end].tobytes()
-        if not message:
-            found.append([])
-            continue
-        count, width = int(np.frombuffer(message, np.int64, 1)[0]), message[_HEAD - 1]
-        sizes = np.zeros(0, np.int64)
-        if width in (1, 2, 4, 8) and 0 < count <= (len(message) - _HEAD) // width:
-            sizes = np.frombuffer(message, f"u{width}", count, _HEAD).astype(np.int64)
-        if not len(sizes) or (sizes < 0).any() or sizes.sum() != len(message) - _HEAD - count * width:
-            raise MalformedMessage(len(found), len(lengths), f"it tells of {count} strings in {len(message)} bytes")
-        ends = (np.cumsum(sizes) + _HEAD + count * width).tolist()
-        found.append([message[start:end] for start, end in pairwise([_HEAD + count * width, *ends])])
-    return found

@@ -68,10 +68,7 @@ ENOUGH_VOTES = 16  # with as many votes in a message they have one stage on any 
 
 @dataclass(frozen=True)
 class ElectState:
-    """State carried between steps. `selection` and the sums of votes differ between ranks; the rest is replicated.
-
-    The sums of votes are written to in place, and have acc's dtype from the first step on.
-    """
+    """State carried between steps. `selection` and the sums of votes differ between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
     threshold: Any  # the state of the rule that finds the global threshold
@@ -79,7 +76,7 @@ class ElectState:
     votes: float = 0.0  # the entries from which a rank takes those it votes for, as a share of k
     turn: int = 0  # the place of rank 0 where ranks divide entries up; it changes from step to step
     elected: Array = field(default_factory=lambda: _NOBODY)  # entries elected ahead of the next step, if any
-    # (n,) the sum of this rank's votes for each entry; (width,) the sum of all ranks' votes for each entry it owns
+    # (n,) sums of this rank's votes for each entry; (width,) of all ranks' for those it owns; written to in place
     my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
 
@@ -272,7 +269,6 @@ class Elect(Algorithm):
         return max(1, round(self._least_votes(k, size, ranks) * k))
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the fewest and the most entries among which a rank looks for those it votes for."""
         if ranks == 1:
             return super().selected_band(layout, k, ranks)
         votes = self._votes(k, layout.size, ranks)
