@@ -191,8 +191,7 @@ def describe(x: object) -> str:
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype, without the prefix that torch has; NumPy takes long to make it up."""
-    return str(dtype).removeprefix("torch.")
+    return str(dtype).removeprefix("torch.")  # NumPy takes long to make it up
 
 
 def check(x: object, argument: str) -> None:

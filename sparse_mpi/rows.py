@@ -70,7 +70,6 @@ class Matrix(NamedTuple):
         return self.offset + numbers // self.stride * (self.stride * self.length) + numbers % self.stride
 
     def numbers(self, indices: Array) -> Array:
-        """Return the numbers of the rows in which elements ``indices`` ``(m,)`` of the flat vector lie."""
         inside = indices - self.offset
         if self.stride == 1:
             return inside // self.length
@@ -121,7 +120,6 @@ def fewest(layout: Layout, rows: str, dense: tuple[int, ...] | None) -> Pattern:
 
 
 def _rows_of(shape: tuple[int, ...], rows: str) -> tuple[int, int, int]:
-    """Return the number of rows of a tensor, their length and the stride of their elements, by one of `RULES`."""
     if len(shape) < 2:
         return 1, prod(shape), 1
     if rows == "output":
@@ -145,10 +143,7 @@ def quotas(layout: Layout, k: int, rows: str = "output", dense: tuple[int, ...] 
 
 
 def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
-    """Return the tensors with the quotas that share ``left`` entries out among their rows, by number of the tensor.
-
-    Tensors whose rows would have less than one entry each are left out: their rows keep the one that they have.
-    """
+    """Return the quotas that share ``left`` entries out by number of the tensor, but of rows that keep their one."""
     while True:
         total = sum(t.size for t in tensors)
         enough = [t for t in tensors if left * t.length >= total]

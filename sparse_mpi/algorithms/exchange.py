@@ -156,7 +156,7 @@ def reduction_load(added: int, k: int) -> int:
 
 
 def uneven(loads: np.ndarray) -> bool:
-    """Return True if some rank added up more than an eighth above the mean of the ``loads`` ``(P,)`` of all ranks."""
+    """Tell if some rank added up more than an eighth above the mean of the ``loads`` ``(P,)`` of all ranks."""
     return bool(8 * loads.max() * len(loads) > 9 * loads.sum())
 
 
@@ -215,7 +215,6 @@ def allgather_bound(message: Callable[[float], SizeBound], result: float, ranks:
 
 
 def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.ndarray:
-    """Return the lengths ``(P,)`` int64 of the intersections of one interval with P others."""
     return np.maximum(np.minimum(stop, other_stop) - np.maximum(start, other_start), 0)
 
 
@@ -315,7 +314,6 @@ def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
 
 
 def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -> tuple[Array, np.ndarray]:
-    """Exchange the messages of one stage, see `partners`."""
     # Cut the buffer into messages; the one for the own group stays here.
     messages = cut_messages(packed.buffer, np.asarray(packed.lengths))
     arrived = {comm.rank: messages[own]}

@@ -76,10 +76,8 @@ class GTopk(Algorithm):
         return Reduction(total, subtract(largest, dropped)), state
 
     def _climb(self, carried: SparseVector, k: int, comm: Comm) -> tuple[Array, SparseVector]:
-        """Climb the tree; return the message of this rank's last sum (at rank 0, the result) and all it dropped.
-
-        In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done.
-        """
+        """Return the message of this rank's last sum in the tree (at rank 0, the result) and all it dropped."""
+        # In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done
         dropped = [take(carried, slice(0, 0))]
         gap = 1
         while gap < comm.size and not comm.rank & gap:

@@ -32,9 +32,6 @@ class Fused:
         share: of the k entries of a step, those that a rank sends of this vector; dense algorithms ignore it.
         pieces: of equal length that the vector is cut into, for one reduction each. The algorithm knows the tensors'
             shapes if it is 1.
-
-    Raises:
-        ValueError: a share outside [0, 1], no piece, no tensor, or tensors out of order.
     """
 
     algorithm: Algorithm
@@ -93,11 +90,6 @@ class Hybrid(Algorithm):
         )
 
     def init(self, layout: Layout, k: int, ranks: int) -> HybridState:
-        """Return the states of all pieces.
-
-        Raises:
-            ValueError: a tensor of the layout is in no part or in two, or a part has fewer elements than pieces.
-        """
         placed = sorted(tensor for part in self.parts for tensor in part.tensors)
         if placed != list(range(len(layout.shapes))):
             raise ValueError(
@@ -196,7 +188,6 @@ def stretches(layout: Layout, tensors: tuple[int, ...]) -> tuple[tuple[int, int]
 
 
 def fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
-    """Return these ranges of ``flat`` as one vector; a view where it is one range."""
     parts = [flat[start:stop] for start, stop in ranges]
     return parts[0] if len(parts) == 1 else namespace(flat).concatenate(parts)
 

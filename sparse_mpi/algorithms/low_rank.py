@@ -173,17 +173,14 @@ class LowRank(Algorithm):
         return LowRankState(np.concatenate([np.empty(0), *starts]))
 
     def next_state(self, layout: Layout, message: Array, left: bool) -> LowRankState:
-        """Return the state after a step whose summed ``message`` begins with the left or right factors.
-
-        A column (of a right factor: row) that is zero or not finite has lost its direction, and would never find
-        another one where the gradient stays zero in the wrong places: it is drawn anew, in place.
-        """
-        # Find the columns without direction, by their largest element.
+        """Return the state after a step whose summed ``message`` begins with the left or right factors."""
+        # Find the columns (of right factors: rows) without direction, zero or not finite, by their largest element:
+        # where the gradient stays zero in the wrong places they would never find another one.
         xp, parts = namespace(message), parts_of(layout, self.rank)
         stacks = parts.factors(message, left)
         largest = [abs(stack).max(axis=1 if left else 2) for stack in stacks]
         lost = [~((most > 0) & (most < np.inf)) for most in largest]  # (m, rank)
-        # Draw them anew, the same on all ranks. A device is read only once if there are none.
+        # Draw them anew, in place, the same on all ranks. A device is read only once if there are none.
         if bool(xp.concatenate([mask.ravel() for mask in lost]).any()):
             for number, (group, stack, mask) in enumerate(zip(parts.groups, stacks, lost, strict=True)):
                 if bool(mask.any()):

@@ -103,12 +103,8 @@ class OkTopk(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        return Traits(
-            delegates_residual=self.residual == "owner",
-            lossless=self.wire.lossless,
-            accumulates=True,
-            in_default_plans=True,
-        )
+        owner, lossless = self.residual == "owner", self.wire.lossless
+        return Traits(delegates_residual=owner, lossless=lossless, accumulates=True, in_default_plans=True)
 
     @cached_property
     def _rule(self) -> Any:

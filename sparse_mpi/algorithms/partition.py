@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
+from sparse_mpi.checks import check_whole
 from sparse_mpi.sparse import SparseVector, merge
 
 
@@ -33,8 +34,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         for name in ("size", "owners", "block"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            check_whole(name, getattr(self, name), 1)
         object.__setattr__(self, "block", max(1, min(self.block, self.size // self.owners)))
 
     @property

@@ -122,14 +122,11 @@ class SparDL(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: SparDLState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, SparDLState]:
-        """Return at most k entries; ``sent`` is this rank's selection less all it cut, from its own entries and sums.
-
-        At first elements are numbered from the own region on, and region d is that of the d-th rank after this one: so
-        what a message has is contiguous, and starts at 0 for its receiver.
-        """
+        """Return at most k entries; ``sent`` is this rank's selection less all it cut, of its entries and sums."""
         # Select: each rank its largest entries.
         selected, selection = self.selector.select(acc, k, state.selection, add)
-        # Reduce-scatter: entries go to the owners of their blocks, and are added and pruned on their way.
+        # Reduce-scatter: entries go to the owners of their blocks, and are added and pruned on their way. Region d is
+        # that of the d-th rank after this one: so what a message has is contiguous, and starts at 0 for its receiver.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         starts = partition.boundaries
         summed, cut = self._reduce_scatter(partition.permute(selected), starts, k, comm)
@@ -183,10 +180,8 @@ class SparDL(Algorithm):
     def _reduce_scatter(
         self, held: SparseVector, starts: np.ndarray, k: int, comm: Comm
     ) -> tuple[SparseVector, SparseVector]:
-        """Return all ranks' sum in the own region, and what this rank cut, some indices several times.
-
-        A rank holds regions 0 to stop - 1 and hands on those from gap on: the rank that far away can bring them nearer.
-        """
+        """Return all ranks' sum in the own region, and what this rank cut, some indices several times."""
+        # A rank holds regions 0 to stop - 1 and hands on those from gap on: the rank that far away brings them nearer
         cuts = [take(held, slice(0, 0))]
         stop, gap = comm.size, 1 << (comm.size - 1).bit_length() >> 1
         while gap:

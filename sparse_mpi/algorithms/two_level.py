@@ -6,12 +6,8 @@ sparsely (`oktopk`), and the results are gathered inside the node. Lanes share k
 the threshold that k of a node do: as all owners count them, in an allgather of control over all ranks.
 
 Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes what `oktopk` costs for k entries on N ranks, shared
-among the R ranks of a node. Returns at most k entries: of each segment the largest of the sum of what the nodes select
-there.
-
-Where nodes have different numbers of ranks, R is the smallest; the other ranks of a larger node own no segment.
-
-What is not sent is kept once a node, by the owner. All other ranks have given everything.
+among the R ranks of a node. Returns at most k entries: of each segment the largest of what the nodes select there. What
+is not sent is kept once a node, by the owner. R is that of the smallest node; other ranks of larger ones own nothing.
 """
 
 from __future__ import annotations
@@ -63,8 +59,7 @@ class TwoLevel(Algorithm):
     """Sparse allreduce between nodes of what was summed inside them.
 
     Args:
-        ranks_per_node: consecutive ranks of a node; the last node may have fewer. None asks the communicator which
-            ranks share memory.
+        ranks_per_node: consecutive ranks of a node; the last node may have fewer. None: ranks that share memory.
         inner: what runs in the lanes. Its message format is for the network; inside a node pairs go as they are.
     """
 

@@ -54,14 +54,12 @@ def allreduce(
             that sums of floating-point numbers have the bits of that; `doubling` in the order of a tree.
         zeros: ``"keep"`` entries of the result that are exactly zero, or ``"drop"`` them.
         network: latency and bandwidth, for ``"auto"``: a `Network`, 10 Gbit/s and 5 us unless told, or ``"fitted"``,
-            which measures them in the first call on a communicator. Then the algorithm, and the bits of sums of
-            floating-point numbers with it, may be another one in the next run.
+            which measures them in the first call on a communicator: the next run may take another algorithm then.
         tell: called with the `Choice` of ``"auto"``, to learn what was chosen and why.
         wire: how values travel, by name or as an instance: None or ``"packed"`` as they are; ``"packed+bf16"``,
             ``"packed+fp16"``, ``"packed+int8"``, ``"packed+int4"`` or ``"packed+int2"`` rounded, of float32 and float64
-            only. Values are rounded on their way to where they are combined, and results on their way back (by `gather`
-            values only, by `doubling` and `butterfly` what is sent in each round). What rounding loses is not kept: x
-            is still the caller's. See docs/guides/sparse.md.
+            only. Values are rounded on their way to where they are combined, and results on their way back; what
+            rounding loses is not kept. See docs/guides/sparse.md.
 
     Returns:
         The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every

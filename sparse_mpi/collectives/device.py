@@ -87,28 +87,24 @@ def _of_cupyx(x: Any, scipy: Any) -> _Kind | None:
 
 
 def _of_torch(x: Any, torch: Any) -> _Kind | None:
-    if x.layout == torch.sparse_coo:
-
-        def parts_of(tensor: Any) -> tuple[Any, ...]:
-            return tensor._indices(), tensor._values()
-
-        def make(*parts: Any, coalesced: bool = False) -> Any:
-            return torch.sparse_coo_tensor(*parts, tuple(x.shape), is_coalesced=coalesced, check_invariants=False)
-
-    elif x.layout == torch.sparse_csr:
-
-        def parts_of(tensor: Any) -> tuple[Any, ...]:
-            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-
-        def make(*parts: Any, coalesced: bool = False) -> Any:
-            return torch.sparse_csr_tensor(*parts, tuple(x.shape), check_invariants=False)
-
-    else:
+    if x.layout not in (torch.sparse_coo, torch.sparse_csr):
         return None
+    coo = x.layout == torch.sparse_coo
+    made = torch.sparse_coo_tensor if coo else torch.sparse_csr_tensor
+
+    def parts_of(tensor: Any) -> tuple[Any, ...]:
+        if coo:
+            return tensor._indices(), tensor._values()
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+
+    def make(*parts: Any, **options: bool) -> Any:
+        return made(*parts, tuple(x.shape), check_invariants=False, **options)
+
     parts = parts_of(x)
 
     def back(result: object) -> Any:
-        return make(*[_up(part.numpy(), parts[0]) for part in parts_of(result)], coalesced=True)
+        coalesced = {"is_coalesced": True} if coo else {}
+        return make(*[_up(part.numpy(), parts[0]) for part in parts_of(result)], **coalesced)
 
     return _Kind(parts, make, back)
 

@@ -25,17 +25,14 @@ class Entries(NamedTuple):
     values: np.ndarray  # (m, ...)
 
     def part(self, chosen: slice | np.ndarray) -> Entries:
-        """Return the entries at a slice, at ascending positions, or where a mask is True."""
         return Entries(self.keys[chosen], self.values[chosen])
 
 
 def joined(parts: Sequence[Entries]) -> Entries:
-    """Return the entries of all parts, one part after the other."""
     return Entries(np.concatenate([part.keys for part in parts]), np.concatenate([part.values for part in parts]))
 
 
 def parted(entries: Entries, counts: np.ndarray) -> list[Entries]:
-    """Return the entries of consecutive parts of ``counts`` ``(m,)`` entries each."""
     return [entries.part(slice(*ends)) for ends in pairwise([0, *counts.cumsum().tolist()])]
 
 
@@ -71,7 +68,6 @@ class Runs:
             self._more.append((at, order[heads[at] + nth]))
 
     def combined(self, values: Array, op: np.ufunc) -> np.ndarray:
-        """Return the combined values ``(u, ...)`` of `keys`."""
         found = values[self._first]
         for at, chosen in self._more:
             found[at] = op(found[at], values[chosen])

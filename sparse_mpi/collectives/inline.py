@@ -46,7 +46,6 @@ class Announced(NamedTuple):
     shape: tuple[int, ...]  # of each value
 
     def groups(self) -> Iterator[tuple[Format, np.ndarray]]:
-        """Return the formats in which ranks write, and which ranks these are."""
         wide = (self.regions[:, 1] - self.regions[:, 0]).view(np.uint64) >= WIDE - 1  # the last key counts, too
         kinds = 2 * self.types + wide
         for kind in sorted(set(kinds.tolist())):
@@ -54,7 +53,6 @@ class Announced(NamedTuple):
             yield form, np.flatnonzero(kinds == kind)
 
     def lengths(self) -> np.ndarray:
-        """Return the bytes ``(P,)`` that the entries of each rank take."""
         found = np.zeros(len(self.counts), np.int64)
         for form, ranks in self.groups():
             found[ranks] = form.lengths(self.counts[ranks], self.regions[ranks], self.widths[ranks])

@@ -42,9 +42,8 @@ def allreduce_init(
     Args:
         keys: ``(m,)`` integers, for which this rank will have values; distinct, in any order. Or strings, all str or
             all bytes, in a NumPy array or a list, which are told once, too.
-        needed: ``(r,)`` keys, whose results this rank wants, in any order, perhaps more than once; they need not be
-            among ``keys``, and those that no rank has a value for get zeros. None: ``keys``. Integers may be CuPy
-            arrays or tensors on a CUDA device.
+        needed: ``(r,)`` keys, whose results this rank wants, in any order, perhaps more than once; those that no rank
+            has a value for get zeros. None: ``keys``. Integers may be CuPy arrays or tensors on a CUDA device.
         op: as for `allreduce`; values are combined in rank order.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         dtype: of the values.

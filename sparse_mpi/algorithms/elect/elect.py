@@ -135,11 +135,7 @@ class Elect(Algorithm):
         add: Array | None = None,
         beside: Array | None = None,
     ) -> tuple[Reduction, ElectState]:
-        """Return the sums of all ranks' ``acc`` at the entries that they elect.
-
-        Returns:
-            The reduction and the next state. ``sent`` is acc at the elected entries, less what rounding took.
-        """
+        """Return the sums of ``acc`` at the elected entries; ``sent`` is this rank's there, less what rounding took."""
         # Elect: the same entries on all ranks.
         elected, state = self.elect(acc, k, comm, state, add)
 
@@ -300,6 +296,7 @@ class Elect(Algorithm):
         return sum([*votes, *sums], winners), sent + ranks - 1 + 2 * rounds(ranks) + messages, control
 
     def sum_wire(self, k: int, size: int, ranks: int) -> Wire:
+        """Return the format in which values of the elected are sent: without indices, if it can do so."""
         return WHOLE if k >= size or ranks == 1 else self._values
 
     @cached_property

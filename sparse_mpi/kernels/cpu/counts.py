@@ -174,8 +174,7 @@ def _logs(magnitudes):
 
 @summed
 def _largest(bits):
-    """Return the maximum of bit patterns: as integers they order NaN last, and their maximum vectorises."""
-    largest = 0
+    largest = 0  # as integers bit patterns order NaN last, and their maximum vectorises
     for i in range(bits.size):
         largest = max(largest, bits[i])
     return largest

@@ -231,7 +231,6 @@ def _spaced(word, steps):
 
 @compiled
 def _pack(found, count, codes, bits):
-    """Write so many of the codes ``found`` side by side, and zeros to the rest of the last byte."""
     each = 8 // bits
     found[count:] = 0
     for i in range(codes.size):
@@ -275,7 +274,6 @@ def _to_int2(x, edges, codes, places, scales):
 
 @compiled
 def _parts(magnitudes, largest, parts):
-    """Write each magnitude in 2^24ths of the largest to ``parts``, and return their sum."""
     divisor, total = largest if largest > 0 else np.float32(1), 0
     for i in range(parts.size):
         parts[i] = np.uint32(magnitudes[i] / divisor * DRAWS)
