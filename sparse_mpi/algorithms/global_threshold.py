@@ -195,8 +195,8 @@ class Counted:
             piggyback: a number, if any, that travels to all ranks with the counts; clipped to 255.
 
         Returns:
-            A boolean mask ``(m,)`` over ``values``; how many entries of every rank are in the result, ``(P,)`` int64;
-            the number that every rank piggybacked, ``(P,)`` int64; and the predictor for the next step.
+            A mask ``(m,)``; of every rank the entries in the result, and what it piggybacked, ``(P,)`` int64; and the
+            predictor for the next step.
         """
         counted, predictor, _ = self.count(values, k, predictor, comm, *piggyback)
         return *result_mask(values, counted, k, comm.rank), counted.piggybacked, predictor

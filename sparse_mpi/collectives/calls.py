@@ -129,10 +129,7 @@ def reduce(
     zeros: str = "keep",
     wire: str | BitPacked | None = None,
 ) -> T | None:
-    """Combine as `allreduce` does, in rank order, and return the result on ``root``; None elsewhere. Collective.
-
-    See `allreduce` for the other arguments and errors.
-    """
+    """Combine as `allreduce` does, in rank order, and return the result on ``root``; None elsewhere. Collective."""
     transport = as_comm(comm)
     source = to_host_input(x)
 
@@ -157,10 +154,7 @@ def reduce(
 
 
 def allgather(x: T, comm: object = None, *, wire: str | BitPacked | None = None) -> list[T]:
-    """Return what every rank holds, in rank order, each without duplicates, which are added up. Collective.
-
-    See `allreduce` for the arguments and errors.
-    """
+    """Return what every rank holds, in rank order, duplicates added up; see `allreduce`. Collective."""
     transport = as_comm(comm)
     source = to_host_input(x)
 

@@ -1,8 +1,8 @@
 """A dictionary on which all ranks agree: it numbers keys that are no integers of 64 bits, in their order.
 
 Each rank owns a range of keys, and ranges hold about as many keys of all ranks; they end at quantiles of samples, as
-regions of keys do. Of m distinct keys on a rank, and u of all, a rank sends samples to all, its m to their owners, a
-number for each key it owns to those who have it, and to each rank those of its u keys that stand in the result there.
+regions of keys do. A rank sends samples to all, its distinct keys to their owners, a number for each key it owns to
+those who have it, and to each rank those of its keys that stand in the result there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Few entries travel with the arguments that all ranks compare: no message of their own is needed.
 
-They are written as in messages. Their number, smallest and largest key, and how long numbers are, is told beside them.
-How many are few depends on the call before: ranks keep room for as many as that one had, up to a limit.
+They are written as in messages. How many are few depends on the call before: ranks keep room for as many, to a limit.
 """
 
 from __future__ import annotations

@@ -122,7 +122,6 @@ def ready(
 
 
 def _tell(words: np.ndarray, mine: InputAdapter, entries: Entries, comm: Comm) -> None:
-    """Write the words by which other ranks know of this one's entries, and the entries if there is room."""
     width = inline.write(entries, words[HEAD + WORDS :])
     words[:HEAD] = mine.type, mine.plain or 0, width
     words[HEAD : HEAD + WORDS] = told(entries.keys, SAMPLES, comm.rank)

@@ -66,7 +66,6 @@ def _try(ufunc: np.ufunc, op: object, dtype: np.dtype) -> None:
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell if two results are equal, to rounding where they are not whole."""
     if a.dtype.kind in "fc":
         tolerance = 1e2 * float(np.finfo(a.dtype).eps)
         return np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -49,8 +49,7 @@ def allreduce_init(
         dtype: of the values.
         shape: of each value, () for numbers.
         validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one
-            has not; ``"first"`` saves that message after the first round, from where on a rank with bad values raises
-            alone, and others wait for it.
+            has not; ``"first"`` does so in the first round: later a rank with bad values raises alone, and others wait.
 
     Returns:
         A request; its `start` and `wait` are a round.
@@ -172,7 +171,6 @@ def _flags(keys: np.ndarray) -> Entries:
 
 
 def _told(entries: Entries, regions: np.ndarray, form: Format, comm: Comm) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Tell the owners of some keys; return how many went to each, and what keys came from each rank."""
     counts = counts_by_region(entries, regions)
     received, lengths = comm.alltoallv(*form.pack(entries, counts, regions))
     own = np.tile(regions[comm.rank], (comm.size, 1))

@@ -37,11 +37,7 @@ def ordered(strings: list[bytes]) -> tuple[list[bytes], np.ndarray]:
 
 
 def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
-    """Return the type of keys that all ranks have which know it, of the ``types`` ``(P,)`` of each.
-
-    Raises:
-        ValueError: there are several; raised on every rank.
-    """
+    """Return the type of keys that all ranks have which know it; of several ``types`` ``(P,)`` all raise ValueError."""
     known = set(types.tolist()) - {UNKNOWN}
     if len(known) > 1:
         check_consistency(comm, f"keys: {NAMES[mine]}")

@@ -175,8 +175,5 @@ def _decoded(indices: Array, codes: Array, lows: Array) -> Array:
 
 
 def lowest(total: int, least: int, count: int) -> int:
-    """Return the magnitude bits at which the lowest level begins; the lower 16 are 0.
-
-    They are those of the smallest magnitude, but for a few so small that the others could not be told apart.
-    """
+    """Return the magnitude bits at which the lowest level begins, of the smallest magnitudes as a rule; 16 are 0."""
     return min(max(least, total // max(count, 1) - NOT_FINITE // 2 * LEVEL), INF_BITS) & ~0xFFFF

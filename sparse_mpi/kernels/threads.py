@@ -24,10 +24,7 @@ def limit() -> int:
 def parts(size: int, alignment: int = ALIGNMENT, weight: int = 1) -> list[tuple[int, int]]:
     """Cut ``[0, size)`` into one range ``[lo, hi)`` for each thread; each ``lo`` is a multiple of ``alignment``.
 
-    Args:
-        size: number of things to share out, such as entries or rows.
-        alignment: things of which a part has a multiple, the last one excepted.
-        weight: entries in each thing; the number of threads depends on ``size * weight``.
+    There are as many threads as ``size * weight`` entries are worth.
     """
     count = max(1, size * weight // MIN_ENTRIES_PER_THREAD)
     if count > 1:

@@ -53,10 +53,7 @@ def settle(tried: ThresholdPass, x: Array, k: int) -> SparseVector:
 
 
 def bits_of(threshold: float, x: Array) -> int:
-    """Return the magnitude bits of a threshold in the dtype of ``x``, from 0 to those of NaN.
-
-    A negative threshold becomes 0, and one that is too large for the dtype becomes Inf.
-    """
+    """Return the magnitude bits of a threshold in the dtype of ``x``: 0 if it is negative, of Inf if too large."""
     kind = np.float64 if x.dtype == np.float64 else np.float32
     with np.errstate(over="ignore"):
         return int(np.abs(kind(max(threshold, 0.0))).view(bits_type(x)))

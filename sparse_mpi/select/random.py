@@ -37,13 +37,10 @@ def generator(seed: int, step: int) -> np.random.Generator:
 
 
 def positions(n: int, k: int, seed: int, step: int) -> np.ndarray:
-    """Draw k distinct positions out of n, 1 <= k <= n, in O(k) memory.
+    """Draw k distinct positions out of n, 1 <= k <= n, in O(k) memory: ``(k,)`` int64, ascending.
 
     The n positions are a circle, turned by a random angle and cut into k slices, and each slice gives one position. So
     every position is equally likely, and together they spread more evenly than independent ones.
-
-    Returns:
-        ``(k,)`` int64, ascending.
     """
     drawing = generator(seed, step)
     # Slice i has ``width`` positions, the first ``wider`` slices one more: draw where in its slice each position lies.

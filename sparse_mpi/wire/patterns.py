@@ -55,10 +55,7 @@ def _row_order(indices: Array, pattern: Pattern) -> Array:
 
 
 def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
-    """Invert `encode_rows` for the messages of all ranks ``(P, bytes)``; their entries come in rank order.
-
-    ``size`` and ``dtype`` are those of the vector. The entries of a rank are in index order where rows are contiguous.
-    """
+    """Invert `encode_rows` for messages ``(P, bytes)``: entries in rank order, then by index or by strided row."""
     xp = namespace(messages)
     entries = sum(tensor.entries for tensor in pattern)
     at = entries * np.dtype(dtype).itemsize
@@ -84,10 +81,7 @@ def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> Spa
 
 
 def _sections(pattern: Pattern) -> list[tuple[np.dtype, list[slice]]]:
-    """Return each type of columns that occurs, with the slices of the entries whose columns have it.
-
-    Neighbouring tensors of one type share a slice.
-    """
+    """Return each type of columns that occurs, with the slices of the entries whose columns have it."""
     found: dict[np.dtype, list[slice]] = {}
     for kind, tensors in groupby(spans(pattern), lambda span: column_type(span[0].length)):
         parts = [part for _, part in tensors]
