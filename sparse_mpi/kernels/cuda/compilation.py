@@ -66,7 +66,7 @@ def _temporary() -> TemporaryDirectory[str]:
 
 
 def launch(
-    name: str, source: str, count: int, *arguments: Any, blocks: int = 0, threads: int = THREADS, **macros: object
+    name: str, source: str, count: int, *arguments: object, blocks: int = 0, threads: int = THREADS, **macros: object
 ) -> None:
     """Start a kernel on a thread for each of ``count`` items, or on that many ``blocks``; none where nothing is."""
     if count:

@@ -40,7 +40,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     return indices, codes, scales
 
 
-def _launch_bits(name: str, count: int, index: np.dtype, *arguments: Any) -> None:
+def _launch_bits(name: str, count: int, index: np.dtype, *arguments: object) -> None:
     launch(name, "bits.cu", count, *arguments, REAL="float32", INDEX=index.name, SCALED=SCALED)
 
 
@@ -73,7 +73,7 @@ def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, A
     return indices, values
 
 
-def _pairs(name: str, pairs: Array, *arguments: Any) -> None:
+def _pairs(name: str, pairs: Array, *arguments: object) -> None:
     launch(name, "sparse.cu", pairs.size, *arguments, REAL="float32", INDEX=pairs.dtype.name)
 
 
@@ -141,9 +141,9 @@ def _both(edges: np.ndarray, places: np.ndarray) -> Array:
     return cupy.asarray(np.stack([edges, places]))
 
 
-def _start(name: str, blocks: int, *arguments: Any, index: Any = np.int32) -> None:
-    of, how = np.dtype(index).name, (blocks, *arguments)
-    launch(name, "levels.cu", *how, blocks=blocks, threads=SCALED, REAL="float32", INDEX=of)
+def _start(name: str, blocks: int, *arguments: object, index: Any = np.int32) -> None:
+    of = np.dtype(index).name
+    launch(name, "levels.cu", blocks, *arguments, blocks=blocks, threads=SCALED, REAL="float32", INDEX=of)
 
 
 def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
