@@ -13,7 +13,6 @@ from functools import cache
 import numpy as np
 
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
-from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import DeviceKernels, HostKernels, Kernels, MalformedMessage
 
 SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
@@ -37,14 +36,21 @@ def device() -> DeviceKernels:
 def host() -> HostKernels:
     """Return Numba's kernels, or those of whole-array functions where Numba is not installed or cannot be imported."""
     if importlib.util.find_spec("numba") is None:
-        return array
+        return _generic()
     try:
         from sparse_mpi.kernels import cpu
     except ImportError as error:  # above all a Numba that does not know this NumPy yet
         text = f"Numba cannot be imported, NumPy is used instead and is slower: {error}; install one that fits NumPy"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
-        return array
+        return _generic()
     return cpu
+
+
+@cache
+def _generic() -> HostKernels:
+    from sparse_mpi.kernels import array
+
+    return array
 
 
 def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int = 1) -> None:

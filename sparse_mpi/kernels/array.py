@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +25,7 @@ from sparse_mpi.kernels.levels import (
 )
 
 FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
+FIELDS = MESSAGE.names or ()
 NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`
 
 
@@ -305,15 +306,11 @@ def lay_out(
     return np.column_stack(fields).view(MESSAGE).reshape(-1)  # a column is a field
 
 
-def _each(messages: np.ndarray) -> Iterator[SimpleNamespace]:
-    names = MESSAGE.names or ()
-    return (SimpleNamespace(**dict(zip(names, message, strict=True))) for message in messages.tolist())
-
-
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
     buffer = np.zeros(int(messages["end"][-1]), np.uint8)
     codes, scales = codes.view(np.uint8), scales.view(np.uint8).reshape(-1, 4)
-    for one in _each(messages):
+    for message in messages.tolist():
+        one = SimpleNamespace(**dict(zip(FIELDS, message, strict=True)))
         offsets = indices[one.first : one.first + one.entries].astype(np.int64) - one.start
         if one.entries:
             buffer[one.head : one.values] = np.array([one.entries - 1], "<i8").view(np.uint8)[: one.values - one.head]
@@ -333,7 +330,8 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     indices = np.empty(messages["entries"].sum(), index_dtype(size))
     codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
     scales = np.zeros((((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum(), 4), np.uint8)
-    for number, one in enumerate(_each(messages)):
+    for number, message in enumerate(messages.tolist()):
+        one = SimpleNamespace(**dict(zip(FIELDS, message, strict=True)))
         count, shift = one.entries, one.shift
         codes[one.code : one.code + one.scales - one.values] = buffer[one.values : one.scales]
         factor = buffer[one.scales : one.lows].reshape(-1, one.scale_bytes)
