@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,11 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sparse_mpi.__main__ import main
 from sparse_mpi_bench.emulation import hosts as emulation
 from sparse_mpi_bench.emulation import launch
 from sparse_mpi_bench.emulation.hosts import NAMESPACES, SWITCH, emulate
-from sparse_mpi_bench.emulation.links import Links
 from sparse_mpi_bench.emulation.probe import probe
 
 from ..launch import ROOT, needs_mpi
@@ -74,21 +71,6 @@ def test_hosts_have_limited_links_of_their_own(possible):
         assert len(measured.each) == 2 and min(measured.each) > 0 and 0 < measured.busy <= 1
         assert traces(hosts.prefix) and traces(others.prefix)
     assert not traces(hosts.prefix) and not traces(others.prefix)
-
-
-def test_a_fast_link_has_packets_that_pass_when_it_gets_slow(possible):
-    def packets(hosts):
-        shown = subprocess.check_output(["ip", "-n", hosts.name(2), "-j", "link", "show", "dev", "eth0"])
-        return json.loads(shown)[0]["mtu"]
-
-    with emulate(2, 5 * 10**9) as hosts:
-        assert packets(hosts) == hosts.packet == 65520
-        wrong = hosts.inside(2, sys.executable, "-m", "sparse_mpi_bench.emulation.offload", "300000", "eth7")
-        assert "no interface" in subprocess.run(wrong, capture_output=True, text=True).stderr
-    with emulate(2, 5 * 10**9, slowest=20_000_000) as hosts:
-        assert packets(hosts) == 1500
-        Links(hosts).change((20_000_000,) * 2)
-        assert probe(hosts, seconds=0.01).rate < 5 * 10**9
 
 
 @pytest.fixture
@@ -173,27 +155,6 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
         assert not emulation._processes(hosts.name(SWITCH))
 
 
-@pytest.mark.full("a benchmark on emulated hosts")
-@pytest.mark.jobs
-@needs_mpi
-def test_sparse_sums_are_compared_job_by_job(possible, tmp_path, capfd):
-    """What all candidates send goes over the links. A fill-in is at most the ranks."""
-    file = tmp_path / "r.json"
-    command = ["bench", "network", "--ranks", "2", "--rate", "none", "100mbit", "--json", str(file), "--"]
-    command += ["bench", "sparse", "--cases", "identical", "--fill-in", "2", "8", "--steps", "1"]
-    assert main([*command, "--n", "5000", "--entries", "500"]) == 0
-    jobs = json.loads(file.read_text())["jobs"]
-    assert [(job["rate"], list(job["cases"])) for job in jobs] == [
-        (rate, ["identical", "fill-in 2"]) for rate in ("none", "100mbit")
-    ]
-    for job in jobs:
-        case = job["cases"]["identical"]
-        rows = case["candidates"]
-        assert 0 < rows["auto"]["bytes"] < 16 * case["result"] and rows["dense"]["bytes"] > 8 * 5000
-    out = capfd.readouterr().out
-    assert out.count("hosts, ") == 2 and "| identical | 2 | 100mbit | 1.00 |" in out
-
-
 def start(tmp_path, program, *options):
     """``bench network`` as a process that ends by Ctrl-C, whatever its parent ignores."""
     (tmp_path / "program.py").write_text(program)
@@ -206,18 +167,6 @@ def start(tmp_path, program, *options):
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-
-
-@needs_mpi
-def test_the_exit_code_is_the_commands(possible, tmp_path):
-    program = (
-        "import socket, sys; from mpi4py import MPI; print(socket.gethostname()); sys.exit(7 * MPI.COMM_WORLD.rank)"
-    )
-    with start(tmp_path, program, "--rate", "100mbit") as process:
-        out, _ = process.communicate(timeout=100)
-    assert process.returncode == 7
-    assert re.match(r"2 hosts, 100mbit: measured \d+ Mbit/s, \d+ us round trip, \d+ Mbit/s each at once", out)
-    assert re.search("host[12]", out)
 
 
 @needs_mpi

@@ -166,16 +166,6 @@ def test_arrow_as_in_one_process(table, scatter):
         assert one.to_pylist() == [expected.slice(row, 1).to_pylist()[0] for row in order]
 
 
-def test_more_combinations_than_integers_of_64_bits():
-    """Of four columns with 70,000 values each there are 2^64, of which 140,000 occur."""
-    draw = np.random.default_rng(1)
-    whole = pd.DataFrame({name: np.tile(draw.permutation(70_000), 2) for name in "abcd"} | {"n": 1})
-    whole["d"] = draw.permutation(whole["d"].to_numpy())
-    expected = whole.groupby([*"abcd"], as_index=False).sum()
-    for found in grouped([whole[::2], whole[1::2]], [*"abcd"], "n"):
-        pd.testing.assert_frame_equal(found, expected)
-
-
 @pytest.mark.parametrize("most", [1, 5])
 def test_numbers_run_out_at_every_column(most, monkeypatch):
     monkeypatch.setattr(groupby, "MOST", most)
@@ -183,21 +173,6 @@ def test_numbers_run_out_at_every_column(most, monkeypatch):
     expected = whole.groupby([*"abc"], as_index=False).sum()
     for found in grouped([whole[:2], whole[2:]], [*"abc"], ["n"]):
         pd.testing.assert_frame_equal(found, expected)
-
-
-def test_groups_that_collide_if_their_texts_are_joined():
-    whole = pd.DataFrame({"a": ["1", "11", "1\0"], "b": ["11", "1", "1"], "n": [1, 2, 4]})
-    found = grouped([whole[:1], whole[1:]], ["a", "b"], "n")[0]
-    assert found["n"].tolist() == [1, 4, 2]
-
-
-def test_floating_point_numbers_are_added_up_by_rank_and_then_in_the_order_of_ranks():
-    rows = [np.random.default_rng(rank).standard_normal(1000) for rank in range(5)]
-    found = grouped([pd.DataFrame({"key": "a", "x": each}) for each in rows], "key", "x")
-    own = [pd.DataFrame({"key": "a", "x": each}).groupby("key")["x"].sum().iloc[0] for each in rows]
-    assert [one["x"].tolist() for one in found] == [[(((own[0] + own[1]) + own[2]) + own[3]) + own[4]]] * 5
-    exact = float(np.sum(np.concatenate(rows), dtype=np.longdouble))
-    assert abs(found[0]["x"][0] - exact) < 1e-12 * abs(np.concatenate(rows)).sum()
 
 
 def test_a_frame_is_left_as_it_was_and_labels_may_be_any():

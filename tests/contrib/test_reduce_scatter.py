@@ -111,26 +111,6 @@ def test_laws_form_and_economy(ranks, variant, case, cut, dtype):
         assert fewest <= step.report.total <= most
 
 
-@pytest.mark.thin(1)
-@pytest.mark.ranks(1, 3, 5)
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_steps_check_themselves(ranks, variant, cut):
-    name, options = VARIANTS[variant]
-
-    def body(comm):
-        reducer = SparseReduceScatter(500, k=20, comm=comm, algorithm=name, counts=CUTS[cut](500, comm.size), **options)
-        for step in range(4):
-            before = comm.traffic.sent
-            reducer.step(normal(np.random.default_rng([step, comm.rank]), 0, 0, 500), check=True, dense=step == 2)
-            checked = comm.traffic.sent - before
-            assert checked == reducer.report.traffic.sent, "a check costs control only"
-        reducer.flush(check=True)
-        assert not reducer.residual.any()
-
-    ranks.run(body)
-
-
 @pytest.mark.ranks(1, 2, 3, 5, 7)
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("name", REDUCE_SCATTERS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import threading
 from collections import Counter
 from types import SimpleNamespace
 
@@ -17,7 +16,7 @@ from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import Marks
 from sparse_mpi.training.tracer import BucketTrace, Tracer
 from sparse_train.records.metrics import Stamps, record
-from sparse_train.records.timeline import Recorder, StepTrace, gathered, on_device, record_of, trace_events
+from sparse_train.records.timeline import Recorder, StepTrace, on_device, record_of, trace_events
 
 from ..fakes.fake_device import Event
 from .small_training import settings, train
@@ -144,21 +143,6 @@ def test_steps_of_all_ranks_are_events_of_one_clock():
         *((0, 0, "rank 0"), (0, 0, "passes"), (0, 1, "bucket 1")),
         *((2, 0, "rank 2"), (2, 0, "passes"), (2, 1, "bucket 1")),
     ]
-
-
-def test_ranks_of_other_hosts_are_moved_to_the_clock_of_rank_0(monkeypatch):
-    """Rank 1 is on another host, whose clock is 500 s ahead; rank 2 has not recorded the step."""
-    clocks, where = {0: 100.0, 1: 600.0, 2: 100.0}, threading.local()
-    monkeypatch.setattr("sparse_train.records.timeline.hosts_of", lambda comm: [0, 1, 0])
-    monkeypatch.setattr("sparse_train.records.timeline.perf_counter", lambda: clocks[where.rank])
-
-    def body(comm):
-        where.rank, started = comm.rank, clocks[comm.rank] - 10 + comm.rank
-        step = StepTrace(3, Stamps(*(started + phase for phase in range(5))), [])
-        return gathered(None if comm.rank == 2 else step, comm)
-
-    for ranks in World(3).run(body):
-        assert [step and step["start"] for step in ranks] == [90.0, 91.0, None]
 
 
 def test_training_draws_what_rank_0_did_and_traces_all(tmp_path, capsys):
