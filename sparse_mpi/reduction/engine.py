@@ -6,7 +6,7 @@ retried: until `Engine.commit` takes what was sent out of the residual, residual
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -40,11 +40,13 @@ class Absence:
 
     Attributes:
         here: the tensors without a gradient on this rank in the next step, set by whoever has the gradients.
+        frozen: those of them that are not trained, the same on all ranks: they keep what they owe.
         everywhere: those without a gradient on any rank in the last step.
     """
 
     def __init__(self, tensors: int) -> None:
         self.here: Iterable[int] = ()
+        self.frozen: Sequence[int] = ()
         self.everywhere: list[int] = []
         self._tensors = tensors
         self._comm: Comm | None = None  # the ranks that ``everywhere`` is of
@@ -115,6 +117,7 @@ class Engine:
         watch: measures the quality of some steps, if set.
         meter: called with this engine after each step, if set; see `monitor.observe`.
         report: counts and times of the last step.
+        objection: an error that keeps this rank from the next step; all ranks raise then.
         prepared: traffic of what was prepared for the next step in the background, if anything was.
     """
 
@@ -130,11 +133,13 @@ class Engine:
         self.watch: Watch | None = None
         self.meter: Callable[[Engine], None] | None = None
         self.report: StepReport | None = None
+        self.objection: Exception | None = None
         self.prepared: Traffic | None = None
         self._exchanges = [self.exchange]  # of all algorithms that took turns
         self._acc: Array | None = None  # of the step under way
         self._add: Array | None = None  # what a selection has yet to add to it
         self._withheld = False  # whether parts of the gradient were withheld in the step before
+        self._aside: list[tuple[slice, Array]] | None = None  # what frozen tensors owe, during a step
 
     def _exchange(self, algorithm: Algorithm) -> Exchange:
         selectors, instrumented = instrument(algorithm)
@@ -162,7 +167,12 @@ class Engine:
         """
         agreement = same_on_all_ranks(self.comm)
         with agreement as say:
+            if self.objection is not None:
+                objection, self.objection = self.objection, None
+                raise objection
             plan = make_plan()
+            if self.absence.frozen:
+                say(frozen=sorted(self.absence.frozen))
             if plan.flush:
                 # A flush has no gradient: acc has the type of what is owed
                 flat, dtype = None, self.feedback.pending().dtype
@@ -187,7 +197,7 @@ class Engine:
     def begin(self, agreed: Agreed) -> None:
         """Agree on absent gradients, and have the algorithm prepare; needs no gradient."""
         if agreed.plan.flush:
-            return
+            return self._set_aside()
         exchange = self.exchange
         if exchange.dtype is not None and exchange.dtype != agreed.dtype:  # thresholds are bits of numbers
             self.start_anew()
@@ -199,6 +209,7 @@ class Engine:
             parts = self.layout.parts  # made anew at each look
             self.feedback.withhold([parts[number] for number in self.absence.everywhere])
             self._withheld = bool(self.absence.everywhere)
+        self._set_aside()
         self.whole = agreed.plan.k >= self.layout.size
         # Prepare: where that was done behind the last step already, doing it once more changes nothing
         if exchange.instrumented.traits.prepares and not agreed.plan.dense:
@@ -282,11 +293,14 @@ class Engine:
         if self.meter is not None:
             self.meter(self)
         # Examine: checks come last, for they may raise, and the engine is ready for the next step by now
-        if self.watch is not None and not agreed.plan.flush:
-            self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)
         algorithm = self.settings.dense if whole else self.exchange.algorithm
-        if agreed.check and attempt.initial_acc is not None:
-            check_laws(reduction, attempt.initial_acc, self.feedback, algorithm, self.comm)
+        try:
+            if self.watch is not None and not agreed.plan.flush:
+                self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)
+            if agreed.check and attempt.initial_acc is not None:
+                check_laws(reduction, attempt.initial_acc, self.feedback, algorithm, self.comm)
+        finally:
+            self._put_back()
         if self.settings.nonfinite == "raise":
             raise_nonfinite(reduction.total, self.comm if algorithm.traits.scatters else None)
         return reduction.total
@@ -311,6 +325,7 @@ class Engine:
 
     def abandon(self) -> None:
         self._join()
+        self._put_back()
         # Momentum that was withheld goes back: the next step may have these gradients
         self._acc, self._withheld = None, False
         self.feedback.withhold(())
@@ -331,6 +346,20 @@ class Engine:
                 "pass all tensors of the layout, flattened into one"
             )
         return flat
+
+    def _set_aside(self) -> None:
+        """Take what frozen tensors owe out of the residual, until the step has ended."""
+        if self._aside is None and self.absence.frozen:
+            residual, parts = self.feedback.residual, self.layout.parts
+            self._aside = [(parts[number], residual[parts[number]].copy()) for number in self.absence.frozen]
+            for part, _ in self._aside:
+                residual[part] = 0
+
+    def _put_back(self) -> None:
+        aside, self._aside = self._aside, None
+        residual = self.feedback.residual
+        for part, owed in aside or ():
+            residual[part] += arrays.like(owed, residual)
 
     def _join(self) -> None:
         """Add the gradient to acc, unless a selection has done so."""

@@ -48,6 +48,11 @@ class SecondMoment:
     def mean(self) -> Array:
         return np.zeros(self._layout.size, np.float32) if self._mean is None else self._mean
 
+    @property
+    def steps(self) -> list[int]:
+        """Return how many gradients of each tensor are in the mean."""
+        return self._steps
+
     def update(self, gradient: Array, absent: Collection[int] = ()) -> None:
         """Take ``gradient`` ``(n,)`` into the mean, but for the tensors that are ``absent`` on all ranks."""
         wide = arrays.widened(gradient)

@@ -32,8 +32,8 @@ from sparse_mpi.training.diloco_arguments import check_optimizers, check_schedul
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot, Progress
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.optimizer_momentum import along_gradients
-from sparse_mpi.training.reduction import SURVIVAL
+from sparse_mpi.training.sgd_steps import along_gradients
+from sparse_mpi.training.distributed_optimizer import SURVIVAL
 
 
 class DiLoCo:

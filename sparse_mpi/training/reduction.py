@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -15,158 +15,166 @@ from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import as_arrays
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.checks import check_whole
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
-from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.monitor.watch import Quality, Watch
-from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
-from sparse_mpi.reduction.settings import make_settings
+from sparse_mpi.reduction.form import WHOLE, check_form, check_list
+from sparse_mpi.reduction.settings import Settings
+from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.arrivals import Hooks
 from sparse_mpi.training.bucket import Bucket
 from sparse_mpi.training.buckets import Buckets
+from sparse_mpi.training.hooks import Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.parameters import check_options
-from sparse_mpi.training.reduction_snapshot import ReductionSnapshot
+from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.sparse_gradients import SparseGradients
 from sparse_mpi.training.tracer import Tracer
 
-SURVIVAL = ("copy_every", "copy", "min_ranks")  # options of `ElasticAllreduce`
+LOOKS = 2  # steps in which it is seen whether gradients are final when they come: reductions begin in `synchronize`
+CHANGED = (
+    "gradients must not change between backward() and step(), when they are being reduced; take overlap=False, "
+    "clip_norm= to clip, or synchronize() before the change; for several passes a step give backward_passes_per_step; "
+    "around a pass that is for another optimizer, as of a GAN, call reduction.close() and open()"
+)
+UNREDUCED = (
+    "gradients must not wait to be reduced when the residual is flushed; call step() (or synchronize()) first, or "
+    "clear them"
+)
+TWICE = (
+    "gradients that synchronize() has reduced must be stepped along before others come; call step() after each "
+    "synchronize(), and leave that out for gradients that are cleared, as of a GAN"
+)
 
 
 class GradientReduction:
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
-    A bucket is started when all its gradients have arrived and all buckets before it are started, so that the order is
-    the same on all ranks. A gradient that is missing when `synchronize` is called counts as zero. Gradients that are
-    sparse tensors on any rank leave the buckets before the first step, and are added up exactly, see
-    `sparse_gradients`.
+    What ``.grad`` holds in `synchronize`, which a step calls, is reduced. A bucket may start before, when all its
+    gradients have come and all buckets before it are started; the last one never does, so that in it the ranks agree
+    that no gradient was changed since. The first steps show whether a program leaves its gradients alone until then:
+    where it does not, nothing starts before `synchronize`. A gradient that is missing then counts as zero. Gradients
+    that are sparse tensors on any rank leave the buckets before the first step, and are added up exactly, see
+    `sparse_gradients`. Parameters that are frozen keep what they owe.
 
     Making one is collective.
 
     Args:
-        parameters: in the order in which the model uses them; those that need no gradient are left out.
-        k, density, comm, algorithm, feedback, nonfinite, second_moment, options: as for `SparseAllreduce`; ``k`` is for
-            all parameters together. The communicator is duplicated.
-        clip_norm: as for `SparseAllreduce`, but of the sum with ``average=False``; of the whole gradient if nothing
-            overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
-        passes: the number of backward passes whose gradients are added up before a reduction.
+        parameters: by name, in the order in which the model uses them; those that need no gradient are left out.
+        settings: of all of them together; ``clip_norm`` is of the sum with ``average=False``, and of the whole gradient
+            if nothing overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
+        comm: the ranks; it is duplicated.
+        team: the ranks in place of ``comm``, of which the others go on when some are lost.
+        k: if it was given; it is for all parameters together.
+        share: the share of the entries to be sent.
+        survival: options of `ElasticAllreduce`, with a team.
+        passes: the number of backward passes whose gradients are added up before a reduction may begin.
         average: True makes ``.grad`` the mean over the ranks, False the sum.
         bucket_cap_mb: the most gradients in a bucket, in 10^6 bytes; None puts all of one dtype and device into one.
         overlap: start reductions before `synchronize`, where that goes on in the background or on the CPU.
-        scaler: the loss scaler of the training. Gradients are reduced, and residuals kept, without its scale, and a
-            step in which a gradient of any rank overflows leaves no trace. Reductions begin in `synchronize`.
-        team: the ranks in place of ``comm``, of which the others go on when some are lost: each bucket is then reduced
-            by an `ElasticAllreduce`, whose options may be given too.
+        scale: returns the loss scale of the gradients under way, where there is a loss scaler. Gradients are reduced,
+            and residuals kept, without it, and a step in which a gradient of any rank overflows leaves no trace.
+            Reductions begin in `synchronize`.
 
     Attributes:
         buckets: a list that stays the same, in the order in which they are reduced.
         sparse: the parameters whose gradients are sparse tensors.
         density: of the next steps, if it is not the reducers' own.
         check: True makes the next steps assert both laws.
-
-    Raises:
-        TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
+        overflowed: a gradient of the last step has overflowed on some rank, and nothing was reduced.
     """
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
+        parameters: Mapping[str, Tensor],
+        settings: Settings,
         *,
+        comm: Comm,
+        team: Team | None = None,
         k: int | None = None,
-        density: float | None = None,
-        comm: Any = None,
-        algorithm: str | Algorithm = "elect",
-        feedback: str | Feedback = "residual",
-        clip_norm: float | None = None,
-        nonfinite: str = "keep",
-        second_moment: float | None = None,
+        share: float,
+        survival: Mapping[str, Any] | None = None,
         passes: int = 1,
         average: bool = True,
         bucket_cap_mb: float | None = 25.0,
         overlap: bool = True,
-        scaler: Any = None,
-        team: Team | None = None,
-        **options: Any,
+        scale: Any = None,
     ) -> None:
-        first = [p for p in parameters if p.requires_grad]
-        transport = as_comm(comm) if team is None else team.comm
-        # Options of `ElasticAllreduce` are not the algorithm's
-        survival = {} if team is None else {name: options.pop(name) for name in SURVIVAL if name in options}
-        with same_on_all_ranks(transport) as say:
-            check_options(first, bucket_cap_mb, passes, average=average, overlap=overlap)
-            if team is not None and comm is not None:
-                raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
-            settings = make_settings(
-                sum(p.numel() for p in first),
-                k=k,
-                density=density,
-                algorithm=algorithm,
-                feedback=feedback,
-                clip_norm=clip_norm,
-                nonfinite=nonfinite,
-                second_moment=second_moment,
-                **options,
-            )
-            if team is not None and clip_norm is not None and not average:
-                raise ValueError(f"clip_norm must be None with a team and average=False, got {clip_norm}")
-            max_bytes = float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
-            say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=passes, average=average)
-            say(scaled=scaler is not None)
         # With a scaler nothing may begin before all ranks know that no gradient has overflowed
-        self._overlap = overlap and scaler is None
+        self._overlap = overlap and scale is None
         # Reductions in the background have a communicator of their own, or with a team the one that can shrink
-        self.comm: Comm = transport.duplicate(yield_cpu=self._overlap) if team is None else transport
+        self.comm: Comm = comm.duplicate(yield_cpu=self._overlap) if team is None else comm
         self.team: Team | None = team
         self._threaded = progress_thread_of(self.comm).threaded  # whether work is done by a thread of its own
         self._thread = get_ident()  # of this rank
         self._ranks = LiveRanks(self.comm, team)
         # Reducers clip means: that of a sum of norm clip_norm is shorter by the number of ranks
-        most = clip_norm if clip_norm is None or average else clip_norm / self.comm.size
+        most = settings.clip_norm
+        most = most if most is None or average else most / self.comm.size
         alone = most if self._overlap else None  # of each bucket
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
-        self.sparse = SparseGradients(passes, average, alone, raises=nonfinite == "raise")
-        self._buckets = Buckets(
+        self.sparse = SparseGradients(passes, average, alone, raises=settings.nonfinite == "raise")
+        self.gradients = NamedGradients(
+            {},
             replace(settings, clip_norm=alone),
+            share if k is None else settings.k / settings.layout.size,
+            self._ranks,
             by_k=k is not None,
-            density=usual_density(settings.algorithm) if density is None else density,
-            comm=self.comm,
-            ranks=self._ranks,
             survival=survival,
+        )
+        self._buckets = Buckets(
+            self.gradients,
+            self._ranks,
+            self.sparse,
+            k=None if k is None else settings.k,
             passes=passes,
             average=average,
-            max_bytes=max_bytes,
-            sparse=self.sparse,
+            max_bytes=float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6,
         )
         self.buckets: list[Bucket] = self._buckets.list
-        self._scaler, self._average = scaler, average
+        self._scale_of, self._average = scale, average
         self._hooks = Hooks(self._arrived)
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
-        self._scale: float | None = None  # the loss scale of the gradients under way
         self._open = True
+        self._looks = LOOKS if self._overlap else 0  # steps that are still to be looked at
+        self._early = self._overlap  # nothing has spoken against reductions before `synchronize`
+        self._reduced = False  # gradients are reduced, and nobody has stepped along them yet
+        self._totals: list[SparseVector[Tensor] | Tensor] = []  # of these
         self.density: float | None = None
         self.check: bool = False
-        self.add(first)
+        self.overflowed: bool = False
+        self.add(parameters)
 
-    def add(self, parameters: Iterable[Tensor]) -> None:
+    def add(self, parameters: Mapping[str, Tensor]) -> None:
         """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
         if self._buckets.add(parameters) and self._open:
             self.open()
 
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the parameters whose gradients are reduced, by name."""
+        return self._buckets.parameters
+
     def open(self) -> None:
+        """Take note of gradients again, after `close`."""
         self._open = True
         for parameter in self._buckets.home:
             if parameter.requires_grad:
                 self._hooks.add(parameter)
 
     def close(self) -> None:
+        """Take no note of gradients: those of passes up to `open` are not reduced before `synchronize`."""
         self._open = False
         self._hooks.remove()
+
+    def divisor(self) -> float:
+        """Return by what sums over the ranks are divided."""
+        return self.buckets[0].divisor if self.buckets else 1.0
 
     @property
     def under_way(self) -> bool:
@@ -175,8 +183,8 @@ class GradientReduction:
 
     @property
     def arrived(self) -> bool:
-        """Return True if gradients have arrived since the last `synchronize`."""
-        return self.sparse.arrivals.any or any(bucket.arrivals.any for bucket in self.buckets)
+        """Return True if gradients have come since the last `synchronize`, and were not cleared."""
+        return self.under_way or self.sparse.arrivals.any or any(bucket.arrivals.any for bucket in self.buckets)
 
     @property
     def report(self) -> StepReport:
@@ -186,6 +194,7 @@ class GradientReduction:
 
     @property
     def algorithms(self) -> list[Algorithm]:
+        """Return the algorithm of each bucket."""
         return [bucket.reducer.algorithm for bucket in self.buckets]
 
     def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
@@ -199,8 +208,7 @@ class GradientReduction:
         """
         if self.under_way:
             raise RuntimeError("algorithms must not change while gradients are being reduced; call synchronize() first")
-        one = isinstance(algorithm, (str, Algorithm))
-        chosen: list[Any] = [algorithm] * len(self.buckets) if one else list(algorithm)  # type: ignore[arg-type]
+        chosen = [algorithm] * len(self.buckets) if isinstance(algorithm, (str, Algorithm)) else list(algorithm)
         if len(chosen) != len(self.buckets):
             raise ValueError(f"algorithm must be one or {len(self.buckets)}, one for each bucket, got {len(chosen)}")
         for bucket, wanted in zip(self.buckets, chosen, strict=True):
@@ -209,30 +217,39 @@ class GradientReduction:
     def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
 
+        Without new gradients since the last call it returns what that has returned.
+
         Returns:
             The sum over the ranks of each bucket, without a loss scale; an empty list if a gradient has overflowed.
 
         Raises:
+            RuntimeError: a gradient was changed while it was reduced, or the last ones were not stepped along; raised
+                on every rank, as a ValueError where it is another rank's.
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
-        scale = self._current_scale()
+        if self._reduced and not self.arrived:
+            return self._totals
+        scale = 1.0 if self._scale_of is None else float(self._scale_of())
+        started = self.buckets[: self._next]
+        problem = TWICE if self._reduced else CHANGED if any(bucket.changed for bucket in started) else None
+        self._look()
         # Other ranks may have started these already: they come before what ranks ask each other.
-        while self._overlap and self._next < len(self.buckets) and self.buckets[self._next].settled:
-            self.buckets[self._next].take_missing(scale)
+        while self._overlap and self._next < len(self.buckets) - 1 and self.buckets[self._next].settled:
             self._start(self.buckets[self._next])
         # Kinds: find out which gradients are sparse tensors on any rank, and take them out of their buckets
         if not self._buckets.kinds_known:
             self._buckets.complete()
-        # Collect: what no hook has brought is taken as it is, and None as zero
         waiting = self.buckets[self._next :]
         for bucket in waiting:
-            bucket.take_missing(scale)
+            bucket.collect(scale)
         # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
-        if self._scaler is not None and self._overflowed():
+        self.overflowed = self._scale_of is not None and self._overflow()
+        if self.overflowed:
             self._reset()
             self.sparse.fail()
             for bucket in self.buckets:
                 bucket.fail()
+            self._reduced, self._totals = True, []
             return []
         # Start: tables first, because the norm of their sum is a part of the whole gradient's
         if self.sparse.dims:
@@ -244,45 +261,45 @@ class GradientReduction:
             except Exception:
                 self._reset()
                 raise
+        if problem is not None:
+            self._early = False
+            self._object(problem)
         for bucket in waiting:
-            self._start(bucket, factor)
+            self._start(bucket, factor, collected=True)
         # Finish: results come back in the order of the starts
-        totals = self._finish(scale, factor)
+        self._totals = self._finish(scale, factor)
+        self._reduced, self.gradients.flushed = True, False
         # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
         for bucket in self.buckets if self._overlap else ():
             bucket.reducer.prepare()
-        return totals
+        return self._totals
+
+    def stepped(self) -> None:
+        """Take note that the optimizer steps along what was reduced."""
+        self._reduced, self._totals = False, []
 
     def flush(self) -> list[SparseVector[Tensor] | Tensor]:
         """Send all that the ranks owe, and write the result to ``.grad``: a step without a gradient. Collective.
 
-        Afterwards residuals are 0, see `SparseAllreduce.flush`.
+        Afterwards residuals are 0, but for frozen parameters, see `SparseAllreduce.flush`.
 
         Returns:
             The sum over the ranks of each bucket, ``(n,)``, without a loss scale.
 
         Raises:
-            RuntimeError: gradients have arrived that are not reduced yet.
+            RuntimeError: gradients have come that are not reduced yet.
             Exception: as `SparseAllreduce.flush` does; raised on every rank, with nothing under way any more.
         """
+        if self.under_way:
+            raise RuntimeError(UNREDUCED)
         if self.arrived:
-            raise RuntimeError(
-                "gradients must not wait to be reduced when the residual is flushed; call step() (or synchronize()) "
-                "first, or clear them"
-            )
+            self._object(UNREDUCED)
         self.sparse.clear()  # tables owe nothing
         for bucket in self.buckets:
             bucket.start_flush(check=self.check)
-        return self._finish(1.0)  # residuals have no loss scale
-
-    def discard(self) -> None:
-        """Forget the gradients that have arrived since the last step; RuntimeError while they are being reduced."""
-        if self._next:
-            raise RuntimeError(
-                "gradients must not be cleared between backward() and step(), when they are being reduced; call "
-                "step() or synchronize() first"
-            )
-        self._reset()
+        totals = self._finish(1.0, flushed=True)  # residuals have no loss scale
+        self.gradients.flushed = True
+        return totals
 
     def watch(self, every: int, step: int = 0) -> None:
         """Measure the quality of every Nth step from now on, see `Watch`; two dense allreduces for each.
@@ -292,10 +309,9 @@ class GradientReduction:
             step: the number of the step before.
 
         Raises:
-            ValueError: every is below 1.
+            TypeError, ValueError: every is below 1.
         """
-        if every < 1:
-            raise ValueError(f"every must be at least 1 step, got {every}")
+        check_whole("every", every, 1, "step")
         for bucket in self.buckets:
             bucket.reducer.watch = Watch(every, step)
 
@@ -311,10 +327,12 @@ class GradientReduction:
         self._tracer = Tracer(self.comm, next(iter(self._buckets.home)).detach())  # any parameter tells the device
         return self._tracer
 
-    def kinds(self) -> list[list[int]]:
+    def kinds(self) -> dict[str, int]:
+        """Return what all ranks know of the kinds of gradients, for `know_kinds` of a rank that joins."""
         return self._buckets.kinds()
 
-    def know_kinds(self, kinds: Sequence[Sequence[int] | np.ndarray]) -> None:
+    def know_kinds(self, kinds: Mapping[str, int]) -> None:
+        """Take over `kinds` of other ranks; collective if there are sparse tensors."""
         self._buckets.know_kinds(kinds)
 
     def state_dict(self) -> dict[str, Any]:
@@ -322,17 +340,15 @@ class GradientReduction:
 
         See `SparseAllreduce.state_dict`. `torch.save` writes it, and `torch.load` reads it.
         """
-        return self._snapshot().taken()
+        return self.gradients.state_dict(kinds=self.kinds())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks, for the same parameters. Collective.
 
         Raises:
-            ValueError: it is of other buckets, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
+            ValueError: it is of other parameters, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
         """
-        # Work under way uses the communicator, and writes what is about to be loaded
-        self._ranks.settle()
-        self._snapshot().restore(as_arrays(state))
+        self.take_over([state], self._ranks.comm.size)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore what ``ranks`` ranks saved, on any number of ranks, see `SparseAllreduce.take_over`. Collective.
@@ -341,13 +357,46 @@ class GradientReduction:
         mean, residuals are scaled by the ratio of the numbers of ranks.
 
         Raises:
-            ValueError: a state is of other buckets, or as for `SparseAllreduce.take_over`; raised on every rank.
+            ValueError: a state is of other parameters, or as for `SparseAllreduce.take_over`; raised on every rank.
         """
+        # Work under way uses the communicator, and writes what is about to be loaded
         self._ranks.settle()
-        self._snapshot().deal(as_arrays(states), ranks, self._average)
+        comm = self._ranks.comm
+        names = [*self._buckets.parameters]
+        with same_on_all_ranks(comm) as say:
+            check_ranks(ranks)
+            check_list(states, "states")
+            kinds = [self._kinds_in(as_arrays(state), names) for state in states]
+            say(call="take_over", ranks=ranks)
+        # Ranks that were dealt no state learn the kinds from the others
+        known = np.max([np.zeros(len(names), np.uint8), *kinds], axis=0)
+        agreed = np.asarray(comm.allreduce(known, "max", control=True))
+        self._buckets.know_kinds(dict(zip(names, agreed.tolist(), strict=True)))
+        with same_on_all_ranks(comm) as say:
+            read = self.gradients.checked(states)
+            say(call="take_over")
+        self.gradients.deal(read, ranks, self._average)
+        self._buckets.rebuild()
 
-    def _snapshot(self) -> ReductionSnapshot:
-        return ReductionSnapshot(self._buckets, self._ranks)
+    def _kinds_in(self, state: Any, names: Sequence[str]) -> np.ndarray:
+        check_form(state)
+        kinds = state.get("kinds")
+        if isinstance(kinds, Mapping):
+            if sorted(kinds) != sorted(names):
+                raise ValueError(
+                    f"state['kinds'] must be of the parameters {', '.join(names)}, got {', '.join(map(str, kinds))}; "
+                    "load it into a reduction of the same parameters"
+                )
+            kinds = [kinds[name] for name in names]
+        check_list(kinds, "state['kinds']")  # as release 0.3 has it, by order
+        for number, kind in enumerate(kinds):
+            check_whole(f"state['kinds'][{number}]", kind, 0, remedy=WHOLE, most=255)
+        if len(kinds) != len(names):
+            raise ValueError(
+                f"state['kinds'] must be of {len(names)} parameters, got {len(kinds)}; load it into a "
+                "reduction of the same parameters"
+            )
+        return np.asarray(kinds, np.uint8)
 
     def loss_of_all(self, loss: Any) -> Any:
         """Return the mean over the ranks of a ``loss``, or the sum if that is what ``.grad`` becomes. Collective."""
@@ -362,19 +411,38 @@ class GradientReduction:
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
-        scale = self._current_scale()
-        self._buckets.home[parameter].arrive(parameter, scale)
+        self._buckets.home[parameter].arrive(parameter, self._looks > 0)
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
         # their passes, and it from going on: it is left to `synchronize`.
-        if not self._overlap or not (self._threaded or get_ident() == self._thread):
+        early = self._early and not self._looks and not self._reduced
+        if not early or not (self._threaded or get_ident() == self._thread):
             return
         # In the order of the buckets, which is the same on all ranks: a complete one waits for those before it
-        while self._next < len(self.buckets) and self.buckets[self._next].ready:
-            bucket = self.buckets[self._next]
-            bucket.take_missing(scale)  # those that need no gradient any more
-            self._start(bucket)
+        while self._next < len(self.buckets) - 1 and self.buckets[self._next].ready:
+            self._start(self.buckets[self._next])
 
-    def _start(self, bucket: Bucket, factor: float = 1.0) -> None:
+    def _look(self) -> None:
+        """See whether gradients are what they were when they came; where they are not, nothing starts early."""
+        if self._looks:
+            self._looks -= 1
+            if any(bucket.touched or bucket.arrivals.beyond for bucket in self.buckets):
+                self._early = False
+
+    def _object(self, problem: str) -> None:
+        """Have all ranks raise RuntimeError in what they reduce next."""
+        if self._next < len(self.buckets):
+            self.buckets[self._next].reducer.engine.objection = RuntimeError(problem)
+            return
+
+        def question(comm: Comm) -> None:
+            with same_on_all_ranks(comm):
+                raise RuntimeError(problem)
+
+        self._ranks.ask(question)
+
+    def _start(self, bucket: Bucket, factor: float = 1.0, collected: bool = False) -> None:
+        if not collected:
+            bucket.collect()
         if self._tracer is not None:
             self._tracer.begin(anew=self._next == 0)
         self._next += 1
@@ -384,7 +452,9 @@ class GradientReduction:
         if self._tracer is not None:
             self._tracer.watch(handle, bucket.reducer)
 
-    def _finish(self, scale: float, factor: float = 1.0) -> list[SparseVector[Tensor] | Tensor]:
+    def _finish(
+        self, scale: float, factor: float = 1.0, flushed: bool = False
+    ) -> list[SparseVector[Tensor] | Tensor]:
         """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.
 
         Sparse tensors are multiplied by ``factor``; those in buckets have been.
@@ -392,7 +462,7 @@ class GradientReduction:
         totals, errors = [], []
         for bucket in self.buckets:
             try:
-                totals.append(bucket.finish(scale))
+                totals.append(bucket.finish(scale, flushed))
             except Exception as error:
                 errors.append(error)
         if self.sparse.dims:
@@ -409,13 +479,13 @@ class GradientReduction:
         return totals
 
     def _reset(self) -> None:
-        self._next, self._scale = 0, None
+        self._next = 0
         if self.sparse.dims:
             self.sparse.arrivals.reset()
         for bucket in self.buckets:
             bucket.reset()
 
-    def _overflowed(self) -> bool:
+    def _overflow(self) -> bool:
         finite = self.sparse.finite and all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)
         # Also a rank that knows the answer takes part, because the others wait for it
         return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
@@ -426,13 +496,3 @@ class GradientReduction:
         beside = self.sparse.norm / scale
         flats = [bucket.flat for bucket in self.buckets]
         return self._ranks.ask(lambda comm: clipping_factor(sketched(flats, comm.size), most, comm, beside))
-
-    def _current_scale(self) -> float:
-        """Return the loss scale of the gradients under way, which the scaler changes only between steps."""
-        if self._scale is None:
-            self._scale = float(self._scaler.get_scale()) if self._scaler is not None else 1.0
-        return self._scale
-
-
-def is_distributed(optimizer: object) -> bool:
-    return isinstance(getattr(optimizer, "reduction", None), GradientReduction)

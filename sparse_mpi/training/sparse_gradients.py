@@ -21,7 +21,7 @@ from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.clipping import factor_of
 from sparse_mpi.reduction.engine import Absence
 from sparse_mpi.reduction.laws import raise_nonfinite
-from sparse_mpi.training.arrivals import DENSE, Arrivals, kind_of
+from sparse_mpi.training.hooks import DENSE, Arrivals, kind_of
 
 
 class Rows(NamedTuple):
@@ -164,8 +164,8 @@ class SparseGradients:
     def kind(self, parameter: Tensor) -> int:
         return DENSE + self.dims[parameter]
 
-    def arrive(self, parameter: Tensor, scale: float) -> None:
-        """Count a backward pass of a parameter; a loss ``scale`` stays in its gradient, which is not kept."""
+    def arrive(self, parameter: Tensor, look: bool) -> None:
+        """Count a backward pass of a parameter."""
         self.arrivals.count(parameter)
 
     @property

@@ -12,7 +12,7 @@ from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, Layout, Moment
 from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.training.optimizer_momentum import fading, matched
+from sparse_mpi.training.optimizer_rule import fading, matched
 
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
 TAKEN = ["global", "corrected"]

@@ -8,8 +8,8 @@ import torch
 
 from sparse_mpi import World
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY
-from sparse_mpi.training.staleness_adam import ADAMS
+from sparse_mpi.training.adam_steps import ADAMS
+from sparse_mpi.training.optimizer_rule import USUAL_DENSITY
 
 from .loops import equal, loss_of, own, train, weights, wrapped
 from .loops import wide_net as net

@@ -18,7 +18,7 @@ from sparse_mpi.checkpoint.manifest import NAME
 from sparse_mpi.cli.values import FIGURES, Parser, Value, folder, integer, new_folder, number
 from sparse_mpi.comm import conversion
 from sparse_mpi.reduction.arguments import usual_density
-from sparse_mpi.training.optimizer_momentum import USUAL_DENSITY
+from sparse_mpi.training.optimizer_rule import USUAL_DENSITY
 from sparse_train.options import local, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES, spelled_option
 

@@ -19,97 +19,87 @@ dense, or if the step was to send all of them (k = n). So at density 1 training 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, NAdam, Optimizer, RMSprop
 
+from sparse_mpi.checks import present
 from sparse_mpi.training.parameters import local
-from sparse_mpi.training.reduction import GradientReduction
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
-
 Places = tuple[Any, ...]  # an index of a tensor
 EVERYWHERE: Places = (...,)
 # By mode, the optimizers whose steps it can take
-ADAMS = {"arrival": (Adam, AdamW), TRAVELLING: (Adam, AdamW, NAdam, RMSprop)}
+ADAMS: dict[str, tuple[type[Optimizer], ...]] = {"arrival": (Adam, AdamW), TRAVELLING: (Adam, AdamW, NAdam, RMSprop)}
 ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the step in which each entry came last
 
 
-class StalenessAwareAdam:
-    """Takes the step of torch's Adam or AdamW in its place."""
+class Arrived(NamedTuple):
+    """What has come of the gradient of a parameter, or of this process's shard of it."""
 
-    def __init__(self, reduction: GradientReduction) -> None:
-        self._reduction = reduction
-
-    @torch.no_grad()
-    def step(self, optimizer: Optimizer, closure: Callable[[], object] | None = None) -> Any:
-        """Move the weights whose gradients have come, as far as Adam would have since they last did."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        travelling = any(bucket.reducer.second_moment is not None for bucket in self._reduction.buckets)
-        check_adam(optimizer, TRAVELLING if travelling else "arrival")  # options may have changed
-        groups = optimizer.param_groups
-        # As in torch, other parameters keep their weights, their moments and their number of steps
-        moved = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
-        for parameter, _ in moved:
-            if parameter.grad.is_sparse:
-                raise RuntimeError(
-                    f"{type(optimizer).__name__} must have dense gradients, got a sparse tensor of shape "
-                    f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
-                )
-        # Find where entries have arrived: everywhere, for a parameter without a mask
-        masks = {p: mask for bucket in self._reduction.buckets for p, mask in bucket.arrived().items()}
-        partly = [p for p, _ in moved if p in masks]
-        # What is not 0 although it has not arrived was added by the caller, and moves its weight too
-        places = dict(zip(partly, _places([masks[p] | (p.grad != 0) for p in partly]), strict=True))
-        seconds = {p: moment for bucket in self._reduction.buckets for p, moment in bucket.second_moments().items()}
-        for parameter, group in moved:
-            decoupled = _decoupled(optimizer, group)
-            state, at = optimizer.state[parameter], places.get(parameter, EVERYWHERE)
-            if parameter in seconds:
-                _move(parameter, parameter.grad, at, seconds[parameter], state, group, decoupled)
-            else:
-                _catch_up(parameter, at, state, group, decoupled)
-        self.set_betas(optimizer)
-        return loss
-
-    def set_betas(self, optimizer: Optimizer) -> None:
-        betas = second_betas(optimizer)
-        for bucket in self._reduction.buckets:
-            if bucket.reducer.second_moment is not None:
-                bucket.reducer.second_moment.betas = [betas[p] for p in bucket.parameters]
+    mask: Tensor | None  # where; None: everywhere
+    second: Tensor | None = None  # the second moment of the mean gradient, 0 where no entry has come
+    steps: int = 0  # in how many gradients that has seen
 
 
 @torch.no_grad()
-def move_along(optimizer: Optimizer, seconds: Mapping[Tensor, Tensor]) -> None:
-    """Move the weights that have second moments by their gradients, which become None: the optimizer is to do no more.
+def move(optimizer: Optimizer, mode: str, arrived: Mapping[Tensor, Arrived]) -> list[tuple[Tensor, Tensor]]:
+    """Move the weights whose gradients have come, as far as Adam would have since they last did.
 
-    Args:
-        optimizer: one of `ADAMS` whose second moments travel.
-        seconds: the second moment of the mean gradient, by parameter; 0 where no entry has come; of a DTensor that of
-            this process's shard.
+    ``.grad`` of these parameters becomes None: the optimizer itself is to do no more.
+
+    Returns:
+        The parameters that have moved, and their gradients.
+
+    Raises:
+        TypeError, ValueError: see `check_adam`.
+        RuntimeError: a gradient is a sparse tensor.
     """
-    check_adam(optimizer, TRAVELLING)  # options may have changed
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None and parameter in seconds:
-                decoupled, state = _decoupled(optimizer, group), optimizer.state[parameter]
-                _move(local(parameter), local(parameter.grad), EVERYWHERE, seconds[parameter], state, group, decoupled)
-                parameter.grad = None
+    check_adam(optimizer, mode)  # options may have changed
+    # As in torch, other parameters keep their weights, their moments and their number of steps
+    with_gradient = [(p, group) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    moved = [(p, group) for p, group in with_gradient if p in arrived]
+    for parameter, _ in with_gradient:
+        if parameter.grad.is_sparse:
+            raise RuntimeError(
+                f"{type(optimizer).__name__} must have dense gradients, got a sparse tensor of shape "
+                f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
+            )
+    partly = [p for p, _ in moved if arrived[p].mask is not None]
+    places = dict(zip(partly, _places([arrived[p].mask for p in partly]), strict=True))
+    for parameter, group in moved:
+        decoupled, at = _decoupled(optimizer, group), places.get(parameter, EVERYWHERE)
+        if mode == TRAVELLING:
+            _divide(parameter, at, arrived[parameter], group, decoupled)
+        else:
+            _catch_up(parameter, at, optimizer.state[parameter], group, decoupled)
+    gradients = [(parameter, parameter.grad) for parameter, _ in moved]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    return gradients
+
+
+def without_moments(state: Mapping[str, Any], mode: str) -> dict[str, Any] | None:
+    """Return what `torch.optim.Optimizer.load_state_dict` is given without moments that are of no use in a ``mode``.
+
+    Where second moments travel that is all there is; else what release 0.3 kept in that mode, the number of steps alone.
+
+    Returns:
+        None if there are none: ``state`` can be loaded as it is.
+    """
+    kept = {
+        key: {} if mode == TRAVELLING or ("step" in one and not one.keys() & {"exp_avg_sq", "square_avg"}) else one
+        for key, one in state["state"].items()
+    }
+    return {**state, "state": kept} if any(one and not kept[key] for key, one in state["state"].items()) else None
 
 
 def second_beta(group: Mapping[str, Any]) -> float:
     return float(group["betas"][1] if "betas" in group else group["alpha"])
-
-
-def second_betas(optimizer: Optimizer) -> dict[Tensor, float]:
-    return {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
 
 
 def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
@@ -137,7 +127,7 @@ def _decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
     return isinstance(optimizer, AdamW) or bool(group.get("decoupled_weight_decay", False))
 
 
-def _places(masks: list[Tensor]) -> list[Places]:
+def _places(masks: list[Any]) -> list[Places]:
     """Return where each of ``masks`` is True, as `torch.nonzero` does; the host waits for a device once for all."""
     if not any(mask.is_cuda for mask in masks):
         # A number has no dimension to index: its mask is the index
@@ -154,30 +144,22 @@ def _first(mask: Tensor, count: int) -> Places:
     return torch.unravel_index(positions, mask.shape)
 
 
-def _move(
-    parameter: Tensor,
-    gradient: Tensor,
-    at: Places,
-    second: Tensor,
-    state: dict[str, Any],
-    group: dict[str, Any],
-    decoupled: bool,
-) -> None:
-    """Move the weights whose entries of ``gradient`` have come, which are ``at``, by the moment ``second``."""
-    rate, decay = float(group["lr"]), group["weight_decay"]
-    state["step"] = state.get("step", torch.tensor(0.0)) + 1
+def _divide(parameter: Any, at: Places, arrived: Arrived, group: dict[str, Any], decoupled: bool) -> None:
+    """Move the weights ``at`` which gradients have come by their second moments."""
+    rate, decay, weight = float(group["lr"]), group["weight_decay"], local(parameter)
+    second = present(arrived.second, "second moments travel with the entries of a step")
     if decoupled and decay:
-        parameter.mul_(1 - rate * decay)
-    total = gradient[at].double()
+        weight.mul_(1 - rate * decay)
+    total = local(parameter.grad)[at].double()
     # What the caller has added where nothing has come moves as in Adam's first step, whose second moment is its square
     moment = torch.where(second[at] == 0, total**2, second[at].double())
     if "alpha" in group:  # RMSprop's moment begins at 0
-        moment *= 1 - second_beta(group) ** int(state["step"])
-    move = rate * total / (moment.sqrt() + group["eps"])
-    parameter[at] -= (-move if group["maximize"] else move).to(parameter.dtype)
+        moment *= 1 - second_beta(group) ** arrived.steps
+    step = rate * total / (moment.sqrt() + group["eps"])
+    weight[at] -= (-step if group["maximize"] else step).to(weight.dtype)
 
 
-def _catch_up(parameter: Tensor, at: Places, state: dict[str, Any], group: dict[str, Any], decoupled: bool) -> None:
+def _catch_up(parameter: Any, at: Places, state: dict[str, Any], group: dict[str, Any], decoupled: bool) -> None:
     """Replay the steps that entries ``at`` of ``parameter.grad`` have missed; see `_weights`."""
     rate, decay, (beta1, beta2) = float(group["lr"]), group["weight_decay"], map(float, group["betas"])
     if "step" not in state:
@@ -186,22 +168,23 @@ def _catch_up(parameter: Tensor, at: Places, state: dict[str, Any], group: dict[
     if ARRIVED not in state:  # new, or from a checkpoint of torch's own Adam
         state[ARRIVED] = torch.full_like(parameter, int(state["step"]), dtype=torch.int32)
     state["step"] += 1
-    step = int(state["step"])
+    step, weight, last = int(state["step"]), local(parameter), local(state[ARRIVED])
+    average, square = local(state["exp_avg"]), local(state["exp_avg_sq"])
 
     # Decay all weights where that is decoupled from the gradient; else it is part of each gradient of the wait.
     if decoupled and decay:
-        parameter.mul_(1 - rate * decay)
+        weight.mul_(1 - rate * decay)
 
     # What arrives is the sum of the gradients of the steps since the last arrival: take the mean for each of them.
-    before = state[ARRIVED][at].double()
+    before = last[at].double()
     waited = step - before
-    total = parameter.grad[at].double()  # type: ignore[index]
+    total = local(parameter.grad)[at].double()
     mean = (-total if group["maximize"] else total) / waited
     if decay and not decoupled:
-        mean += decay * parameter[at]
+        mean += decay * weight[at]
 
     # Replay: the moments after these steps, and the sum over them of first moments without bias.
-    first, second = state["exp_avg"][at].double(), state["exp_avg_sq"][at].double()
+    first, second = average[at].double(), square[at].double()
     old, new = _weights(before, step, beta1)
     moved = old * first + new * mean
     # A moment of d equal gradients is their mean, plus what d steps leave of its distance from that
@@ -211,9 +194,9 @@ def _catch_up(parameter: Tensor, at: Places, state: dict[str, Any], group: dict[
     scale = (second / (1 - beta2**step)).sqrt() + group["eps"]
 
     # Move the weights that far, and keep what the next arrival needs.
-    parameter[at] -= (rate * moved / scale).to(parameter.dtype)
-    state["exp_avg"][at], state["exp_avg_sq"][at] = first.to(parameter.dtype), second.to(parameter.dtype)
-    state[ARRIVED][at] = step
+    weight[at] -= (rate * moved / scale).to(weight.dtype)
+    average[at], square[at] = first.to(average.dtype), second.to(square.dtype)
+    last[at] = step
 
 
 def _weights(before: Tensor, step: int, beta: float) -> tuple[Tensor, Tensor]:

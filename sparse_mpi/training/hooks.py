@@ -1,4 +1,4 @@
-"""Which gradients have arrived, of what kind they are, and the hooks by which autograd tells."""
+"""Which gradients have come, of what kind they are, and the hooks by which autograd tells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kind_of(gradient: Tensor | None) -> int:
 
 
 class Arrivals:
-    """Which of some parameters' gradients have arrived since the last step, of ``passes`` backward passes each."""
+    """Which of some parameters' gradients have come since the last step, of ``passes`` backward passes each."""
 
     def __init__(self, parameters: Iterable[Tensor], passes: int) -> None:
         self._passes = passes
@@ -27,24 +27,24 @@ class Arrivals:
 
     @property
     def any(self) -> bool:
-        return any(awaited < self._passes for awaited in self._awaited.values())
+        """Return True if a gradient has come that was not cleared."""
+        return any(n < self._passes and parameter.grad is not None for parameter, n in self._awaited.items())
 
     @property
     def complete(self) -> bool:
         # A parameter that was frozen meanwhile gets no gradient any more: nobody waits for it
-        return not any(awaited and parameter.requires_grad for parameter, awaited in self._awaited.items())
+        return not any(awaited > 0 and parameter.requires_grad for parameter, awaited in self._awaited.items())
+
+    @property
+    def beyond(self) -> bool:
+        """Return True if a gradient has come in more backward passes than were awaited."""
+        return any(awaited < 0 for awaited in self._awaited.values())
 
     def expect(self, parameter: Tensor) -> None:
         self._awaited[parameter] = self._passes
 
     def count(self, parameter: Tensor) -> bool:
-        """Count a backward pass, and return True if the gradient is complete with it; RuntimeError if it was before."""
-        if self._awaited[parameter] == 0:
-            raise RuntimeError(
-                f"a parameter of shape {tuple(parameter.shape)} must see {self._passes} backward passes "
-                f"between two steps, got one more; call step() (or synchronize()) after each {self._passes}, or raise "
-                "backward_passes_per_step"
-            )
+        """Count a backward pass, and return True if the gradient is complete with it."""
         self._awaited[parameter] -= 1
         return self._awaited[parameter] == 0
 

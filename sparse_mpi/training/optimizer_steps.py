@@ -1,0 +1,155 @@
+"""Have an optimizer of torch step along reduced gradients by a rule, from the hooks that torch calls around a step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.optim import Adam, NAdam, Optimizer, RMSprop
+from torch.utils.hooks import RemovableHandle
+
+from sparse_mpi.training.adam_steps import TRAVELLING, Arrived, move, second_beta, without_moments
+from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.optimizer_rule import ARRIVAL, Rule
+from sparse_mpi.training.parameters import local
+from sparse_mpi.training.sgd_steps import along_gradients, without_momentum
+
+LOGGER = logging.getLogger("sparse_mpi")
+# Of each optimizer what the last `OptimizerSteps` has registered: another one takes its place
+_HANDLES: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
+
+Hook = Callable[..., Any]
+
+
+class OptimizerSteps:
+    """Makes ``optimizer`` step by ``rule``; it stays the object that it was.
+
+    SGD steps without the momentum that error feedback has applied. Weights whose moments make up for waiting are moved
+    before torch's step, to which their gradients are then None; afterwards they are there again. Closures are called as
+    ever. One made of the same optimizer later takes the place of this one.
+
+    Args:
+        optimizer: of the reduced parameters, or of a part of them.
+        rule: how it steps.
+        gradients: what has come.
+        parameters: by name.
+        divisor: makes sums over the ranks to gradients: the number of ranks whose mean they are.
+        ready: called before each step, and in it behind each call of a closure: gradients are there.
+        loss: returns what the optimizer is to see of the loss of a closure; None: that loss.
+
+    Where the gradients are all that was owed, the step is without momentum and weight decay.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        rule: Rule,
+        gradients: NamedGradients,
+        parameters: Mapping[str, Tensor],
+        *,
+        divisor: Callable[[], float],
+        ready: Callable[[], None] = lambda: None,
+        loss: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._rule, self._gradients, self._parameters = rule, gradients, parameters
+        self._divisor, self._ready, self._loss = divisor, ready, loss
+        self._restore = ExitStack()  # of what is switched off during a step
+        for handle in _HANDLES.pop(optimizer, ()):
+            handle.remove()
+        _HANDLES[optimizer] = [
+            optimizer.register_step_pre_hook(_uncompiled(self._before)),
+            optimizer.register_step_post_hook(_uncompiled(self._after)),
+            # Also where the optimizer itself has raised a checkpoint has its momentum
+            optimizer.register_state_dict_pre_hook(lambda _: self._restore.close()),
+            optimizer.register_load_state_dict_pre_hook(self._loading),
+        ]
+
+    def _before(
+        self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        closure = options.get("closure") if len(args) < 2 else args[1]
+        if closure is None:
+            self._prepare(optimizer)
+            return args, options
+
+        def reduced() -> Any:
+            loss = closure()
+            self._prepare(optimizer)
+            return loss if self._loss is None else self._loss(loss)
+
+        return args[:1], options | {"closure": reduced}
+
+    @torch.no_grad()
+    def _prepare(self, optimizer: Optimizer) -> None:
+        """Do to gradients and weights what ``optimizer`` is not to do, and switch that off in it until `_after`."""
+        self._restore.close()  # after a step that has failed within the optimizer
+        self._ready()
+        rule = self._rule
+        with ExitStack() as switched_off:
+            if self._gradients.flushed:
+                switched_off.enter_context(along_gradients(optimizer))
+            elif rule.momentum is not None:
+                late = {self._parameters[name] for vector in self._gradients if vector.late for name in vector.names}
+
+                def applied(parameter: Tensor) -> float:
+                    return float((rule.late if parameter in late else rule.momentum) or 0)
+
+                taken = without_momentum(optimizer, rule.momentum, applied, rule.looks_ahead)
+                switched_off.enter_context(taken)
+            if rule.mode in (ARRIVAL, TRAVELLING):
+                switched_off.callback(_give_back, move(optimizer, rule.mode, self._arrived()))
+                self.follow_betas(optimizer)
+            self._gradients.flushed = False
+            self._restore = switched_off.pop_all()
+
+    def _after(self, optimizer: Optimizer, args: object, options: object) -> None:
+        self._restore.close()
+
+    def _arrived(self) -> dict[Tensor, Arrived]:
+        """Return what has come, by parameter; without those of which second moments should have come, and have not."""
+        found: dict[Tensor, Arrived] = {}
+        for vector in self._gradients:
+            members = [self._parameters[name] for name in vector.names]
+            masks = vector.masks([None if p.grad is None or p.grad.is_sparse else local(p.grad) for p in members])
+            if self._rule.mode == ARRIVAL:
+                found |= {p: Arrived(mask) for p, mask in zip(members, masks, strict=True)}
+                continue
+            seconds = vector.second_moments(self._divisor(), local(members[0]))
+            steps = vector.reducer.second_moment.steps if vector.reducer.second_moment is not None else ()
+            if seconds is not None:
+                rows = zip(members, masks, seconds, steps, strict=True)
+                found |= {p: Arrived(*row) for p, *row in rows}
+        return found
+
+    def follow_betas(self, optimizer: Optimizer) -> None:
+        """Have second moments that travel follow the betas of ``optimizer``, which may change."""
+        if self._rule.mode != TRAVELLING:
+            return
+        betas = {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
+        named = {name: betas[p] for name, p in self._parameters.items() if p in betas}
+        for vector in self._gradients:
+            vector.follow(named)
+
+    def _loading(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
+        """Drop moments that are about to be loaded and are of no use; the others begin anew."""
+        kinds = (Adam, NAdam, RMSprop)
+        found = without_moments(state, self._rule.mode) if isinstance(optimizer, kinds) else None
+        if found is not None and self._gradients.comm.rank == 0:
+            LOGGER.warning("sparse_mpi: moments of %s begin anew, as those it loads are of another kind", optimizer)
+        return found
+
+
+def _give_back(moved: list[tuple[Tensor, Tensor]]) -> None:
+    for parameter, gradient in moved:
+        if parameter.grad is None:
+            parameter.grad = gradient
+
+
+def _uncompiled(hook: Hook) -> Hook:
+    """Return ``hook`` as ``torch.compile`` calls it, as it is."""
+    return torch.compiler.disable(hook)  # type: ignore[no-any-return, no-untyped-call]
