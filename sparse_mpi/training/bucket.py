@@ -121,8 +121,10 @@ class Bucket:
     def changed(self) -> bool:
         """Return True if a gradient is not what is being reduced: torch counts what happens to a tensor."""
         pairs = zip(self.parameters, self._views, strict=True)
-        return self.arrivals.beyond or self.flat._version != self._version or any(
-            parameter.grad is not view and parameter.requires_grad for parameter, view in pairs
+        return (
+            self.arrivals.beyond
+            or self.flat._version != self._version
+            or any(parameter.grad is not view and parameter.requires_grad for parameter, view in pairs)
         )
 
     def collect(self, scale: float = 1.0) -> None:

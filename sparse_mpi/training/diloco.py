@@ -30,10 +30,10 @@ from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.broadcasts import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import check_optimizers, check_schedule, cut, trained_parameters
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot, Progress
+from sparse_mpi.training.distributed_optimizer import SURVIVAL
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.sgd_steps import along_gradients
-from sparse_mpi.training.distributed_optimizer import SURVIVAL
 
 
 class DiLoCo:

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.training.optimizer_rule import momentum_rule
 from sparse_mpi.training.distributed_optimizer import is_distributed
+from sparse_mpi.training.optimizer_rule import momentum_rule
 
 
 def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> None:

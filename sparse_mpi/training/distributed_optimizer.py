@@ -175,8 +175,8 @@ def DistributedOptimizer(
     From then on an exception that nobody catches ends the whole job: other ranks would wait for this one forever.
 
     Returns:
-        ``optimizer``, with ``synchronize()``, ``skip_synchronize()``, ``flush()`` and the attribute ``reduction``, a
-        `GradientReduction`. A copy or a pickle of it is a plain optimizer.
+        ``optimizer``, with ``synchronize()``, ``skip_synchronize()``, ``flush()`` and the attributes ``reduction``, a
+        `GradientReduction`, and ``rule``, the `Rule` by which it steps. A copy or a pickle of it is a plain optimizer.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -253,6 +253,7 @@ def DistributedOptimizer(
     steps.follow_betas(optimizer)
     vars(optimizer).update(
         reduction=reduction,
+        rule=rule,
         synchronize=synchronization.synchronize,
         skip_synchronize=synchronization.skip_synchronize,
         flush=synchronization.flush,

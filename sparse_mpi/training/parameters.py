@@ -1,22 +1,18 @@
-"""Parameters of a model: checked and ordered for a reduction, and as one flat vector."""
+"""Parameters of a model as one flat vector, and what is remembered of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from sparse_mpi.arrays import Array, synchronize_device, to_host
-from sparse_mpi.checks import check_range, check_switch, check_whole
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.sparse import SparseVector, leave
-
-
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -46,8 +46,9 @@ UNREDUCED = (
     "clear them"
 )
 TWICE = (
-    "gradients that synchronize() has reduced must be stepped along before others come; call step() after each "
-    "synchronize(), and leave that out for gradients that are cleared, as of a GAN"
+    "gradients that synchronize() has reduced must be stepped along before others come; call step() after it (behind "
+    "zero_grad() it moves nothing), or reduction.stepped() if you move the weights; for gradients that are cleared "
+    "without a step, as of a GAN, leave synchronize() out"
 )
 
 
@@ -275,7 +276,7 @@ class GradientReduction:
         return self._totals
 
     def stepped(self) -> None:
-        """Take note that the optimizer steps along what was reduced."""
+        """Take note that what was reduced is stepped along: gradients that come from now on are of the next step."""
         self._reduced, self._totals = False, []
 
     def flush(self) -> list[SparseVector[Tensor] | Tensor]:
@@ -452,9 +453,7 @@ class GradientReduction:
         if self._tracer is not None:
             self._tracer.watch(handle, bucket.reducer)
 
-    def _finish(
-        self, scale: float, factor: float = 1.0, flushed: bool = False
-    ) -> list[SparseVector[Tensor] | Tensor]:
+    def _finish(self, scale: float, factor: float = 1.0, flushed: bool = False) -> list[SparseVector[Tensor] | Tensor]:
         """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.
 
         Sparse tensors are multiplied by ``factor``; those in buckets have been.

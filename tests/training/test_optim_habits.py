@@ -1,67 +1,453 @@
-"""`DistributedOptimizer` and habits of training loops that might lose gradients, or let ranks go different ways."""
+"""`DistributedOptimizer` and other people's loops: each order of calls trains as in torch, or is refused."""
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
+import warnings
+from itertools import pairwise
+
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from sparse_mpi.comm import NullComm
+from sparse_mpi import World
+from sparse_mpi.optim import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
 
-from .loops import equal, loss_of, weights, wrapped
+from .loops import equal, loss_of, mean, own, train, weights, wrapped
 from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3)
+EVERYTHING = {"density": 1.0, "algorithm": "topka"}
 
 
-def test_gradients_are_not_cleared_while_they_are_reduced():
-    model = net()
-    optimizer = wrapped(model, NullComm(2), algorithm="topka")
-    loss_of(model, 0, 0).backward()
-    optimizer.step()  # from the second step on reductions begin in the backward pass
-    loss_of(model, 0, 0).backward()
-    with pytest.raises(RuntimeError, match="between backward.. and step.*being reduced"):
-        optimizer.zero_grad()
-    with pytest.raises(RuntimeError, match="must see 1 backward passes between two steps"):
-        loss_of(model, 0, 0).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+def step_of(loop: str, model: nn.Module, optimizer: torch.optim.Optimizer, loss, number: int) -> None:
+    """Take a step in one of the ways in which people write it."""
+    parameters = list(model.parameters())
+    if loop == "closure":
 
-
-def test_a_gradient_can_be_discarded_before_it_is_reduced(ranks):
-    def run(comm, discards):
-        model = net()
-        optimizer = wrapped(model, comm, overlap=False)
-        if discards:
-            (1e3 * loss_of(model, comm.rank, 7)).backward()
+        def closure():
             optimizer.zero_grad()
-        loss_of(model, comm.rank, 0).backward()
-        optimizer.step()
+            value = loss(model, number)
+            value.backward()
+            return value
+
+        optimizer.step(closure)
+        return
+    optimizer.zero_grad(set_to_none=loop != "zeros")
+    passes = {"three passes": (0, 1, 2), "uneven passes": range(1 + number % 3)}.get(loop, (0,))
+    for part in passes:
+        loss(model, number + 10 * part).backward(retain_graph=loop == "two losses")
+    if loop == "two losses":
+        loss(model, number + 5).backward()
+    if loop == "clipped":
+        nn.utils.clip_grad_norm_(parameters, 0.1)
+    if loop == "clamped":
+        for parameter in parameters:
+            parameter.grad.data.clamp_(-1e-3, 1e-3)
+    if loop == "replaced":
+        for parameter in parameters:
+            parameter.grad = parameter.grad * 0.5
+    if loop == "another pass":
+        optimizer.zero_grad()
+        loss(model, number).backward()
+    if loop == "left out" and number == 1:
+        optimizer.zero_grad()
+    optimizer.step()
+
+
+LOOPS = (
+    *("plain", "zeros", "closure", "two losses", "three passes", "uneven passes", "clipped", "clamped", "replaced"),
+    *("another pass", "left out"),
+)
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.Adam], ids=["sgd", "adam"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_trains_as_in_torch_where_everything_is_sent(ranks, loop, make):
+    """Of one rank: the loss of each is the mean of all, so that clipping before or after the sum is the same."""
+    alike = mean(ranks.size)
+
+    def body(comm):
+        model = net()
+        optimizer = wrapped(model, comm, make, **EVERYTHING)
+        for number in range(6):
+            step_of(loop, model, optimizer, alike, number)
         return weights(model)
 
-    assert equal(ranks.run(lambda comm: run(comm, False)) + ranks.run(lambda comm: run(comm, True)))
+    model = net()
+    plain = make(model.parameters(), lr=0.1)
+    for number in range(6):
+        step_of(loop, model, plain, alike, number)
+    results = ranks.run(body)
+    assert equal(results)
+    np.testing.assert_allclose(results[0], weights(model), rtol=2e-4, atol=2e-5)
 
 
-def test_a_step_that_was_left_out_does_not_let_the_next_one_go_alone(ranks):
-    """Gradients that arrive after `synchronize` are reduced by `step`, whoever cleared the old ones."""
+@pytest.mark.parametrize("loop", LOOPS)
+def test_at_5_percent_overlap_changes_nothing_in_any_loop(ranks, loop):
+    def body(comm, overlap):
+        model = net()
+        optimizer = wrapped(model, comm, overlap=overlap)
+        for number in range(6):
+            step_of(loop, model, optimizer, own(comm.rank), number)
+        return weights(model), optimizer.reduction._early
 
-    def run(comm):
+    late, soon = (ranks.run(lambda comm, o=o: body(comm, o)) for o in (False, True))
+    assert equal([w for w, _ in late + soon])
+    assert all(early == (loop in ("plain", "zeros", "closure")) for _, early in soon)
+
+
+def steady(comm, **options):
+    """An optimizer behind the steps in which it looks on: its reductions start in the backward pass."""
+    model = net()
+    optimizer = wrapped(model, comm, **options)
+    train(model, optimizer, own(comm.rank), range(3))
+    optimizer.zero_grad()
+    loss_of(model, comm.rank, 3).backward()
+    assert optimizer.reduction.under_way
+    return model, optimizer
+
+
+def change(how: str, model: nn.Module, optimizer, rank: int) -> None:
+    if how == "clip":
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    elif how == "replace":
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+    elif how == "zero_grad":
+        optimizer.zero_grad()
+    elif how == "zeros":
+        optimizer.zero_grad(set_to_none=False)
+    elif how == "another pass":
+        loss_of(model, rank, 4).backward()
+    elif how == "cleared pass":
+        optimizer.zero_grad()
+        loss_of(model, rank, 4).backward()
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("how", ["clip", "replace", "zero_grad", "zeros", "another pass", "cleared pass"])
+def test_a_change_of_what_is_being_reduced_is_an_error_on_all_ranks(ranks, how, alone):
+    """Also of one rank alone; the next steps are right, and begin no reduction early."""
+
+    def body(comm):
+        model, optimizer = steady(comm)
+        before = weights(model)
+        if not alone or comm.rank == 1:
+            change(how, model, optimizer, comm.rank)
+        mine = RuntimeError if not alone or comm.rank == 1 else ValueError
+        with pytest.raises(mine, match=r"must not change between backward\(\) and step\(\).*overlap=False"):
+            optimizer.step()
+        assert np.array_equal(weights(model), before) and not optimizer.reduction.under_way
+        train(model, optimizer, own(comm.rank), range(4, 6))
+        return weights(model)
+
+    assert equal(ranks.run(body))
+
+
+def test_what_comes_behind_synchronize_is_an_error_on_all_ranks(ranks):
+    def body(comm):
+        model, optimizer = net(), None
+        optimizer = wrapped(model, comm)
+        loss_of(model, comm.rank, 0).backward()
+        totals = optimizer.synchronize()
+        assert all(a is b for a, b in zip(totals, optimizer.synchronize(), strict=True))  # nothing new has come
+        model.zero_grad()
+        loss_of(model, comm.rank, 1).backward()
+        with pytest.raises(RuntimeError, match=r"must be stepped along before others come; call step\(\)"):
+            optimizer.step()
+        model.zero_grad()
+        optimizer.step()  # the way that the error names
+        return train(model, optimizer, own(comm.rank), range(2))
+
+    assert equal(ranks.run(body))
+
+
+def test_a_flush_waits_for_no_gradient(ranks):
+    def body(comm):
         model = net()
         optimizer = wrapped(model, comm)
         loss_of(model, comm.rank, 0).backward()
-        optimizer.synchronize()
-        model.zero_grad()
-        loss_of(model, comm.rank, 1).backward()
-        optimizer.step()
+        with pytest.raises(RuntimeError, match="must not wait to be reduced when the residual is flushed"):
+            optimizer.flush()
+        optimizer.zero_grad()
+        optimizer.flush()
         return weights(model)
 
-    assert equal(ranks.run(run))
+    assert equal(ranks.run(body))
 
 
-def test_frozen_parameters_do_not_hold_up_the_others():
-    model = net()
-    optimizer = wrapped(model, NullComm(2), algorithm="topka")
-    loss_of(model, 0, 0).backward()
-    optimizer.step()
-    model[2].bias.requires_grad_(False)
-    loss_of(model, 0, 0).backward()
-    assert optimizer.reduction._next == len(optimizer.reduction.buckets) > 2
-    optimizer.step()
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("first", ["discriminator", "generator"])
+def test_a_discriminator_moves_by_its_own_loss_alone(ranks, first):
+    """The generator's loss goes through it, and is a thousand times as large."""
+
+    def body(comm, generates):
+        torch.manual_seed(1)
+        generator, judge = nn.Linear(4, 4), nn.Linear(4, 1)
+        optimizer = wrapped(judge, comm, density=0.25, algorithm="topka")
+        for number in range(6):
+            x, z = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(10 * number + comm.rank))
+            if generates and first == "generator":
+                (-1000 * judge(generator(z)).mean()).backward()
+            optimizer.zero_grad()
+            (judge(generator(z).detach()).mean() - judge(x).mean()).backward()
+            optimizer.step()
+            if generates and first == "discriminator":
+                (-1000 * judge(generator(z)).mean()).backward()
+        return weights(judge)
+
+    assert equal(ranks.run(lambda comm: body(comm, True)) + ranks.run(lambda comm: body(comm, False)))
+
+
+FREEZES = [pytest.param(rank, id="all" if rank is None else f"rank {rank}") for rank in (None, 0, 2)]
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("alone", FREEZES)
+def test_a_layer_is_frozen_on_all_ranks_or_none(ranks, alone, overlap):
+    def body(comm):
+        model = net()
+        optimizer = wrapped(model, comm, overlap=overlap)
+        train(model, optimizer, own(comm.rank), range(4))
+        if alone in (None, comm.rank):
+            model[2].requires_grad_(False)
+        before = weights(model[2])
+        if alone is not None:
+            with pytest.raises(ValueError, match="(?s)all ranks must call with the same.*frozen="):
+                train(model, optimizer, own(comm.rank), [4])
+            return None
+        train(model, optimizer, own(comm.rank), range(4, 7))
+        assert np.array_equal(weights(model[2]), before)
+        model[2].requires_grad_(True)
+        train(model, optimizer, own(comm.rank), range(7, 9))
+        assert not np.array_equal(weights(model[2]), before)
+        return weights(model)
+
+    results = ranks.run(body)
+    assert alone is not None or equal(results)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("feedback", ["residual", "gmc", "dgc", "leaky"])
+@pytest.mark.parametrize("algorithm", ["topka", "elect", "oktopk", "gtopk"])
+def test_what_a_frozen_layer_owes_stays(ranks, algorithm, feedback):
+    """To the bit, whatever the others send meanwhile; it is sent when the layer is trained again, or by a flush."""
+
+    def owed(optimizer):
+        bucket = optimizer.reduction.buckets[0]
+        part = bucket.reducer.layout.parts[bucket.vector.names.index("2.weight")]
+        return bucket.reducer.residual[part].copy()
+
+    def body(comm):
+        model = net()
+        optimizer = wrapped(
+            model, comm, named_parameters=model.named_parameters(), algorithm=algorithm, feedback=feedback,
+            bucket_cap_mb=None, momentum="local",
+        )  # fmt: skip
+        train(model, optimizer, own(comm.rank), range(4))
+        kept = owed(optimizer)
+        model[2].requires_grad_(False)
+        for number in range(4, 8):
+            train(model, optimizer, own(comm.rank), [number])
+            assert np.allclose(owed(optimizer), kept, rtol=1e-6) and kept.any()
+        optimizer.zero_grad()
+        if feedback != "leaky":
+            optimizer.flush()
+            assert np.allclose(owed(optimizer), kept, rtol=1e-6)
+        model[2].requires_grad_(True)
+        train(model, optimizer, own(comm.rank), range(8, 10))
+        assert not np.allclose(owed(optimizer), kept)
+        return weights(model)
+
+    assert equal(ranks.run(body))
+
+
+@pytest.mark.ranks(3)
+def test_gradients_are_added_up_by_name(ranks):
+    """Ranks may list their parameters in another order."""
+
+    def body(comm):
+        names = ["a", "b", "c"]
+        named = {name: nn.Parameter(torch.zeros(4, 4)) for name in names[comm.rank :] + names[: comm.rank]}
+        sgd = torch.optim.SGD(named.values(), lr=1.0)
+        optimizer = DistributedOptimizer(sgd, list(named.items()), comm=comm, density=1.0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            sum((ord(name) * p.sum() for name, p in named.items()), torch.zeros(())).backward()
+            optimizer.step()
+        return {name: named[name].grad.mean().item() for name in names}
+
+    assert ranks.run(body) == [{"a": 97.0, "b": 98.0, "c": 99.0}] * 3
+
+
+@pytest.mark.ranks(2)
+def test_other_names_are_refused_on_all_ranks(ranks):
+    def body(comm):
+        named = [("a" if comm.rank else "b", nn.Parameter(torch.zeros(4)))]
+        with pytest.raises(ValueError, match="(?s)all ranks must call with the same.*'a'"):
+            DistributedOptimizer(torch.optim.SGD([named[0][1]], lr=1.0), named, comm=comm)
+
+    ranks.run(body)
+
+
+def test_the_optimizer_stays_the_object_that_it_was(ranks):
+    """Schedules made before, loads, broadcasts, copies and pickles go by it as ever."""
+
+    def body(comm):
+        model = net(comm.rank)
+        plain = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5)
+        optimizer = DistributedOptimizer(plain, model.named_parameters(), comm=comm, density=1.0)
+        assert optimizer is plain and type(optimizer) is torch.optim.SGD
+        broadcast_parameters(model.state_dict(), comm=comm)
+        broadcast_optimizer_state(optimizer, comm=comm)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # as of a schedule whose optimizer seems to take no step
+            for number in range(3):
+                train(model, optimizer, own(comm.rank), [number])
+                schedule.step()
+        saved = copy.deepcopy(optimizer.state_dict())
+        optimizer.load_state_dict(saved)
+        train(model, optimizer, own(comm.rank), [3])
+        schedule.step()
+        file = io.BytesIO()
+        torch.save(optimizer, file)
+        for other in (pickle.loads(pickle.dumps(optimizer)), copy.deepcopy(optimizer)):
+            assert type(other) is torch.optim.SGD and not hasattr(other, "reduction")
+            other.step()
+        return weights(model), optimizer.param_groups[0]["lr"]
+
+    results = ranks.run(body)
+    assert equal([w for w, _ in results]) and {rate for _, rate in results} == {1 / 16}
+
+
+def test_parameters_that_are_added_are_reduced(ranks):
+    def body(comm):
+        model, more = net(), nn.Linear(5, 2)
+        torch.manual_seed(0)
+        nn.init.normal_(more.weight), nn.init.zeros_(more.bias)
+        optimizer = wrapped(model, comm)
+        train(model, optimizer, own(comm.rank), range(3))
+        optimizer.add_param_group({"params": more.parameters(), "lr": 0.5})
+        for number in range(3, 6):
+            optimizer.zero_grad()
+            (more(model(torch.ones(1, 20))) * (1 + comm.rank + number)).pow(2).mean().backward()
+            optimizer.step()
+        return np.concatenate([weights(model), weights(more)])
+
+    assert equal(ranks.run(body))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("backend", ["eager"])
+def test_a_compiled_step_reduces_as_ever(ranks, backend):
+    def body(comm, compiled):
+        model = nn.Linear(6, 3)
+        nn.init.ones_(model.weight), nn.init.zeros_(model.bias)
+        optimizer = wrapped(model, comm, density=0.5)
+        step = torch.compile(lambda: optimizer.step(), backend=backend) if compiled else optimizer.step
+        for number in range(4):
+            optimizer.zero_grad()
+            (model(torch.ones(5, 6)).square().mean() * (1 + comm.rank + number)).backward()
+            step()
+        return weights(model)
+
+    assert np.array_equal(World(1).run(lambda c: body(c, True))[0], World(1).run(lambda c: body(c, False))[0])
+
+
+ORDERS = ("step", "unscale, step", "synchronize, step", "synchronize, unscale, step", "unscale, synchronize, step")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_loss_scaler_trains_in_any_order_and_skips_on_all_ranks(ranks, order, fused):
+    """A gradient of the last rank overflows once: all leave that step out, and their scales stay the same."""
+
+    def body(comm, scaled):
+        model = net()
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+        optimizer = DistributedOptimizer(sgd, comm=comm, density=0.1, scaler=scaler)
+        scales = []
+        for number in range(6):
+            if number == 3 and not scaled:
+                continue
+            optimizer.zero_grad()
+            factor = float("inf") if (number, comm.rank) == (3, comm.size - 1) else 1.0
+            scaler.scale(loss_of(model, comm.rank, number) * factor).backward()
+            for call in order.split(", "):
+                if call == "unscale":
+                    scaler.unscale_(optimizer)
+                elif call == "synchronize":
+                    optimizer.synchronize()
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return weights(model), scales
+
+    plain, scaled = (ranks.run(lambda comm, s=s: body(comm, s)) for s in (False, True))
+    assert equal([w for w, _ in scaled]) and all(s == [1024.0] * 3 + [512.0] * 3 for _, s in scaled)
+    np.testing.assert_allclose(scaled[0][0], plain[0][0], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaler_that_is_not_known_is_refused_on_all_ranks(ranks, fused):
+    def body(comm):
+        model = net()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+        optimizer, scaler = DistributedOptimizer(sgd, comm=comm), torch.amp.GradScaler("cpu")
+        factor = float("inf") if comm.rank == comm.size - 1 else 1.0
+        scaler.scale(loss_of(model, comm.rank, 0) * factor).backward()
+        with pytest.raises(TypeError, match="GradScaler that DistributedOptimizer does not know.*scaler="):
+            scaler.step(optimizer)
+
+    ranks.run(body)
+
+
+MODES = {"second-moment": None, "arrival": "arrival", "local": "local", "torch": "torch"}
+ADAMS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("before", "after"), [*pairwise([*MODES, "second-moment"]), *pairwise([*reversed(MODES)])])
+@pytest.mark.parametrize("kind", ADAMS, ids=lambda kind: kind.__name__)
+def test_the_state_of_each_mode_of_adam_loads_into_every_other(ranks, kind, before, after):
+    if "arrival" in (before, after) and kind not in ADAMS[:2]:
+        pytest.skip("which goes by no arrival")
+
+    def body(comm):
+        def made(mode):
+            model = net()
+            plain = kind(model.parameters(), lr=0.01)
+            if mode == "torch":
+                return model, plain
+            return model, DistributedOptimizer(plain, comm=comm, momentum=MODES[mode], density=0.1)
+
+        model, optimizer = made(before)
+        loss = own(0) if "torch" in (before, after) else own(comm.rank)
+        train(model, optimizer, loss, range(2))
+        other, again = made(after)
+        other.load_state_dict(model.state_dict())
+        again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        return train(other, again, loss, range(2, 4))
+
+    results = ranks.run(body)
+    assert equal(results) and np.isfinite(results[0]).all()
+
+
+@pytest.mark.ranks(2)
+def test_gradients_are_there_behind_a_step_of_adam(ranks):
+    def body(comm):
+        model = net()
+        optimizer = wrapped(model, comm, torch.optim.AdamW)
+        train(model, optimizer, own(comm.rank), range(2))
+        return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy().copy()
+
+    results = ranks.run(body)
+    assert equal(results) and results[0].any()
