@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
+from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.reduction import SparseAllreduce
@@ -33,6 +33,7 @@ from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot, Progress
 from sparse_mpi.training.distributed_optimizer import SURVIVAL
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.sgd_steps import along_gradients
 
 
@@ -59,9 +60,8 @@ class DiLoCo:
         outer_optimizer: another one of the same parameters; SGD with Nesterov's momentum of 0.9 and a rate of 0.7 is
             usual. From then on it has the global parameters in their place, its groups and state as they were.
         sync_every: H, inner steps between two synchronisations of a fragment; a multiple of ``fragments``.
-        k, density: how many of the entries of all outer gradients a rank may send, see `SparseAllreduce`.
-        algorithm, wire, feedback, clip_norm, nonfinite, options: how they are reduced, see `SparseAllreduce`. Feedback
-            ``"leaky"`` is SparseLoCo's; ``"residual"`` loses nothing.
+        density, algorithm, feedback, clip_norm, options: how outer gradients are reduced, see `SparseAllreduce`, which
+            has ``k`` and ``nonfinite`` too. Feedback ``"leaky"`` is SparseLoCo's; ``"residual"`` loses nothing.
         fragments: parts of the model, of about the same size, that are synchronised in turns.
         fragment_sync_delay: inner steps between an outer gradient and the step along their mean, in which it is reduced
             in the background; fewer than ``sync_every / fragments``. With 0 all wait for it.
@@ -70,10 +70,10 @@ class DiLoCo:
             dense ones, for of sparse ones the same waits in the residual too. None, beyond torchft, keeps the steps of
             the delay: it moves the parameters as far as the global ones are from those that the outer gradient was made
             of, and nothing counts twice.
-        comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`. Duplicated.
-        team: the ranks in place of ``comm``, of which the others go on when some are lost, see
-            `sparse_mpi.fault_tolerance`. Options of `ElasticAllreduce` may be given too. The steps of a lost rank since
-            its last outer gradient are lost with it.
+        comm: mpi4py communicator, process group or `Comm`, which is duplicated; None: all ranks of the job, see
+            `as_comm`. Of a `Team` the others go on when some ranks are lost, see `sparse_mpi.fault_tolerance`; options
+            of `ElasticAllreduce` may be given too. The steps of a lost rank since its last outer gradient are lost with
+            it.
 
     Attributes:
         density: of the next synchronisations, if it is not the reducers' own.
@@ -91,69 +91,61 @@ class DiLoCo:
         outer_optimizer: Optimizer,
         sync_every: int,
         *,
-        k: int | None = None,
         density: float | None = None,
         algorithm: str | Algorithm = "elect",
-        wire: object = None,
         feedback: str | Feedback = "residual",
         clip_norm: float | None = None,
-        nonfinite: str = "keep",
         fragments: int = 1,
         fragment_sync_delay: int = 0,
         fragment_update_alpha: float | None = 0.0,
         comm: object = None,
-        team: Team | None = None,
         **options: Any,
     ) -> None:
+        team = comm if isinstance(comm, Team) else None
         transport = as_comm(comm) if team is None else team.comm
         # The others would wait forever for a rank that an exception has ended; a team goes on without it
         if team is None:
             transport.job.guard()
+        survival = {name: options.pop(name) for name in SURVIVAL if team is not None and name in options}
         with same_on_all_ranks(transport) as say:
-            if team is not None and comm is not None:
-                raise ValueError(f"comm must be None with a team, which has one, got {comm!r}")
             check_schedule(sync_every, fragments, fragment_sync_delay, fragment_update_alpha)
             check_optimizers(inner_optimizer, outer_optimizer, feedback)
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer, fragments)
-            survival = {} if team is None else {name: options.pop(name) for name in SURVIVAL if name in options}
             settings = make_settings(
-                sum(p.numel() for p in parameters),
-                k=k,
+                sum(p.numel() for p in parameters.values()),
                 density=density,
                 algorithm=algorithm,
                 feedback=feedback,
                 clip_norm=clip_norm,
-                nonfinite=nonfinite,
-                **(options if wire is None else options | {"wire": wire}),
+                **options,
             )
             say(**settings.statement, sync_every=sync_every, fragments=fragments)
             say(fragment_sync_delay=fragment_sync_delay, fragment_update_alpha=fragment_update_alpha)
             say(outer_optimizer=repr(outer_optimizer))
-        self.team = team
         # Reductions in the background have a communicator of their own, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         self._ranks = LiveRanks(self.comm, team)
         # Every fragment sends the same share of its entries
-        share = settings.k / settings.layout.size if k is not None else density
+        share = settings.k / settings.layout.size if "k" in options else density
         share = usual_density(settings.algorithm) if share is None else share
+        shapes = {name: tuple(p.shape) for name, p in parameters.items()}
+        self._gradients = NamedGradients(shapes, settings, share, self._ranks, survival=survival)
         members = cut(parameters, fragments)
-        parts = [settings.part([tuple(p.shape) for p in some], share) for some in members]
-        reducers = [
-            SparseAllreduce(settings=part, comm=self.comm)
-            if team is None
-            else ElasticAllreduce(settings=part, team=team, **survival)
-            for part in parts
-        ]
+        vectors = [self._gradients.adopt(tuple(some)) for some in members]
         # All start from rank 0's values, which fragments then copy as the global parameters
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [
-            Fragment(some, reducer) for some, reducer in zip(members, reducers, strict=True)
+            Fragment(list(some.values()), vector) for some, vector in zip(members, vectors, strict=True)
         ]
         self.inner: Optimizer = inner_optimizer
         self.outer: Optimizer = outer_optimizer
-        self.sync_every: int = sync_every
-        self.delay: int = fragment_sync_delay
-        self.alpha: float | None = fragment_update_alpha
+        self._schedule = {
+            "sync_every": sync_every,
+            "fragments": fragments,
+            "fragment_sync_delay": fragment_sync_delay,
+            "fragment_update_alpha": fragment_update_alpha,
+        }
+        self._alpha, self._delay = fragment_update_alpha, fragment_sync_delay
         self._progress = Progress()
         self.density: float | None = None
         self.check = False
@@ -223,7 +215,7 @@ class DiLoCo:
         for fragment in self.fragments:
             # Under way: apply it as if it were due
             if fragment.exchange is not None:
-                self._apply(fragment, self.alpha)
+                self._apply(fragment, self._alpha)
             # Moved since its last outer gradient: reduce another one, and wait for it
             if fragment.prepared < self.steps:
                 fragment.prepare(self.steps, self.density, self.check)
@@ -260,8 +252,8 @@ class DiLoCo:
         if not late:
             self._fragment(turn).prepare(self.steps, self.density, self.check)
         # It is applied after the delay, if it was prepared: not so before the first turn.
-        if late == self.delay and (fragment := self._fragment(turn)).exchange is not None:
-            self._apply(fragment, self.alpha)
+        if late == self._delay and (fragment := self._fragment(turn)).exchange is not None:
+            self._apply(fragment, self._alpha)
         self.seconds = perf_counter() - began
 
     def _fragment(self, turn: int) -> Fragment:
@@ -316,10 +308,4 @@ class DiLoCo:
             self._apply(fragment, 0.0)
 
     def _snapshot(self) -> DiLoCoSnapshot:
-        schedule = {
-            "sync_every": self.sync_every,
-            "fragments": len(self.fragments),
-            "fragment_sync_delay": self.delay,
-            "fragment_update_alpha": self.alpha,
-        }
-        return DiLoCoSnapshot(self.fragments, self.inner, self.outer, self._progress, schedule, self._ranks)
+        return DiLoCoSnapshot(self._gradients, self.fragments, self.inner, self.outer, self._progress, self._schedule)

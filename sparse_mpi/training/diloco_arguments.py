@@ -50,8 +50,8 @@ def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
     momentum_rule(outer, feedback, "local")
 
 
-def trained_parameters(model: object, inner: Optimizer, outer: Optimizer, fragments: int) -> list[Tensor]:
-    """Return the parameters of ``model`` that are trained, or raise TypeError or ValueError if they do not fit."""
+def trained_parameters(model: object, inner: Optimizer, outer: Optimizer, fragments: int) -> dict[str, Tensor]:
+    """Return the parameters of ``model`` that are trained, by name; TypeError or ValueError if they do not fit."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
@@ -80,16 +80,17 @@ def trained_parameters(model: object, inner: Optimizer, outer: Optimizer, fragme
     if len(kinds) > 1:
         listed = ", ".join(f"{name!r} {dtype} on {device}" for (dtype, device), name in kinds.items())
         raise ValueError(f"model must have parameters of one dtype on one device, got {listed}; use autocast")
-    return list(named)
+    return {name: p for p, name in named.items()}
 
 
-def cut(parameters: list[Tensor], fragments: int) -> list[list[Tensor]]:
+def cut(parameters: dict[str, Tensor], fragments: int) -> list[dict[str, Tensor]]:
     """Cut parameters into so many fragments of neighbours, of about equal sizes; none is empty."""
-    ends = torch.tensor([p.numel() for p in parameters]).cumsum(0)  # elements up to and with each parameter
+    named = list(parameters.items())
+    ends = torch.tensor([p.numel() for _, p in named]).cumsum(0)  # elements up to and with each parameter
     cuts = [0]
     for number in range(1, fragments):
         # Cut where the elements come closest to equal shares, but leave a parameter to each fragment
         nearest = int((ends - ends[-1] * number / fragments).abs().argmin()) + 1
         left = fragments - number  # fragments that each need a parameter yet
-        cuts.append(min(max(nearest, cuts[-1] + 1), len(parameters) - left))
-    return [parameters[start:stop] for start, stop in zip(cuts, [*cuts[1:], len(parameters)], strict=True)]
+        cuts.append(min(max(nearest, cuts[-1] + 1), len(named) - left))
+    return [dict(named[start:stop]) for start, stop in zip(cuts, [*cuts[1:], len(named)], strict=True)]

@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.reduction.form import WHOLE, check_bytes, check_form, check_list, equal, sealed
+from sparse_mpi.reduction.form import WHOLE, check_bytes, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.training.broadcasts import packed, unpacked
 from sparse_mpi.training.fragment import Arrived, Fragment
-from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.parameters import keep_mean
+from sparse_mpi.training.named_gradients import NamedGradients
 
 
 @dataclass
@@ -32,15 +30,15 @@ class DiLoCoSnapshot:
 
     def __init__(
         self,
+        gradients: NamedGradients,
         fragments: list[Fragment],
         inner: Optimizer,
         outer: Optimizer,
         progress: Progress,
         schedule: dict[str, Any],
-        ranks: LiveRanks,
     ) -> None:
         self.fragments, self.inner, self.outer = fragments, inner, outer
-        self._progress, self._schedule, self._ranks = progress, schedule, ranks.comm
+        self._gradients, self._progress, self._schedule = gradients, progress, schedule
 
     def taken(self) -> dict[str, Any]:
         own = {
@@ -57,13 +55,8 @@ class DiLoCoSnapshot:
             "outer": self.outer.state_dict(),
             "means": [fragment.arrive() for fragment in self.fragments],  # waits for what is under way
         }
-        state = {
-            "schedule": self._schedule,
-            "reducers": [fragment.reducer.state_dict() for fragment in self.fragments],
-            "own": packed(own),
-            "common": packed(common if self._ranks.rank == 0 else None),
-        }
-        return dict(as_tensors(sealed(state)))
+        shared = packed(common if self._gradients.comm.rank == 0 else None)
+        return self._gradients.state_dict(schedule=self._schedule, own=packed(own), common=shared)
 
     def deal(self, states: Any, ranks: int) -> list[Fragment]:
         """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
@@ -76,38 +69,32 @@ class DiLoCoSnapshot:
         """
         for fragment in self.fragments:  # nothing else may use the communicator while something is under way
             fragment.arrive()
-        comm, expected, states = self._ranks, self._schedule, as_arrays(states)
+        comm, expected = self._gradients.comm, self._schedule
         # Check everything before anything is loaded, when all ranks can still raise together
         with same_on_all_ranks(comm) as say:
             check_ranks(ranks)
-            check_list(states, "states")
+            states = self._gradients.checked(states)
             if len(states) != len(range(comm.rank, ranks, comm.size)):
                 raise ValueError(
                     f"states must be those of ranks {comm.rank}, {comm.rank + comm.size}, ... of {ranks}, got "
                     f"{len(states)}; deal them out as sparse_mpi.checkpoint.load does"
                 )
-            for number, state in enumerate(states):
-                check_form(state, f"states[{number}]")
+            for state in states:
                 if not equal(state.get("schedule"), expected):
                     raise ValueError(
                         f"state['schedule'] must be {expected}, got {state.get('schedule')}; load it into a DiLoCo "
                         "made with the arguments it was saved from"
                     )
-                self._check_reducers(state)
             own = [self._checked(state, "own") for state in states]
             if comm.rank == 0:
                 self._checked(states[0], "common")
             say(call="take_over", ranks=ranks)
         # Convey: other ranks have not saved what all have in common
         common = unpacked(self._from_first(states, "common"))
-        # By state, and in each by fragment: those of one fragment are as many apart as there are fragments
-        reducers = [dict(reducer) for state in states for reducer in state["reducers"]]
         # Own moves since the last outer gradient end with the old ranks, unless these owe them
         if ranks != comm.size:
-            self._owe_moves(reducers, own, common)
-        for number, fragment in enumerate(self.fragments):
-            fragment.reducer.take_over(reducers[number :: len(self.fragments)], ranks)
-            keep_mean(fragment.reducer.feedback, ranks, comm.size)
+            self._owe_moves(states, own, common)
+        self._gradients.deal(states, ranks, average=True)
         # What is the same on all ranks
         self._progress.steps, self._progress.synchronizations = common["steps"], common["synchronizations"]
         self.outer.load_state_dict(common["outer"])
@@ -134,13 +121,6 @@ class DiLoCoSnapshot:
                     late.append(fragment)
         return late
 
-    def _check_reducers(self, state: dict[str, Any]) -> None:
-        check_list(state.get("reducers"), "state['reducers']")
-        if len(state["reducers"]) != len(self.fragments):
-            raise ValueError(f"state['reducers'] must be {len(self.fragments)}, got {len(state['reducers'])}; {WHOLE}")
-        for number, reducer in enumerate(state["reducers"]):
-            check_form(reducer, f"state['reducers'][{number}]")
-
     def _checked(self, state: dict[str, Any], name: str) -> Any:
         """Return the tree that ``state`` has packed by that ``name``; ValueError if it is not of these fragments."""
         check_bytes(state.get(name), f"state[{name!r}]")
@@ -155,19 +135,20 @@ class DiLoCoSnapshot:
             raise ValueError(f"state[{name!r}] must be of fragments of {expected} parameters, got {sizes}")
         return tree
 
-    def _owe_moves(self, reducers: list[dict[str, Any]], own: list[Any], common: Any) -> None:
-        """Add to the residuals in ``reducers``, of the states in ``own``, what these ranks have moved since."""
-        places = [(mine, number) for mine in own for number in range(len(self.fragments))]
-        for reducer, (mine, number) in zip(reducers, places, strict=True):
-            taken = mine["taken"][number]  # of which an outer gradient under way has the rest
-            moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
-            # A rule that defers nothing has nowhere to put what was moved
-            if "residual" in reducer:
-                reducer["residual"] = (
-                    reducer["residual"] + moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()
-                )
-                reducer.update(sealed(reducer))  # its residual may have another dtype
+    def _owe_moves(self, states: list[dict[str, Any]], own: list[Any], common: Any) -> None:
+        """Add to the residuals in ``states`` what these ranks, which have ``own``, have moved since."""
+        for state, mine in zip(states, own, strict=True):
+            for number, saved in enumerate(state["vectors"]):
+                reducer, taken = saved["reducer"], mine["taken"][number]
+                # Of what was taken an outer gradient under way has the rest
+                moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
+                # A rule that defers nothing has nowhere to put what was moved
+                if "residual" in reducer:
+                    wide = moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()
+                    # Its residual may have another dtype then
+                    saved["reducer"] = sealed(reducer | {"residual": reducer["residual"] + wide})
 
     def _from_first(self, states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
-        own = states[0][name] if self._ranks.rank == 0 else np.zeros(0, np.uint8)
-        return np.asarray(self._ranks.bcast(own))
+        comm = self._gradients.comm
+        own = states[0][name] if comm.rank == 0 else np.zeros(0, np.uint8)
+        return np.asarray(comm.bcast(own))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.comm.background import Handle, progress_thread_of
-from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.training.parameters import FlatParameters, write_mean
+from sparse_mpi.training.named_gradients import GradientVector
+from sparse_mpi.training.parameters import write_mean
 
 
 class OuterExchange:
@@ -45,7 +45,7 @@ class Fragment:
 
     Args:
         parameters: of one dtype on one device, with the same values on all ranks.
-        reducer: of outer gradients of their shapes.
+        vector: of their outer gradients.
 
     Attributes:
         common: the global parameters ``(n,)``, the same bytes on every rank.
@@ -54,19 +54,20 @@ class Fragment:
         exchange: of an outer gradient that is not yet applied.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], reducer: SparseAllreduce) -> None:
-        self.members, self.reducer = FlatParameters(parameters), reducer
-        self.parameters = self.members.parameters
+    def __init__(self, parameters: Sequence[Tensor], vector: GradientVector) -> None:
+        self.parameters, self.vector, self.reducer = parameters, vector, vector.reducer
         self.common = self.local()
-        self.twins = self.members.split(self.common)  # views of common
+        self.twins = vector.split(self.common)  # views of common
         self.prepared = 0
         self.exchange: OuterExchange | None = None
 
     def local(self) -> Tensor:
-        return self.members.values()
+        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
 
+    @torch.no_grad()
     def adopt(self, flat: Tensor) -> None:
-        self.members.assign(flat)
+        for parameter, value in zip(self.parameters, self.vector.split(flat), strict=True):
+            parameter.copy_(value)
 
     @contextmanager
     def globally(self) -> Iterator[None]:
@@ -81,6 +82,7 @@ class Fragment:
     def prepare(self, step: int, density: float | None, check: bool) -> None:
         """Begin to reduce the outer gradient: global parameters minus this rank's own, after ``step``."""
         taken = self.local()  # a copy, because inner steps go on meanwhile
+        self.vector.used = True
         self.exchange = OuterExchange(
             self.reducer.start(self.common - taken, density=density, check=check), self, taken
         )
@@ -110,7 +112,7 @@ class Fragment:
         if exchange is None:
             raise RuntimeError("apply must follow prepare or prepare_flush")
         # Step: for the outer optimizer the mean is the gradient of the global parameters
-        for twin, gradient in zip(self.twins, self.members.split(exchange.mean), strict=True):
+        for twin, gradient in zip(self.twins, self.vector.split(exchange.mean), strict=True):
             twin.grad = gradient
         step()
         for twin in self.twins:

@@ -266,8 +266,8 @@ class NamedGradients:
 
     def _upgraded(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return a state of release 0.3 in today's form: its vectors may be named by their order alone."""
-        check_list(state.get("buckets"), "state['buckets']")
-        saved, known = state["buckets"], list(self.vectors)
+        saved, known = state.get("buckets", state.get("reducers")), list(self.vectors)
+        check_list(saved, "state['buckets']")
         if any("reducer" not in one for one in saved):
             if len(saved) != len(known):
                 raise ValueError(

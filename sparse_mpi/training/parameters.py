@@ -20,30 +20,6 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-class FlatParameters:
-    """Some parameters, of one dtype on one device, and where each lies in a flat vector ``(n,)`` of them all."""
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self.parameters: list[Tensor] = list(parameters)
-        self.shapes: list[tuple[int, ...]] = [tuple(p.shape) for p in self.parameters]
-        self.sizes: list[int] = [p.numel() for p in self.parameters]
-
-    def zeros(self) -> Tensor:
-        first = self.parameters[0]
-        return torch.zeros(sum(self.sizes), dtype=first.dtype, device=first.device)
-
-    def values(self) -> Tensor:
-        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
-
-    @torch.no_grad()
-    def assign(self, flat: Tensor) -> None:
-        for parameter, value in zip(self.parameters, self.split(flat), strict=True):
-            parameter.copy_(value)
-
-    def split(self, flat: Tensor) -> list[Tensor]:
-        return [part.view(shape) for part, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
-
-
 def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor) -> Tensor:
     """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
     if isinstance(total, SparseVector):
