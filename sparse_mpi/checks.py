@@ -33,6 +33,7 @@ GONE: dict[str, tuple[str, str]] = {
     "sparse_compare": ("0.4.0", "write bench network --ranks 4 8 --rate 1gbit -- bench sparse"),
     "sparse_volume": ("0.4.0", "write bench volume --keyed"),
     "step_seconds": ("0.4.0", "give k or density"),
+    "team": ("0.4.0", "give the Team as comm="),
     "threshold_period": ("0.4.0", "give it beside published=vgg, or to PublishedOkTopk"),
     "zero_copy": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
     **dict.fromkeys(("allreduce", "interleaved"), ("0.4.0", "write bench steps")),

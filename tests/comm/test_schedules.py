@@ -93,18 +93,17 @@ def spared(comm):
 def of_team(comm, user, traffic=False):
     """What a ``user`` of a team returns, which may lose ranks while it works in the background."""
     team = Team(comm)
-    *found, counts = user(comm, team=team, copy_every=2)
+    *found, counts = user(comm, ranks=team, copy_every=2)
     return found, [departure[:3] for departure in team.departures], counts if traffic else None
 
 
-def trained(comm, device="cpu", **options):
+def trained(comm, device="cpu", ranks=None, **options):
     """The parameters of a small model after some steps of an optimizer, and its traffic."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)).to(device)
     plain = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    ranks = {} if "team" in options else {"comm": comm}
     optimizer = DistributedOptimizer(
-        plain, model.named_parameters(), density=0.2, bucket_cap_mb=2e-4, **ranks, **options
+        plain, model.named_parameters(), density=0.2, bucket_cap_mb=2e-4, comm=ranks or comm, **options
     )
     for step in range(3):
         optimizer.zero_grad()
@@ -184,9 +183,10 @@ def hooked(comm, algorithm, device="cpu"):
     return means, owed, counted(state.comm)
 
 
-def locally(comm, **options):
+def locally(comm, ranks=None, **options):
     """Parameters and residuals after local steps, beside which outer gradients are reduced."""
-    replica = made(comm, 4, density=0.2, fragments=2, fragment_sync_delay=1, fragment_update_alpha=None, **options)
+    schedule = {"fragments": 2, "fragment_sync_delay": 1, "fragment_update_alpha": None}
+    replica = made(ranks or comm, 4, density=0.2, **schedule, **options)
     steps(replica, comm.rank, range(7))
     replica.local.synchronize()
     return weights(replica.model).tobytes(), residuals(replica.local).tobytes(), counted(replica.local.comm)

@@ -14,6 +14,7 @@ from weakref import ref
 import numpy as np
 import pytest
 import torch
+from sparse_mpi.training.named_reducers import NamedReducers
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import OkTopk
@@ -22,7 +23,6 @@ from sparse_mpi.comm.background import ProgressThread, progress_thread_of
 from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.training.named_reducers import NamedReducers
 from sparse_mpi.training.tracer import Tracer
 
 from ..fakes.fake_array import to_torch

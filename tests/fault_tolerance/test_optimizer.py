@@ -92,7 +92,7 @@ def test_survivors_add_up_the_rows_of_embeddings(monkeypatch, call, room):
         team = Team(comm)
         torch.manual_seed(0)
         table, seen = torch.nn.Embedding(40, 3, sparse=True), []
-        optimizer = DistributedOptimizer(torch.optim.Adagrad(table.parameters(), lr=0.1), team=team)
+        optimizer = DistributedOptimizer(torch.optim.Adagrad(table.parameters(), lr=0.1), comm=team)
         for step in range(STEPS):
             optimizer.zero_grad()
             table(torch.tensor([team.number, 7, 10 + step])).sum().backward()
@@ -111,12 +111,14 @@ def test_survivors_add_up_the_rows_of_embeddings(monkeypatch, call, room):
     assert 1 in left[0][1][0][0] and 1 not in left[0][1][-1][0]
 
 
-def test_two_ways_to_name_the_ranks_are_an_error():
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_former_name_of_the_argument_has_a_remedy_on_all_ranks(alone):
     def main(comm):
         model = torch.nn.Linear(3, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(ValueError, match="comm must be None with a team, which has one, got"):
-            DistributedOptimizer(optimizer, team=Team(comm), comm=comm)
+        given = {} if alone and comm.rank else {"team": 3}
+        with pytest.raises((TypeError, ValueError), match="team was removed in 0.4.0: give the Team as comm="):
+            DistributedOptimizer(optimizer, comm=comm, **given)
 
     World(2).run(main)
 
@@ -124,7 +126,7 @@ def test_two_ways_to_name_the_ranks_are_an_error():
 def test_too_few_ranks_is_an_error_of_the_step():
     def main(comm):
         team, model = Team(comm, min_ranks=3), torch.nn.Linear(30, 20)
-        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), team=team, density=0.1)
+        optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm=team, density=0.1)
         with pytest.raises(TooFewRanks, match="min_ranks is 3"):
             for _ in range(STEPS):
                 optimizer.zero_grad()

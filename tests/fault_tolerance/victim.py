@@ -111,7 +111,7 @@ def train_model(comm: Any, options: Options, ready: Callable[[], None] = lambda:
             parameter.copy_(torch.from_numpy(gradient(0, number)[: parameter.numel()].reshape(parameter.shape) / 9))
     optimizer = DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-        model.named_parameters(), team=team, density=0.05, algorithm=options.algorithm, bucket_cap_mb=0.01,
+        model.named_parameters(), comm=team, density=0.05, algorithm=options.algorithm, bucket_cap_mb=0.01,
         momentum="global", copy_every=COPY_EVERY,
     )  # fmt: skip
 

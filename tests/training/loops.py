@@ -97,9 +97,9 @@ def made(comm, sync_every: int = 4, *, inner=adamw, outer=nesterov, model=None, 
     """Make a replica; options are `DiLoCo`'s."""
     model = model or net()
     optimizer = inner(model.parameters())
-    if "team" not in options:
-        options["comm"] = comm
-    return Replica(model, optimizer, DiLoCo(model, optimizer, outer(model.parameters()), sync_every, **options))
+    return Replica(
+        model, optimizer, DiLoCo(model, optimizer, outer(model.parameters()), sync_every, comm=comm, **options)
+    )
 
 
 def steps(replica: Replica, rank: int, numbers) -> None:

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparse_mpi import GlobalMomentum, World
+from sparse_mpi import GlobalMomentum
 from sparse_mpi.comm import NullComm
-from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
@@ -185,8 +184,9 @@ def test_optimizers_that_do_not_fit_are_refused(ranks):
     def refuse(kind, words, *arguments):
         refused(ranks, lambda comm: DiLoCo(*arguments, 4, comm=comm), kind, words)
 
-    refuse(TypeError, "inner_optimizer must not reduce", model, DistributedOptimizer(inner, comm=NullComm()), outer)
-    refuse(TypeError, "outer_optimizer must not reduce", model, inner, DistributedOptimizer(outer, comm=NullComm()))
+    reducing = [DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm=NullComm()) for _ in range(2)]
+    refuse(TypeError, "inner_optimizer must not reduce", model, reducing[0], outer)
+    refuse(TypeError, "outer_optimizer must not reduce", model, inner, reducing[1])
     refuse(TypeError, "model must be a torch.nn.Module", model.parameters(), inner, outer)
     refuse(TypeError, "inner_optimizer must be a torch.optim.Optimizer", model, model, outer)
     refuse(ValueError, "another one than inner_optimizer", model, inner, inner)
@@ -226,11 +226,3 @@ def test_ranks_that_have_taken_other_numbers_of_steps_are_told(ranks):
             replica.local.synchronize()
 
     ranks.run(body)
-
-
-def test_a_team_brings_its_ranks():
-    def body(comm):
-        with pytest.raises(ValueError, match="comm must be None with a team"):
-            DiLoCo(net(), None, None, 4, comm=comm, team=Team(comm))
-
-    World(2).run(body)

@@ -116,7 +116,7 @@ def test_world_equals_mpi(ranks, schedule, name):
 def test_survivors_go_on(schedule, leave):
     def main(comm):
         team = Team(comm)
-        replica = replica_of(comm, schedule, team=team, copy_every=2)
+        replica = replica_of(team, schedule, copy_every=2)
         steps(replica, team.number, range(12))
         replica.local.flush()
         return weights(replica.model).tobytes(), [rank for d in team.departures for rank in d.ranks]

@@ -13,8 +13,8 @@ from sparse_mpi.cli import values
 from sparse_mpi.cli.values import integer, number, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.reduction.arguments import can_carry, spelled, takes
-from sparse_mpi.training.optimizer_rule import fading
 from sparse_mpi.training.adam_steps import TRAVELLING
+from sparse_mpi.training.optimizer_rule import fading
 from sparse_mpi.wire import WIRES
 from sparse_train.options.optimization import densities, given, norm
 

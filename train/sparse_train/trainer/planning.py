@@ -76,7 +76,7 @@ class Planning:
         if self._comm.rank == 0 and (line := momentum_line(args, self._density)):
             print(line)
         team = team_of(self._over)
-        how |= {"comm": self._over} if team is None else {"team": team, "copy_every": args.copy_every}
+        how |= {"comm": self._over} if team is None else {"comm": team, "copy_every": args.copy_every}
         return DistributedOptimizer(
             optimizer,
             self._model.named_parameters(),
