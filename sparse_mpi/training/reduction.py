@@ -33,7 +33,7 @@ from sparse_mpi.training.hooks import Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.sparse_gradients import SparseGradients
-from sparse_mpi.training.tracer import Tracer
+from sparse_mpi.monitor.tracer import Tracer
 
 LOOKS = 2  # steps in which it is seen whether gradients are final when they come: reductions begin in `synchronize`
 CHANGED = (
@@ -59,27 +59,17 @@ class GradientReduction:
     gradients have come and all buckets before it are started; the last one never does, so that in it the ranks agree
     that no gradient was changed since. The first steps show whether a program leaves its gradients alone until then:
     where it does not, nothing starts before `synchronize`. A gradient that is missing then counts as zero. Gradients
-    that are sparse tensors on any rank leave the buckets before the first step, and are added up exactly, see
-    `sparse_gradients`. Parameters that are frozen keep what they owe.
+    that are sparse tensors on any rank leave the buckets before the first step, see `sparse_gradients`. Parameters that
+    are frozen keep what they owe.
 
-    Making one is collective.
+    Making one is collective. Arguments are those of `DistributedOptimizer`, checked.
 
     Args:
         parameters: by name, in the order in which the model uses them; those that need no gradient are left out.
-        settings: of all of them together; ``clip_norm`` is of the sum with ``average=False``, and of the whole gradient
-            if nothing overlaps, else of each bucket by itself, which is reduced before the next one's norm is known.
-        comm: the ranks; it is duplicated.
-        team: the ranks in place of ``comm``, of which the others go on when some are lost.
-        k: if it was given; it is for all parameters together.
-        share: the share of the entries to be sent.
+        settings: of all of them together.
+        k: if it was given; ``share``: the share of the entries to be sent, if not.
         survival: options of `ElasticAllreduce`, with a team.
-        passes: the number of backward passes whose gradients are added up before a reduction may begin.
-        average: True makes ``.grad`` the mean over the ranks, False the sum.
-        bucket_cap_mb: the most gradients in a bucket, in 10^6 bytes; None puts all of one dtype and device into one.
-        overlap: start reductions before `synchronize`, where that goes on in the background or on the CPU.
-        scale: returns the loss scale of the gradients under way, where there is a loss scaler. Gradients are reduced,
-            and residuals kept, without it, and a step in which a gradient of any rank overflows leaves no trace.
-            Reductions begin in `synchronize`.
+        scale: returns the loss scale of the gradients under way, where there is a loss scaler.
 
     Attributes:
         buckets: a list that stays the same, in the order in which they are reduced.
@@ -199,9 +189,7 @@ class GradientReduction:
         return [bucket.reducer.algorithm for bucket in self.buckets]
 
     def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
-        """Reduce the next steps by ``algorithm``, one for all buckets or one for each; residuals are kept.
-
-        Collective if an algorithm is new to a bucket. One that was used before continues with the state it had then.
+        """Reduce the next steps by ``algorithm``, one for all buckets or one for each, see `SparseAllreduce.use`.
 
         Raises:
             RuntimeError: gradients are being reduced.
@@ -354,8 +342,7 @@ class GradientReduction:
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore what ``ranks`` ranks saved, on any number of ranks, see `SparseAllreduce.take_over`. Collective.
 
-        What the old ranks owed together changes ``.grad`` as much as it would have changed theirs: if ``.grad`` is a
-        mean, residuals are scaled by the ratio of the numbers of ranks.
+        Where ``.grad`` is a mean, what is owed is scaled by the ratio of the numbers of ranks.
 
         Raises:
             ValueError: a state is of other parameters, or as for `SparseAllreduce.take_over`; raised on every rank.
@@ -382,22 +369,16 @@ class GradientReduction:
     def _kinds_in(self, state: Any, names: Sequence[str]) -> np.ndarray:
         check_form(state)
         kinds = state.get("kinds")
-        if isinstance(kinds, Mapping):
-            if sorted(kinds) != sorted(names):
-                raise ValueError(
-                    f"state['kinds'] must be of the parameters {', '.join(names)}, got {', '.join(map(str, kinds))}; "
-                    "load it into a reduction of the same parameters"
-                )
-            kinds = [kinds[name] for name in names]
-        check_list(kinds, "state['kinds']")  # as release 0.3 has it, by order
-        for number, kind in enumerate(kinds):
-            check_whole(f"state['kinds'][{number}]", kind, 0, remedy=WHOLE, most=255)
-        if len(kinds) != len(names):
+        if isinstance(kinds, (list, tuple)) and len(kinds) == len(names):  # as release 0.3 has it, by order
+            kinds = dict(zip(names, kinds, strict=True))
+        if not isinstance(kinds, Mapping) or sorted(kinds) != sorted(names):
             raise ValueError(
-                f"state['kinds'] must be of {len(names)} parameters, got {len(kinds)}; load it into a "
-                "reduction of the same parameters"
+                f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {kinds!r:.200}; load it "
+                "into a reduction of the same parameters"
             )
-        return np.asarray(kinds, np.uint8)
+        for name, kind in kinds.items():
+            check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=255)
+        return np.array([kinds[name] for name in names], np.uint8)
 
     def loss_of_all(self, loss: Any) -> Any:
         """Return the mean over the ranks of a ``loss``, or the sum if that is what ``.grad`` becomes. Collective."""
@@ -451,7 +432,7 @@ class GradientReduction:
         density = self._buckets.share_left if self.density is None else self.density
         handle = bucket.start(density=density, check=self.check, factor=factor)
         if self._tracer is not None:
-            self._tracer.watch(handle, bucket.reducer)
+            self._tracer.watch(handle, lambda: bucket.reducer.selections)
 
     def _finish(self, scale: float, factor: float = 1.0, flushed: bool = False) -> list[SparseVector[Tensor] | Tensor]:
         """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.

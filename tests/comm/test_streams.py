@@ -23,7 +23,7 @@ from sparse_mpi.comm.background import ProgressThread, progress_thread_of
 from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.training.tracer import Tracer
+from sparse_mpi.monitor.tracer import Tracer
 
 from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import FIRST, TORCH_STREAM

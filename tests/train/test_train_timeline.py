@@ -14,7 +14,7 @@ from sparse_mpi import World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import Marks
-from sparse_mpi.training.tracer import BucketTrace, Tracer
+from sparse_mpi.monitor.tracer import BucketTrace, Tracer
 from sparse_train.records.metrics import Stamps, record
 from sparse_train.records.timeline import Recorder, StepTrace, on_device, record_of, trace_events
 

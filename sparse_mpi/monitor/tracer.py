@@ -7,12 +7,12 @@ where its reduction began and ended; who draws a step asks them for their times.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, Span, progress_thread_of
 from sparse_mpi.comm.streams import Marks, mark
-from sparse_mpi.reduction import SparseAllreduce
 
 Interval = tuple[float, float]  # in `time.perf_counter` seconds
 
@@ -46,18 +46,18 @@ class Tracer:
             self._comm.traffic.calls = []
         self._given = self.mark()
 
-    def watch(self, handle: Handle[Any], reducer: SparseAllreduce) -> None:
-        handle.add_done_callback(lambda done: self._note(done, reducer))
+    def watch(self, handle: Handle[Any], selections: Callable[[], list[Interval]]) -> None:
+        handle.add_done_callback(lambda done: self._note(done, selections()))
 
     def end(self) -> None:
         """Wait until all is recorded: a handle has its result slightly before that."""
         progress_thread_of(self._comm).start(lambda: None).wait()
 
-    def _note(self, done: Handle[Any], reducer: SparseAllreduce) -> None:
+    def _note(self, done: Handle[Any], selections: list[Interval]) -> None:
         """Record a bucket; runs on the progress thread, before its next piece of work."""
         # One thread reduces one bucket after the other: calls since the last one belong to this one
         calls, self._comm.traffic.calls = self._comm.traffic.calls, []
         marks = done.marks
         if marks is None and self._given is not None:  # done at once, on the caller's stream
             marks = Marks(self._given, self._given, self.mark())
-        self.buckets.append(BucketTrace(done.span, reducer.selections, calls or [], marks))
+        self.buckets.append(BucketTrace(done.span, selections, calls or [], marks))
