@@ -189,7 +189,7 @@ def test_marks_of_a_bucket_are_on_the_stream_that_worked(device, comm):
         for number in range(2):
             tracer.begin(anew=number == 0)
             handle = reducer.start(to_torch(gradients(1)[0]))
-            tracer.watch(handle, reducer)
+            tracer.watch(handle, lambda: reducer.selections)
             handle.wait()
         tracer.end()
         first, second = (bucket.marks for bucket in tracer.buckets)
@@ -206,7 +206,7 @@ def test_there_are_no_marks_of_what_is_on_the_host(device):
     tracer.begin(anew=True)
     handle = reducer.start(np.ones(N, np.float32))
     handle.wait()
-    tracer.watch(handle, reducer)
+    tracer.watch(handle, lambda: reducer.selections)
     assert [bucket.marks for bucket in tracer.buckets] == [None] and tracer.mark() is None and not device.waits
 
 
