@@ -1,14 +1,15 @@
-"""In which order gradients are reduced and an optimizer steps, where hooks of torch reduce in backward passes: `StepOrder`."""
+"""The order of calls where hooks of torch reduce gradients in the backward pass, and an optimizer steps: `StepOrder`."""
 
 from __future__ import annotations
 
 from weakref import ref
 
+import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from sparse_mpi.training.named_gradients import GradientVector
+from sparse_mpi.training.named_gradients import GradientVector, Names
 
 
 class StepOrder:
@@ -27,34 +28,38 @@ class StepOrder:
         self._mode, self._scaler = mode, scaler
         self._scale = 0.0  # of the loss, when gradients were reduced last
         self._waiting: set[str] = set()  # parameters whose gradients were reduced since the last step
+        self._idle: set[Names] = set()  # vectors that a rank without inputs reduces, in `model.join`
         if optimizer is not None:
             # Without a scaler of its own it takes the marks of any, which `stepped` finds
             vars(optimizer).update(_step_supports_amp_scaling=scaler is None)
 
-    def check(self, vector: GradientVector, gradient: Tensor | None) -> None:
-        """Have all ranks raise RuntimeError in the next reduction of ``vector`` if a step must come before it.
+    def check(self, vector: GradientVector, gradient: Tensor) -> None:
+        """Have all ranks raise RuntimeError in the reduction of ``gradient`` by ``vector`` if a step must come first.
 
-        Args:
-            gradient: what is to be reduced ``(n,)``; None: a flush.
+        It is to be called in the backward pass, before that reduction begins.
         """
-        self._notice_skipped()
-        if self._waiting.isdisjoint(vector.names):
+        # Within `join` a rank without inputs reduces zeros, outside of a backward pass, and takes no steps
+        if torch.is_grad_enabled() and not bool(gradient.any()):
+            self._idle.add(vector.names)
             return
-        if gradient is None:
+        self._idle.discard(vector.names)
+        if self._mode != "local" and not self._pending().isdisjoint(vector.names):
             vector.reducer.engine.objection = RuntimeError(
-                "flush must come between two steps, got gradients that were reduced and not stepped along; call step()"
+                f"backward must reduce once before a step with momentum={self._mode!r}, which moves on with each "
+                "reduction, got a second pass; make all passes but the last within model.no_sync(), or with FSDP2 "
+                "after model.set_requires_gradient_sync(False), or use momentum='local'"
             )
-        # A rank that has run out of inputs reduces zeros in `model.join`, and takes no steps
-        elif self._mode != "local" and bool(gradient.any()):
-            vector.reducer.engine.objection = RuntimeError(
-                f"backward must reduce once before a step where momentum={self._mode!r}, which moves on with each "
-                "reduction, got a second one; make all passes but the last within model.no_sync(), with FSDP2 after "
-                "model.set_requires_gradient_sync(False), or use momentum='local'"
+
+    def check_flush(self) -> None:
+        """Raise RuntimeError if a step must come before a flush."""
+        if self._pending():
+            raise RuntimeError(
+                "flush must come between two steps, got gradients that were reduced and not stepped along; call step()"
             )
 
     def reduced(self, vector: GradientVector) -> None:
-        """Take note that gradients have come which a step is to follow."""
-        if self._optimizer is not None:
+        """Take note that gradients have come, which a step is to follow."""
+        if self._optimizer is not None and vector.names not in self._idle:
             self._waiting.update(vector.names)
             self._scale = self._scale_now()
 
@@ -68,10 +73,11 @@ class StepOrder:
             )
         self._waiting.clear()
 
-    def _notice_skipped(self) -> None:
+    def _pending(self) -> set[str]:
         # A scaler leaves a step out where a sum has overflowed, and lowers its scale then
         if self._waiting and self._scale_now() < self._scale:
             self._waiting.clear()
+        return self._waiting
 
     def _scale_now(self) -> float:
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())

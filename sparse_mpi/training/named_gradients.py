@@ -82,6 +82,20 @@ class GradientVector:
         if flushed:
             self.arrived = torch.empty(0, dtype=torch.long)
 
+    def remembered(self) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, Any]]]:
+        """Return what each parameter owes, and its second moments if any, by name; nothing before the first step."""
+        if not self.used:
+            return {}, {}
+        owed = cut_by_tensor(whole_state(self.reducer.feedback), self.reducer.layout.sizes)
+        moment = self.reducer.second_moment
+        moments = dict(zip(self.names, moment.by_tensor(), strict=True)) if moment is not None else {}
+        return dict(zip(self.names, owed, strict=True)), moments
+
+    def hold(self, parameters: Mapping[str, Tensor]) -> None:
+        """Have frozen ``parameters`` keep what they owe in the next reduction, in which they have no gradient."""
+        frozen = [number for number, name in enumerate(self.names) if not parameters[name].requires_grad]
+        self.reducer.absence.here = self.reducer.absence.frozen = frozen
+
     def masks(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return for each parameter where its gradient has come, or was added since by the caller; None: everywhere."""
         if self.arrived is None:
@@ -149,8 +163,8 @@ class NamedGradients:
         """Return the ranks, or raise RuntimeError as long as they are not known."""
         if self._ranks is None:
             raise RuntimeError(
-                "comm must be known, but the state was made before the process group, and ranks meet in its first "
-                "step; call torch.distributed.init_process_group before you make it, or look later"
+                "comm must be known, but the state was made before the process group, or is a copy, and ranks meet in "
+                "its first step; call torch.distributed.init_process_group before you make it, or look later"
             )
         return self._ranks.comm
 
@@ -160,6 +174,15 @@ class NamedGradients:
 
     def connect(self, ranks: LiveRanks) -> None:
         self._ranks = ranks
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is remembered, by name: a copy has no vectors, and no ranks until `connect`."""
+        owed, moments = dict(self._owed), dict(self._moments)
+        for vector in self:
+            more_owed, more_moments = vector.remembered()
+            owed |= more_owed
+            moments |= more_moments
+        return vars(self) | {"vectors": {}, "flushed": False, "_ranks": None, "_owed": owed, "_moments": moments}
 
     def adopt(self, names: Names) -> GradientVector:
         """Return the vector of the parameters ``names``, made after all work under way where it is new. Collective then.
@@ -210,12 +233,9 @@ class NamedGradients:
     def _dissolve(self, vector: GradientVector) -> GradientVector:
         """Take a vector apart; what it remembers is kept by name."""
         del self.vectors[vector.names]
-        reducer = vector.reducer
-        if vector.used:
-            arrays = cut_by_tensor(whole_state(reducer.feedback), reducer.layout.sizes)
-            self._owed |= dict(zip(vector.names, arrays, strict=True))
-        if vector.used and reducer.second_moment is not None:
-            self._moments |= dict(zip(vector.names, reducer.second_moment.by_tensor(), strict=True))
+        owed, moments = vector.remembered()
+        self._owed |= owed
+        self._moments |= moments
         return vector
 
     def _reducer(self, names: Names) -> SparseAllreduce:

@@ -6,12 +6,15 @@ before entries are selected, and Adam's moments can make up for the steps that a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from torch.optim import SGD, Optimizer
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
+from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
+from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.training.adam_steps import TRAVELLING, check_adam, second_beta
 
 ARRIVAL = "arrival"  # the mode in which an entry that arrives makes up for the steps that it has waited
@@ -77,6 +80,35 @@ def decide(
         beta = second_beta(optimizer.param_groups[0])
         found = found._replace(second_moment=beta, density=None if given else USUAL_DENSITY)
     return found if momentum else found._replace(announcement=_announcement(optimizer, found))
+
+
+class HookSettings(NamedTuple):
+    """What a hook of torch reduces by, and how the optimizer of its gradients steps."""
+
+    vectors: Settings  # of each, but for layout and k
+    share: float  # of its entries that each sends
+    rule: Rule
+
+
+def hook_settings(
+    shapes: object,
+    *,
+    density: float | None,
+    algorithm: str | Algorithm,
+    feedback: str | Feedback,
+    optimizer: Optimizer | None,
+    momentum: str | None,
+    options: Mapping[str, Any],
+) -> HookSettings:
+    """Return the settings for gradients of these ``shapes``, by arguments as of `DistributedOptimizer`."""
+    made = make_algorithm(algorithm, dict(options))
+    share = usual_density(made) if density is None else density
+    resolve_k(1, None, share)  # checks it
+    rule = decide(optimizer, momentum, feedback, made, share, given=density is not None)
+    share = share if rule.density is None else rule.density
+    beta = rule.second_moment
+    settings = make_settings(shapes, density=share, algorithm=made, feedback=rule.feedback, second_moment=beta)
+    return HookSettings(settings, share, rule)
 
 
 def _default_mode(optimizer: Optimizer, feedback: str | Feedback, algorithm: Algorithm, share: float) -> str:

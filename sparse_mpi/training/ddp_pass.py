@@ -1,0 +1,167 @@
+"""A backward pass of DistributedDataParallel, which hands its gradients over bucket by bucket: `BackwardPass`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
+from sparse_mpi.monitor.step_report import StepReport, combined
+from sparse_mpi.training.grammar import StepOrder
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names
+from sparse_mpi.training.parameters import write_mean
+from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
+
+
+class Arrival(NamedTuple):
+    """A bucket of DDP."""
+
+    names: Names
+    buffer: Tensor  # (n,) the gradients, later their means; or a sparse tensor
+    future: torch.futures.Future[Tensor]
+
+    @property
+    def values(self) -> Tensor:
+        return self.buffer._values() if self.buffer.is_sparse else self.buffer
+
+
+class BackwardPass:
+    """Reduces the buckets of one backward pass, each as soon as it has come.
+
+    Args:
+        parameters: by name.
+        order: in which backward passes and steps must come.
+        scaler: of the loss, if any: reductions begin when all buckets are there.
+        stays: returns True if DDP has come to stay with a bucket of these names, which becomes a vector then.
+        check: assert both laws.
+        dense: sum every entry.
+
+    Attributes:
+        arrivals: the buckets that have come, in their order.
+    """
+
+    def __init__(
+        self,
+        gradients: NamedGradients,
+        parameters: Mapping[str, Tensor],
+        order: StepOrder,
+        scaler: GradScaler | None,
+        *,
+        stays: Callable[[Names], bool],
+        check: bool,
+        dense: bool,
+    ) -> None:
+        self.arrivals: list[Arrival] = []
+        self._gradients, self._parameters, self._order, self._scaler = gradients, parameters, order, scaler
+        self._stays, self._check, self._dense = stays, check, dense
+        # Reductions: their vectors, their handles, and the buffers that get the means
+        self._under_way: list[tuple[GradientVector, Handle[Any], Tensor]] = []
+
+    @property
+    def tables(self) -> list[Arrival]:
+        """Return the buckets of a single sparse tensor each."""
+        return [arrival for arrival in self.arrivals if arrival.buffer.is_sparse]
+
+    def add(self, names: Names, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        """Begin to reduce a bucket, and return the future of its mean."""
+        devices = None if buffer.device.type == "cpu" else [buffer.device]
+        self.arrivals.append(Arrival(names, buffer, torch.futures.Future(devices=devices)))
+        if self._scaler is None:  # else nothing may begin before all ranks know that no gradient has overflowed
+            self._begin(self.arrivals[-1])
+        return self.arrivals[-1].future
+
+    def _begin(self, arrival: Arrival) -> None:
+        known = arrival.names in self._gradients.vectors
+        if not arrival.buffer.is_sparse and (known or self._stays(arrival.names)):
+            self._start(self._gradients.adopt(arrival.names), arrival.buffer)
+
+    def _start(self, vector: GradientVector, gradient: Tensor) -> None:
+        self._order.check(vector, gradient)
+        vector.hold(self._parameters)
+        vector.used = True
+        handle = vector.reducer.start(gradient, check=self._check, dense=self._dense)
+        self._under_way.append((vector, handle, gradient))
+
+    def finish(self) -> StepReport | None:
+        """Reduce what is left, now that all buckets are there, and give DDP the means.
+
+        Returns:
+            None: a gradient has overflowed on some rank, and DDP gets NaN, by which the scaler skips the step.
+
+        Raises:
+            Exception: of the first reduction that has failed; nothing is under way then.
+        """
+        scale, comm = 1.0, self._gradients.comm
+        if self._scaler is not None:
+            scale = float(self._scaler.get_scale())
+            overflows = np.array([not all(bool(a.values.isfinite().all()) for a in self.arrivals)], np.uint8)
+            if in_turn(comm, lambda: comm.allreduce(overflows, "max", control=True))[0]:
+                for arrival in self.arrivals:
+                    arrival.values.fill_(torch.nan)
+                    arrival.future.set_result(arrival.buffer)
+                return None
+            # Residuals, and rows of tables, are without the scale
+            for arrival in self.arrivals:
+                arrival.buffer.div_(scale)
+                self._begin(arrival)
+        moves, rows = self._regroup(), self._start_tables(comm)
+        errors = []
+        for vector, handle, gradient in self._under_way:
+            try:
+                total = handle.wait()
+            except Exception as error:
+                errors.append(error)
+                continue
+            vector.note(total)
+            write_mean(total, comm.size / scale, gradient)
+        tables = rows.wait() if rows is not None else None
+        if errors:
+            raise errors[0]
+        for vector, _, _ in self._under_way:
+            self._order.reduced(vector)
+        self._gradients.flushed = False
+        # Regrouped gradients were reduced in other memory than DDP's
+        for part, place in moves:
+            place.copy_(part)
+        # DDP takes the means from its futures: all of them are written by now
+        sums = iter(tables.sums if tables is not None else ())
+        for arrival in self.arrivals:
+            sparse, buffer = arrival.buffer.is_sparse, arrival.buffer
+            arrival.future.set_result(mean_of(next(sums), buffer, comm.size / scale) if sparse else buffer)
+        return combined([*(vector.reducer.report for vector, _, _ in self._under_way), tables and tables.report])
+
+    def _start_tables(self, comm: Comm) -> Handle[RowSum] | None:
+        own = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self.tables]
+        return progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
+
+    def _regroup(self) -> list[tuple[Tensor, Tensor]]:
+        """Reduce the gradients of buckets that are no vectors yet.
+
+        They are put together to the vectors that have not come as buckets. If these do not have exactly the same
+        parameters, the buckets become vectors as they are.
+
+        Returns:
+            Pairs of views ``(n,)``: the second is to be overwritten with the first after the reduction.
+        """
+        here = {arrival.names for arrival in self.arrivals}
+        late = [a for a in self.arrivals if a.names not in self._gradients.vectors and not a.buffer.is_sparse]
+        absent = [vector for vector in self._gradients if vector.names not in here]
+        if sorted(name for vector in absent for name in vector.names) != sorted(n for a in late for n in a.names):
+            for arrival in late:
+                self._start(self._gradients.adopt(arrival.names), arrival.buffer)
+            return []
+        parts = self._gradients.parts
+        arrived = {name: part for arrival in late for name, part in parts(arrival.names, arrival.buffer)}
+        moves = []
+        for vector in absent:
+            gathered = torch.cat([arrived[name] for name in vector.names])
+            self._start(vector, gathered)
+            moves += [(part, arrived[name]) for name, part in parts(vector.names, gathered)]
+        return moves
