@@ -18,6 +18,7 @@ GONE: dict[str, tuple[str, str]] = {
     "agree": ("0.4.0", "write bench steps --check --device gpu"),
     "auto": ("0.4.0", "ask `python -m sparse_mpi predict advise` which algorithm to name"),
     "budget": ("0.4.0", "let a sparse_mpi.contrib.ByteBudget say the density of the next step"),
+    "check_every": ("0.4.0", "leave it out, and set the attribute check_every of what is made, in steps"),
     "cold": ("0.4.0", "give `doctor --compile` an empty folder as NUMBA_CACHE_DIR"),
     "compare": ("0.4.0", "write bench network --ranks 4 8 --rate 1gbit -- bench steps"),
     "fragment_alpha": ("0.4.0", "leave it out; it is the argument fragment_update_alpha of DiLoCo"),

@@ -1,4 +1,4 @@
-"""The state of the hook in the hands of a framework: made for its optimizer, saved and restored rank by rank.
+"""The state of the hook in the hands of a framework: saved and restored rank by rank.
 
 Frameworks save what all ranks share, on the first rank. The state of the hook is another one on each.
 """
@@ -6,39 +6,14 @@ Frameworks save what all ranks share, on the first rank. The state of the hook i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.optim import SGD, Optimizer
 
-from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.ddp import SparseState
-from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.arguments import can_carry
-from sparse_mpi.training.optimizer_momentum import default_mode
-from sparse_mpi.training.staleness_adam import TRAVELLING
 
 LOGGER = logging.getLogger("sparse_mpi")
-
-
-def make_state(
-    named_parameters: Iterable[tuple[str, torch.Tensor]],
-    optimizer: Optimizer | None,
-    *,
-    algorithm: str | Algorithm,
-    feedback: str | Feedback,
-    options: dict[str, Any],
-    **arguments: Any,
-) -> SparseState:
-    """Return the state for a framework's optimizer, which it takes over if it can; see `SparseState`. Collective."""
-    mode = "local" if optimizer is None else default_mode(optimizer, feedback, can_carry(algorithm, options))
-    taken = optimizer if isinstance(optimizer, SGD) or mode == TRAVELLING else None
-    return SparseState(
-        named_parameters, algorithm=algorithm, feedback=feedback, optimizer=taken, **arguments, **options
-    )
 
 
 def rank_file(checkpoint: str | Path, rank: int) -> Path:

@@ -20,7 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.integrations.framework_state import make_state, restore, save
+from sparse_mpi.integrations.framework_state import restore, save
 
 __all__ = ["SparseCallback"]
 
@@ -37,10 +37,9 @@ class SparseCallback(TrainerCallback):
     run that resumes on as many ranks goes on with it.
 
     Args:
-        density, algorithm, feedback, dense_steps, options: as for `SparseState`.
-        with_optimizer: let the hook take over the momentum of the Trainer's optimizer, where it can. Second moments of
-            AdamW travel with the entries then, if ``algorithm`` can carry them. Give ``max_grad_norm=0`` to the
-            Trainer: it would clip late sums, and not the moments that they are divided by.
+        density, algorithm, feedback, momentum, dense_steps, options: as for `SparseState`.
+        with_optimizer: give the hook the Trainer's optimizer. Give ``max_grad_norm=0`` to the Trainer: it would clip
+            late sums, and not the moments that they are divided by.
 
     Attributes:
         state: the state of the hook; None before training.
@@ -56,6 +55,7 @@ class SparseCallback(TrainerCallback):
         density: float | None = None,
         algorithm: str | Algorithm = "elect",
         feedback: str | Feedback = "residual",
+        momentum: str | None = None,
         dense_steps: int = 2,
         with_optimizer: bool = True,
         **options: Any,
@@ -63,7 +63,7 @@ class SparseCallback(TrainerCallback):
         self.state: SparseState | None = None
         self._with_optimizer = with_optimizer
         self._arguments: dict[str, Any] = {"density": density, "algorithm": algorithm, "feedback": feedback}
-        self._arguments |= {"dense_steps": dense_steps, "options": options}
+        self._arguments |= {"momentum": momentum, "dense_steps": dense_steps} | options
         self._sent: list[int] = []  # bytes of each step since the last log
 
     def on_train_begin(
@@ -90,7 +90,7 @@ class SparseCallback(TrainerCallback):
         # Accelerate has wrapped the optimizer
         inner, scaler = getattr(optimizer, "optimizer", optimizer), getattr(optimizer, "scaler", None)
         taken = inner if self._with_optimizer else None
-        self.state = make_state(model.named_parameters(), taken, scaler=scaler, **self._arguments)
+        self.state = SparseState(model.named_parameters(), optimizer=taken, scaler=scaler, **self._arguments)
         for ddp in wrapped:  # those of earlier Trainers have no more steps
             ddp.register_comm_hook(self.state, sparse_hook)
             _HOOKED.add(ddp)

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.integrations.framework_state import make_state, rank_file, restore, save
+from sparse_mpi.integrations.framework_state import rank_file, restore, save
 
 __all__ = ["SparseDDPStrategy"]
 
@@ -34,8 +34,8 @@ class SparseDDPStrategy(DDPStrategy):
     or a shared one. A fit that resumes on as many ranks goes on with it.
 
     Args:
-        density, algorithm, feedback, dense_steps: as for `SparseState`.
-        with_optimizer: let the hook take over the momentum of the model's optimizer, where there is one, and it can.
+        density, algorithm, feedback, momentum, dense_steps: as for `SparseState`.
+        with_optimizer: give the hook the model's optimizer, where there is one.
         ddp: what Lightning's ``DDPStrategy`` takes, and so DistributedDataParallel: ``static_graph=True``, for example.
 
     Attributes:
@@ -50,6 +50,7 @@ class SparseDDPStrategy(DDPStrategy):
         density: float | None = None,
         algorithm: str | Algorithm = "elect",
         feedback: str | Feedback = "residual",
+        momentum: str | None = None,
         dense_steps: int = 2,
         with_optimizer: bool = True,
         **ddp: Any,
@@ -58,7 +59,7 @@ class SparseDDPStrategy(DDPStrategy):
         self.sparse_state: SparseState | None = None
         self._with_optimizer = with_optimizer
         self._arguments: dict[str, Any] = {"density": density, "algorithm": algorithm, "feedback": feedback}
-        self._arguments |= {"dense_steps": dense_steps, "options": {}}
+        self._arguments |= {"momentum": momentum, "dense_steps": dense_steps}
         self._checkpoint: str | Path | None = None  # that was read last
 
     def setup(self, trainer: Any) -> None:
@@ -69,7 +70,7 @@ class SparseDDPStrategy(DDPStrategy):
         optimizer = self.optimizers[0] if self._with_optimizer and len(self.optimizers) == 1 else None
         scaler = getattr(self.precision_plugin, "scaler", None)
         parameters = self.lightning_module.named_parameters()
-        self.sparse_state = make_state(parameters, optimizer, scaler=scaler, **self._arguments)
+        self.sparse_state = SparseState(parameters, optimizer=optimizer, scaler=scaler, **self._arguments)
         self.model.register_comm_hook(self.sparse_state, sparse_hook)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
+from sparse_mpi.arrays import describe
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.monitor.step_report import StepReport, combined
@@ -124,8 +125,8 @@ class BackwardPass:
         tables = rows.wait() if rows is not None else None
         if errors:
             raise errors[0]
-        for vector, _, _ in self._under_way:
-            self._order.reduced(vector)
+        vectors = [vector for vector, _, _ in self._under_way]
+        self._order.reduced(*vectors)
         self._gradients.flushed = False
         # Regrouped gradients were reduced in other memory than DDP's
         for part, place in moves:
@@ -135,7 +136,7 @@ class BackwardPass:
         for arrival in self.arrivals:
             sparse, buffer = arrival.buffer.is_sparse, arrival.buffer
             arrival.future.set_result(mean_of(next(sums), buffer, comm.size / scale) if sparse else buffer)
-        return combined([*(vector.reducer.report for vector, _, _ in self._under_way), tables and tables.report])
+        return combined([*(vector.reducer.report for vector in vectors), tables and tables.report])
 
     def _start_tables(self, comm: Comm) -> Handle[RowSum] | None:
         own = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self.tables]
@@ -165,3 +166,14 @@ class BackwardPass:
             self._start(vector, gathered)
             moves += [(part, arrived[name]) for name, part in parts(vector.names, gathered)]
         return moves
+
+
+def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:
+    """Return the names of the parameters of a bucket of DDP, or raise ValueError if one is not in ``names``."""
+    for parameter in bucket.parameters():
+        if parameter not in names:
+            raise ValueError(
+                f"named_parameters must have every parameter that DDP reduces, lacks a {describe(parameter)}; "
+                "pass named_parameters() of the very model that DDP wraps"
+            )
+    return tuple(names[parameter] for parameter in bucket.parameters())

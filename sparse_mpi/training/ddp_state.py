@@ -20,11 +20,11 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.form import WHOLE
-from sparse_mpi.training.ddp_pass import BackwardPass
+from sparse_mpi.training.ddp_pass import BackwardPass, names_of_bucket
 from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients, Names, names_in, names_of
-from sparse_mpi.training.optimizer_rule import Rule, hook_settings
+from sparse_mpi.training.optimizer_rule import hook_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
 
 LOGGER = logging.getLogger("sparse_mpi")
@@ -34,16 +34,14 @@ class SparseState:
     """The state of `sparse_hook` on one rank, kept from step to step. Making one is collective.
 
     Made before the process group is initialised, it finds mistakes of this rank alone; the ranks meet, and compare
-    arguments, in the first step. So do those of a copy, as a copied or saved model has it, in the default group; a copy
-    has what was owed.
+    arguments, in the first step. So do those of a copy, in the default group, which owes what was owed.
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
         density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket.
-        optimizer: of these parameters: it steps as one of `DistributedOptimizer` does, by ``momentum``. There is one
-            backward pass that reduces before each step then, unless ``momentum`` is "local". Of a
-            ZeroRedundancyOptimizer pass ``.optim``. None: optimizers get the means as they come.
-        momentum: as for `DistributedOptimizer`. The density is .021 with second moments, if none is given.
+        optimizer: of these parameters, which steps by ``momentum``; of a ZeroRedundancyOptimizer pass ``.optim``. None:
+            optimizers get the means as they come, of which Adam makes less than of dense ones.
+        momentum: as for `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
             None: all ranks of the job, see `as_comm`.
         dense_steps: the number of steps at the beginning that are dense.
@@ -73,7 +71,6 @@ class SparseState:
         scaler: torch.amp.GradScaler | None = None,
         **options: Any,
     ) -> None:
-        self.density: float | None = density
         self.dense_steps: int = dense_steps
         self.check_every: int = 0
         self.steps: int = 0  # steps made so far
@@ -87,27 +84,18 @@ class SparseState:
         def prepare() -> None:
             self._names = names_of(named_parameters)
             shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
-            settings, share, rule = hook_settings(
-                list(shapes.values()),
-                density=density,
-                algorithm=algorithm,
-                feedback=feedback,
-                optimizer=optimizer,
-                momentum=momentum,
-                options=options,
-            )
+            rules = {"density": density, "algorithm": algorithm, "feedback": feedback, "momentum": momentum}
+            settings, share, self._rule = hook_settings(shapes, optimizer=optimizer, options=options, **rules)
             check_whole("dense_steps", dense_steps, 0, "steps")
             if not isinstance(scaler, (torch.amp.GradScaler, NoneType)):
                 raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
             if scaler is not None and scaler.is_enabled():
                 self._scaler = scaler
-            self._rule: Rule = rule
             self._gradients = NamedGradients(shapes, settings, share)
             self._parameters = {name: parameter for parameter, name in self._names.items()}
 
-        self._given = comm
-        self._late = comm is None and not dist.is_initialized()  # the ranks have yet to meet
-        if self._late:
+        self._given, self._met = comm, False
+        if comm is None and not dist.is_initialized():
             prepare()
         else:
             self._meet(prepare)
@@ -125,7 +113,7 @@ class SparseState:
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has: no ranks, nothing that is under way, and no optimizer and scaler."""
         incomplete = self._incomplete or self._rule.mode != "local" or self._scaler is not None
-        anew = {"_given": None, "_late": True, "_scaler": None, "_before": set(), "_pass": None}
+        anew = {"_given": None, "_met": False, "_scaler": None, "_before": set(), "_pass": None}
         return vars(self) | anew | {"_order": StepOrder(None, "local"), "_incomplete": incomplete}
 
     @property
@@ -133,25 +121,26 @@ class SparseState:
         """Return the ranks that reduce; RuntimeError as long as they have not met."""
         return self._gradients.comm
 
-    @property
-    def algorithm(self) -> Algorithm | None:
-        """Return the algorithm of sparse steps."""
-        return self._gradients.settings.algorithm
-
     def _meet(self, prepare: Callable[[], object] = lambda: None) -> None:
-        """Have the ranks compare their arguments, after ``prepare()``, and reduce from now on. Collective."""
+        """Have the ranks compare their arguments, after ``prepare()``, unless they have; collective then."""
+        if self._met:
+            return
         if self._given is None and not dist.is_initialized():
             raise RuntimeError("torch.distributed must be initialised first; call torch.distributed.init_process_group")
         transport = as_comm(self._given)
         with same_on_all_ranks(transport) as say:
-            if self._given is None:
-                _check_same_ranks(transport)
+            ours = transport.rank, transport.size
+            theirs = (dist.get_rank(), dist.get_world_size()) if self._given is None else ours
+            if ours != theirs:
+                raise ValueError(
+                    "comm must have the ranks of the process group, got rank {} of {} where that has rank {} of {}; "
+                    "initialise it with the rank and size of MPI.COMM_WORLD, or pass comm".format(*ours, *theirs)
+                )
             prepare()
             if self._incomplete:
                 raise RuntimeError(
-                    "state must know the optimizer whose momentum it has, and the scaler, got a copy, which has "
-                    "neither; make SparseState(model.named_parameters(), ...) with them, and load the copy's "
-                    "state_dict() into it"
+                    "state must know the optimizer whose momentum it has, and the scaler, got a copy without; make "
+                    "SparseState(model.named_parameters(), ...) with them, and load the copy's state_dict() into it"
                 )
             gradients, scaled = self._gradients, self._scaler is not None
             say(density=gradients.share, algorithm=gradients.settings.algorithm, feedback=gradients.settings.feedback)
@@ -160,7 +149,7 @@ class SparseState:
         gradients.connect(LiveRanks(transport.duplicate(), None))
         if self._rule.announcement and transport.rank == 0:
             LOGGER.warning(self._rule.announcement)
-        self._late = False
+        self._met = True
 
     def residuals(self) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps.
@@ -179,31 +168,20 @@ class SparseState:
         Raises:
             RuntimeError: gradients are being reduced, or a step has not been taken along them; raised on every rank.
         """
-        if self._late:
-            self._meet()
+        self._meet()
         with same_on_all_ranks(self.comm):
             if self._pass is not None:
                 raise RuntimeError("gradients must not be on their way in a flush; flush between two steps")
             self._order.check_flush()
-        # Parameters in no bucket owe something too
-        self._gradients.adopt_rest()
-        # Tables owe nothing, and shall not be moved by an old gradient
-        for name in self._tables:
+        for name in self._tables:  # they owe nothing, and shall not be moved by an old gradient
             self._parameters[name].grad = None
-        for vector in self._gradients:
-            members = [self._parameters[name] for name in vector.names]
-            vector.hold(self._parameters)
-            total = vector.reducer.flush(like=members[0])
-            vector.note(total, flushed=True)
-            vector.used = True
-            self._order.reduced(vector)
-            for parameter, part in zip(members, vector.split(total), strict=True):
-                # .grad may be a view of DDP's own bucket: write into it, and do not replace it
-                mean = (part / self.comm.size).to(parameter)
-                parameter.grad = mean if parameter.grad is None else parameter.grad.copy_(mean)
-                if not parameter.requires_grad:
-                    parameter.grad = None
-        self._gradients.flushed = True
+        for name, total in self._gradients.flush(self._parameters):
+            parameter = self._parameters[name]
+            # .grad may be a view of DDP's own bucket: write into it, and do not replace it
+            mean = (total / self.comm.size).to(parameter)
+            mean = mean if parameter.grad is None else parameter.grad.copy_(mean)
+            parameter.grad = mean if parameter.requires_grad else None
+        self._order.reduced(*self._gradients)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to continue bit for bit: plain values and tensors; between steps.
@@ -221,8 +199,7 @@ class SparseState:
         Raises:
             ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
         """
-        if self._late:
-            self._meet()
+        self._meet()
         with same_on_all_ranks(self.comm) as say:
             (read,) = self._gradients.checked([state])
             check_whole("state['steps']", read.get("steps"), 0, "steps", WHOLE)
@@ -232,8 +209,7 @@ class SparseState:
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket of DDP and return the future of its mean."""
-        if self._late:
-            self._meet()
+        self._meet()
         if self._pass is None or bucket.index() == 0:  # of a pass that has failed nothing is left
             self._pass = BackwardPass(
                 self._gradients,
@@ -245,7 +221,7 @@ class SparseState:
                 check=self.check_every > 0 and self.steps % self.check_every == 0,
                 dense=self.steps < self.dense_steps,
             )
-        future = self._pass.add(self._names_in(bucket), bucket.buffer())
+        future = self._pass.add(names_of_bucket(bucket, self._names), bucket.buffer())
         if bucket.is_last():
             # All gradients are here. A callback of autograd would be too late: DDP with static_graph=True waits for
             # the futures of its first step within one.
@@ -256,15 +232,6 @@ class SparseState:
                 self.report, self._before = report, {arrival.names for arrival in done.arrivals}
                 self.steps += 1
         return future
-
-    def _names_in(self, bucket: GradBucket) -> Names:
-        for parameter in bucket.parameters():
-            if parameter not in self._names:
-                raise ValueError(
-                    f"named_parameters must have every parameter that DDP reduces, lacks a {describe(parameter)}; "
-                    "pass named_parameters() of the very model that DDP wraps"
-                )
-        return tuple(self._names[parameter] for parameter in bucket.parameters())
 
 
 def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -285,12 +252,3 @@ def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[
         FloatingPointError, LawError, TypeError: as `SparseAllreduce.step` does; raised by ``backward()``.
     """
     return state._reduce(bucket)
-
-
-def _check_same_ranks(comm: Comm) -> None:
-    ours, theirs = (comm.rank, comm.size), (dist.get_rank(), dist.get_world_size())
-    if ours != theirs:
-        raise ValueError(
-            f"comm must have the ranks of the process group, got rank {ours[0]} of {ours[1]} where that has rank "
-            f"{theirs[0]} of {theirs[1]}; initialise it with the rank and size of MPI.COMM_WORLD, or pass comm"
-        )

@@ -1,4 +1,4 @@
-"""The order of calls where hooks of torch reduce gradients in the backward pass, and an optimizer steps: `StepOrder`."""
+"""The order of calls where hooks of torch reduce gradients in a backward pass and an optimizer steps: `StepOrder`."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class StepOrder:
                 "flush must come between two steps, got gradients that were reduced and not stepped along; call step()"
             )
 
-    def reduced(self, vector: GradientVector) -> None:
+    def reduced(self, *vectors: GradientVector) -> None:
         """Take note that gradients have come, which a step is to follow."""
-        if self._optimizer is not None and vector.names not in self._idle:
-            self._waiting.update(vector.names)
+        if self._optimizer is not None:
+            self._waiting.update(name for v in vectors if v.names not in self._idle for name in v.names)
             self._scale = self._scale_now()
 
     def stepped(self) -> None:

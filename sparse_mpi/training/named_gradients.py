@@ -25,7 +25,7 @@ from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.parameters import cut_by_tensor, joined, keep_mean, mean_moment
+from sparse_mpi.training.parameters import cut_by_tensor, joined, keep_mean, local, mean_moment
 
 T = TypeVar("T")
 Names = tuple[str, ...]
@@ -169,6 +169,11 @@ class NamedGradients:
         return self._ranks.comm
 
     @property
+    def leads(self) -> bool:
+        """Return True on the first rank, and where ranks are not known yet."""
+        return self._ranks is None or self.comm.rank == 0
+
+    @property
     def elements(self) -> int:
         return sum(map(math.prod, self.shapes.values()))
 
@@ -250,6 +255,20 @@ class NamedGradients:
     def parts(self, names: Names, flat: Tensor) -> list[tuple[str, Tensor]]:
         """Return the part ``(m,)`` of each parameter in a flat vector of these ``names``."""
         return list(zip(names, flat.split([math.prod(self.shapes[name]) for name in names]), strict=True))
+
+    def flush(self, parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Send all that the ranks owe, also in no vector, and yield each parameter's name and sum. Collective.
+
+        Frozen ``parameters`` keep what they owe.
+        """
+        self.adopt_rest()
+        for vector in self:
+            vector.hold(parameters)
+            vector.used = True
+            total = vector.reducer.flush(like=local(parameters[vector.names[0]]))
+            vector.note(total, flushed=True)
+            yield from zip(vector.names, vector.split(total), strict=True)
+        self.flushed = True
 
     def residuals(self, without: Set[str] = frozenset()) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter but some, ``(n,)`` in host memory."""

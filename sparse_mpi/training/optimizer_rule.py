@@ -91,7 +91,7 @@ class HookSettings(NamedTuple):
 
 
 def hook_settings(
-    shapes: object,
+    shapes: Mapping[str, tuple[int, ...]],
     *,
     density: float | None,
     algorithm: str | Algorithm,
@@ -100,14 +100,15 @@ def hook_settings(
     momentum: str | None,
     options: Mapping[str, Any],
 ) -> HookSettings:
-    """Return the settings for gradients of these ``shapes``, by arguments as of `DistributedOptimizer`."""
+    """Return the settings for gradients of these ``shapes``, by name, by arguments as of `DistributedOptimizer`."""
     made = make_algorithm(algorithm, dict(options))
     share = usual_density(made) if density is None else density
     resolve_k(1, None, share)  # checks it
     rule = decide(optimizer, momentum, feedback, made, share, given=density is not None)
     share = share if rule.density is None else rule.density
     beta = rule.second_moment
-    settings = make_settings(shapes, density=share, algorithm=made, feedback=rule.feedback, second_moment=beta)
+    every = list(shapes.values()) or 1
+    settings = make_settings(every, density=share, algorithm=made, feedback=rule.feedback, second_moment=beta)
     return HookSettings(settings, share, rule)
 
 

@@ -139,7 +139,7 @@ class OptimizerSteps:
         """Drop moments that are about to be loaded and are of no use; the others begin anew."""
         kinds = (Adam, NAdam, RMSprop)
         found = without_moments(state, self._rule.mode) if isinstance(optimizer, kinds) else None
-        if found is not None and self._gradients.comm.rank == 0:
+        if found is not None and self._gradients.leads:
             LOGGER.warning("sparse_mpi: moments of %s begin anew, as those it loads are of another kind", optimizer)
         return found
 

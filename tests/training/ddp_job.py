@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint_files
 from ddp_loops import ALL, EXACT, LOOPS, SGDS, TOP, before_the_group  # they lie beside this script
 from ddp_mistakes import mistakes, refused
-from ddp_run import LARGE, OVERFLOW, SGD, SMALL, STEPS, Run, straight, told
+from ddp_run import LARGE, OVERFLOW, SGD, SMALL, STEPS, Run, state_of, straight, told
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -116,7 +116,7 @@ def recomputed(
     model = torch.compile(ddp, backend="aot_eager") if compiled else ddp
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     if options is not None:
-        ddp.register_comm_hook(SparseState(net.named_parameters(), **options), sparse_hook)
+        ddp.register_comm_hook(state_of(net, options), sparse_hook)
     for number in range(STEPS):
         draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
         optimizer.zero_grad()

@@ -63,8 +63,11 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
         "one scaler": refused(lambda: SparseState(pairs, scaler=torch.amp.GradScaler("cpu") if rank == 1 else None)),
         "one optimizer": refused(lambda: SparseState(pairs, optimizer=sgd if rank == 1 else None)),
         "zero": refused(lambda: SparseState(pairs, optimizer=zero)),
-        "other optimizer": refused(lambda: SparseState(pairs, optimizer=torch.optim.Adagrad([p for _, p in pairs]))),
-        "nothing can travel": refused(lambda: SparseState(pairs, optimizer=adamw, algorithm="oktopk")),
+        "nothing can travel": refused(
+            lambda: SparseState(pairs, optimizer=adamw, algorithm="oktopk", momentum="second-moment")
+        ),
+        "momentum of nobody": refused(lambda: SparseState(pairs, momentum="matched")),
+        "check_every": refused(lambda: SparseState(pairs, check_every=1)),
         "scaler": refused(lambda: step_of_adamw(scaled)),
         "state": refused(lambda: SparseState(pairs).load_state_dict({})),
         "names": refused(lambda: SparseState(pairs).load_state_dict(saved | {"owed": {"0.weights": {}}})),

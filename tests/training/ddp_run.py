@@ -23,6 +23,13 @@ def none_of(optimizer: torch.optim.Optimizer) -> None:
     """Give no optimizer to the state."""
 
 
+def state_of(net: torch.nn.Module, options: dict, **more) -> SparseState:
+    """The state of the hook, of which ``options`` are the arguments and ``check_every``."""
+    state = SparseState(net.named_parameters(), **{k: v for k, v in options.items() if k != "check_every"}, **more)
+    state.check_every = options.get("check_every", 0)
+    return state
+
+
 class Run:
     """A model, its optimizer and, unless ``options`` is None, the state of the hook.
 
@@ -55,7 +62,7 @@ class Run:
         self.applied = [torch.zeros_like(p, dtype=torch.float64) for p in self.net.parameters()]
         if options is not None:
             more = {"optimizer": give(self.optimizer), "scaler": scaler}
-            self.state = SparseState(self.net.named_parameters(), **options, **more)
+            self.state = state_of(self.net, options, **more)
         if dist.is_initialized():
             self.wrap(bucket_cap_mb=bucket_cap_mb, **ddp)
 
