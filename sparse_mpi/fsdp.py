@@ -20,10 +20,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import check, describe
+from sparse_mpi.checks import check_choice, check_range, check_whole
+from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.training.fsdp_reduction import ShardedReduction
+from sparse_mpi.reduction.arguments import make_algorithm, usual_density
+from sparse_mpi.reduction.settings import make_settings
+from sparse_mpi.training.fsdp_reduction import ATTACHED, ShardedReduction
+from sparse_mpi.training.fsdp_units import parameters_of, place_of, units_of
+from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.optimizer_rule import decide
+from sparse_mpi.training.optimizer_steps import LOGGER
 
 __all__ = ["ShardedReduction", "attach"]
 
@@ -35,18 +46,18 @@ def attach(
     density: float | None = None,
     algorithm: str | Algorithm = "elect",
     feedback: str | Feedback = "residual",
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizer | None = None,
+    momentum: str | None = None,
     op: str = "average",
     dense_steps: int = 0,
-    check_every: int = 0,
     **options: Any,
 ) -> ShardedReduction:
     """Have gradients of a sharded model reduced sparsely over its replicas, from now on. Collective.
 
-    Each unit, a module that ``fully_shard`` was called on, is reduced by itself within the backward pass, in the stream
-    that FSDP2 has for it. Accumulation (``set_requires_gradient_sync``), ``reshard_after_forward``, prefetch, mixed
-    precision, ``torch.compile`` of layers and clipping by ``torch.nn.utils.clip_grad_norm_`` work as without. A
-    ``GradScaler`` does not: train in bfloat16.
+    Each unit, a module that ``fully_shard`` was called on, is reduced by itself behind the backward pass, on a GPU with
+    neighbours up to 250 MB; ``.grad`` has the mean when ``backward()`` returns. Accumulation
+    (``set_requires_gradient_sync``), ``reshard_after_forward``, prefetch, mixed precision, ``torch.compile`` of layers
+    and clipping by ``torch.nn.utils.clip_grad_norm_`` work as without. A ``GradScaler`` does not: train in bfloat16.
 
     Args:
         model: whose layers are sharded by ``fully_shard`` over a mesh of one dimension.
@@ -55,29 +66,79 @@ def attach(
         density: the share of a unit's entries that is sent, see `DistributedOptimizer` for what None means.
         algorithm: a name in `ALGORITHMS`, or an instance.
         feedback: see `SparseAllreduce`.
-        optimizer: of the sharded model's parameters, to take its momentum over as for `SparseState`; made after
-            ``fully_shard``.
+        optimizer: of the sharded model's parameters, made after ``fully_shard``. None: it is not known, and takes the
+            means as they come.
+        momentum: who applies that optimizer's momentum, see `DistributedOptimizer`. But with ``"local"`` one backward
+            pass is reduced before each step; others come after ``model.set_requires_gradient_sync(False)``.
         op: "average" or "sum" over the replicas. Inside a replica FSDP2 averages, or divides as
             ``set_gradient_divide_factor`` says; with a factor that counts all ranks take "sum".
         dense_steps: the number of steps at the beginning that are dense.
-        check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
 
     Raises:
-        TypeError: ``model`` is not sharded by FSDP2, or over a mesh of several dimensions; replicas are no such thing.
+        TypeError: ``model`` is not sharded by FSDP2, or over a mesh of several dimensions; replicas or optimizer are no
+            such thing.
         ValueError: other bad arguments: ``model`` is attached, or has a parameter that is not sharded; ``replicas`` do
             not hold the same shard of models of their own; ``optimizer`` was made before ``fully_shard``; or arguments
             differ between replicas. Raised on every rank of ``replicas``.
     """
+    transport = as_comm(replicas)
+    place = same_on_all_ranks(transport, 3)
+    with place:
+        units = units_of(model)
+        if any(unit.module in ATTACHED for unit in units):
+            raise ValueError("model must be attached once, got one that is; call its detach() first")
+        _check_optimizer(optimizer)
+        shard, shards = place_of(units)
+        place.words[:] = shard, len(shards), shards[0]
+    # Rows of a mesh: replicas hold the same shard of models of their own
+    if len({tuple(row) for row in place.rows[:, :2].tolist()}) > 1 or len(set(place.rows[:, 2])) < transport.size:
+        held = ", ".join(f"{shard} of {count} from {first} on" for shard, count, first in place.rows.tolist())
+        raise ValueError(
+            f"replicas must hold the same shard of models of their own, got shards and their processes {held}; "
+            'give the other dimension of the mesh, mesh["replicate"]'
+        )
+    shapes = {name: tuple(parameter.to_local().shape) for name, parameter in parameters_of(units)}
+    with same_on_all_ranks(transport) as say:
+        check_choice("op", op, ("average", "sum"))
+        check_whole("dense_steps", dense_steps, 0, "steps")
+        if options.get("clip_norm") is not None:
+            raise ValueError(
+                "clip_norm must be None where a rank knows its shard alone; call "
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...) before the step"
+            )
+        for name, parameter in parameters_of(units):
+            check(parameter.to_local(), f"model: {name}")
+        made = make_algorithm(algorithm, options)
+        share = usual_density(made) if density is None else density
+        check_range("density", share, "(0, 1]", "0.01 keeps one entry in a hundred")
+        rule = decide(optimizer, momentum, feedback, made, share, given=density is not None)
+        share = share if rule.density is None else rule.density
+        settings = make_settings(
+            list(shapes.values()) or 1,
+            density=share,
+            algorithm=made,
+            feedback=rule.feedback,
+            second_moment=rule.second_moment,
+        )
+        say(density=share, op=op, dense_steps=dense_steps, momentum=rule.mode)
+        say(**settings.statement, units=[unit.names for unit in units])
+    if rule.announcement and transport.rank == shard == 0:
+        LOGGER.warning(rule.announcement)
+    gradients = NamedGradients(shapes, settings, share)
+    average = op == "average"
     return ShardedReduction(
-        model,
-        replicas,
-        density=density,
-        algorithm=algorithm,
-        feedback=feedback,
-        optimizer=optimizer,
-        op=op,
-        dense_steps=dense_steps,
-        check_every=check_every,
-        options=options,
+        units, gradients, transport.duplicate(), rule, optimizer, average=average, dense_steps=dense_steps
     )
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer or None, got {describe(optimizer)}")
+    for group in () if optimizer is None else optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and not hasattr(parameter, "device_mesh"):
+                raise ValueError(
+                    f"optimizer must have the parameters of the sharded model, got one of shape "
+                    f"{tuple(parameter.shape)} that is not; make it after fully_shard"
+                )

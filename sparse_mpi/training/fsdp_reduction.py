@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -9,118 +11,97 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import check
-from sparse_mpi.checks import check_choice, check_whole
-from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.feedback import Feedback
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.background import Handle
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
-from sparse_mpi.training.fsdp_units import Unit, parameters_of, place_of, sharded_like, units_of
-from sparse_mpi.training.hook_optimizer import HookOptimizer, hook_settings
-from sparse_mpi.training.named_reducers import NamedReducers
-from sparse_mpi.training.parameters import write_mean
+from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, parameters_of, place_of
+from sparse_mpi.training.grammar import StepOrder
+from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.optimizer_rule import Rule
+from sparse_mpi.training.optimizer_steps import OptimizerSteps
+from sparse_mpi.training.parameters import local
 
-_ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
+JOINED_BYTES = 250e6  # the most gradients on a GPU that are one vector
+ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 
 
 class ShardedReduction:
-    """Reduces the shards of each unit over the replicas, from the hooks that FSDP2 calls. Making one is collective.
+    """Reduces the shards of each unit over the replicas behind the backward pass, from the hooks that FSDP2 calls.
 
-    Args: see `sparse_mpi.fsdp.attach`.
+    `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, that of the model from its end, so
+    that replicas may go through units in different orders, or leave some out. Where the transport cannot work in the
+    background, the backward pass waits.
 
     Attributes:
         comm: this rank's replicas: the processes that hold the same shard.
         units: that have elements in this shard.
+        parameters: by name.
+        dense_steps: the number of steps at the beginning that are dense.
+        check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces. To be set
+            alike on all replicas.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        replicas: object,
-        *,
-        density: float | None,
-        algorithm: str | Algorithm,
-        feedback: str | Feedback,
+        units: Sequence[Unit],
+        gradients: NamedGradients,
+        comm: Comm,
+        rule: Rule,
         optimizer: torch.optim.Optimizer | None,
-        op: str,
+        *,
+        average: bool,
         dense_steps: int,
-        check_every: int,
-        options: dict[str, Any],
+        joined_bytes: float | None = None,
     ) -> None:
-        transport = as_comm(replicas)
-        place = same_on_all_ranks(transport, 3)
-        with place:
-            units = units_of(model)
-            if any(unit.module in _ATTACHED for unit in units):
-                raise ValueError("model must be attached once, got one that is; call its detach() first")
-            _check_optimizer(optimizer)
-            shard, shards = place_of(units)
-            place.words[:] = shard, len(shards), shards[0]
-        # Rows of a mesh: replicas hold the same shard of models of their own
-        if len({tuple(row) for row in place.rows[:, :2].tolist()}) > 1 or len(set(place.rows[:, 2])) < transport.size:
-            held = ", ".join(f"{shard} of {count} from {first} on" for shard, count, first in place.rows.tolist())
-            raise ValueError(
-                f"replicas must hold the same shard of models of their own, got shards and their processes {held}; "
-                'give the other dimension of the mesh, mesh["replicate"]'
-            )
-        self.parameters = dict(parameters_of(units))
-        shapes = {name: tuple(parameter.to_local().shape) for name, parameter in self.parameters.items()}
-        with same_on_all_ranks(transport) as say:
-            check_choice("op", op, ("average", "sum"))
-            for argument, steps in (("dense_steps", dense_steps), ("check_every", check_every)):
-                check_whole(argument, steps, 0, "steps")
-            if options.get("clip_norm") is not None:
-                raise ValueError(
-                    "clip_norm must be None where a rank knows its shard alone; call "
-                    "torch.nn.utils.clip_grad_norm_(model.parameters(), ...) before the step"
-                )
-            for name, parameter in self.parameters.items():
-                check(parameter.to_local(), f"model: {name}")
-            settings = hook_settings(
-                list(shapes.values()) or 1,
-                density=density,
-                algorithm=algorithm,
-                feedback=feedback,
-                optimizer=optimizer,
-                options=options,
-            )
-            say(density=settings.density, op=op, dense_steps=dense_steps, check_every=check_every)
-            say(**settings.reducers.statement, units=[unit.names for unit in units])
-        self.comm: Comm = transport.duplicate()
+        self.comm = comm
+        self.parameters: dict[str, Any] = dict(parameters_of(units))
         self.units: list[Unit] = [unit for unit in units if unit.parameters]
-        self.dense_steps, self.check_every = dense_steps, check_every
-        self._op, self._divisor = op, self.comm.size if op == "average" else 1
-        self._steps = dict.fromkeys((unit.names for unit in self.units), 0)
-        self._reducers = NamedReducers(shapes, settings.reducers, settings.density, self.comm)
-        self._snapshot = ShardedSnapshot(self.parameters, self._reducers, self.comm, shard, len(shards))
-        self._stepping: HookOptimizer | None = None
+        self.dense_steps, self.check_every = dense_steps, 0
+        self._average, self._divisor = average, comm.size if average else 1
+        self._gradients, self._steps = gradients, 0
+        gradients.connect(LiveRanks(comm, None))
+        if joined_bytes is None:  # on a CPU there is room for overlap, and a launch costs nothing
+            on_gpu = any(unit.device.type != "cpu" for unit in self.units)
+            size = sum(unit.elements * unit.dtype.itemsize for unit in self.units)
+            joined_bytes = min(JOINED_BYTES, size / 4) if on_gpu else 0
+        # Vectors in the order in which they are reduced
+        self._vectors = [
+            UnitVector(some, gradients.adopt(tuple(name for unit in some for name in unit.names)))
+            for some in joined(self.units[::-1], joined_bytes)
+        ]
+        self._vector_of = {unit: vector for vector in self._vectors for unit in vector.units}
+        self._pass: int | None = None  # the backward pass under way, by autograd's number
+        self._begun = 0  # of the vectors, in that pass
+        self._under_way: list[tuple[UnitVector, Tensor, Handle[SparseVector[Tensor] | Tensor]]] = []
+        self._order = StepOrder(optimizer, rule.mode)
         if optimizer is not None:
-            by_parameter = {parameter: name for name, parameter in self.parameters.items()}
-            self._stepping = HookOptimizer(optimizer, settings.mode, by_parameter, self._reducers, self._divisor)
-        for unit in self.units:
-            self._reducers.adopt(unit.names)
-        self._attached = units
+            ready, divisor = self._order.stepped, self._divisor
+            steps = OptimizerSteps(optimizer, rule, gradients, self.parameters, divisor=lambda: divisor, ready=ready)
+            steps.follow_betas(optimizer)
+        shard, shards = place_of(list(units))
+        self._snapshot = ShardedSnapshot(self.parameters, gradients, comm, shard, len(shards))
+        self._attached = list(units)
         for unit in units:
-            unit.module.set_all_reduce_hook(lambda shard, unit=unit: self._reduce(unit, shard))
-            _ATTACHED.add(unit.module)
+            unit.module.set_all_reduce_hook(partial(self._arrive, unit))
+            ATTACHED.add(unit.module)
 
     @property
     def report(self) -> StepReport | None:
         """Return what the last backward pass did on this rank, all units together; None before the first."""
-        return combined(reducer.report for reducer in self._reducers.known.values())
+        return combined(vector.reducer.report for vector in self._gradients)
 
     def residuals(self) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of its shard of each parameter, ``(n,)`` in host memory, by name."""
-        return self._reducers.residuals()
+        return self._gradients.residuals()
 
     def detach(self) -> None:
         """Leave the sum over the replicas to somebody else; what has not been sent stays here."""
         for unit in self._attached:
             unit.module.set_all_reduce_hook(None)
-            _ATTACHED.discard(unit.module)
+            ATTACHED.discard(unit.module)
 
     @torch.no_grad()
     def flush(self) -> None:
@@ -128,22 +109,27 @@ class ShardedReduction:
 
         Between steps; let the optimizer take a step then. One that was given to this takes it without weight decay and
         momentum, which is best for others too. See `SparseAllreduce.flush`.
+
+        Raises:
+            RuntimeError: gradients were reduced, and the optimizer has not stepped; raised on all replicas.
         """
-        for names, reducer in self._reducers.known.items():
-            total = reducer.flush(like=self.parameters[names[0]].to_local())
-            for name, part in self._reducers.parts(names, total):
-                parameter = self.parameters[name]
-                shard = (part / self._divisor).view(self._reducers.shapes[name]).to(parameter.dtype)
-                parameter.grad = sharded_like(parameter, shard)
-        if self._stepping is not None:
-            self._stepping.flushed = True
+        for vector in self._vectors:
+            self._order.check(vector.vector, None)
+            vector.take_all()
+            vector.vector.used = True
+            total = vector.vector.reducer.flush(like=local(vector.parameters[0]))
+            vector.vector.note(total, flushed=True)
+            for parameter in vector.parameters:
+                parameter.grad = None
+            vector.write(total, self._divisor, vector.zeros(), ())
+        self._gradients.flushed = True
 
     def save(self, folder: Any) -> None:
         """Write all that a resumed run needs to ``folder``, by torch.distributed.checkpoint. Collective over the job.
 
         Between steps. Residuals are written as DTensors of their parameters, one set for each replica.
         """
-        self._snapshot.save(folder, max(self._steps.values(), default=0))
+        self._snapshot.save(folder, self._steps)
 
     def load(self, folder: Any) -> None:
         """Restore what `save` wrote, on any number of replicas and shards, before the first step. Collective.
@@ -154,36 +140,65 @@ class ShardedReduction:
         Raises:
             ValueError: it was saved with another algorithm or feedback, or of other parameters.
         """
-        self._steps = dict.fromkeys(self._steps, self._snapshot.load(folder, self._op == "average"))
+        self._steps = self._snapshot.load(folder, self._average)
 
-    def _reduce(self, unit: Unit, shard: Tensor) -> None:
-        """Overwrite ``shard``, the padded vector of a unit's gradients, with its mean or sum over the replicas."""
-        if len(shard) != unit.length:
-            raise ValueError(
-                f"a backward pass must bring gradients of all parameters of a unit, {unit.length} numbers for "
-                f"{', '.join(unit.names)}, got {len(shard)}; call model.set_reduce_scatter_unused_params(True) where "
-                "some are not used, and attach again after freezing or unfreezing"
-            )
+    def _arrive(self, unit: Unit, shard: Tensor) -> None:
+        """Take ``shard``, the padded vector of a unit's gradients, and start what can be reduced by now."""
+        number = torch._C._current_graph_task_id()
+        if number != self._pass:
+            self._finish()  # what a backward pass has left that failed
+            self._pass, self._begun = number, 0
+            # Behind the callbacks that FSDP2 has queued, or will queue within this pass for other roots
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            queue(lambda: queue(self._finish))
+        objection = unit.objection(shard)
         if not unit.parameters:  # this process holds padding alone
+            if objection is not None:
+                raise objection
             return
-        steps = self._steps[unit.names]
-        flat, reducer = unit.without_padding(shard), self._reducers.known[unit.names]
-        asserting = self.check_every > 0 and steps % self.check_every == 0
-        total = reducer.step(flat, check=asserting, dense=steps < self.dense_steps)
-        unit.write(write_mean(total, self._divisor, flat), shard)
-        self._steps[unit.names] = steps + 1
-        if self._stepping is not None:
-            late = set(unit.parameters) if isinstance(total, SparseVector) else set()
-            momentum = self._stepping.momentum
-            momentum.waited = momentum.waited - set(unit.parameters) | late
-            self._stepping.flushed = False
+        vector = self._vector_of[unit]
+        if objection is None:
+            vector.take(unit, shard)
+        else:  # all replicas are to hear of it
+            vector.vector.reducer.engine.objection = objection
+        vector.came.add(unit)
+        while self._begun < len(self._vectors) and (vector := self._vectors[self._begun]).complete:
+            self._start(vector)
+            self._begun += 1
 
+    def _start(self, vector: UnitVector) -> None:
+        gradient = vector.take_all()
+        self._order.check(vector.vector, gradient)
+        vector.vector.used = True
+        asserting, dense = self.check_every > 0 and self._steps % self.check_every == 0, self._steps < self.dense_steps
+        handle = vector.vector.reducer.start(gradient, check=asserting, dense=dense)
+        self._under_way.append((vector, gradient, handle))
 
-def _check_optimizer(optimizer: torch.optim.Optimizer | None) -> None:
-    for group in () if optimizer is None else optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.requires_grad and not hasattr(parameter, "device_mesh"):
-                raise ValueError(
-                    f"optimizer must have the parameters of the sharded model, got one of shape "
-                    f"{tuple(parameter.shape)} that is not; make it after fully_shard"
-                )
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Add the means to ``.grad``, behind FSDP2's own work of a backward pass."""
+        if self._pass is None:
+            return
+        left, errors = self._vectors[self._begun :], []
+        while left or self._under_way:
+            for vector in left:
+                self._start(vector)
+            for vector, gradient, handle in self._under_way:
+                try:
+                    self._write(vector, gradient, handle.wait())
+                except Exception as error:
+                    errors.append(error)
+            self._under_way = []
+            left = [vector for vector in self._vectors if vector.came]  # units that have come twice
+        self._pass, self._steps, self._gradients.flushed = None, self._steps + 1, False
+        if errors:
+            raise errors[0]
+
+    def _write(self, vector: UnitVector, gradient: Tensor, total: SparseVector[Tensor] | Tensor) -> None:
+        reducer = vector.vector.reducer
+        vector.vector.note(total)
+        # As in torch, units that take no part on any replica have no gradient, unless something was owed
+        skipped = reducer.absence.everywhere
+        vector.write(total, self._divisor, gradient, skipped if reducer.whole else ())
+        if len(skipped) < len(vector.parameters):
+            self._order.reduced(vector.vector)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,7 @@ from sparse_mpi.reduction.form import FORM, sealed
 from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS
 from sparse_mpi.reduction.snapshot import described
 from sparse_mpi.training.fsdp_units import sharded_like
-from sparse_mpi.training.named_reducers import NamedReducers, Names
-from sparse_mpi.training.parameters import keep_mean
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients
 
 ABOUT = "about"  # the key of what all processes have in common, as JSON
 
@@ -37,23 +36,24 @@ class ShardedSnapshot:
     """
 
     def __init__(
-        self, parameters: Mapping[str, Any], reducers: NamedReducers, comm: Comm, shard: int, shards: int
+        self, parameters: Mapping[str, Any], gradients: NamedGradients, comm: Comm, shard: int, shards: int
     ) -> None:
-        self._parameters, self._reducers, self._comm = parameters, reducers, comm
+        self._parameters, self._gradients, self._comm = parameters, gradients, comm
         self._shard, self._shards = shard, shards
 
     def save(self, folder: Any, steps: int) -> None:
         about = self._identity() | {"steps": steps, "replicas": self._comm.size, "shards": self._shards}
         state: dict[str, Any] = {ABOUT: _from_bytes(json.dumps(about).encode())}
         rest = []
-        for names, reducer in self._reducers.known.items():
-            saved = reducer.state_dict()
-            vectors = {vector: saved.pop(vector) for vector in _vectors(reducer)}
+        for vector in self._gradients:
+            saved = vector.reducer.state_dict()
+            for key in _arrays(vector.reducer):
+                flat = torch.from_numpy(np.ascontiguousarray(saved.pop(key)))
+                for name, part in zip(vector.names, vector.split(flat), strict=True):
+                    state[_key(self._comm.rank, key, name)] = sharded_like(self._parameters[name], part)
+            for name, number, beta in zip(vector.names, saved.get(STEPS, ()), saved.get(BETAS, ()), strict=False):
+                state[f"{MEAN}/{name}"] = torch.tensor([number, beta], dtype=torch.float64)
             rest.append(saved)
-            for name, vector, part in self._parts(names, vectors):
-                state[_key(self._comm.rank, vector, name)] = sharded_like(self._parameters[name], part)
-            for name, steps_of, beta in zip(names, saved.get(STEPS, ()), saved.get(BETAS, ()), strict=False):
-                state[f"{MEAN}/{name}"] = torch.tensor([steps_of, beta], dtype=torch.float64)
         file = io.BytesIO()
         torch.save(as_tensors({"units": rest}), file)
         state[_key(self._comm.rank, f"shard {self._shard}")] = _from_bytes(file.getvalue())
@@ -67,64 +67,53 @@ class ShardedSnapshot:
         if other := {name: about.get(name) for name in identity if about.get(name) != identity[name]}:
             name = next(iter(other))
             raise ValueError(f"folder must be of {name} {identity[name]}, got {other[name]}; attach as before saving")
-        replicas, size = about["replicas"], self._comm.size
         # Read all at once: bytes of this process, if there are as many, and the vectors that this rank takes over
-        own = _key(self._comm.rank, f"shard {self._shard}")
-        alike = (replicas, about["shards"]) == (size, self._shards)
+        replicas, rank = about["replicas"], self._comm.rank
+        own, mine = _key(rank, f"shard {self._shard}"), range(rank, replicas, self._comm.size)
+        alike = (replicas, about["shards"]) == (self._comm.size, self._shards)
         wanted: dict[str, Any] = {own: _like(known, own)} if alike else {}
-        mine = range(self._comm.rank, replicas, size)
-        for names, reducer in self._reducers.known.items():
-            for name in names:
-                for key in (_key(replica, vector, name) for replica in mine for vector in _vectors(reducer)):
+        for vector in self._gradients:
+            for name in vector.names:
+                for key in (_key(replica, array, name) for replica in mine for array in _arrays(vector.reducer)):
                     parameter = self._parameters[name]
                     local = torch.zeros_like(parameter.to_local(), dtype=_known(known, key).properties.dtype)
                     wanted[key] = sharded_like(parameter, local)
-                if reducer.second_moment is not None:
+                if vector.reducer.second_moment is not None:
                     wanted[f"{MEAN}/{name}"] = _like(known, f"{MEAN}/{name}")
         found = _read(wanted, folder)
         rest = torch.load(io.BytesIO(_to_bytes(found[own])), weights_only=True)["units"] if alike else None
-        for number, (names, reducer) in enumerate(self._reducers.known.items()):
-            fresh = reducer.state_dict() if rest is None else as_arrays(rest[number])
-            states = [self._state(names, reducer, replica, found, fresh, rest is not None) for replica in mine]
-            reducer.take_over([state | {"ranks": replicas} for state in states], replicas)
-            if average:
-                keep_mean(reducer.feedback, replicas, size)
+        states: list[dict[str, Any]] = [{"vectors": [], "owed": {}, "moments": {}} for _ in mine]
+        for number, vector in enumerate(self._gradients):
+            fresh = vector.reducer.state_dict() if rest is None else as_arrays(rest[number])
+            for replica, state in zip(mine, states, strict=True):
+                whole = self._state(vector, replica, found, fresh, rest is not None) | {"ranks": replicas}
+                state["vectors"].append({"names": list(vector.names), "reducer": whole})
+        self._gradients.deal(states, replicas, average)
         return int(about["steps"])
 
     def _state(
-        self,
-        names: Names,
-        reducer: SparseAllreduce,
-        replica: int,
-        found: Mapping[str, Any],
-        rest: dict[str, Any],
-        whole: bool,
+        self, vector: GradientVector, replica: int, found: Mapping[str, Any], rest: dict[str, Any], whole: bool
     ) -> dict[str, Any]:
-        """Return the state that a ``replica`` has saved of a unit, cut to this process's shard; ``whole``: its own."""
+        """Return the state that a ``replica`` has saved of a vector, cut to this process's shard; ``whole``: its own."""
         state = rest | {"rank": replica}
-        for vector in _vectors(reducer):
-            parts = [found[_key(replica, vector, name)].to_local().reshape(-1) for name in names]
-            state[vector] = torch.cat(parts).numpy()
+        for array in _arrays(vector.reducer):
+            parts = [found[_key(replica, array, name)].to_local().reshape(-1) for name in vector.names]
+            state[array] = torch.cat(parts).numpy()
         if whole:
             return state
-        if reducer.second_moment is not None:
-            moments = [found[f"{MEAN}/{name}"].tolist() for name in names]
+        if vector.reducer.second_moment is not None:
+            moments = [found[f"{MEAN}/{name}"].tolist() for name in vector.names]
             state |= {STEPS: [int(steps) for steps, _ in moments], BETAS: [beta for _, beta in moments]}
         return sealed({key: value for key, value in state.items() if key != FORM})
 
     def _identity(self) -> dict[str, Any]:
-        settings = self._reducers.settings
+        settings = self._gradients.settings
         pairs = {"algorithm": settings.algorithm, "feedback": settings.feedback}
         plain: dict[str, Any] = json.loads(json.dumps({name: described(value) for name, value in pairs.items()}))
         return plain
 
-    def _parts(self, names: Names, vectors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, Tensor]]:
-        for vector, values in vectors.items():
-            for name, part in self._reducers.parts(names, torch.from_numpy(np.ascontiguousarray(values))):
-                yield name, vector, part.view(self._reducers.shapes[name])
 
-
-def _vectors(reducer: SparseAllreduce) -> list[str]:
+def _arrays(reducer: SparseAllreduce) -> list[str]:
     return [*whole_state(reducer.feedback), *([] if reducer.second_moment is None else [MEAN])]
 
 

@@ -1,13 +1,18 @@
-"""The units of a model that torch's FSDP2 shards, parameters that travel together: `Unit`."""
+"""The units of a model that torch's FSDP2 shards, parameters that travel together: `Unit`, and `UnitVector` of some."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.named_gradients import GradientVector
+from sparse_mpi.training.parameters import local, write_mean
 
 SHARD_FIRST = "call torch.distributed.fsdp.fully_shard on its layers, and then on the model itself"
 
@@ -21,11 +26,14 @@ class Unit:
     Attributes:
         names, parameters: those that have an element in the shard and need a gradient.
         length: of the padded vector.
+        elements: of it that belong to parameters.
+        dtype, device: of the vector.
     """
 
     def __init__(self, module: Any, names: dict[Tensor, str]) -> None:
         self.module = module
-        held = [param for param in _param_group(module).fsdp_params if param.sharded_param.requires_grad]
+        self._group = group = _param_group(module)
+        held = [param for param in group.fsdp_params if param.sharded_param.requires_grad]
         padded = [param.padded_sharded_param_size.numel() for param in held]
         self.length: int = sum(padded)
         self.mesh: Any = held[0].sharded_param.device_mesh if held else None
@@ -39,18 +47,127 @@ class Unit:
                 self._parts.append(slice(begin, begin + own))
             begin += size
         self.names: tuple[str, ...] = tuple(names[parameter] for parameter in self.parameters)
-        self._whole = sum(part.stop - part.start for part in self._parts) == self.length
+        self.elements: int = sum(part.stop - part.start for part in self._parts)
+        policy, first = group.mp_policy, held[0].sharded_param if held else torch.empty(0)
+        self.dtype: torch.dtype = policy.reduce_dtype or policy.param_dtype or first.dtype
+        self.device: torch.device = group.device
 
     def without_padding(self, padded: Tensor) -> Tensor:
         """Return the elements ``(n,)`` that belong to parameters: ``padded`` itself where there is no padding."""
-        return padded if self._whole else torch.cat([padded[part] for part in self._parts])
+        return padded if self.elements == self.length else torch.cat([padded[part] for part in self._parts])
 
-    def write(self, flat: Tensor, padded: Tensor) -> None:
-        """Write ``flat``, which `without_padding` has returned, back to ``padded``, if it is a copy."""
-        if not self._whole:
-            sizes = [part.stop - part.start for part in self._parts]
-            for part, values in zip(self._parts, flat.split(sizes), strict=True):
-                padded[part] = values
+    def objection(self, shard: Tensor) -> Exception | None:
+        """Return what is wrong with the padded vector that FSDP2 has handed over."""
+        if len(shard) != self.length:
+            return ValueError(
+                f"a backward pass must bring gradients of all parameters of a unit, {self.length} numbers for "
+                f"{', '.join(self.names)}, got {len(shard)}; call model.set_reduce_scatter_unused_params(True) where "
+                "some are not used, and attach again after freezing or unfreezing"
+            )
+        # FSDP2 calls them within the backward pass, when the mean over the replicas is yet to come
+        hooked = (n for n, p in zip(self.names, self.parameters, strict=True) if p._post_accumulate_grad_hooks)
+        if (name := next(hooked, None)) is not None:
+            return ValueError(
+                f"parameters must have no hook that is called when .grad is accumulated, got one of {name}; the mean "
+                "over the replicas is there after backward(), so do its work then"
+            )
+        return None
+
+    def divided_after(self) -> float:
+        """Return by what FSDP2 divides the vector after its hook, for ``set_gradient_divide_factor`` or float16."""
+        forced = getattr(self._group, "force_sum_reduction_for_comms", False)
+        if self.dtype in (torch.float32, torch.bfloat16) and not forced:
+            return 1.0
+        from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors as factors
+
+        known = {
+            "reduce_scatter_group": self.mesh.get_group(),
+            "all_reduce_group": None,
+            "reduce_dtype": self.dtype,
+            "device_type": self.device.type,
+            "factor": getattr(self._group, "gradient_divide_factor", None),
+            "force_sum_reduction_for_comms": forced,
+        }
+        # Releases of torch differ in what they ask for
+        asked = {name: value for name, value in known.items() if name in signature(factors).parameters}
+        return factors(**asked)[1] or 1.0
+
+
+class UnitVector:
+    """Units whose gradients are reduced as one vector, and what has come of them in a backward pass.
+
+    Attributes:
+        came: units that have come since the last `take_all`.
+    """
+
+    def __init__(self, units: Sequence[Unit], vector: GradientVector) -> None:
+        self.units, self.vector = list(units), vector
+        self.parameters = [parameter for unit in units for parameter in unit.parameters]
+        self.came: set[Unit] = set()
+        self._flat: Tensor | None = None
+
+    @property
+    def complete(self) -> bool:
+        return len(self.came) == len(self.units)
+
+    def parts(self, flat: Tensor) -> Iterator[tuple[Unit, Tensor]]:
+        """Yield each unit with its part of a flat vector ``(n,)`` of them all."""
+        return zip(self.units, flat.split([unit.elements for unit in self.units]), strict=True)
+
+    def take(self, unit: Unit, shard: Tensor) -> None:
+        """Take the padded vector of a unit's gradients, and leave zeros: FSDP2 makes ``.grad`` of it."""
+        if self._flat is None:
+            self._flat = self.zeros()
+        part = dict(self.parts(self._flat))[unit]
+        # A module that is called twice in a forward pass comes twice
+        own = unit.without_padding(shard)
+        part.copy_(part + own if unit in self.came else own)
+        self.came.add(unit)
+        shard.zero_()
+
+    def take_all(self) -> Tensor:
+        """Return the gradients ``(n,)`` that have come, 0 where none has; what is absent is told to the reducer."""
+        absence, missing = self.vector.reducer.absence, set(self.units) - self.came
+        owners = [unit for unit in self.units for _ in unit.parameters]
+        absence.here = absent = [number for number, unit in enumerate(owners) if unit in missing]
+        absence.frozen = [number for number in absent if not self.parameters[number].requires_grad]
+        flat, self._flat, self.came = self._flat, None, set()
+        return self.zeros() if flat is None else flat
+
+    def zeros(self) -> Tensor:
+        first, size = self.units[0], self.vector.reducer.layout.size
+        return torch.zeros(size, dtype=first.dtype, device=first.device)
+
+    def write(self, total: SparseVector[Tensor] | Tensor, divisor: float, flat: Tensor, skipped: Sequence[int]) -> None:
+        """Add the mean, ``total`` over ``divisor``, to ``.grad`` of the parameters; its memory is ``flat``.
+
+        Parameters ``skipped``, by number, have None where they had, unless something comes of them.
+        """
+        for unit, part in self.parts(write_mean(total, divisor, flat)):
+            if (after := unit.divided_after()) != 1:
+                part.div_(after)
+        for number, (parameter, mean) in enumerate(zip(self.parameters, self.vector.split(flat), strict=True)):
+            if parameter.grad is not None:
+                shard = local(parameter.grad)
+                shard.add_(mean.to(shard.device))
+            elif number not in skipped or bool(mean.any()):
+                parameter.grad = sharded_like(parameter, mean.to(parameter.to_local()))
+
+
+def joined(units: Sequence[Unit], max_bytes: float) -> list[list[Unit]]:
+    """Join neighbours into vectors of one dtype and device with at most ``max_bytes``, or of a single unit."""
+    found: list[list[Unit]] = []
+    left = 0.0
+    for unit in units:
+        size = unit.elements * unit.dtype.itemsize
+        alike = found and (found[-1][0].dtype, found[-1][0].device) == (unit.dtype, unit.device)
+        if alike and size <= left:
+            found[-1].append(unit)
+        else:
+            found.append([unit])
+            left = max_bytes
+        left -= size
+    return found
 
 
 def units_of(model: torch.nn.Module) -> list[Unit]:

@@ -10,28 +10,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from ddp_job import join  # it lies beside this script, as the next one does
 from ddp_mistakes import refused
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
-from sparse_mpi.fsdp import attach
-from sparse_mpi.training.fsdp_units import Unit
+from sparse_mpi.fsdp import ShardedReduction, attach
+from sparse_mpi.training.fsdp_units import Unit, UnitVector
 
 STEPS = 20
-SPARSE = {"density": 0.01}
-CHECKED = {"density": 0.01, "check_every": 1}
+RESUMED = ("momentum", "adamw", "arrival")
+SPARSE, ALL = {"density": 0.01}, {"density": 1.0}
 MAKE = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1),
     "momentum": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.01, weight_decay=0.1),
 }
+MAKE["arrival"] = MAKE["adamw"]
 
 
 def grid(replicas: int) -> DeviceMesh:
@@ -55,9 +60,10 @@ class Net(torch.nn.Module):
         torch.manual_seed(1)
         self.layers = torch.nn.ModuleList(torch.nn.Linear(width, 101) for width in (13, 101, 101))
         self.norm, self.head = torch.nn.LayerNorm(101), torch.nn.Linear(101, 7)
+        self.skip = False  # the second layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
+        for layer in [*self.layers[: 1 if self.skip else 2], self.layers[2]]:
             x = torch.relu(layer(x))
         return self.head(self.norm(x))
 
@@ -65,30 +71,48 @@ class Net(torch.nn.Module):
 class Run:
     """A sharded model, its optimizer and, unless ``options`` is None, the sparse sum over replicas."""
 
-    def __init__(self, mesh: DeviceMesh, options: dict | None, optimizer: str = "sgd", **shard: object) -> None:
-        self.mesh, self.net = mesh, Net()
-        for layer in (*self.net.layers, self.net):
+    def __init__(
+        self,
+        mesh: DeviceMesh,
+        options: dict | None,
+        optimizer: str = "sgd",
+        *,
+        roots: bool = False,
+        dtype: torch.dtype = torch.float32,
+        joined_bytes: float | None = None,
+        **shard: object,
+    ) -> None:
+        self.mesh, self.net, self.dtype = mesh, Net().to(dtype), dtype
+        # With ``roots`` each unit is a root of its own
+        for layer in (*self.net.layers, *([self.net.norm, self.net.head] if roots else [self.net])):
             fully_shard(layer, mesh=mesh if options is None else mesh["shard"], **shard)
         self.optimizer = MAKE[optimizer](self.net.parameters())
         self.saw: dict = {"losses": []}
         if options is not None:
-            self.reduction = attach(self.net, lane(mesh), optimizer=self.optimizer, **options)
-            reduce = self.reduction._reduce
-            self.reduction._reduce = lambda unit, shard: self._note(reduce, unit, shard)
+            if optimizer == "arrival":
+                options = {"momentum": "arrival", **options}
+            made = partial(ShardedReduction, joined_bytes=joined_bytes)
+            with patch("sparse_mpi.fsdp.ShardedReduction", made):
+                self.reduction = attach(self.net, lane(mesh), optimizer=self.optimizer, **options)
             # By unit, the sums of what was given and of what came
             self.given, self.applied = ({unit.names: 0.0 for unit in self.reduction.units} for _ in range(2))
+            for vector in self.reduction._vectors:
+                vector.take = partial(self._note, vector, vector.take)
+                vector.write = partial(self._note_mean, vector, vector.write)
 
-    def _note(self, reduce: Callable, unit: Unit, shard: torch.Tensor) -> None:
-        """Reduce, and keep what was given and what came."""
+    def _note(self, vector: UnitVector, take: Callable, unit: Unit, shard: torch.Tensor) -> None:
         self.given[unit.names] += unit.without_padding(shard).double()
-        reduce(unit, shard)
-        self.applied[unit.names] += unit.without_padding(shard).double()
-        assert shard.count_nonzero() == unit.without_padding(shard).count_nonzero()  # nothing in the padding
+        take(unit, shard)
+
+    def _note_mean(self, vector: UnitVector, write: Callable, total: object, divisor: float, flat: torch.Tensor, skipped):
+        write(total, divisor, flat, skipped)
+        for unit, part in vector.parts(flat):
+            self.applied[unit.names] += part.double()
 
     def backward(self, number: int) -> None:
         draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
         x, y = torch.randn(8, 13, generator=draw), torch.randint(7, (8,), generator=draw)
-        loss = cross_entropy(self.net(x), (x[:, :7].argmax(1) + y // 6) % 7)
+        loss = cross_entropy(self.net(x.to(self.dtype)), (x[:, :7].argmax(1) + y // 6) % 7)
         loss.backward()
         self.saw["losses"].append(loss.item())
 
@@ -148,6 +172,13 @@ def clipped(mesh: DeviceMesh) -> dict:
     return run.save() | {"norms": norms}
 
 
+def checked(mesh: DeviceMesh, optimizer: str) -> dict:
+    """Both laws are asserted in each step."""
+    run = Run(mesh, SPARSE, optimizer)
+    run.reduction.check_every = 1
+    return run.steps().save()
+
+
 def compiled(mesh: DeviceMesh) -> dict:
     run = Run(mesh, SPARSE, "adamw")
     for layer in run.net.layers:
@@ -172,19 +203,81 @@ def flushed(mesh: DeviceMesh) -> dict:
     return run.save() | {"before": before, "flushed": flushed}
 
 
+def two_passes(mesh: DeviceMesh, options: dict | None) -> dict:
+    """Two backward passes a step, both reduced."""
+    run = Run(mesh, options, "momentum")
+    for number in range(STEPS):
+        run.optimizer.zero_grad()
+        run.backward(2 * number)
+        run.backward(2 * number + 1)
+        run.optimizer.step()
+    return run.save()
+
+
+def skipped(mesh: DeviceMesh, options: dict | None, optimizer: str, replicas: tuple[int, ...]) -> dict:
+    """Some replicas leave a layer out, in every third step."""
+    run = Run(mesh, options, optimizer)
+    for number in range(STEPS):
+        run.net.skip = number % 3 == 1 and mesh.get_local_rank("replicate") in replicas
+        run.step(number)
+    return run.save()
+
+
+def divided(mesh: DeviceMesh, options: dict | None) -> dict:
+    """FSDP2 divides a part behind the hook, as float64 might overflow in its view."""
+    run = Run(mesh, options, "momentum", dtype=torch.float64)
+    if options is not None:
+        for unit in (*run.net.layers, run.net):
+            unit.set_gradient_divide_factor(4.0)
+    return run.steps().save()
+
+
+def frozen(mesh: DeviceMesh) -> dict:
+    """A layer is frozen for some steps."""
+    run = Run(mesh, SPARSE, "momentum").steps(last=7)
+    run.net.layers[1].requires_grad_(False)
+    owed = [run.owed()["layers.1.weight"]]
+    owed.append(run.steps(7, 12).owed()["layers.1.weight"])
+    run.net.layers[1].requires_grad_(True)
+    return run.steps(12).save() | {"waits": owed}
+
+
+def failed(mesh: DeviceMesh) -> dict:
+    """A backward pass fails on all ranks, when some units are on their way."""
+    run = Run(mesh, SPARSE, "sgd", roots=True)
+
+    def fail(gradient: torch.Tensor) -> None:
+        raise OverflowError
+
+    for number in range(STEPS):
+        if number == 5:
+            x = torch.randn(8, 13)
+            hidden = run.net.layers[0](x)
+            hidden.register_hook(fail)
+            refused(run.net.head(run.net.norm(run.net.layers[1](hidden))).sum().backward)
+        else:
+            run.step(number)
+    return run.save()
+
+
 def saved(mesh: DeviceMesh, optimizer: str) -> dict:
     """Saved after half of the steps, and gone on with, for those that load it."""
     run = Run(mesh, SPARSE, optimizer).steps(last=STEPS // 2)
+    run.optimizer.zero_grad()
     folder = FOLDER / f"checkpoint-{optimizer}"
+    owed = run.owed()
+    # Where it has no state torch has the optimizer step along zeros for it
+    state = get_optimizer_state_dict(run.net, run.optimizer)
+    checkpoint.save({"optimizer": state}, checkpoint_id=FOLDER / f"optimizer-{optimizer}")
     run.reduction.save(folder)
     model = {name: parameter.full_tensor() for name, parameter in run.net.state_dict().items()}
     if dist.get_rank() == 0:
         torch.save(model, FOLDER / f"model-{optimizer}.pt")
-    torch.save(run.optimizer.state_dict(), FOLDER / f"{optimizer}-{dist.get_rank()}.pt")
-    owed = run.owed()
+    assert all(torch.equal(left, owed[name]) for name, left in run.owed().items())
+    kinds = {type(value).__name__ for key in state["state"].values() for n, value in key.items() if n != "step"}
     dist.barrier()
     run.steps(STEPS // 2)
-    return run.save() | {"before": owed}
+    return run.save() | {"before": owed, "kinds": kinds}
 
 
 def loaded(mesh: DeviceMesh, optimizer: str) -> dict:
@@ -195,9 +288,9 @@ def loaded(mesh: DeviceMesh, optimizer: str) -> dict:
         for name, parameter in run.net.named_parameters():
             whole = DTensor.from_local(model[name], mesh["shard"], run_check=False)
             parameter.copy_(whole.redistribute(placements=parameter.placements))
-    alike = mesh.shape == (2, 2)
-    if alike:
-        run.optimizer.load_state_dict(torch.load(FOLDER / f"{optimizer}-{dist.get_rank()}.pt", weights_only=False))
+    state = {"optimizer": get_optimizer_state_dict(run.net, run.optimizer)}
+    checkpoint.load(state, checkpoint_id=FOLDER / f"optimizer-{optimizer}")
+    set_optimizer_state_dict(run.net, run.optimizer, optim_state_dict=state["optimizer"])
     run.reduction.load(FOLDER / f"checkpoint-{optimizer}")
     owed = run.owed()
     return run.steps(STEPS // 2).save() | {"before": owed}
@@ -238,11 +331,23 @@ def mistakes(mesh: DeviceMesh) -> dict:
         fully_shard(net.layers[1], mesh=mesh["shard"])
         return net
 
-    def unused() -> None:
+    def unused(*on: int) -> None:
         net = sharded()
         attach(net, replicas)
-        net.layers[0].forward = lambda x: torch.nn.functional.linear(x, net.layers[0].weight)
+        if mesh.get_local_rank("replicate") in on:
+            net.layers[0].forward = lambda x: torch.nn.functional.linear(x, net.layers[0].weight)
         net(torch.ones(2, 13)).sum().backward()
+
+    def hooked() -> None:
+        net = sharded()
+        attach(net, replicas)
+        net.head.weight.register_post_accumulate_grad_hook(lambda parameter: None)
+        net(torch.ones(2, 13)).sum().backward()
+
+    def twice(then: str) -> None:
+        run = Run(mesh, SPARSE, "momentum")
+        run.backward(0)
+        run.backward(1) if then == "backward" else run.reduction.flush()
 
     def other() -> None:
         attach(sharded(), replicas, optimizer=torch.optim.SGD(Net().parameters(), 0.1))
@@ -259,7 +364,15 @@ def mistakes(mesh: DeviceMesh) -> dict:
         "not replicas": refused(lambda: attach(sharded(), mesh["shard"])),
         "everybody": refused(lambda: attach(sharded(), dist.group.WORLD)),
         "optimizer": refused(other),
-        "unused": refused(unused),
+        "kind": refused(lambda: attach(sharded(), replicas, optimizer=3)),
+        "list": refused(lambda: attach(sharded(), replicas, optimizer=[torch.optim.SGD(net.parameters(), 0.1)])),
+        "momentum": refused(lambda: attach(sharded(), replicas, momentum="arrival")),
+        "check_every": refused(lambda: attach(sharded(), replicas, check_every=1)),
+        "unused": refused(lambda: unused(0, 1)),
+        "unused there": refused(lambda: unused(1)),
+        "hook": refused(hooked),
+        "two passes": refused(lambda: twice("backward")),
+        "flush between": refused(lambda: twice("flush")),
         "op": refused(lambda: attach(sharded(), replicas, op="mean")),
         "clip_norm": refused(lambda: attach(sharded(), replicas, clip_norm=1.0)),
         "ranks differ": refused(lambda: attach(sharded(), replicas, density=0.1 + dist.get_rank())),
@@ -269,11 +382,25 @@ def mistakes(mesh: DeviceMesh) -> dict:
 
 RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
     **{f"hsdp-{name}": lambda mesh, name=name: Run(mesh, None, name).steps().save() for name in MAKE},
-    **{f"all-{name}": lambda mesh, name=name: Run(mesh, {"density": 1.0}, name).steps().save() for name in MAKE},
-    **{f"sparse-{name}": lambda mesh, name=name: Run(mesh, CHECKED, name).steps().save() for name in MAKE},
+    **{f"all-{name}": lambda mesh, name=name: Run(mesh, ALL, name).steps().save() for name in MAKE},
+    **{f"sparse-{name}": lambda mesh, name=name: checked(mesh, name) for name in MAKE},
+    "hsdp-joined": lambda mesh: Run(mesh, None, "momentum").steps().save(),
+    "all-joined": lambda mesh: Run(mesh, ALL, "momentum", joined_bytes=3e4).steps().save(),
+    "sparse-joined": lambda mesh: Run(mesh, SPARSE, joined_bytes=3e4).steps().save(),
+    "hsdp-roots": lambda mesh: Run(mesh, None, "momentum", roots=True).steps().save(),
+    "all-roots": lambda mesh: Run(mesh, ALL, "momentum", roots=True).steps().save(),
+    "hsdp-twice": lambda mesh: two_passes(mesh, None),
+    "all-twice": lambda mesh: two_passes(mesh, ALL | {"momentum": "local"}),
+    "hsdp-skipped": lambda mesh: skipped(mesh, None, "momentum", (0, 1)),
+    "all-skipped": lambda mesh: skipped(mesh, ALL, "momentum", (0, 1)),
+    "sparse-skipped": lambda mesh: skipped(mesh, SPARSE, "sgd", (1,)),
+    "hsdp-divided": lambda mesh: divided(mesh, None),
+    "all-divided": lambda mesh: divided(mesh, ALL | {"op": "sum"}),
+    "frozen": frozen,
+    "failed": failed,
     "oktopk": lambda mesh: Run(mesh, {"density": 0.01, "algorithm": "oktopk", "wire": "coo32"}).steps().save(),
-    **{f"saved-{name}": lambda mesh, name=name: saved(mesh, name) for name in ("momentum", "adamw")},
-    **{f"loaded-{name}": lambda mesh, name=name: loaded(mesh, name) for name in ("momentum", "adamw")},
+    **{f"saved-{name}": lambda mesh, name=name: saved(mesh, name) for name in RESUMED},
+    **{f"loaded-{name}": lambda mesh, name=name: loaded(mesh, name) for name in RESUMED},
     "accumulated": accumulated,
     "clipped": clipped,
     "compiled": compiled,

@@ -16,9 +16,11 @@ fsdp = pytest.importorskip("sparse_mpi.fsdp")
 
 pytestmark = pytest.mark.jobs
 
-OPTIMIZERS = ("sgd", "momentum", "adamw")
-SPARSE = ("sparse-sgd", "sparse-momentum", "sparse-adamw", "oktopk", "accumulated", "clipped", "bfloat16")
-RESUMED = ("momentum", "adamw")
+OPTIMIZERS = ("sgd", "momentum", "adamw", "arrival")
+LOOPS = ("joined", "roots", "twice", "skipped", "divided")
+SPARSE = ("sparse-sgd", "sparse-momentum", "sparse-adamw", "sparse-arrival", "sparse-joined", "sparse-skipped")
+SPARSE += ("oktopk", "accumulated", "clipped", "bfloat16", "frozen", "failed")
+RESUMED = ("momentum", "adamw", "arrival")
 
 
 class Saved:
@@ -34,7 +36,7 @@ class Saved:
 
 def job(folder: Path, replicas: int, *runs: str, processes: int = 4) -> Saved:
     program = ("tests/training/fsdp_job.py", str(folder), str(replicas), *runs)
-    done = launch(None, *torchrun(processes, *program), seconds=280, OMP_NUM_THREADS="1")
+    done = launch(None, *torchrun(processes, *program), seconds=480, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-5000:]
     return Saved(folder, replicas, processes)
 
@@ -47,7 +49,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two_by_two(folder):
     """Two replicas of two shards."""
-    runs = [f"{how}-{name}" for name in OPTIMIZERS for how in ("hsdp", "all")]
+    runs = [f"{how}-{name}" for name in (*OPTIMIZERS, *LOOPS) for how in ("hsdp", "all")]
     runs += [f"{how}-{name}" for how in ("saved", "loaded") for name in RESUMED]
     return job(folder, 2, *runs, *SPARSE, "flushed", "narrow", "mistakes")
 
@@ -91,12 +93,15 @@ def mean_loss(ranks: list[dict], steps: slice) -> float:
     return sum(sum(rank["losses"][steps]) / 3 for rank in ranks) / len(ranks)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_what_sends_everything_trains_as_hsdp_does(two_by_two, optimizer):
-    assert_trains_as_hsdp(two_by_two, optimizer)
+@pytest.mark.parametrize("run", OPTIMIZERS + LOOPS)
+def test_what_sends_everything_trains_as_hsdp_does(two_by_two, run):
+    """Also with vectors of several units, models of several roots, two passes a step, and layers that are left out."""
+    assert_trains_as_hsdp(two_by_two, run)
 
 
-@pytest.mark.parametrize("run", ["sparse-sgd", "oktopk", "accumulated"])
+@pytest.mark.parametrize(
+    "run", ["sparse-sgd", "oktopk", "accumulated", "sparse-joined", "sparse-skipped", "failed"]
+)
 def test_what_was_given_was_applied_or_is_in_a_residual(two_by_two, run):
     assert_nothing_lost(two_by_two[run])
 
@@ -124,6 +129,17 @@ def test_a_card_carries_what_the_formula_says(two_by_two):
 def test_gradients_are_clipped_by_the_norm_of_the_whole_model(two_by_two):
     ranks = two_by_two["clipped"]
     assert all(rank["norms"] == ranks[0]["norms"] for rank in ranks) and max(ranks[0]["norms"]) > 0.5
+
+
+def test_a_frozen_layer_keeps_what_it_owes(two_by_two):
+    for rank in two_by_two["frozen"]:
+        assert rank["waits"][0].any() and torch.equal(*rank["waits"])
+
+
+def test_states_of_optimizers_are_sharded_as_parameters_are(two_by_two):
+    """Where moments travel there are none."""
+    kinds = {name: two_by_two[f"saved-{name}"][0]["kinds"] for name in RESUMED}
+    assert kinds == {"momentum": {"DTensor"}, "adamw": set(), "arrival": {"DTensor"}}
 
 
 def test_what_is_reduced_in_bfloat16_is_owed_in_float32(two_by_two):
@@ -198,6 +214,14 @@ def test_compiled_layers_train(folder):
         ),
         ("everybody", "ValueError: replicas must hold the same shard of models of their own, got .* 1 of 2 from 2"),
         ("optimizer", r"ValueError: optimizer must have the parameters of the sharded model, got one of shape \(101, "),
+        ("kind", r"TypeError: optimizer must be a torch.optim.Optimizer or None, got int"),
+        ("list", r"TypeError: optimizer must be a torch.optim.Optimizer or None, got list"),
+        ("momentum", "ValueError: optimizer must be given with momentum='arrival'"),
+        ("check_every", "TypeError: elect has no option check_every; .* check_every was removed in 0.4.0: "),
+        ("unused there", "(?s)ValueError: .*a backward pass must bring gradients of all parameters of a unit, 714"),
+        ("hook", r"ValueError: parameters must have no hook that is called when .grad is accumulated, got one of head.w"),
+        ("two passes", r"RuntimeError: backward must reduce once before a step .* model.set_requires_gradient_sync\(Fa"),
+        ("flush between", "RuntimeError: flush must come between two steps, got gradients that were reduced and not st"),
         ("unused", "ValueError: a backward pass must bring gradients of all parameters of a unit, 714 numbers for la"),
         ("op", "ValueError: op must be one of average, sum, got 'mean'"),
         ("clip_norm", "ValueError: clip_norm must be None where a rank knows its shard alone; call"),
