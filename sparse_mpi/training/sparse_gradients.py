@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,118 +23,80 @@ from sparse_mpi.reduction.laws import raise_nonfinite
 from sparse_mpi.training.hooks import DENSE, Arrivals, kind_of
 
 
-class Rows(NamedTuple):
-    """The gradient of one parameter, or a sum of such, in host memory."""
-
-    keys: np.ndarray  # (m,) int64, places in the sparse dimensions, row by row
-    values: np.ndarray  # (m, ...), at least float32
-    table: tuple[int, ...]  # the sparse dimensions
-    problem: str = ""  # why the gradient cannot be added up
-
-
 class RowSum(NamedTuple):
     """What a sum of sparse gradients came to: the same on all ranks but for the report."""
 
-    sums: list[Rows]
+    sums: list[Tensor]  # COO tensors in host memory
     ranks: int  # whose gradients are in it
     report: StepReport
 
     @property
     def norm(self) -> float:
-        squares = [float(np.square(rows.values, dtype=np.float64).sum()) for rows in self.sums]
-        return math.sqrt(math.fsum(squares)) / self.ranks
+        """Return the L2 norm of the mean of all together."""
+        return math.sqrt(math.fsum(float(x._values().double().square().sum()) for x in self.sums)) / self.ranks
 
 
-def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Rows:
-    """Return a gradient as rows in host memory; half precision is widened.
+def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | TypeError:
+    """Return a gradient as a COO tensor in host memory without duplicates; half precision is widened.
 
-    On a device it is valid in the order of the caller's stream, and only rows that were touched leave that.
+    On a device only rows that were touched leave it, once, and in the order of the caller's stream.
 
     Args:
-        gradient: a COO tensor, which need not be coalesced; None stands for one without entries.
+        gradient: a COO tensor; None stands for one without entries.
         like: a tensor of the same shape, dtype and device, the same on all ranks.
         dim: the number of sparse dimensions.
+
+    Returns:
+        An error if ``gradient`` is dense or has other sparse dimensions, which all ranks are to raise.
     """
-    wide, table = torch.promote_types(like.dtype, torch.float32), tuple(like.shape[:dim])
-    nothing = Rows(np.empty(0, np.int64), torch.empty((0, *like.shape[dim:]), dtype=wide).numpy(), table)
+    wide = torch.promote_types(like.dtype, torch.float32)
     if gradient is None:
-        return nothing
+        at, values = torch.empty((dim, 0), dtype=torch.long), torch.empty((0, *like.shape[dim:]), dtype=wide)
+        return torch.sparse_coo_tensor(at, values, like.shape, check_invariants=False, is_coalesced=True)
     if kind_of(gradient) != DENSE + dim:
         kind = f"one of {gradient.sparse_dim()} sparse dimensions" if gradient.is_sparse else "a dense tensor"
-        return nothing._replace(
-            problem=f"the gradient of a parameter, {describe(like)}, must stay a sparse tensor of {dim} sparse "
+        return TypeError(
+            f"the gradient of a parameter, {describe(like)}, must stay a sparse tensor of {dim} sparse "
             f"dimensions, as it was when it was seen first, got {kind}; use the parameter in the same way in all "
             "steps and on all ranks, or make it dense: nn.Embedding(sparse=False)"
         )
-    # Members with an underscore are there too where a tensor is not coalesced
-    at, values = gradient._indices(), gradient._values().detach().to(wide)
-    # On the gradient's device: a row that occurs several times leaves it once
-    if not gradient.is_coalesced():
-        unique = torch.sparse_coo_tensor(at, values, gradient.shape, check_invariants=False).coalesce()
-        at, values = unique._indices(), unique._values()
-    keys = np.ravel_multi_index(tuple(at.cpu().numpy()), table).astype(np.int64)
-    return Rows(keys, values.cpu().numpy(), table)
+    return gradient.detach().coalesce().to(wide).cpu()
 
 
-def summed(own: Sequence[Rows], comm: Comm, absence: Absence | None = None) -> RowSum:
+def summed(own: Sequence[Tensor | TypeError], comm: Comm, absence: Absence | None = None) -> RowSum:
     """Return the sums over the ranks of what each has `staged`, of the same parameters in the same order. Collective.
 
     ``absence``, if given, knows afterwards which of the gradients no rank had.
 
     Raises:
-        TypeError, ValueError: a gradient is dense, or has other sparse dimensions; raised on every rank.
+        TypeError, ValueError: what is staged is an error; raised on every rank.
     """
     start, before = perf_counter(), comm.traffic.copy()
     absence = Absence(len(own)) if absence is None else absence
     # Agree: which rows to expect, and whether any rank lacks other gradients than in the step before
-    agreement = same_on_all_ranks(comm)
+    agreement, rows = same_on_all_ranks(comm), []
     with agreement as say:
-        for rows in own:
-            if rows.problem:
-                raise TypeError(rows.problem)
-        say(sparse=[(rows.table, rows.values.shape[1:]) for rows in own])
+        for one in own:
+            if isinstance(one, TypeError):
+                raise one
+            rows.append(one)
+        say(sparse=[(tuple(one.shape), one.sparse_dim()) for one in rows])
         agreement.flag = absence.news(comm)
     if agreement.flag:
         absence.agree(comm)
-    # Add up: one allreduce for each shape and dtype of rows
-    sums = list(own)
-    for numbers in _alike(own):
-        for number, rows in zip(numbers, _added([own[number] for number in numbers], comm), strict=True):
-            sums[number] = rows
+    sums = [allreduce(one, comm=comm) for one in rows]
     # Report: there is no selection, and every row that was touched is sent
     traffic = comm.traffic - before
-    selected, total = (sum(rows.values.size for rows in several) for several in (own, sums))
+    selected, total = (sum(one._values().numel() for one in several) for several in (rows, sums))
     seconds = perf_counter() - start - traffic.seconds
     return RowSum(sums, comm.size, StepReport(selected, total, 0.0, traffic.seconds, seconds, traffic))
 
 
-def mean_of(rows: Rows, like: Tensor, divisor: float) -> Tensor:
-    at = np.stack(np.unravel_index(rows.keys, rows.table))
-    values = torch.from_numpy(np.ascontiguousarray(rows.values)) / divisor
-    return torch.sparse_coo_tensor(
-        torch.from_numpy(at).to(like.device),
-        values.to(dtype=like.dtype, device=like.device),
-        like.shape,
-        check_invariants=False,
-        is_coalesced=True,
-    )
-
-
-def _alike(own: Sequence[Rows]) -> Iterator[list[int]]:
-    kinds = [(rows.values.shape[1:], rows.values.dtype) for rows in own]
-    for kind in dict.fromkeys(kinds):
-        yield [number for number, other in enumerate(kinds) if other == kind]
-
-
-def _added(own: Sequence[Rows], comm: Comm) -> list[Rows]:
-    # Shift: the keys of each table get a range of their own
-    starts = np.cumsum([0, *(math.prod(rows.table) for rows in own)])
-    keys = np.concatenate([rows.keys + start for rows, start in zip(own, starts[:-1], strict=True)])
-    keys, values = allreduce((keys, np.concatenate([rows.values for rows in own])), comm=comm)
-    # Cut: the sums come in the order of their keys, so that each range is one slice
-    ends = np.searchsorted(keys, starts)
-    parts = zip(own, starts[:-1], ends[:-1], ends[1:], strict=True)
-    return [Rows(keys[low:high] - start, values[low:high], rows.table) for rows, start, low, high in parts]
+def mean_of(total: Tensor, like: Tensor, divisor: float) -> Tensor:
+    """Return a COO tensor over ``divisor``, of the dtype and on the device of ``like``."""
+    values = (total._values() / divisor).to(dtype=like.dtype, device=like.device)
+    at = total._indices().to(like.device)
+    return torch.sparse_coo_tensor(at, values, like.shape, check_invariants=False, is_coalesced=True)
 
 
 class SparseGradients:
@@ -201,7 +162,7 @@ class SparseGradients:
         found = handle.wait()
         self.report = found.report
         for rows in found.sums if self._raises else ():
-            raise_nonfinite(rows.values)
+            raise_nonfinite(rows._values().numpy())
         # Tables are clipped by themselves where buckets are; else factor is that of the whole gradient
         if self._max_norm is not None:
             factor = factor_of(found.norm, self._max_norm)
@@ -217,6 +178,6 @@ class SparseGradients:
     def fail(self) -> None:
         """Set ``.grad`` to a row of NaN, so that a loss scaler sees that gradients overflowed."""
         for parameter, dim in self.dims.items():
-            row = np.full((1, *parameter.shape[dim:]), np.nan, np.float32)
-            rows = Rows(np.zeros(1, np.int64), row, tuple(parameter.shape[:dim]))
-            parameter.grad = mean_of(rows, parameter, 1.0) if parameter.requires_grad else None
+            row = torch.full((1, *parameter.shape[dim:]), torch.nan)
+            nan = torch.sparse_coo_tensor(torch.zeros((dim, 1), dtype=torch.long), row, parameter.shape)
+            parameter.grad = mean_of(nan, parameter, 1.0) if parameter.requires_grad else None
