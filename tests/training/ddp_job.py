@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint_files
 from ddp_loops import ALL, EXACT, LOOPS, SGDS, TOP, before_the_group  # they lie beside this script
 from ddp_mistakes import mistakes, refused
+from ddp_order import ORDERS
 from ddp_run import LARGE, OVERFLOW, SGD, SMALL, STEPS, Run, state_of, straight, told
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -217,6 +218,7 @@ RUNS = {
     "tables-scaled": lambda: embeddings({"algorithm": "dense"}, scaler=torch.amp.GradScaler("cpu"), skip=OVERFLOW),
     "mistakes": lambda: mistakes(Run, SPARSE, MOMENTS),
     **LOOPS,
+    **ORDERS,
 }
 for name, make in SGDS.items():
     RUNS[f"{name}-optimizer"] = partial(by_optimizer, EXACT | {"algorithm": "topka"}, momentum=None, make=make)

@@ -41,7 +41,7 @@ TAKEN = {name: (make, TOP) for name, make in SGDS.items()} | {"adamw": (ADAMW, {
 def taken(name: str, **how) -> Run:
     """A run at 5 % whose state is given the optimizer of that name."""
     make, options = TAKEN[name]
-    return Run(options, **{"bucket_cap_mb": LARGE, "make": make, "give": whole} | how)
+    return Run(**{"options": options, "bucket_cap_mb": LARGE, "make": make, "give": whole} | how)
 
 
 def trained(run: Run, skip: int = -1, **step) -> dict:
@@ -52,15 +52,15 @@ def trained(run: Run, skip: int = -1, **step) -> dict:
     return run.save()
 
 
-def scaled(name: str | None) -> dict:
+def scaled(name: str | None, **how) -> dict:
     """With a loss scale that changes, and one step in which one rank overflows."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=2)
-    return trained(Run(CHECKED, scaler=scaler) if name is None else taken(name, scaler=scaler))
+    return trained(Run(CHECKED, scaler=scaler) if name is None else taken(name, scaler=scaler, **how))
 
 
-def skipped(name: str | None) -> dict:
+def skipped(name: str | None, **how) -> dict:
     """Without a scaler, and without that step."""
-    return trained(Run(CHECKED) if name is None else taken(name), skip=OVERFLOW)
+    return trained(Run(CHECKED) if name is None else taken(name, **how), skip=OVERFLOW)
 
 
 def uneven(run: Run, **join: bool) -> dict:
@@ -171,6 +171,8 @@ def late_mistakes() -> dict:
 
 
 LOOPS = {"raised": raised, "failed": failed, "late mistakes": late_mistakes}
+FUSED = partial(SGD, fused=True)
+LOOPS |= {f"fused-{how.__name__}": partial(how, "momentum", make=FUSED) for how in (scaled, skipped)}
 for name, (make, _) in TAKEN.items():
     LOOPS |= {
         f"{name}-plain": partial(straight, None, make=make),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -38,8 +40,8 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
         model.register_comm_hook(state, sparse_hook)
         model(torch.ones(5, 4)).sum().backward()
 
-    def step_of_adamw(how):
-        run = run_of({}, **moments)
+    def step_of_adamw(how, **more):
+        run = run_of({}, **moments | more)
         how(run.optimizer, run.model(torch.ones(2, 1, 8, 8)).sum())
 
     def scaled(optimizer, loss):
@@ -69,6 +71,8 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
         "momentum of nobody": refused(lambda: SparseState(pairs, momentum="matched")),
         "check_every": refused(lambda: SparseState(pairs, check_every=1)),
         "scaler": refused(lambda: step_of_adamw(scaled)),
+        "fused scaler": refused(lambda: step_of_adamw(scaled, make=partial(torch.optim.AdamW, fused=True))),
+        "local scaler": refused(lambda: step_of_adamw(scaled, make=torch.optim.Adagrad)),
         "state": refused(lambda: SparseState(pairs).load_state_dict({})),
         "names": refused(lambda: SparseState(pairs).load_state_dict(saved | {"owed": {"0.weights": {}}})),
     }

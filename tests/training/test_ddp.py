@@ -30,8 +30,12 @@ LOOPS = (
     *(f"{name}-{way}" for name in (*PASSES, *ZEROS, "uneven") for way in ("plain", "all", "sparse")),
     *(f"{name}-taken" for name in ZEROS),
     *(f"uneven-{way}" for way in ("effective", "momentum", "adamw")),
-    *("scaled", "skipped", "raised", "failed", "late mistakes"),
+    *("scaled", "skipped", "fused-scaled", "fused-skipped", "raised", "failed", "late mistakes"),
 )
+COPIES = ("copied", "copied-saved")
+FROZEN = ("frozen", "frozen-momentum", "frozen-adamw")
+ORDERS = ("orders", *(f"twice-{how}" for how in ("plain", "none", "local")), "copied-plain", *COPIES, "copied-taken")
+ORDERS += (*FROZEN, "frozen-one")
 GRAPHS = ("static", "static views", "static reentrant", "static anew", "reentrant", "anew", "autocast", "compiled")
 TABLES = tuple(f"tables{how}" for how in ("", "-hook", "-sparse", "-momentum", "-momentum-all", "-skipped", "-scaled"))
 
@@ -60,7 +64,7 @@ def job(folder: Path, launcher: str, *runs: str) -> Saved:
 @pytest.fixture(scope="module")
 def by_torchrun(tmp_path_factory):
     graphs = [f"{graph}-{how}" for graph in GRAPHS for how in ("plain", "all")]
-    runs = ["plain", *TRAINED, *OTHERS, "optimizer", "mistakes", *TABLES, *graphs, "static-sparse", *LOOPS]
+    runs = ["plain", *TRAINED, *OTHERS, "optimizer", "mistakes", *TABLES, *graphs, "static-sparse", *LOOPS, *ORDERS]
     return job(tmp_path_factory.mktemp("torchrun"), "torchrun", *runs)
 
 
@@ -215,7 +219,57 @@ def test_a_backward_pass_that_fails_leaves_nothing_to_the_next_one(by_torchrun):
     assert_alike(by_torchrun["failed"])
 
 
-@pytest.mark.parametrize("run", ["scaled", *(f"{name}-scaled" for name in TAKEN)])
+ONCE = r"RuntimeError: backward must reduce once before a step with momentum='{}', .* make all .* model.no_sync\(\), or"
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        *((name, ONCE.format("matched")) for name in (*SGDS, "everything", "after a flush")),
+        ("adamw", ONCE.format("second-moment")),
+        ("arrival", ONCE.format("arrival")),
+        ("one rank", "(?s).*backward must reduce once before a step with momentum='matched'"),
+        ("flush", "RuntimeError: flush must come between two steps, got gradients that were reduced and not stepped"),
+    ],
+)
+def test_an_order_of_calls_in_which_momentum_would_be_applied_twice_is_refused(by_torchrun, what, message):
+    for said in by_torchrun["orders"]:
+        assert re.match(message, said[what]), said[what]
+
+
+@pytest.mark.parametrize("run", ["twice-none", "twice-local"])
+def test_two_backward_passes_add_up_as_in_ddp_where_the_optimizer_has_its_momentum(by_torchrun, run):
+    assert_close(by_torchrun[run], by_torchrun["twice-plain"])
+
+
+@pytest.mark.parametrize("run", COPIES)
+def test_a_copied_or_saved_model_goes_on_with_what_was_owed(by_torchrun, run):
+    assert_same_bits(by_torchrun[run], by_torchrun["copied-plain"])
+    assert all(rank["kept"] and rank["residual"].any() for rank in by_torchrun[run])
+
+
+def test_a_copy_is_refused_without_the_optimizer_whose_momentum_it_has(by_torchrun):
+    assert_same_bits(by_torchrun["copied-taken"], by_torchrun["momentum-sparse"])
+    for rank in by_torchrun["copied-taken"]:
+        assert re.match("RuntimeError: state must know the optimizer .* load the copy's state_dict", rank["error"])
+
+
+@pytest.mark.parametrize("run", FROZEN)
+def test_frozen_parameters_keep_what_they_owe_and_stay(by_torchrun, run):
+    """Also in a flush; afterwards they are trained again."""
+    for rank in by_torchrun[run]:
+        before, *frozen, after = rank["seen"]
+        assert before[: len(before) // 2].any() and all(torch.equal(before, one) for one in frozen)
+        assert not torch.equal(before[len(before) // 2 :], after[len(before) // 2 :])
+    assert_alike(by_torchrun[run])
+
+
+def test_parameters_that_one_rank_alone_has_frozen_are_an_error_of_all(by_torchrun):
+    for said in by_torchrun["frozen-one"]:
+        assert re.match(r"(?s)ValueError: all ranks must call with the same .*frozen=\[", said), said
+
+
+@pytest.mark.parametrize("run", ["scaled", *(f"{name}-scaled" for name in (*TAKEN, "fused"))])
 def test_a_loss_scale_that_changes_is_in_no_result(by_torchrun, run):
     """Gradients of one rank overflow in the fourth step, which leaves no trace on any."""
     scaled, without = by_torchrun[run], by_torchrun[run.replace("scaled", "skipped")]
@@ -348,7 +402,10 @@ def test_other_ranks_than_mpis_are_refused(by_mpi):
         ("momentum of nobody", "ValueError: optimizer must be given with momentum='matched'"),
         ("check_every", "TypeError: elect has no option check_every; .*; check_every was removed in 0.4.0"),
         ("nothing can travel", "ValueError: algorithm must carry a second moment beside its values, as elect does"),
-        ("scaler", "TypeError: step must not be taken by a GradScaler that the hook does not know"),
+        *(
+            (f"{which}scaler", "TypeError: step must not be taken by a GradScaler that the hook does not know")
+            for which in ("", "fused ", "local ")
+        ),
         ("state", r"ValueError: state must have 'form', got \[\]; one that was written by sparse_mpi 0.2"),
         ("names", "ValueError: state must have each of this model's parameters at most once, got '0.weights'"),
     ],

@@ -1,0 +1,176 @@
+"""Orders of calls, frozen parameters and copies of a model, with the hook; `ddp_job` runs them under torchrun."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from ddp_loops import ADAMW, ALL, TOP, taken, whole
+from ddp_mistakes import refused
+from ddp_run import LARGE, SGD, STEPS, Run, straight
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from sparse_mpi.ddp import SparseState, sparse_hook
+
+ARRIVAL = {"make": ADAMW, "give": whole, "bucket_cap_mb": LARGE}  # with an algorithm that carries no moments
+PLAIN = partial(SGD, momentum=0.0)
+
+
+def reduced(run: Run, number: int) -> None:
+    """A backward pass that reduces."""
+    draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
+    x, y = torch.randn(16, 1, 8, 8, generator=draw), torch.randint(10, (16,), generator=draw)
+    cross_entropy(run.model(x), y).backward()
+
+
+def two_passes(run: Run) -> dict:
+    for number in range(STEPS):
+        run.optimizer.zero_grad()
+        for at in range(2):
+            reduced(run, 10 * number + at)
+        run.optimizer.step()
+    return run.save()
+
+
+def skips_a_step(run: Run) -> None:
+    """The last rank alone leaves out a step."""
+    for number in range(3):
+        reduced(run, number)
+        if number != 1 or dist.get_rank() < dist.get_world_size() - 1:
+            run.optimizer.step()
+
+
+def flushed_too_early() -> None:
+    run = taken("momentum")
+    reduced(run, 0)
+    run.state.flush()
+
+
+def after_a_flush() -> None:
+    run = taken("momentum")
+    for number in range(3):
+        run.step(number)
+    run.state.flush()
+    reduced(run, 3)
+
+
+def orders() -> dict[str, str]:
+    """What the errors say of orders of calls that are none."""
+    arrival = partial(Run, {"algorithm": "oktopk"}, **ARRIVAL)
+    runs: dict[str, Callable] = {name: partial(taken, name) for name in ("momentum", "nesterov", "adamw")}
+    runs |= {"arrival": arrival, "everything": partial(taken, "momentum", options=ALL)}
+    said = {name: refused(lambda make=make: two_passes(make())) for name, make in runs.items()}
+    said["one rank"] = refused(lambda: skips_a_step(taken("momentum")))
+    return said | {"flush": refused(flushed_too_early), "after a flush": refused(after_a_flush)}
+
+
+def local() -> Run:
+    """The optimizer has its momentum, and is known."""
+    run = Run(None)
+    run.options, run.state = (
+        ALL,
+        SparseState(run.net.named_parameters(), optimizer=run.optimizer, momentum="local", **ALL),
+    )
+    run.model.register_comm_hook(run.state, sparse_hook)
+    return run
+
+
+def again(model: DistributedDataParallel) -> DistributedDataParallel:
+    """``model`` as it comes back from a file."""
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def copied(make_copy: Callable, at: int = 3) -> dict:
+    """Train a copy in place of the model, by the state that the copy has."""
+    run = Run(TOP, bucket_cap_mb=LARGE, make=PLAIN)
+    for number in range(at):
+        run.step(number)
+    owed = run.state.residuals()
+    run.model = make_copy(run.model)
+    run.net, ((_, run.state),) = run.model.module, run.model._comm_hooks
+    run.optimizer = PLAIN(run.net.parameters())
+    run.saw["kept"] = all((owed[name] == left).all() for name, left in run.state.residuals().items())
+    run.model.register_comm_hook(run.state, run._hook)
+    for number in range(at, STEPS):
+        run.step(number)
+    return run.save()
+
+
+def copied_without_optimizer(at: int = 3) -> dict:
+    """A copy that had the momentum of an optimizer is refused, and goes on by a state that knows its own."""
+    run = taken("momentum")
+    for number in range(at):
+        run.step(number)
+    run.model = copy.deepcopy(run.model)
+    run.net, ((_, found),) = run.model.module, run.model._comm_hooks
+    saved = run.optimizer.state_dict()
+    run.optimizer = SGD(run.net.parameters(), weight_decay=0.02)
+    run.optimizer.load_state_dict(saved)
+    error = refused(lambda: sparse_hook(found, None))
+    run.state = SparseState(run.net.named_parameters(), optimizer=run.optimizer, **TOP)
+    run.state.load_state_dict(found.state_dict())
+    run.model.register_comm_hook(run.state, run._hook)
+    for number in range(at, STEPS):
+        run.step(number)
+    return run.save() | {"error": error}
+
+
+def frozen(run: Run) -> dict:
+    """A layer is frozen while it owes something, and trained again after a flush."""
+    layer = run.net[3]
+    for number in range(4):
+        run.optimizer.zero_grad()
+        reduced(run, number)
+        run.optimizer.step()
+    layer.requires_grad_(False)
+    seen = []
+
+    def look() -> None:
+        seen.append(torch.cat([torch.from_numpy(run.state.residuals()["3.weight"]), layer.weight.detach().flatten()]))
+
+    look()
+    for number in range(4, 7):
+        run.optimizer.zero_grad()
+        reduced(run, number)
+        run.optimizer.step()
+    look()
+    run.state.flush()
+    run.optimizer.step()
+    look()
+    layer.requires_grad_(True)
+    run.optimizer.zero_grad()
+    reduced(run, 7)
+    run.optimizer.step()
+    look()
+    return run.save() | {"seen": seen}
+
+
+def frozen_on_one_rank(run: Run) -> str:
+    reduced(run, 0)
+    run.optimizer.step()
+    run.net[3].requires_grad_(dist.get_rank() != 0)
+    return refused(lambda: reduced(run, 1))
+
+
+UNUSED = {"find_unused_parameters": True}
+ORDERS = {
+    "orders": orders,
+    "twice-plain": lambda: two_passes(Run(None)),
+    "twice-none": lambda: two_passes(Run(ALL)),
+    "twice-local": lambda: two_passes(local()),
+    "copied-plain": lambda: straight(TOP, bucket_cap_mb=LARGE, make=PLAIN),
+    "copied": lambda: copied(copy.deepcopy),
+    "copied-saved": lambda: copied(again),
+    "copied-taken": copied_without_optimizer,
+    "frozen": lambda: frozen(Run({"density": 0.05}, make=PLAIN, **UNUSED)),
+    **{f"frozen-{name}": lambda name=name: frozen(taken(name, **UNUSED)) for name in ("momentum", "adamw")},
+    "frozen-one": lambda: frozen_on_one_rank(taken("momentum", **UNUSED)),
+}
