@@ -72,7 +72,7 @@ class BackwardPass:
 
     def add(self, names: Names, buffer: Tensor) -> torch.futures.Future[Tensor]:
         """Begin to reduce a bucket, and return the future of its mean."""
-        devices = None if buffer.device.type == "cpu" else [buffer.device]
+        devices: list[int | str | torch.device] | None = None if buffer.device.type == "cpu" else [buffer.device]
         self.arrivals.append(Arrival(names, buffer, torch.futures.Future(devices=devices)))
         if self._scaler is None:  # else nothing may begin before all ranks know that no gradient has overflowed
             self._begin(self.arrivals[-1])

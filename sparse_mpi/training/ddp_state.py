@@ -27,8 +27,6 @@ from sparse_mpi.training.named_gradients import NamedGradients, Names, names_in,
 from sparse_mpi.training.optimizer_rule import hook_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
 
-LOGGER = logging.getLogger("sparse_mpi")
-
 
 class SparseState:
     """The state of `sparse_hook` on one rank, kept from step to step. Making one is collective.
@@ -84,7 +82,12 @@ class SparseState:
         def prepare() -> None:
             self._names = names_of(named_parameters)
             shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
-            rules = {"density": density, "algorithm": algorithm, "feedback": feedback, "momentum": momentum}
+            rules: dict[str, Any] = {
+                "density": density,
+                "algorithm": algorithm,
+                "feedback": feedback,
+                "momentum": momentum,
+            }
             settings, share, self._rule = hook_settings(shapes, optimizer=optimizer, options=options, **rules)
             check_whole("dense_steps", dense_steps, 0, "steps")
             if not isinstance(scaler, (torch.amp.GradScaler, NoneType)):
@@ -113,7 +116,7 @@ class SparseState:
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has: no ranks, nothing that is under way, and no optimizer and scaler."""
         incomplete = self._incomplete or self._rule.mode != "local" or self._scaler is not None
-        anew = {"_given": None, "_met": False, "_scaler": None, "_before": set(), "_pass": None}
+        anew: dict[str, Any] = {"_given": None, "_met": False, "_scaler": None, "_before": set(), "_pass": None}
         return vars(self) | anew | {"_order": StepOrder(None, "local"), "_incomplete": incomplete}
 
     @property
@@ -148,7 +151,7 @@ class SparseState:
             say(momentum=self._rule.mode, named_parameters=sorted(gradients.shapes.items()))
         gradients.connect(LiveRanks(transport.duplicate(), None))
         if self._rule.announcement and transport.rank == 0:
-            LOGGER.warning(self._rule.announcement)
+            logging.getLogger("sparse_mpi").warning(self._rule.announcement)
         self._met = True
 
     def residuals(self) -> dict[str, np.ndarray]:
@@ -184,10 +187,7 @@ class SparseState:
         self._order.reduced(*self._gradients)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to continue bit for bit: plain values and tensors; between steps.
-
-        `torch.save` writes it, and `torch.load` reads it.
-        """
+        """Return all that this rank needs to continue bit for bit, plain values and tensors; between steps."""
         return self._gradients.state_dict(steps=self.steps)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
