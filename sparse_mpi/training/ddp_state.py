@@ -82,12 +82,7 @@ class SparseState:
         def prepare() -> None:
             self._names = names_of(named_parameters)
             shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
-            rules: dict[str, Any] = {
-                "density": density,
-                "algorithm": algorithm,
-                "feedback": feedback,
-                "momentum": momentum,
-            }
+            rules = dict[str, Any](density=density, algorithm=algorithm, feedback=feedback, momentum=momentum)
             settings, share, self._rule = hook_settings(shapes, optimizer=optimizer, options=options, **rules)
             check_whole("dense_steps", dense_steps, 0, "steps")
             if not isinstance(scaler, (torch.amp.GradScaler, NoneType)):
