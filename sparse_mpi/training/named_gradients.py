@@ -229,7 +229,7 @@ class NamedGradients:
                 self._dissolve(vector)
         for name in names:
             for known in (self.shapes, self._owed, self._moments):
-                known.pop(name, None)  # type: ignore[attr-defined]
+                known.pop(name, None)
 
     def _sort(self, order: Iterable[Names]) -> None:
         first = [names for names in order if names in self.vectors]
@@ -305,7 +305,8 @@ class NamedGradients:
 
     def _upgraded(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return a state of release 0.3 in today's form: its vectors may be named by their order alone."""
-        saved, known = state.get("buckets", state.get("reducers")), list(self.vectors)
+        known = list(self.vectors)
+        saved: Any = state.get("buckets", state.get("reducers"))
         check_list(saved, "state['buckets']")
         if any("reducer" not in one for one in saved):
             if len(saved) != len(known):

@@ -123,7 +123,7 @@ class OptimizerSteps:
             steps = vector.reducer.second_moment.steps if vector.reducer.second_moment is not None else ()
             if seconds is not None:
                 rows = zip(members, masks, seconds, steps, strict=True)
-                found |= {p: Arrived(*row) for p, *row in rows}
+                found |= {p: Arrived(mask, second, count) for p, mask, second, count in rows}
         return found
 
     def follow_betas(self, optimizer: Optimizer) -> None:
@@ -152,4 +152,5 @@ def _give_back(moved: list[tuple[Tensor, Tensor]]) -> None:
 
 def _uncompiled(hook: Hook) -> Hook:
     """Return ``hook`` as ``torch.compile`` calls it, as it is."""
-    return torch.compiler.disable(hook)  # type: ignore[no-any-return, no-untyped-call]
+    uncompiled: Hook = torch.compiler.disable(hook)
+    return uncompiled
