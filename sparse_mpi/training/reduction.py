@@ -20,20 +20,19 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
-from sparse_mpi.monitor.step_report import StepReport
+from sparse_mpi.monitor.step_report import StepReport, combined
+from sparse_mpi.monitor.tracer import Tracer
 from sparse_mpi.monitor.watch import Quality, Watch
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.bucket import Bucket
-from sparse_mpi.training.buckets import Buckets
-from sparse_mpi.training.hooks import Hooks
+from sparse_mpi.training.bucket import Bucket, cut
+from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.sparse_gradients import SparseGradients
-from sparse_mpi.monitor.tracer import Tracer
 
 LOOKS = 2  # steps in which it is seen whether gradients are final when they come: reductions begin in `synchronize`
 CHANGED = (
@@ -73,6 +72,7 @@ class GradientReduction:
 
     Attributes:
         buckets: a list that stays the same, in the order in which they are reduced.
+        parameters: whose gradients are reduced, by name.
         sparse: the parameters whose gradients are sparse tensors.
         density: of the next steps, if it is not the reducers' own.
         check: True makes the next steps assert both laws.
@@ -117,16 +117,13 @@ class GradientReduction:
             by_k=k is not None,
             survival=survival,
         )
-        self._buckets = Buckets(
-            self.gradients,
-            self._ranks,
-            self.sparse,
-            k=None if k is None else settings.k,
-            passes=passes,
-            average=average,
-            max_bytes=float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6,
-        )
-        self.buckets: list[Bucket] = self._buckets.list
+        self.buckets: list[Bucket] = []
+        self.parameters: dict[str, Tensor] = {}
+        self._home: dict[Tensor, Bucket | SparseGradients] = {}  # who has each parameter
+        self._share_left: float | None = None  # of a bucket's entries, once parameters have left
+        self._kinds_known = False  # by all ranks, of every gradient
+        self._k = None if k is None else settings.k
+        self._passes, self._max_bytes = passes, float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
         self._scale_of, self._average = scale, average
         self._hooks = Hooks(self._arrived)
         self._tracer: Tracer | None = None
@@ -143,18 +140,35 @@ class GradientReduction:
 
     def add(self, parameters: Mapping[str, Tensor]) -> None:
         """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
-        if self._buckets.add(parameters) and self._open:
-            self.open()
+        new = {p: name for name, p in parameters.items() if p.requires_grad and p not in self._home}
+        self.parameters |= {name: parameter for parameter, name in new.items()}
+        self.gradients.shapes |= {name: tuple(parameter.shape) for parameter, name in new.items()}
+        for members in cut(list(new), self._max_bytes) if new else ():
+            self.gradients.adopt(tuple(new[parameter] for parameter in members))
+        if new:
+            self._rebuild()
+            if self._open:
+                self.open()
 
-    @property
-    def parameters(self) -> dict[str, Tensor]:
-        """Return the parameters whose gradients are reduced, by name."""
-        return self._buckets.parameters
+    def _rebuild(self) -> None:
+        """Have a bucket for each vector, in their order; one that is as it was stays."""
+        known = {bucket.vector: bucket for bucket in self.buckets}
+        kinds = {parameter: home.kind(parameter) for parameter, home in self._home.items()}
+        self.buckets.clear()
+        for vector in self.gradients:
+            members = [self.parameters[name] for name in vector.names]
+            bucket = known.get(vector)
+            if bucket is None:
+                bucket = Bucket(vector, members, passes=self._passes, average=self._average)
+                bucket.kinds[:] = [kinds.get(parameter, UNSEEN) for parameter in members]
+            self.buckets.append(bucket)
+            self._home |= dict.fromkeys(members, bucket)
+        self._kinds_known = all(bucket.settled for bucket in self.buckets)
 
     def open(self) -> None:
         """Take note of gradients again, after `close`."""
         self._open = True
-        for parameter in self._buckets.home:
+        for parameter in self._home:
             if parameter.requires_grad:
                 self._hooks.add(parameter)
 
@@ -178,10 +192,9 @@ class GradientReduction:
         return self.under_way or self.sparse.arrivals.any or any(bucket.arrivals.any for bucket in self.buckets)
 
     @property
-    def report(self) -> StepReport:
-        """Return what the last step did on this rank, all buckets together."""
-        reports = [*(bucket.reducer.report for bucket in self.buckets), self.sparse.report]
-        return reduce(lambda a, b: StepReport(*map(add, a, b)), [report for report in reports if report is not None])
+    def report(self) -> StepReport | None:
+        """Return what the last step did on this rank, all buckets together; None before the first."""
+        return combined([*(bucket.reducer.report for bucket in self.buckets), self.sparse.report])
 
     @property
     def algorithms(self) -> list[Algorithm]:
@@ -225,9 +238,8 @@ class GradientReduction:
         # Other ranks may have started these already: they come before what ranks ask each other.
         while self._overlap and self._next < len(self.buckets) - 1 and self.buckets[self._next].settled:
             self._start(self.buckets[self._next])
-        # Kinds: find out which gradients are sparse tensors on any rank, and take them out of their buckets
-        if not self._buckets.kinds_known:
-            self._buckets.complete()
+        if not self._kinds_known:
+            self._learn_kinds()
         waiting = self.buckets[self._next :]
         for bucket in waiting:
             bucket.collect(scale)
@@ -313,16 +325,38 @@ class GradientReduction:
 
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""
-        self._tracer = Tracer(self.comm, next(iter(self._buckets.home)).detach())  # any parameter tells the device
+        self._tracer = Tracer(self.comm, next(iter(self._home)).detach())  # any parameter tells the device
         return self._tracer
 
     def kinds(self) -> dict[str, int]:
         """Return what all ranks know of the kinds of gradients, for `know_kinds` of a rank that joins."""
-        return self._buckets.kinds()
+        return {name: self._home[parameter].kind(parameter) for name, parameter in self.parameters.items()}
 
     def know_kinds(self, kinds: Mapping[str, int]) -> None:
-        """Take over `kinds` of other ranks; collective if there are sparse tensors."""
-        self._buckets.know_kinds(kinds)
+        """Take over `kinds` of other ranks, and take sparse tensors out of buckets; collective if there are any."""
+        leaving: dict[Tensor, int] = {}  # with the sparse dimensions of each one's gradient
+        for bucket in self.buckets:
+            bucket.kinds[:] = [kinds[name] for name in bucket.vector.names]
+            pairs = zip(bucket.parameters, bucket.kinds.tolist(), strict=True)
+            leaving |= {parameter: kind - DENSE for parameter, kind in pairs if kind > DENSE}
+        if leaving:
+            self._home.update(dict.fromkeys(leaving, self.sparse))
+            self.sparse.add(leaving, self._home)
+            # k is for the others alone
+            if self._k is not None:
+                elements = self.gradients.elements - sum(parameter.numel() for parameter in leaving)
+                self.gradients.share = self._share_left = min(1.0, self._k / max(1, elements))
+            self.gradients.forget([name for name, parameter in self.parameters.items() if parameter in leaving])
+            self._rebuild()
+        self._kinds_known = all(bucket.settled for bucket in self.buckets)
+
+    def _learn_kinds(self) -> None:
+        """Find out which gradients are sparse tensors on any rank: they leave their buckets. Collective."""
+        # The largest kind wins: a rank without a gradient has 0, and sparse tensors come above dense ones
+        seen = [bucket.seen() for bucket in self.buckets]
+        kinds = self._ranks.any(np.concatenate(seen)) if seen else np.zeros(0, np.uint8)
+        names = [name for bucket in self.buckets for name in bucket.vector.names]
+        self.know_kinds(dict(zip(names, kinds.tolist(), strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank's reducers need to continue, in tensors and plain values; between steps.
@@ -350,7 +384,7 @@ class GradientReduction:
         # Work under way uses the communicator, and writes what is about to be loaded
         self._ranks.settle()
         comm = self._ranks.comm
-        names = [*self._buckets.parameters]
+        names = [*self.parameters]
         with same_on_all_ranks(comm) as say:
             check_ranks(ranks)
             check_list(states, "states")
@@ -359,12 +393,12 @@ class GradientReduction:
         # Ranks that were dealt no state learn the kinds from the others
         known = np.max([np.zeros(len(names), np.uint8), *kinds], axis=0)
         agreed = np.asarray(comm.allreduce(known, "max", control=True))
-        self._buckets.know_kinds(dict(zip(names, agreed.tolist(), strict=True)))
+        self.know_kinds(dict(zip(names, agreed.tolist(), strict=True)))
         with same_on_all_ranks(comm) as say:
             read = self.gradients.checked(states)
             say(call="take_over")
         self.gradients.deal(read, ranks, self._average)
-        self._buckets.rebuild()
+        self._rebuild()
 
     def _kinds_in(self, state: Any, names: Sequence[str]) -> np.ndarray:
         check_form(state)
@@ -393,7 +427,7 @@ class GradientReduction:
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
-        self._buckets.home[parameter].arrive(parameter, self._looks > 0)
+        self._home[parameter].arrive(parameter, self._looks > 0)
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
         # their passes, and it from going on: it is left to `synchronize`.
         early = self._early and not self._looks and not self._reduced
@@ -429,7 +463,7 @@ class GradientReduction:
             self._tracer.begin(anew=self._next == 0)
         self._next += 1
         # None leaves k to the reducer of the bucket
-        density = self._buckets.share_left if self.density is None else self.density
+        density = self._share_left if self.density is None else self.density
         handle = bucket.start(density=density, check=self.check, factor=factor)
         if self._tracer is not None:
             self._tracer.watch(handle, lambda: bucket.reducer.selections)
