@@ -24,16 +24,15 @@ from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import check, describe
-from sparse_mpi.checks import check_choice, check_range, check_whole
+from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.arguments import make_algorithm, usual_density
-from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.fsdp_reduction import ATTACHED, ShardedReduction
 from sparse_mpi.training.fsdp_units import parameters_of, place_of, units_of
+from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
-from sparse_mpi.training.optimizer_rule import decide
+from sparse_mpi.training.optimizer_rule import hook_settings
 from sparse_mpi.training.optimizer_steps import LOGGER
 
 __all__ = ["ShardedReduction", "attach"]
@@ -109,27 +108,22 @@ def attach(
             )
         for name, parameter in parameters_of(units):
             check(parameter.to_local(), f"model: {name}")
-        made = make_algorithm(algorithm, options)
-        share = usual_density(made) if density is None else density
-        check_range("density", share, "(0, 1]", "0.01 keeps one entry in a hundred")
-        rule = decide(optimizer, momentum, feedback, made, share, given=density is not None)
-        share = share if rule.density is None else rule.density
-        settings = make_settings(
-            list(shapes.values()) or 1,
-            density=share,
-            algorithm=made,
-            feedback=rule.feedback,
-            second_moment=rule.second_moment,
+        settings, share, rule = hook_settings(
+            shapes,
+            density=density,
+            algorithm=algorithm,
+            feedback=feedback,
+            optimizer=optimizer,
+            momentum=momentum,
+            options=options,
         )
         say(density=share, op=op, dense_steps=dense_steps, momentum=rule.mode)
         say(**settings.statement, units=[unit.names for unit in units])
     if rule.announcement and transport.rank == shard == 0:
         LOGGER.warning(rule.announcement)
-    gradients = NamedGradients(shapes, settings, share)
-    average = op == "average"
-    return ShardedReduction(
-        units, gradients, transport.duplicate(), rule, optimizer, average=average, dense_steps=dense_steps
-    )
+    comm, average = transport.duplicate(), op == "average"
+    gradients = NamedGradients(shapes, settings, share, LiveRanks(comm, None))
+    return ShardedReduction(units, gradients, rule, optimizer, average=average, dense_steps=dense_steps)
 
 
 def _check_optimizer(optimizer: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -16,13 +15,11 @@ from sparse_mpi.comm.background import Handle
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
-from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, parameters_of, place_of
+from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, parameters_of, place_of, sharded_like
 from sparse_mpi.training.grammar import StepOrder
-from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import Rule
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
-from sparse_mpi.training.parameters import local
 
 JOINED_BYTES = 250e6  # the most gradients on a GPU that are one vector
 ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
@@ -46,9 +43,8 @@ class ShardedReduction:
 
     def __init__(
         self,
-        units: Sequence[Unit],
+        units: list[Unit],
         gradients: NamedGradients,
-        comm: Comm,
         rule: Rule,
         optimizer: torch.optim.Optimizer | None,
         *,
@@ -56,13 +52,12 @@ class ShardedReduction:
         dense_steps: int,
         joined_bytes: float | None = None,
     ) -> None:
-        self.comm = comm
+        self.comm: Comm = gradients.comm
         self.parameters: dict[str, Any] = dict(parameters_of(units))
         self.units: list[Unit] = [unit for unit in units if unit.parameters]
         self.dense_steps, self.check_every = dense_steps, 0
-        self._average, self._divisor = average, comm.size if average else 1
+        self._average, self._divisor = average, self.comm.size if average else 1
         self._gradients, self._steps = gradients, 0
-        gradients.connect(LiveRanks(comm, None))
         if joined_bytes is None:  # on a CPU there is room for overlap, and a launch costs nothing
             on_gpu = any(unit.device.type != "cpu" for unit in self.units)
             size = sum(unit.elements * unit.dtype.itemsize for unit in self.units)
@@ -70,8 +65,8 @@ class ShardedReduction:
         # Vectors in the order in which they are reduced
         self._vectors = [
             UnitVector(some, gradients.adopt(tuple(name for unit in some for name in unit.names)))
-            for some in joined(self.units[::-1], joined_bytes)
-        ]
+            for some in joined(self.units[::-1], joined_bytes)[::-1]
+        ][::-1]
         self._vector_of = {unit: vector for vector in self._vectors for unit in vector.units}
         self._pass: int | None = None  # the backward pass under way, by autograd's number
         self._begun = 0  # of the vectors, in that pass
@@ -81,9 +76,9 @@ class ShardedReduction:
             ready, divisor = self._order.stepped, self._divisor
             steps = OptimizerSteps(optimizer, rule, gradients, self.parameters, divisor=lambda: divisor, ready=ready)
             steps.follow_betas(optimizer)
-        shard, shards = place_of(list(units))
-        self._snapshot = ShardedSnapshot(self.parameters, gradients, comm, shard, len(shards))
-        self._attached = list(units)
+        shard, shards = place_of(units)
+        self._snapshot = ShardedSnapshot(self.parameters, gradients, shard, len(shards))
+        self._attached = units
         for unit in units:
             unit.module.set_all_reduce_hook(partial(self._arrive, unit))
             ATTACHED.add(unit.module)
@@ -113,16 +108,12 @@ class ShardedReduction:
         Raises:
             RuntimeError: gradients were reduced, and the optimizer has not stepped; raised on all replicas.
         """
-        for vector in self._vectors:
-            self._order.check(vector.vector, None)
-            vector.take_all()
-            vector.vector.used = True
-            total = vector.vector.reducer.flush(like=local(vector.parameters[0]))
-            vector.vector.note(total, flushed=True)
-            for parameter in vector.parameters:
-                parameter.grad = None
-            vector.write(total, self._divisor, vector.zeros(), ())
-        self._gradients.flushed = True
+        self._order.check_flush()
+        after = {name: unit.divided_after() for unit in self.units for name in unit.names}
+        for name, total in self._gradients.flush(self.parameters):
+            if (parameter := self.parameters[name]).requires_grad:
+                mean = total / (self._divisor * after[name])
+                parameter.grad = sharded_like(parameter, mean.to(parameter.to_local()))
 
     def save(self, folder: Any) -> None:
         """Write all that a resumed run needs to ``folder``, by torch.distributed.checkpoint. Collective over the job.
@@ -142,6 +133,7 @@ class ShardedReduction:
         """
         self._steps = self._snapshot.load(folder, self._average)
 
+    @torch.no_grad()
     def _arrive(self, unit: Unit, shard: Tensor) -> None:
         """Take ``shard``, the padded vector of a unit's gradients, and start what can be reduced by now."""
         number = torch._C._current_graph_task_id()

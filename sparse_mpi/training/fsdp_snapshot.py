@@ -15,12 +15,12 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from sparse_mpi.arrays import as_arrays, as_tensors
-from sparse_mpi.comm import Comm
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.form import FORM, sealed
 from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS
 from sparse_mpi.reduction.snapshot import described
+from sparse_mpi.sparse import Layout
 from sparse_mpi.training.fsdp_units import sharded_like
 from sparse_mpi.training.named_gradients import GradientVector, NamedGradients
 
@@ -35,10 +35,8 @@ class ShardedSnapshot:
     each process, such as ``replica 0/shard 1``, which only as many replicas and shards read.
     """
 
-    def __init__(
-        self, parameters: Mapping[str, Any], gradients: NamedGradients, comm: Comm, shard: int, shards: int
-    ) -> None:
-        self._parameters, self._gradients, self._comm = parameters, gradients, comm
+    def __init__(self, parameters: Mapping[str, Any], gradients: NamedGradients, shard: int, shards: int) -> None:
+        self._parameters, self._gradients, self._comm = parameters, gradients, gradients.comm
         self._shard, self._shards = shard, shards
 
     def save(self, folder: Any, steps: int) -> None:
@@ -81,12 +79,15 @@ class ShardedSnapshot:
                 if vector.reducer.second_moment is not None:
                     wanted[f"{MEAN}/{name}"] = _like(known, f"{MEAN}/{name}")
         found = _read(wanted, folder)
-        rest = torch.load(io.BytesIO(_to_bytes(found[own])), weights_only=True)["units"] if alike else None
+        rest = torch.load(io.BytesIO(_to_bytes(found[own])), weights_only=True)["units"] if alike else []
+        # Units may be joined into other vectors now
+        layouts = [Layout.of(one["shapes"]) for one in rest]
+        alike = alike and layouts == [vector.reducer.layout for vector in self._gradients]
         states: list[dict[str, Any]] = [{"vectors": [], "owed": {}, "moments": {}} for _ in mine]
         for number, vector in enumerate(self._gradients):
-            fresh = vector.reducer.state_dict() if rest is None else as_arrays(rest[number])
+            fresh = as_arrays(rest[number]) if alike else vector.reducer.state_dict()
             for replica, state in zip(mine, states, strict=True):
-                whole = self._state(vector, replica, found, fresh, rest is not None) | {"ranks": replicas}
+                whole = self._state(vector, replica, found, fresh, alike) | {"ranks": replicas}
                 state["vectors"].append({"names": list(vector.names), "reducer": whole})
         self._gradients.deal(states, replicas, average)
         return int(about["steps"])
@@ -94,7 +95,7 @@ class ShardedSnapshot:
     def _state(
         self, vector: GradientVector, replica: int, found: Mapping[str, Any], rest: dict[str, Any], whole: bool
     ) -> dict[str, Any]:
-        """Return the state that a ``replica`` has saved of a vector, cut to this process's shard; ``whole``: its own."""
+        """Return the state that a ``replica`` has saved of a vector, cut to this shard; ``whole``: its own."""
         state = rest | {"rank": replica}
         for array in _arrays(vector.reducer):
             parts = [found[_key(replica, array, name)].to_local().reshape(-1) for name in vector.names]

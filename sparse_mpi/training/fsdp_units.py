@@ -155,18 +155,14 @@ class UnitVector:
 
 
 def joined(units: Sequence[Unit], max_bytes: float) -> list[list[Unit]]:
-    """Join neighbours into vectors of one dtype and device with at most ``max_bytes``, or of a single unit."""
+    """Join neighbours of one dtype and device, up to ``max_bytes``; a larger unit is by itself."""
     found: list[list[Unit]] = []
-    left = 0.0
     for unit in units:
-        size = unit.elements * unit.dtype.itemsize
-        alike = found and (found[-1][0].dtype, found[-1][0].device) == (unit.dtype, unit.device)
-        if alike and size <= left:
+        alike = [one for one in found[-1:] if (one[0].dtype, one[0].device) == (unit.dtype, unit.device)]
+        if alike and sum(one.elements for one in [*alike[0], unit]) * unit.dtype.itemsize <= max_bytes:
             found[-1].append(unit)
         else:
             found.append([unit])
-            left = max_bytes
-        left -= size
     return found
 
 

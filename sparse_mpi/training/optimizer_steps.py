@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -101,7 +101,10 @@ class OptimizerSteps:
 
                 taken = without_momentum(optimizer, rule.momentum, applied, rule.looks_ahead)
                 switched_off.enter_context(taken)
-            if rule.mode in (ARRIVAL, TRAVELLING):
+            if rule.mode == TRAVELLING and not any(map(float, (group["lr"] for group in optimizer.param_groups))):
+                # So torch's checkpoints step along zeros, for a state: here it has none
+                switched_off.callback(_give_back, _set_aside(self._parameters.values()))
+            elif rule.mode in (ARRIVAL, TRAVELLING):
                 switched_off.callback(_give_back, move(optimizer, rule.mode, self._arrived()))
                 self.follow_betas(optimizer)
             self._gradients.flushed = False
@@ -142,6 +145,13 @@ class OptimizerSteps:
         if found is not None and self._gradients.leads:
             LOGGER.warning("sparse_mpi: moments of %s begin anew, as those it loads are of another kind", optimizer)
         return found
+
+
+def _set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    aside = [(p, p.grad) for p in parameters if p.grad is not None]
+    for parameter, _ in aside:
+        parameter.grad = None
+    return aside
 
 
 def _give_back(moved: list[tuple[Tensor, Tensor]]) -> None:

@@ -104,7 +104,9 @@ class Run:
         self.given[unit.names] += unit.without_padding(shard).double()
         take(unit, shard)
 
-    def _note_mean(self, vector: UnitVector, write: Callable, total: object, divisor: float, flat: torch.Tensor, skipped):
+    def _note_mean(
+        self, vector: UnitVector, write: Callable, total: object, divisor: float, flat: torch.Tensor, skipped
+    ):
         write(total, divisor, flat, skipped)
         for unit, part in vector.parts(flat):
             self.applied[unit.names] += part.double()
@@ -240,24 +242,6 @@ def frozen(mesh: DeviceMesh) -> dict:
     owed.append(run.steps(7, 12).owed()["layers.1.weight"])
     run.net.layers[1].requires_grad_(True)
     return run.steps(12).save() | {"waits": owed}
-
-
-def failed(mesh: DeviceMesh) -> dict:
-    """A backward pass fails on all ranks, when some units are on their way."""
-    run = Run(mesh, SPARSE, "sgd", roots=True)
-
-    def fail(gradient: torch.Tensor) -> None:
-        raise OverflowError
-
-    for number in range(STEPS):
-        if number == 5:
-            x = torch.randn(8, 13)
-            hidden = run.net.layers[0](x)
-            hidden.register_hook(fail)
-            refused(run.net.head(run.net.norm(run.net.layers[1](hidden))).sum().backward)
-        else:
-            run.step(number)
-    return run.save()
 
 
 def saved(mesh: DeviceMesh, optimizer: str) -> dict:
@@ -397,7 +381,6 @@ RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
     "hsdp-divided": lambda mesh: divided(mesh, None),
     "all-divided": lambda mesh: divided(mesh, ALL | {"op": "sum"}),
     "frozen": frozen,
-    "failed": failed,
     "oktopk": lambda mesh: Run(mesh, {"density": 0.01, "algorithm": "oktopk", "wire": "coo32"}).steps().save(),
     **{f"saved-{name}": lambda mesh, name=name: saved(mesh, name) for name in RESUMED},
     **{f"loaded-{name}": lambda mesh, name=name: loaded(mesh, name) for name in RESUMED},

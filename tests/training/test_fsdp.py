@@ -19,7 +19,7 @@ pytestmark = pytest.mark.jobs
 OPTIMIZERS = ("sgd", "momentum", "adamw", "arrival")
 LOOPS = ("joined", "roots", "twice", "skipped", "divided")
 SPARSE = ("sparse-sgd", "sparse-momentum", "sparse-adamw", "sparse-arrival", "sparse-joined", "sparse-skipped")
-SPARSE += ("oktopk", "accumulated", "clipped", "bfloat16", "frozen", "failed")
+SPARSE += ("oktopk", "accumulated", "clipped", "bfloat16", "frozen")
 RESUMED = ("momentum", "adamw", "arrival")
 
 
@@ -36,7 +36,7 @@ class Saved:
 
 def job(folder: Path, replicas: int, *runs: str, processes: int = 4) -> Saved:
     program = ("tests/training/fsdp_job.py", str(folder), str(replicas), *runs)
-    done = launch(None, *torchrun(processes, *program), seconds=480, OMP_NUM_THREADS="1")
+    done = launch(None, *torchrun(processes, *program), seconds=280, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-5000:]
     return Saved(folder, replicas, processes)
 
@@ -49,9 +49,16 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two_by_two(folder):
     """Two replicas of two shards."""
-    runs = [f"{how}-{name}" for name in (*OPTIMIZERS, *LOOPS) for how in ("hsdp", "all")]
+    runs = [f"{how}-{name}" for name in OPTIMIZERS for how in ("hsdp", "all")]
     runs += [f"{how}-{name}" for how in ("saved", "loaded") for name in RESUMED]
-    return job(folder, 2, *runs, *SPARSE, "flushed", "narrow", "mistakes")
+    return job(folder, 2, *runs, "oktopk", "flushed", "narrow")
+
+
+@pytest.fixture(scope="module")
+def loops(folder):
+    """More of two replicas of two shards."""
+    runs = [f"{how}-{name}" for name in LOOPS for how in ("hsdp", "all")]
+    return job(folder, 2, *runs, *(run for run in SPARSE if run != "oktopk"), "mistakes")
 
 
 @pytest.fixture(scope="module", params=[(4, 4), (1, 4), (2, 8)], ids=["4x1", "1x4", "2x4"])
@@ -93,21 +100,24 @@ def mean_loss(ranks: list[dict], steps: slice) -> float:
     return sum(sum(rank["losses"][steps]) / 3 for rank in ranks) / len(ranks)
 
 
-@pytest.mark.parametrize("run", OPTIMIZERS + LOOPS)
-def test_what_sends_everything_trains_as_hsdp_does(two_by_two, run):
-    """Also with vectors of several units, models of several roots, two passes a step, and layers that are left out."""
-    assert_trains_as_hsdp(two_by_two, run)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_sends_everything_trains_as_hsdp_does(two_by_two, optimizer):
+    assert_trains_as_hsdp(two_by_two, optimizer)
 
 
-@pytest.mark.parametrize(
-    "run", ["sparse-sgd", "oktopk", "accumulated", "sparse-joined", "sparse-skipped", "failed"]
-)
-def test_what_was_given_was_applied_or_is_in_a_residual(two_by_two, run):
+@pytest.mark.parametrize("run", LOOPS)
+def test_other_loops_train_as_hsdp_does(loops, run):
+    """Vectors of several units, several roots, two passes a step, layers that are left out, division by FSDP2."""
+    assert_trains_as_hsdp(loops, run)
+
+
+@pytest.mark.parametrize("run", ["sparse-sgd", "oktopk", "accumulated", "sparse-joined", "sparse-skipped"])
+def test_what_was_given_was_applied_or_is_in_a_residual(two_by_two, loops, run):
     assert_nothing_lost(two_by_two[run])
 
 
 @pytest.mark.parametrize("run", SPARSE)
-def test_replicas_stay_alike_and_send_little(two_by_two, run):
+def test_replicas_stay_alike_and_send_little(two_by_two, loops, run):
     """The whole model is the same everywhere, the sums are sparse, and padding has no residual."""
     ranks = two_by_two[run]
     for rank in ranks:
@@ -126,13 +136,13 @@ def test_a_card_carries_what_the_formula_says(two_by_two):
         assert rank["sent"] == pytest.approx(20 * 4 * words, rel=0.1)
 
 
-def test_gradients_are_clipped_by_the_norm_of_the_whole_model(two_by_two):
-    ranks = two_by_two["clipped"]
+def test_gradients_are_clipped_by_the_norm_of_the_whole_model(loops):
+    ranks = loops["clipped"]
     assert all(rank["norms"] == ranks[0]["norms"] for rank in ranks) and max(ranks[0]["norms"]) > 0.5
 
 
-def test_a_frozen_layer_keeps_what_it_owes(two_by_two):
-    for rank in two_by_two["frozen"]:
+def test_a_frozen_layer_keeps_what_it_owes(loops):
+    for rank in loops["frozen"]:
         assert rank["waits"][0].any() and torch.equal(*rank["waits"])
 
 
@@ -142,8 +152,8 @@ def test_states_of_optimizers_are_sharded_as_parameters_are(two_by_two):
     assert kinds == {"momentum": {"DTensor"}, "adamw": set(), "arrival": {"DTensor"}}
 
 
-def test_what_is_reduced_in_bfloat16_is_owed_in_float32(two_by_two):
-    for rank in two_by_two["bfloat16"]:
+def test_what_is_reduced_in_bfloat16_is_owed_in_float32(loops):
+    for rank in loops["bfloat16"]:
         assert rank["residual"].dtype == torch.float32 and set(rank["dtypes"]) == {"torch.float32"}
 
 
@@ -219,9 +229,18 @@ def test_compiled_layers_train(folder):
         ("momentum", "ValueError: optimizer must be given with momentum='arrival'"),
         ("check_every", "TypeError: elect has no option check_every; .* check_every was removed in 0.4.0: "),
         ("unused there", "(?s)ValueError: .*a backward pass must bring gradients of all parameters of a unit, 714"),
-        ("hook", r"ValueError: parameters must have no hook that is called when .grad is accumulated, got one of head.w"),
-        ("two passes", r"RuntimeError: backward must reduce once before a step .* model.set_requires_gradient_sync\(Fa"),
-        ("flush between", "RuntimeError: flush must come between two steps, got gradients that were reduced and not st"),
+        (
+            "hook",
+            r"ValueError: parameters must have no hook that is called when .grad is accumulated, got one of head.w",
+        ),
+        (
+            "two passes",
+            r"RuntimeError: backward must reduce once before a step .* model.set_requires_gradient_sync\(Fa",
+        ),
+        (
+            "flush between",
+            "RuntimeError: flush must come between two steps, got gradients that were reduced and not st",
+        ),
         ("unused", "ValueError: a backward pass must bring gradients of all parameters of a unit, 714 numbers for la"),
         ("op", "ValueError: op must be one of average, sum, got 'mean'"),
         ("clip_norm", "ValueError: clip_norm must be None where a rank knows its shard alone; call"),
@@ -229,6 +248,6 @@ def test_compiled_layers_train(folder):
         ("other folder", "ValueError: folder must be of algorithm .*TopkA.*, got .*Elect.*; attach as before saving"),
     ],
 )
-def test_mistakes_are_named_on_every_rank(two_by_two, what, message):
-    for said in two_by_two["mistakes"]:
+def test_mistakes_are_named_on_every_rank(loops, what, message):
+    for said in loops["mistakes"]:
         assert re.match(message, said[what]), said[what]
