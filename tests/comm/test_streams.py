@@ -220,7 +220,7 @@ def test_a_loss_scale_is_forgotten_on_the_callers_stream(device, monkeypatch):
     monkeypatch.setattr("sparse_mpi.training.bucket.torch.zeros", made)
     weights = {comm: made(N).requires_grad_() for comm in (NullComm(2), Threaded(2))}
     for comm, weight in weights.items():
-        scaler = SimpleNamespace(get_scale=lambda: 4.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         optimizer = DistributedOptimizer(torch.optim.SGD([weight], 0.1), algorithm="topka", comm=comm, scaler=scaler)
         for step in range(4):
             optimizer.zero_grad()
@@ -230,6 +230,8 @@ def test_a_loss_scale_is_forgotten_on_the_callers_stream(device, monkeypatch):
                 torch.Tensor
             ).backward()  # in whose hooks a CudaTensor is one
             optimizer.synchronize()
-        assert np.isfinite(optimizer.reduction.state_dict()["buckets"][0]["residual"]).all()
+            optimizer.reduction.stepped()
+        (saved,) = optimizer.reduction.state_dict()["vectors"]
+        assert np.isfinite(saved["reducer"]["residual"]).all()
     one, other = (weight.grad.as_subclass(torch.Tensor) for weight in weights.values())
     assert torch.equal(one, other) and one.count_nonzero() > 0

@@ -66,6 +66,7 @@ def test_rows_of_embeddings_pass_through_the_host(gpu, overlap):
             optimizer.zero_grad()
             model(torch.tensor([step, 40, 40, 9 + comm.rank], device=where)).pow(2).sum().backward()
             optimizer.synchronize()
+            optimizer.reduction.stepped()
         gradient = model[0].weight.grad
         assert gradient.is_sparse and gradient._indices().tolist() == [[2, *range(9, 9 + comm.size), 40]]
         large = [copy for copy in gpu.copies if copy.bytes >= rows * width * 4]
