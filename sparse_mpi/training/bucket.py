@@ -1,4 +1,4 @@
-"""Collect the gradients of some parameters of a torch model, reduce them as one flat vector, and hand it back: a bucket."""
+"""Collect the gradients of some parameters, reduce them as one flat vector, and hand it back: `Bucket`."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ def DistributedOptimizer(
     docs/guides/pytorch.md has all orders of calls.
 
     Args:
-        optimizer: any torch optimizer. Hooks of torch on its steps do what is to be done; schedules, loggers and scalers
-            that know it go on as they were.
+        optimizer: any torch optimizer. Hooks of torch on its steps do what is to be done, so that schedules, loggers
+            and scalers that know it go on as they were.
         named_parameters: ``model.named_parameters()``, in any order: gradients are added up by name. The default is the
             optimizer's order.
         k: the number of the gradient's entries that a rank may send in a step.
@@ -150,16 +150,14 @@ def DistributedOptimizer(
             gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
         nonfinite: see `SparseAllreduce`.
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
-            late. For SGD ``"global"`` and ``"corrected"``: error feedback takes it over and applies it before the
-            selection, see `GlobalMomentum` and `MomentumCorrection`. ``"matched"`` is ``"global"`` with a smaller
-            momentum for sums that arrive late, 0.8 for 0.9, and below a density of 1 % lets what waits fade unless
-            ``feedback`` is an instance, see `optimizer_rule.matched` and `fading`. For Adam, AdamW, NAdam and RMSprop
-            ``"second-moment"``: each rank keeps that of its own gradients, and an algorithm that can carry it adds it
-            up beside the entries, for a byte each: they move their weights at once, without the first moment. For Adam
-            and AdamW ``"arrival"``: an entry that arrives makes up for the steps it has waited, see
-            `sparse_mpi.training.adam_steps`. What ``param_groups`` say keeps the meaning that it has in torch. None
-            takes ``"matched"``, ``"second-moment"`` or ``"arrival"`` where that is possible with optimizer, algorithm
-            and ``feedback``, and says so by the logger ``sparse_mpi``.
+            late. For SGD ``"global"`` and ``"corrected"``: error feedback, before the selection, see `GlobalMomentum`
+            and `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for sums that arrive late, 0.8 for 0.9, and
+            below a density of 1 % lets what waits fade unless ``feedback`` is an instance, see `optimizer_rule`. For
+            Adam, AdamW, NAdam and RMSprop ``"second-moment"``: that of each rank's own gradients travels with the
+            entries, for a byte each, and they move their weights at once, without the first moment. For Adam and AdamW
+            ``"arrival"``: an entry that arrives makes up for the steps it has waited, see `adam_steps`. What
+            ``param_groups`` say keeps the meaning that it has in torch. None takes the best that optimizer, algorithm
+            and ``feedback`` allow, and says so by the logger ``sparse_mpi``.
         backward_passes_per_step: the number of backward passes whose gradients are added up before a reduction may
             start early; in a step as many are added up as there were.
         op: "average" or "sum".
