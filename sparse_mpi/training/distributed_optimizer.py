@@ -151,9 +151,9 @@ def DistributedOptimizer(
         nonfinite: see `SparseAllreduce`.
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
             late. For SGD ``"global"`` and ``"corrected"``: error feedback, before the selection, see `GlobalMomentum`
-            and `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for sums that arrive late, 0.8 for 0.9, and
-            below a density of 1 % lets what waits fade unless ``feedback`` is an instance, see `optimizer_rule`. For
-            Adam, AdamW, NAdam and RMSprop ``"second-moment"``: that of each rank's own gradients travels with the
+            and `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for sums that arrive late, 0.8 for 0.9,
+            and below a density of 1 % lets what waits fade unless ``feedback`` is an instance, see `optimizer_rule`.
+            For Adam, AdamW, NAdam and RMSprop ``"second-moment"``: that of each rank's own gradients travels with the
             entries, for a byte each, and they move their weights at once, without the first moment. For Adam and AdamW
             ``"arrival"``: an entry that arrives makes up for the steps it has waited, see `adam_steps`. What
             ``param_groups`` say keeps the meaning that it has in torch. None takes the best that optimizer, algorithm
