@@ -28,7 +28,7 @@ class StepOrder:
         self._mode, self._scaler = mode, scaler
         self._scale = 0.0  # of the loss, when gradients were reduced last
         self._waiting: set[str] = set()  # parameters whose gradients were reduced since the last step
-        self._idle: set[Names] = set()  # vectors that a rank without inputs reduces, in `model.join`
+        self._idle: set[Names] = set()  # vectors that a rank without inputs reduces, in join of DDP
         if optimizer is not None:
             # Without a scaler of its own it takes the marks of any, which `stepped` finds
             vars(optimizer).update(_step_supports_amp_scaling=scaler is None)

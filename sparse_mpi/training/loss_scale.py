@@ -29,7 +29,7 @@ class LossScale:
         optimizer = self._optimizer()
         if self._scaler is None or optimizer is None:
             return 1.0
-        # The scaler alone knows whether `unscale_` was called
+        # The scaler alone knows whether unscale_ was called
         stage = self._scaler._per_optimizer_states[id(optimizer)]["stage"]
         return 1.0 if stage is OptState.UNSCALED else float(self._scaler.get_scale())
 

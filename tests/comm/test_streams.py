@@ -14,16 +14,17 @@ from weakref import ref
 import numpy as np
 import pytest
 import torch
-from sparse_mpi.training.named_reducers import NamedReducers
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms import OkTopk
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import ProgressThread, progress_thread_of
 from sparse_mpi.comm.streams import seconds_between
+from sparse_mpi.monitor.tracer import Tracer
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.monitor.tracer import Tracer
+from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.named_gradients import NamedGradients
 
 from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import FIRST, TORCH_STREAM
@@ -174,9 +175,12 @@ def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
 
 
 def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(device):
-    buckets = NamedReducers({"w": (N,)}, make_settings(N, algorithm=OkTopk()), 0.01, Threaded(2))
+    ranks = LiveRanks(Threaded(2), None)
+    buckets = NamedGradients({"w": (N,)}, make_settings(N, algorithm=OkTopk()), 0.01, ranks)
     with device.stream(HERE):
-        buckets.adopt(("w",)).start(gradients(1)[0]).wait()
+        vector = buckets.adopt(("w",))
+        vector.reducer.start(gradients(1)[0]).wait()
+        vector.used = True
     assert np.count_nonzero(buckets.residuals()["w"]) > N / 2
 
 

@@ -11,15 +11,15 @@ import pytest
 import sparse_mpi
 import vgg
 from sparse_mpi.ddp import SparseState
+from sparse_mpi.fsdp import attach
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.predict import questions as predict
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.training.diloco import DiLoCo
-from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.options.arguments import parse
 
 ROOT = Path(__file__).parents[2]
-TRAINING = [DistributedOptimizer, SparseState, GradientReduction, DiLoCo]
+TRAINING = [DistributedOptimizer, SparseState, attach, DiLoCo]
 SUMS = [sparse_mpi.SparseAllreduce, sparse_mpi.contrib.SparseReduceScatter, sparse_mpi.sparse_allreduce]
 
 

@@ -10,7 +10,6 @@ import torch
 from sparse_mpi import NoFeedback, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.ddp import SparseState
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.training.reduction import GradientReduction
 
 N = 60
 ORDER = ["k", "density", "comm", "algorithm", "feedback", "clip_norm", "nonfinite"]
@@ -19,7 +18,6 @@ ENTRY_POINTS = {  # what stands before the arguments that are given by keyword
     SparseAllreduce: ["layout"],
     SparseAllreduce.step: ["self", "gradient"],
     SparseAllreduce.start: ["self", "gradient"],
-    GradientReduction: ["parameters"],
     DistributedOptimizer: ["optimizer", "named_parameters"],
     SparseState: ["named_parameters"],
 }
@@ -59,7 +57,8 @@ def test_a_state_keeps_the_key_of_before():
 
 def test_algorithms_of_buckets_are_one_or_as_many_as_there_are():
     def body(comm):
-        reduction = GradientReduction([weight(), weight()], density=0.1, comm=comm, bucket_cap_mb=1e-4, overlap=False)
+        plain = torch.optim.SGD([weight(), weight()], lr=0.1)
+        reduction = DistributedOptimizer(plain, density=0.1, comm=comm, bucket_cap_mb=1e-4, overlap=False).reduction
         before = reduction.algorithms
         with pytest.raises(ValueError, match=f"one or {len(before)}, one for each bucket, got {len(before) + 1}"):
             reduction.use([*before, before[0]])

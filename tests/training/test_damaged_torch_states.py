@@ -7,7 +7,7 @@ import torch
 
 from sparse_mpi import World
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.training.reduction import GradientReduction
+from sparse_mpi.optim import DistributedOptimizer
 
 from ..reduction.damage import check_all
 from ..training.loops import made, net, steps
@@ -16,7 +16,8 @@ from ..training.loops import made, net, steps
 def reduction_of(comm, **options):
     model = net()
     options = {"density": 0.1, "bucket_cap_mb": 0.0004} | options
-    return model, GradientReduction(model.parameters(), comm=comm, **options)
+    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, **options)
+    return model, optimizer.reduction
 
 
 def reduced(pair, rank):
@@ -24,6 +25,7 @@ def reduced(pair, rank):
     torch.manual_seed(rank)
     model(torch.randn(4, 6)).square().sum().backward()
     reduction.synchronize()
+    reduction.stepped()
     for parameter in model.parameters():
         parameter.grad = None
 
