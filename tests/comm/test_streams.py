@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import threading
 from time import sleep
-from types import SimpleNamespace
 from weakref import ref
 
 import numpy as np

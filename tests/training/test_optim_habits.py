@@ -6,7 +6,6 @@ import copy
 import io
 import pickle
 import warnings
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -359,95 +358,3 @@ def test_a_compiled_step_reduces_as_ever(ranks, backend):
         return weights(model)
 
     assert np.array_equal(World(1).run(lambda c: body(c, True))[0], World(1).run(lambda c: body(c, False))[0])
-
-
-ORDERS = ("step", "unscale, step", "synchronize, step", "synchronize, unscale, step", "unscale, synchronize, step")
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_loss_scaler_trains_in_any_order_and_skips_on_all_ranks(ranks, order, fused):
-    """A gradient of the last rank overflows once: all leave that step out, and their scales stay the same."""
-
-    def body(comm, scaled):
-        model = net()
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
-        sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
-        optimizer = DistributedOptimizer(sgd, comm=comm, density=0.1, scaler=scaler)
-        scales = []
-        for number in range(6):
-            if number == 3 and not scaled:
-                continue
-            optimizer.zero_grad()
-            factor = float("inf") if (number, comm.rank) == (3, comm.size - 1) else 1.0
-            scaler.scale(loss_of(model, comm.rank, number) * factor).backward()
-            for call in order.split(", "):
-                if call == "unscale":
-                    scaler.unscale_(optimizer)
-                elif call == "synchronize":
-                    optimizer.synchronize()
-            scaler.step(optimizer)
-            scaler.update()
-            scales.append(scaler.get_scale())
-        return weights(model), scales
-
-    plain, scaled = (ranks.run(lambda comm, s=s: body(comm, s)) for s in (False, True))
-    assert equal([w for w, _ in scaled]) and all(s == [1024.0] * 3 + [512.0] * 3 for _, s in scaled)
-    np.testing.assert_allclose(scaled[0][0], plain[0][0], rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_scaler_that_is_not_known_is_refused_on_all_ranks(ranks, fused):
-    def body(comm):
-        model = net()
-        sgd = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
-        optimizer, scaler = DistributedOptimizer(sgd, comm=comm), torch.amp.GradScaler("cpu")
-        factor = float("inf") if comm.rank == comm.size - 1 else 1.0
-        scaler.scale(loss_of(model, comm.rank, 0) * factor).backward()
-        with pytest.raises(TypeError, match="GradScaler that DistributedOptimizer does not know.*scaler="):
-            scaler.step(optimizer)
-
-    ranks.run(body)
-
-
-MODES = {"second-moment": None, "arrival": "arrival", "local": "local", "torch": "torch"}
-ADAMS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RMSprop)
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize(("before", "after"), [*pairwise([*MODES, "second-moment"]), *pairwise([*reversed(MODES)])])
-@pytest.mark.parametrize("kind", ADAMS, ids=lambda kind: kind.__name__)
-def test_the_state_of_each_mode_of_adam_loads_into_every_other(ranks, kind, before, after):
-    if "arrival" in (before, after) and kind not in ADAMS[:2]:
-        pytest.skip("which goes by no arrival")
-
-    def body(comm):
-        def made(mode):
-            model = net()
-            plain = kind(model.parameters(), lr=0.01)
-            if mode == "torch":
-                return model, plain
-            return model, DistributedOptimizer(plain, comm=comm, momentum=MODES[mode], density=0.1)
-
-        model, optimizer = made(before)
-        loss = own(0) if "torch" in (before, after) else own(comm.rank)
-        train(model, optimizer, loss, range(2))
-        other, again = made(after)
-        other.load_state_dict(model.state_dict())
-        again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-        return train(other, again, loss, range(2, 4))
-
-    results = ranks.run(body)
-    assert equal(results) and np.isfinite(results[0]).all()
-
-
-@pytest.mark.ranks(2)
-def test_gradients_are_there_behind_a_step_of_adam(ranks):
-    def body(comm):
-        model = net()
-        optimizer = wrapped(model, comm, torch.optim.AdamW)
-        train(model, optimizer, own(comm.rank), range(2))
-        return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy().copy()
-
-    results = ranks.run(body)
-    assert equal(results) and results[0].any()
