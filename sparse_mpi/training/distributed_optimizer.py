@@ -128,7 +128,7 @@ def DistributedOptimizer(
     runs, if in the first two nothing has changed gradients between their pass and the step. By then it is known which
     gradients are sparse tensors, as those of ``nn.Embedding(sparse=True)``: these are added up exactly, row by row, and
     stay sparse, for optimizers that take them. ``k``, ``density``, ``algorithm`` and ``feedback`` are for the others.
-    docs/guides/pytorch.md has all orders of calls.
+    docs/guides/calls.md has all orders of calls.
 
     Args:
         optimizer: any torch optimizer. Hooks of torch on its steps do what is to be done, so that schedules, loggers
