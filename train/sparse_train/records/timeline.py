@@ -25,8 +25,8 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.base import hosts_of
 from sparse_mpi.comm.streams import seconds_between
-from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.monitor.tracer import BucketTrace, Interval
+from sparse_mpi.training.reduction import GradientReduction
 from sparse_train.records.metrics import STYLE, Stamps
 
 RECENT = 21  # steps, of which the one of median length is drawn
