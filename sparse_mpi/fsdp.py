@@ -32,7 +32,7 @@ from sparse_mpi.training.fsdp_reduction import ATTACHED, ShardedReduction
 from sparse_mpi.training.fsdp_units import parameters_of, place_of, units_of
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
-from sparse_mpi.training.optimizer_rule import hook_settings
+from sparse_mpi.training.optimizer_rule import ruled_settings
 from sparse_mpi.training.optimizer_steps import LOGGER
 
 __all__ = ["ShardedReduction", "attach"]
@@ -108,14 +108,8 @@ def attach(
             )
         for name, parameter in parameters_of(units):
             check(parameter.to_local(), f"model: {name}")
-        settings, share, rule = hook_settings(
-            shapes,
-            density=density,
-            algorithm=algorithm,
-            feedback=feedback,
-            optimizer=optimizer,
-            momentum=momentum,
-            options=options,
+        settings, share, rule = ruled_settings(
+            list(shapes.values()) or 1, optimizer, momentum, feedback, algorithm, density=density, options=options
         )
         say(density=share, op=op, dense_steps=dense_steps, momentum=rule.mode)
         say(**settings.statement, units=[unit.names for unit in units])

@@ -5,21 +5,18 @@ that, at once: the sum that waited in the residual has gathered what a first mom
 The optimizer then keeps no moments. NAdam, which differs from Adam in the first moment alone, is the same, and RMSprop
 but for its bias at the beginning.
 
-Otherwise an entry of the gradient that arrives after d steps catches up on the d steps that it missed. Adam divides by
-the root of a second moment. To a sum of d gradients that arrives at once this does two wrongs: the sum moves its weight
-once, though its parts would have moved it d times, and it enters the second moment as one gradient that is d times too
-large. At 1 % an entry arrives about every 100 steps. So each entry's waiting time is kept, and what arrives is taken
-for d equal gradients in d steps, all of which are replayed at once. Waiting times follow from the results, which are
-the same on all ranks, so that nothing more is sent.
-
-An entry has arrived if the result of the reduction has its index, whatever its value, also 0; all have if the result is
-dense, or if the step was to send all of them (k = n). So at density 1 training is that of torch's Adam, to rounding.
+Otherwise an entry that arrives after d steps, about 100 at a density of 1 %, catches up on them. In Adam a sum of d
+gradients would move its weight once, though its parts would have moved it d times, and enter the second moment as one
+gradient that is d times too large. So each entry's waiting time is kept, and what arrives is taken for d equal
+gradients in d steps, all of which are replayed at once. Waiting times follow from the results, which are the same on
+all ranks, so that nothing more is sent. An entry has arrived if the result has its index, also with a value of 0; all
+have if the result is dense or was to have all. So at density 1 training is that of torch's Adam, to rounding.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -38,7 +35,7 @@ ADAMS: dict[str, tuple[type[Optimizer], ...]] = {"arrival": (Adam, AdamW), TRAVE
 ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the step in which each entry came last
 
 
-class Arrived(NamedTuple):
+class Came(NamedTuple):
     """What has come of the gradient of a parameter, or of this process's shard of it."""
 
     mask: Tensor | None  # where; None: everywhere
@@ -47,49 +44,50 @@ class Arrived(NamedTuple):
 
 
 @torch.no_grad()
-def move(optimizer: Optimizer, mode: str, arrived: Mapping[Tensor, Arrived]) -> list[tuple[Tensor, Tensor]]:
+def move(optimizer: Optimizer, mode: str, came: Mapping[Tensor, Came]) -> list[tuple[Tensor, Tensor]]:
     """Move the weights whose gradients have come, as far as Adam would have since they last did.
 
-    ``.grad`` of these parameters becomes None: the optimizer itself is to do no more.
-
-    Returns:
-        The parameters that have moved, and their gradients.
+    Returns these parameters and their gradients. ``.grad`` becomes None: the optimizer itself is to do no more.
 
     Raises:
-        TypeError, ValueError: see `check_adam`.
-        RuntimeError: a gradient is a sparse tensor.
+        TypeError, ValueError, RuntimeError: see `check_adam`; or a gradient is a sparse tensor.
     """
     check_adam(optimizer, mode)  # options may have changed
     # As in torch, other parameters keep their weights, their moments and their number of steps
     with_gradient = [(p, group) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    moved = [(p, group) for p, group in with_gradient if p in arrived]
+    moved = [(p, group) for p, group in with_gradient if p in came]
     for parameter, _ in with_gradient:
         if parameter.grad.is_sparse:
             raise RuntimeError(
                 f"{type(optimizer).__name__} must have dense gradients, got a sparse tensor of shape "
                 f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
             )
-    partly = [p for p, _ in moved if arrived[p].mask is not None]
-    places = dict(zip(partly, _places([arrived[p].mask for p in partly]), strict=True))
+    partly = [p for p, _ in moved if came[p].mask is not None]
+    places = dict(zip(partly, _places([came[p].mask for p in partly]), strict=True))
     for parameter, group in moved:
         decoupled, at = _decoupled(optimizer, group), places.get(parameter, EVERYWHERE)
+        # Decay all weights where that is decoupled from the gradient; else it is part of each gradient of the wait
+        if decoupled and group["weight_decay"]:
+            local(parameter).mul_(1 - float(group["lr"]) * group["weight_decay"])
         if mode == TRAVELLING:
-            _divide(parameter, at, arrived[parameter], group, decoupled)
+            _divide(parameter, at, came[parameter], group)
         else:
-            _catch_up(parameter, at, optimizer.state[parameter], group, decoupled)
-    gradients = [(parameter, parameter.grad) for parameter, _ in moved]
-    for parameter, _ in gradients:
+            _catch_up(parameter, at, optimizer.state[parameter], group, 0 if decoupled else group["weight_decay"])
+    return set_aside(parameter for parameter, _ in moved)
+
+
+def set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Have parameters without ``.grad``, so that a step leaves them alone, and return those with one, and it."""
+    aside = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+    for parameter, _ in aside:
         parameter.grad = None
-    return gradients
+    return aside
 
 
 def without_moments(state: Mapping[str, Any], mode: str) -> dict[str, Any] | None:
-    """Return what `torch.optim.Optimizer.load_state_dict` is given without moments that are of no use in a ``mode``.
+    """Return an optimizer's ``state`` without moments that are of no use in a ``mode``; None: all are.
 
-    Where second moments travel that is all there is; else what release 0.3 kept in that mode, the number of steps alone.
-
-    Returns:
-        None if there are none: ``state`` can be loaded as it is.
+    Where second moments travel none is of use; else no number of steps alone, as release 0.3 kept it in that mode.
     """
     kept = {
         key: {} if mode == TRAVELLING or ("step" in one and not one.keys() & {"exp_avg_sq", "square_avg"}) else one
@@ -144,24 +142,21 @@ def _first(mask: Tensor, count: int) -> Places:
     return torch.unravel_index(positions, mask.shape)
 
 
-def _divide(parameter: Any, at: Places, arrived: Arrived, group: dict[str, Any], decoupled: bool) -> None:
+def _divide(parameter: Any, at: Places, came: Came, group: dict[str, Any]) -> None:
     """Move the weights ``at`` which gradients have come by their second moments."""
-    rate, decay, weight = float(group["lr"]), group["weight_decay"], local(parameter)
-    second = present(arrived.second, "second moments travel with the entries of a step")
-    if decoupled and decay:
-        weight.mul_(1 - rate * decay)
+    weight, second = local(parameter), present(came.second, "second moments travel with the entries of a step")
     total = local(parameter.grad)[at].double()
     # What the caller has added where nothing has come moves as in Adam's first step, whose second moment is its square
     moment = torch.where(second[at] == 0, total**2, second[at].double())
     if "alpha" in group:  # RMSprop's moment begins at 0
-        moment *= 1 - second_beta(group) ** arrived.steps
-    step = rate * total / (moment.sqrt() + group["eps"])
+        moment *= 1 - second_beta(group) ** came.steps
+    step = float(group["lr"]) * total / (moment.sqrt() + group["eps"])
     weight[at] -= (-step if group["maximize"] else step).to(weight.dtype)
 
 
-def _catch_up(parameter: Any, at: Places, state: dict[str, Any], group: dict[str, Any], decoupled: bool) -> None:
-    """Replay the steps that entries ``at`` of ``parameter.grad`` have missed; see `_weights`."""
-    rate, decay, (beta1, beta2) = float(group["lr"]), group["weight_decay"], map(float, group["betas"])
+def _catch_up(parameter: Any, at: Places, state: dict[str, Any], group: dict[str, Any], decay: float) -> None:
+    """Replay the steps that entries ``at`` of ``parameter.grad`` have missed, with a ``decay`` that is part of it."""
+    rate, (beta1, beta2) = float(group["lr"]), map(float, group["betas"])
     if "step" not in state:
         state["step"] = torch.tensor(0.0)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
@@ -171,16 +166,12 @@ def _catch_up(parameter: Any, at: Places, state: dict[str, Any], group: dict[str
     step, weight, last = int(state["step"]), local(parameter), local(state[ARRIVED])
     average, square = local(state["exp_avg"]), local(state["exp_avg_sq"])
 
-    # Decay all weights where that is decoupled from the gradient; else it is part of each gradient of the wait.
-    if decoupled and decay:
-        weight.mul_(1 - rate * decay)
-
     # What arrives is the sum of the gradients of the steps since the last arrival: take the mean for each of them.
     before = last[at].double()
     waited = step - before
     total = local(parameter.grad)[at].double()
     mean = (-total if group["maximize"] else total) / waited
-    if decay and not decoupled:
+    if decay:
         mean += decay * weight[at]
 
     # Replay: the moments after these steps, and the sum over them of first moments without bias.
@@ -202,12 +193,8 @@ def _catch_up(parameter: Any, at: Places, state: dict[str, Any], group: dict[str
 def _weights(before: Tensor, step: int, beta: float) -> tuple[Tensor, Tensor]:
     """Return by what the old first moment and the new mean are multiplied in the sum of the replayed first moments.
 
-    Replayed are steps s = before + 1 to step. As Adam does, each divides its moment by ``1 - beta ** s``.
-
-    Args:
-        before: float64, the step of the last arrival of each entry; 0 if there was none.
-        step: the step of this arrival.
-        beta: of the first moment.
+    Replayed are steps s = ``before`` + 1, in float64 for each entry, to ``step``. As Adam does, each divides its moment
+    by ``1 - beta ** s``.
     """
     waited = step - before
     if beta == 0:  # each step moves by the mean alone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from sparse_mpi.arrays import describe
-from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names
 from sparse_mpi.training.parameters import write_mean
-from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
+from sparse_mpi.training.sparse_gradients import mean_of, staged, summed
 
 
 class Arrival(NamedTuple):
@@ -34,15 +33,11 @@ class Arrival(NamedTuple):
 
 
 class BackwardPass:
-    """Reduces the buckets of one backward pass, each as soon as it has come.
+    """Reduces the buckets of one backward pass, each as soon as it has come, or with a ``scaler`` when all have.
 
     Args:
-        parameters: by name.
-        order: in which backward passes and steps must come.
-        scaler: of the loss, if any: reductions begin when all buckets are there.
         stays: returns True if DDP has come to stay with a bucket of these names, which becomes a vector then.
-        check: assert both laws.
-        dense: sum every entry.
+        options: of `SparseAllreduce.start`.
 
     Attributes:
         arrivals: the buckets that have come, in their order.
@@ -56,14 +51,13 @@ class BackwardPass:
         scaler: GradScaler | None,
         *,
         stays: Callable[[Names], bool],
-        check: bool,
-        dense: bool,
+        **options: bool,
     ) -> None:
         self.arrivals: list[Arrival] = []
         self._gradients, self._parameters, self._order, self._scaler = gradients, parameters, order, scaler
-        self._stays, self._check, self._dense = stays, check, dense
-        # Reductions: their vectors, their handles, and the buffers that get the means
-        self._under_way: list[tuple[GradientVector, Handle[Any], Tensor]] = []
+        self._stays, self._options = stays, options
+        # Reductions: their vectors, their handles, the buffers that get the means, and other places for their parts
+        self._under_way: list[tuple[GradientVector, Handle[Any], Tensor, Sequence[Tensor]]] = []
 
     @property
     def tables(self) -> list[Arrival]:
@@ -83,21 +77,18 @@ class BackwardPass:
         if not arrival.buffer.is_sparse and (known or self._stays(arrival.names)):
             self._start(self._gradients.adopt(arrival.names), arrival.buffer)
 
-    def _start(self, vector: GradientVector, gradient: Tensor) -> None:
+    def _start(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor] = ()) -> None:
         self._order.check(vector, gradient)
         vector.hold(self._parameters)
         vector.used = True
-        handle = vector.reducer.start(gradient, check=self._check, dense=self._dense)
-        self._under_way.append((vector, handle, gradient))
+        handle = vector.reducer.start(gradient, **self._options)
+        self._under_way.append((vector, handle, gradient, places))
 
     def finish(self) -> StepReport | None:
         """Reduce what is left, now that all buckets are there, and give DDP the means.
 
-        Returns:
-            None: a gradient has overflowed on some rank, and DDP gets NaN, by which the scaler skips the step.
-
-        Raises:
-            Exception: of the first reduction that has failed; nothing is under way then.
+        Returns None if a gradient has overflowed on some rank: DDP gets NaN, by which the scaler skips the step. Raises
+        the exception of the first reduction that has failed; nothing is under way then.
         """
         scale, comm = 1.0, self._gradients.comm
         if self._scaler is not None:
@@ -112,9 +103,11 @@ class BackwardPass:
             for arrival in self.arrivals:
                 arrival.buffer.div_(scale)
                 self._begin(arrival)
-        moves, rows = self._regroup(), self._start_tables(comm)
+        self._regroup()
+        own = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self.tables]
+        rows = progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
         errors = []
-        for vector, handle, gradient in self._under_way:
+        for vector, handle, gradient, places in self._under_way:
             try:
                 total = handle.wait()
             except Exception as error:
@@ -122,15 +115,15 @@ class BackwardPass:
                 continue
             vector.note(total)
             write_mean(total, comm.size / scale, gradient)
+            if places:  # regrouped gradients were reduced in other memory than DDP's
+                for place, part in zip(places, vector.split(gradient), strict=True):
+                    place.copy_(part.view(-1))
         tables = rows.wait() if rows is not None else None
         if errors:
             raise errors[0]
-        vectors = [vector for vector, _, _ in self._under_way]
+        vectors = [vector for vector, *_ in self._under_way]
         self._order.reduced(*vectors)
         self._gradients.flushed = False
-        # Regrouped gradients were reduced in other memory than DDP's
-        for part, place in moves:
-            place.copy_(part)
         # DDP takes the means from its futures: all of them are written by now
         sums = iter(tables.sums if tables is not None else ())
         for arrival in self.arrivals:
@@ -138,34 +131,25 @@ class BackwardPass:
             arrival.future.set_result(mean_of(next(sums), buffer, comm.size / scale) if sparse else buffer)
         return combined([*(vector.reducer.report for vector in vectors), tables and tables.report])
 
-    def _start_tables(self, comm: Comm) -> Handle[RowSum] | None:
-        own = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self.tables]
-        return progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
+    def _regroup(self) -> None:
+        """Reduce the gradients of buckets that are no vectors: in those that have not come as buckets, if these fit.
 
-    def _regroup(self) -> list[tuple[Tensor, Tensor]]:
-        """Reduce the gradients of buckets that are no vectors yet.
-
-        They are put together to the vectors that have not come as buckets. If these do not have exactly the same
-        parameters, the buckets become vectors as they are.
-
-        Returns:
-            Pairs of views ``(n,)``: the second is to be overwritten with the first after the reduction.
+        Else the buckets become vectors as they are.
         """
         here = {arrival.names for arrival in self.arrivals}
         late = [a for a in self.arrivals if a.names not in self._gradients.vectors and not a.buffer.is_sparse]
         absent = [vector for vector in self._gradients if vector.names not in here]
-        if sorted(name for vector in absent for name in vector.names) != sorted(n for a in late for n in a.names):
+        parts: dict[str, Tensor] = {}
+        for arrival in late:
+            sizes = [self._parameters[name].numel() for name in arrival.names]
+            parts |= dict(zip(arrival.names, arrival.buffer.split(sizes), strict=True))
+        if sorted(parts) == sorted(name for vector in absent for name in vector.names):
+            for vector in absent:
+                places = [parts[name] for name in vector.names]
+                self._start(vector, torch.cat(places), places)
+        else:
             for arrival in late:
                 self._start(self._gradients.adopt(arrival.names), arrival.buffer)
-            return []
-        parts = self._gradients.parts
-        arrived = {name: part for arrival in late for name, part in parts(arrival.names, arrival.buffer)}
-        moves = []
-        for vector in absent:
-            gathered = torch.cat([arrived[name] for name in vector.names])
-            self._start(vector, gathered)
-            moves += [(part, arrived[name]) for name, part in parts(vector.names, gathered)]
-        return moves
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:

@@ -24,15 +24,15 @@ from sparse_mpi.training.ddp_pass import BackwardPass, names_of_bucket
 from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients, Names, names_in, names_of
-from sparse_mpi.training.optimizer_rule import hook_settings
+from sparse_mpi.training.optimizer_rule import ruled_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
 
 
 class SparseState:
     """The state of `sparse_hook` on one rank, kept from step to step. Making one is collective.
 
-    Made before the process group is initialised, it finds mistakes of this rank alone; the ranks meet, and compare
-    arguments, in the first step. So do those of a copy, in the default group, which owes what was owed.
+    If the process group is not initialised yet, the ranks meet, and compare arguments, in the first step. So do those
+    of a copy, in the default group, which owes what was owed.
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
@@ -43,8 +43,8 @@ class SparseState:
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
             None: all ranks of the job, see `as_comm`.
         dense_steps: the number of steps at the beginning that are dense.
-        scaler: the ``torch.amp.GradScaler`` in use, if any. Residuals are kept without its scale, and a step in which a
-            gradient of any rank overflows leaves no trace; reductions begin when the last bucket is there.
+        scaler: the ``torch.amp.GradScaler`` in use, if any. A step in which a gradient of any rank overflows leaves no
+            trace; reductions begin when the last bucket is there.
 
     Attributes:
         report: what the last step did on this rank, all buckets together, a `StepReport`; None before the first step.
@@ -82,8 +82,9 @@ class SparseState:
         def prepare() -> None:
             self._names = names_of(named_parameters)
             shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
-            rules = dict[str, Any](density=density, algorithm=algorithm, feedback=feedback, momentum=momentum)
-            settings, share, self._rule = hook_settings(shapes, optimizer=optimizer, options=options, **rules)
+            settings, share, self._rule = ruled_settings(
+                list(shapes.values()), optimizer, momentum, feedback, algorithm, density=density, options=options
+            )
             check_whole("dense_steps", dense_steps, 0, "steps")
             if not isinstance(scaler, (torch.amp.GradScaler, NoneType)):
                 raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
@@ -154,7 +155,8 @@ class SparseState:
 
         Without parameters whose gradients are sparse tensors, of which everything is sent.
         """
-        return self._gradients.residuals(self._tables)
+        owed = self._gradients.residuals()
+        return {name: residual for name, residual in owed.items() if name not in self._tables}
 
     @torch.no_grad()
     def flush(self) -> None:

@@ -21,12 +21,10 @@ from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks, tell
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
-from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.loss_scale import LossScale
 from sparse_mpi.training.named_gradients import names_of
-from sparse_mpi.training.optimizer_rule import decide
+from sparse_mpi.training.optimizer_rule import ruled_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
 from sparse_mpi.training.reduction import GradientReduction
 
@@ -199,19 +197,18 @@ def DistributedOptimizer(
         check_choice("op", op, (Average, Sum))
         if not isinstance(scaler, (GradScaler, NoneType)):
             raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
-        made = make_algorithm(algorithm, dict(options))
-        elements, usual = sum(p.numel() for p in trained.values()), usual_density(made)
-        share = resolve_k(elements, k, density, usual) / elements
-        rule = decide(optimizer, momentum, feedback, made, share, given=k is not None or density is not None)
-        settings = make_settings(
-            elements,
+        settings, share, rule = ruled_settings(
+            sum(p.numel() for p in trained.values()),
+            optimizer,
+            momentum,
+            feedback,
+            algorithm,
+            density=density,
             k=k,
-            density=rule.density if density is None else density,
-            algorithm=made,
-            feedback=rule.feedback,
+            whole=True,
+            options=options,
             clip_norm=clip_norm,
             nonfinite=nonfinite,
-            second_moment=rule.second_moment,
         )
         if team is not None and clip_norm is not None and op == Sum:
             raise ValueError(f"clip_norm must be None where ranks may be lost and op is 'sum', got {clip_norm}")
@@ -229,7 +226,7 @@ def DistributedOptimizer(
         comm=transport,
         team=team,
         k=k,
-        share=(usual if rule.density is None else rule.density) if density is None else density,
+        share=share,
         survival=survival,
         passes=backward_passes_per_step,
         average=op == Average,

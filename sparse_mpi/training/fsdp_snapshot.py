@@ -83,7 +83,7 @@ class ShardedSnapshot:
         # Units may be joined into other vectors now
         layouts = [Layout.of(one["shapes"]) for one in rest]
         alike = alike and layouts == [vector.reducer.layout for vector in self._gradients]
-        states: list[dict[str, Any]] = [{"vectors": [], "owed": {}, "moments": {}} for _ in mine]
+        states: list[dict[str, Any]] = [{"vectors": [], "owed": {}} for _ in mine]
         for number, vector in enumerate(self._gradients):
             fresh = as_arrays(rest[number]) if alike else vector.reducer.state_dict()
             for replica, state in zip(mine, states, strict=True):

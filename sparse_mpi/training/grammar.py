@@ -15,12 +15,8 @@ from sparse_mpi.training.named_gradients import GradientVector, Names
 class StepOrder:
     """One backward pass that reduces, then a step: momentum that was taken over moves on with each reduction.
 
-    Where none was taken over several passes may reduce before a step, as in torch.
-
-    Args:
-        optimizer: the one that steps; None: it is not known, and nothing is checked.
-        mode: who applies its momentum, a `Rule.mode`.
-        scaler: of the loss; None: none is in use, and a step by one is an error.
+    Where none was taken over, by the `Rule.mode`, several passes may reduce before a step, as in torch. Nothing is
+    checked of an ``optimizer`` that is not known, None; a step by another scaler than ``scaler`` is an error.
     """
 
     def __init__(self, optimizer: Optimizer | None, mode: str, scaler: GradScaler | None = None) -> None:
@@ -34,10 +30,7 @@ class StepOrder:
             vars(optimizer).update(_step_supports_amp_scaling=scaler is None)
 
     def check(self, vector: GradientVector, gradient: Tensor) -> None:
-        """Have all ranks raise RuntimeError in the reduction of ``gradient`` by ``vector`` if a step must come first.
-
-        It is to be called in the backward pass, before that reduction begins.
-        """
+        """Have all ranks raise RuntimeError in the reduction of ``gradient``, if a step must come first."""
         # Within `join` a rank without inputs reduces zeros, outside of a backward pass, and takes no steps
         if torch.is_grad_enabled() and not bool(gradient.any()):
             self._idle.add(vector.names)
@@ -51,14 +44,12 @@ class StepOrder:
             )
 
     def check_flush(self) -> None:
-        """Raise RuntimeError if a step must come before a flush."""
         if self._pending():
             raise RuntimeError(
                 "flush must come between two steps, got gradients that were reduced and not stepped along; call step()"
             )
 
     def reduced(self, *vectors: GradientVector) -> None:
-        """Take note that gradients have come, which a step is to follow."""
         if self._optimizer is not None:
             self._waiting.update(name for v in vectors if v.names not in self._idle for name in v.names)
             self._scale = self._scale_now()

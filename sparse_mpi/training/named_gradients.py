@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,11 +21,11 @@ from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
-from sparse_mpi.reduction.second_moment import SecondMoment
+from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS, SecondMoment
 from sparse_mpi.reduction.settings import Settings
-from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.sparse import Layout, SparseVector, leave
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.parameters import cut_by_tensor, joined, keep_mean, local, mean_moment
+from sparse_mpi.training.parameters import cut_by_tensor, joined, keep_mean, local, write_mean
 
 T = TypeVar("T")
 Names = tuple[str, ...]
@@ -69,27 +69,26 @@ class GradientVector:
         self.late = self.used = False
 
     def split(self, flat: Tensor) -> list[Tensor]:
-        """Return views of a flat vector ``(n,)``, one for each parameter, in the shapes of these."""
+        """Return views of a flat vector ``(n,)`` in the shapes of the parameters."""
         layout = self.reducer.layout
-        parts = zip(flat.split(layout.sizes), layout.shapes, strict=True)
-        return [part.view(shape) for part, shape in parts]
+        return [part.view(shape) for part, shape in zip(flat.split(layout.sizes), layout.shapes, strict=True)]
 
     def note(self, total: SparseVector[Tensor] | Tensor, flushed: bool = False) -> None:
         """Take note of which entries have come with ``total``: those that were sent, or with a flush what is not 0."""
         self.late = isinstance(total, SparseVector)
+        self.arrived = torch.empty(0, dtype=torch.long) if flushed else None
         # Where every entry was to be sent, those that are 0 have arrived as well
-        self.arrived = total.indices if isinstance(total, SparseVector) and not self.reducer.whole else None
-        if flushed:
-            self.arrived = torch.empty(0, dtype=torch.long)
+        if isinstance(total, SparseVector) and not self.reducer.whole:
+            self.arrived = total.indices
 
-    def remembered(self) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, dict[str, Any]]]:
-        """Return what each parameter owes, and its second moments if any, by name; nothing before the first step."""
+    def remembered(self) -> dict[str, dict[str, Any]]:
+        """Return what each parameter owes, and its second moment if any, by name; nothing before the first step."""
         if not self.used:
-            return {}, {}
-        owed = cut_by_tensor(whole_state(self.reducer.feedback), self.reducer.layout.sizes)
-        moment = self.reducer.second_moment
-        moments = dict(zip(self.names, moment.by_tensor(), strict=True)) if moment is not None else {}
-        return dict(zip(self.names, owed, strict=True)), moments
+            return {}
+        kept: list[dict[str, Any]] = [*cut_by_tensor(whole_state(self.reducer.feedback), self.reducer.layout.sizes)]
+        if (moment := self.reducer.second_moment) is not None:
+            kept = [owed | known for owed, known in zip(kept, moment.by_tensor(), strict=True)]
+        return dict(zip(self.names, kept, strict=True))
 
     def hold(self, parameters: Mapping[str, Tensor]) -> None:
         """Have frozen ``parameters`` keep what they owe in the next reduction, in which they have no gradient."""
@@ -107,22 +106,22 @@ class GradientVector:
         return [part if gradient is None else part | (gradient != 0) for part, gradient in parts]
 
     def second_moments(self, divisor: float, like: Tensor) -> list[Tensor] | None:
-        """Return second moments of the mean, the sum over ``divisor``, as `mean_moment` does; None if there are none."""
-        moment = self.reducer.second_moment
-        flat = None if moment is None else mean_moment(moment, divisor, like)
-        return None if flat is None else self.split(flat)
+        """Return the second moments of a mean, the sum over ``divisor``, 0 where no entry has come; None before a step.
 
-    def follow(self, betas: Mapping[str, float]) -> None:
-        """Take over the betas of second moments, by name; a parameter that has none keeps its own."""
-        if (moment := self.reducer.second_moment) is not None:
-            moment.betas = [betas.get(name, beta) for name, beta in zip(self.names, moment.betas, strict=True)]
+        That of a sum of gradients which are independent of each other is the sum of theirs. On the device of ``like``.
+        """
+        moment = self.reducer.second_moment
+        if moment is None or moment.sums is None:
+            return None
+        sums = leave(moment.sums, like)
+        values = sums.values if isinstance(sums, SparseVector) else sums
+        return self.split(write_mean(sums, divisor**2, values.new_zeros(len(moment.mean))))
 
 
 class NamedGradients:
     """The vectors of a model, and what is remembered of each parameter: what it owes, and second moments.
 
-    What is remembered belongs to names: it moves along when a parameter comes into another vector. No parameter is in
-    two vectors; of one that is in none, it is kept.
+    What is remembered moves along when a parameter comes into another vector, and is kept while it is in none.
 
     Args:
         shapes: of the parameters, or of this process's shards of them.
@@ -151,9 +150,7 @@ class NamedGradients:
         self.flushed = False
         self.shapes, self.settings, self.share = dict(shapes), settings, share
         self._ranks, self._by_k, self._survival = ranks, by_k, survival or {}
-        # What is remembered of parameters that are in no vector
-        self._owed: dict[str, dict[str, np.ndarray]] = {}
-        self._moments: dict[str, dict[str, Any]] = {}
+        self._kept: dict[str, dict[str, Any]] = {}  # what is remembered of parameters that are in no vector
 
     def __iter__(self) -> Iterator[GradientVector]:
         return iter(self.vectors.values())
@@ -182,15 +179,13 @@ class NamedGradients:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is remembered, by name: a copy has no vectors, and no ranks until `connect`."""
-        owed, moments = dict(self._owed), dict(self._moments)
+        kept = dict(self._kept)
         for vector in self:
-            more_owed, more_moments = vector.remembered()
-            owed |= more_owed
-            moments |= more_moments
-        return vars(self) | {"vectors": {}, "flushed": False, "_ranks": None, "_owed": owed, "_moments": moments}
+            kept |= vector.remembered()
+        return vars(self) | {"vectors": {}, "flushed": False, "_ranks": None, "_kept": kept}
 
     def adopt(self, names: Names) -> GradientVector:
-        """Return the vector of the parameters ``names``, made after all work under way where it is new. Collective then.
+        """Return the vector of ``names``, made after all work under way where it is new. Collective then.
 
         Other vectors with any of these parameters are dissolved; the new one takes over what they remember of its own.
         """
@@ -203,44 +198,34 @@ class NamedGradients:
             reducer.watch = other.reducer.watch
             if other.reducer.algorithm != reducer.algorithm:
                 reducer.use(other.reducer.algorithm)
-        owed = [self._owed.pop(name, {}) for name in names]
-        if any(owed):
-            reducer.feedback.load(joined(owed, reducer.layout.sizes))
+        kept = [self._kept.pop(name, {}) for name in names]
+        if any(kept):
+            reducer.feedback.load(joined(list(map(_owed_in, kept)), reducer.layout.sizes))
             vector.used = True
-        if (moment := reducer.second_moment) is not None and not self._moments.keys().isdisjoint(names):
-            pairs = zip(names, moment.by_tensor(), strict=True)
-            moment.load(moment.joined([self._moments.pop(name, unknown) for name, unknown in pairs]))
+        if (moment := reducer.second_moment) is not None and any(MEAN in one for one in kept):
+            moment.load(moment.joined([new | one for new, one in zip(moment.by_tensor(), kept, strict=True)]))
         return vector
 
-    def adopt_rest(self) -> None:
-        """Put parameters that owe something, and are in no vector, into one. Collective if there are any."""
-        if self._owed:
-            self.adopt(tuple(self._owed))
+    def arrange(self, order: Sequence[Names]) -> None:
+        """Have vectors of these names first, in this order. Collective if one is new."""
+        for names in order:
+            self.adopt(names)
+        self.vectors = {names: self.vectors[names] for names in [*order, *self.vectors]}
 
     def forget(self, names: Collection[str]) -> None:
         """Remember nothing of parameters any more, which leave their vectors. Collective if others stay there."""
-        for vector in [vector for vector in self if not set(vector.names).isdisjoint(names)]:
-            staying = tuple(name for name in vector.names if name not in names)
-            if staying:
-                order = list(self.vectors)
-                self.adopt(staying)
-                self._sort([staying if other == vector.names else other for other in order])
-            else:
-                self._dissolve(vector)
+        staying = [tuple(name for name in vector.names if name not in names) for vector in self]
+        for vector in [vector for vector in self if set(vector.names).issubset(names)]:
+            self._dissolve(vector)
+        self.arrange([some for some in staying if some])
         for name in names:
-            for known in (self.shapes, self._owed, self._moments):
-                known.pop(name, None)
-
-    def _sort(self, order: Iterable[Names]) -> None:
-        first = [names for names in order if names in self.vectors]
-        self.vectors = {names: self.vectors[names] for names in dict.fromkeys([*first, *self.vectors])}
+            self.shapes.pop(name, None)
+            self._kept.pop(name, None)
 
     def _dissolve(self, vector: GradientVector) -> GradientVector:
         """Take a vector apart; what it remembers is kept by name."""
         del self.vectors[vector.names]
-        owed, moments = vector.remembered()
-        self._owed |= owed
-        self._moments |= moments
+        self._kept |= vector.remembered()
         return vector
 
     def _reducer(self, names: Names) -> SparseAllreduce:
@@ -252,16 +237,13 @@ class NamedGradients:
             return SparseAllreduce(settings=settings, comm=self.comm)
         return ElasticAllreduce(settings=settings, team=self._ranks.team, **self._survival)
 
-    def parts(self, names: Names, flat: Tensor) -> list[tuple[str, Tensor]]:
-        """Return the part ``(m,)`` of each parameter in a flat vector of these ``names``."""
-        return list(zip(names, flat.split([math.prod(self.shapes[name]) for name in names]), strict=True))
-
     def flush(self, parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Send all that the ranks owe, also in no vector, and yield each parameter's name and sum. Collective.
 
         Frozen ``parameters`` keep what they owe.
         """
-        self.adopt_rest()
+        if self._kept:
+            self.adopt(tuple(self._kept))
         for vector in self:
             vector.hold(parameters)
             vector.used = True
@@ -270,28 +252,22 @@ class NamedGradients:
             yield from zip(vector.names, vector.split(total), strict=True)
         self.flushed = True
 
-    def residuals(self, without: Set[str] = frozenset()) -> dict[str, np.ndarray]:
-        """Return what this rank has not sent yet of each parameter but some, ``(n,)`` in host memory."""
-        shapes = {name: shape for name, shape in self.shapes.items() if name not in without}
-        # Nothing, what was kept of parameters in no vector, and what vectors owe: the later ones prevail
-        nothing = {name: np.zeros(math.prod(shape), np.float32) for name, shape in shapes.items()}
-        owed = {name: remembered.get("residual", nothing[name]) for name, remembered in self._owed.items()}
+    def residuals(self) -> dict[str, np.ndarray]:
+        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory."""
+        owed = {name: np.zeros(math.prod(shape), np.float32) for name, shape in self.shapes.items()}
+        owed |= {name: kept["residual"] for name, kept in self._kept.items() if "residual" in kept}
         for vector in self:
-            tensors = cut_by_tensor({"residual": vector.reducer.residual}, vector.reducer.layout.sizes)
-            owed |= {name: tensor["residual"] for name, tensor in zip(vector.names, tensors, strict=True)}
-        return nothing | owed
+            parts = cut_by_tensor({"residual": vector.reducer.residual}, vector.reducer.layout.sizes)
+            owed |= {name: part["residual"] for name, part in zip(vector.names, parts, strict=True)}
+        return owed
 
     def state_dict(self, **beside: Any) -> dict[str, Any]:
         """Return all that this rank remembers, and what is to be saved ``beside``: plain values and tensors."""
         vectors = [{"names": list(vector.names), "reducer": vector.reducer.state_dict()} for vector in self]
-        named = {"vectors": vectors, "owed": dict(self._owed), "moments": dict(self._moments)}
-        return dict(as_tensors(sealed({"version": VERSION} | named | beside)))
+        return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
     def checked(self, states: Any) -> list[dict[str, Any]]:
-        """Return ``states``, that `state_dict` returned, or raise TypeError or ValueError; to be called in an agreement.
-
-        Those of release 0.3 are taken too.
-        """
+        """Return ``states``, also of release 0.3, or raise TypeError or ValueError; to be called in an agreement."""
         check_list(states, "states")
         read: list[dict[str, Any]] = []
         for number, state in enumerate(states):
@@ -315,48 +291,36 @@ class NamedGradients:
                     "reduction of the same parameters with the same bucket_cap_mb"
                 )
             saved = [{"names": list(names), "reducer": one} for names, one in zip(known, saved, strict=True)]
-        return {"owed": {}, "moments": {}} | state | {"version": VERSION, "vectors": saved}
+        return {"owed": {}} | state | {"version": VERSION, "vectors": saved}
 
     def _check(self, state: dict[str, Any]) -> None:
+        """Raise TypeError or ValueError unless a state, whose form is checked, is one of these parameters."""
         if not equal(version := state["version"], VERSION):
             raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
         check_list(state.get("vectors"), "state['vectors']")
         check_mapping(state.get("owed"), "state['owed']")
-        names = [*state["owed"]]
-        for number, saved in enumerate(state["vectors"]):
-            check_mapping(saved, f"state['vectors'][{number}]")
-            check_list(saved.get("names"), f"state['vectors'][{number}]['names']")
-            check_mapping(saved.get("reducer"), f"state['vectors'][{number}]['reducer']")
-            names += saved["names"]
+        names = [*state["owed"], *(name for vector in names_in(state) for name in vector)]
         for name in names:
             if name not in self.shapes or names.count(name) > 1:
                 raise ValueError(f"state must have each of this model's parameters at most once, got {name!r}; {WHOLE}")
-        for name, arrays in state["owed"].items():
-            check_mapping(arrays, f"state['owed'][{name!r}]")
-            check_sizes(arrays, arrays, Layout.of([self.shapes[name]]).size)
-        beta = self.settings.second_moment
-        check_mapping(state.get("moments"), "state['moments']")
-        for name, moment in state["moments"].items():
-            check_mapping(moment, f"state['moments'][{name!r}]")
-            SecondMoment(beta or 0.0, Layout.of([self.shapes[name]])).check_state(moment)
+        for name, kept in state["owed"].items():
+            check_sizes(kept, _owed_in(kept), math.prod(self.shapes[name]))
+            if MEAN in kept:
+                SecondMoment(0.0, Layout.of([self.shapes[name]])).check_state(kept)
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, average: bool) -> None:
-        """Restore what ``ranks`` ranks saved, of which this one has ``states``, as `checked` returned them. Collective.
+        """Restore what ``ranks`` ranks saved, vectors included, as `SparseAllreduce.take_over` does. Collective.
 
-        The vectors become those that were saved. On another number of ranks what the old ones owed is added up.
-
-        Args:
-            states: those of the old ranks r, r + P, r + 2 P, ... on rank r of P; empty if there is no such rank.
-            ranks: the number of old ranks.
-            average: gradients become means: what is owed is scaled by the ratio of the numbers of ranks.
+        ``states`` are as `checked` returned them. If gradients become means, the ``average``, what is owed is scaled by
+        the ratio of the numbers of ranks.
         """
         comm = self.comm
         # Ranks that were dealt no state learn of the vectors from the first, which has one
         told = json.loads(tell(comm, json.dumps(names_in(states[0])) if states else ""))
         order = [tuple(names) for names in told]
-        self._owed, self._moments = {}, {}
-        if list(self.vectors) != order:
-            self._regroup(order)
+        self.arrange(order)
+        # Of vectors that were dissolved nothing stays: it is to be loaded
+        self._kept = {}
         for number, names in enumerate(order):
             vector = self.vectors[names]
             vector.reducer.take_over([state["vectors"][number]["reducer"] for state in states], ranks)
@@ -365,17 +329,14 @@ class NamedGradients:
                 keep_mean(vector.reducer.feedback, ranks, comm.size)
         scale = comm.size / ranks if average else 1.0
         for state in states:
-            for name, arrays in state["owed"].items():
-                have = self._owed.get(name, {})
-                self._owed[name] = {key: have.get(key, 0) + scale * array for key, array in arrays.items()}
-            self._moments |= state["moments"]
+            for name, kept in state["owed"].items():
+                have = self._kept.get(name, {})
+                owed = {key: have.get(key, 0) + scale * array for key, array in _owed_in(kept).items()}
+                self._kept[name] = kept | owed
 
-    def _regroup(self, order: Sequence[Names]) -> None:
-        """Make the vectors of ``order``; what vectors remember that are dissolved is to be loaded. Collective."""
-        for names in order:
-            self.adopt(names)
-        self._sort(order)
-        self._owed, self._moments = {}, {}
+
+def _owed_in(kept: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {key: array for key, array in kept.items() if key not in (MEAN, STEPS, BETAS)}
 
 
 def names_in(state: Mapping[str, Any]) -> list[list[str]]:

@@ -15,12 +15,19 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
 from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
 from sparse_mpi.reduction.settings import Settings, make_settings
+from sparse_mpi.sparse import Layout
 from sparse_mpi.training.adam_steps import TRAVELLING, check_adam, second_beta
 
 ARRIVAL = "arrival"  # the mode in which an entry that arrives makes up for the steps that it has waited
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, ARRIVAL, TRAVELLING)
 USUAL_DENSITY = 0.021  # with second moments: elect sends as many bytes as at its usual density without
+PLAIN = (
+    ErrorFeedback,
+    LeakyFeedback,
+    GlobalMomentum,
+    MomentumCorrection,
+)  # not what users derive from these, which does more
 SHORTEST = 0.01  # of what waits, the least share that a step sends or lets fade, see `fading`
 
 
@@ -29,16 +36,10 @@ class Rule(NamedTuple):
 
     mode: str  # one of `MODES`
     feedback: str | Feedback
-    density: float | None  # of the reduction, where the caller gave none; None: the algorithm's own
     second_moment: float | None = None  # the beta of the one that travels
     momentum: float | None = None  # that error feedback has taken over
     late: float | None = None  # the one that it applies to sparse sums
     announcement: str = ""  # what to tell whoever has not chosen the mode
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Return True if Nesterov's look ahead, if any, is left to do when the gradients are there."""
-        return self.mode in ("matched", "global")
 
 
 def decide(
@@ -47,15 +48,10 @@ def decide(
     feedback: str | Feedback,
     algorithm: Algorithm,
     share: float,
-    given: bool,
 ) -> Rule:
-    """Return the rule for ``optimizer`` with these arguments of `DistributedOptimizer`, the same for all that train.
+    """Return the rule for ``optimizer``, None: not known, with these arguments of `DistributedOptimizer`.
 
-    Args:
-        optimizer: None: gradients are reduced for somebody who is not known.
-        momentum: one of `MODES`; None: the best that optimizer, algorithm and feedback allow.
-        share: the share of the entries that a step sends.
-        given: ``share`` is what the caller wants, and not the algorithm's usual one.
+    ``share`` is that of the entries which a step sends.
 
     Raises:
         TypeError, ValueError: see `momentum_rule`; or ``momentum`` without an optimizer.
@@ -63,63 +59,58 @@ def decide(
     if optimizer is None:
         if momentum not in (None, "local"):
             raise ValueError(f"optimizer must be given with momentum={momentum!r}, which is its, got None")
-        return Rule("local", feedback, None)
+        return Rule("local", feedback)
     if isinstance(inner := getattr(optimizer, "optim", None), Optimizer):
         raise TypeError(
             f"optimizer must be the one that steps, got {type(optimizer).__name__} around {type(inner).__name__}; pass "
             ".optim"
         )
     mode = _default_mode(optimizer, feedback, algorithm, share) if momentum is None else momentum
-    rule = momentum_rule(optimizer, feedback, mode, share)
-    found = Rule(mode, rule, None)
+    found = Rule(mode, momentum_rule(optimizer, feedback, mode, share))
+    first = optimizer.param_groups[0]
     if mode in TAKING:
-        taken = float(optimizer.param_groups[0]["momentum"])
-        late = rule.late if isinstance(rule, GlobalMomentum) and rule.late is not None else taken
-        found = found._replace(momentum=taken, late=late)
+        taken = float(first["momentum"])
+        late = getattr(found.feedback, "late", None)
+        found = found._replace(momentum=taken, late=taken if late is None else late)
     if mode == TRAVELLING:
-        beta = second_beta(optimizer.param_groups[0])
-        found = found._replace(second_moment=beta, density=None if given else USUAL_DENSITY)
+        found = found._replace(second_moment=second_beta(first))
     return found if momentum else found._replace(announcement=_announcement(optimizer, found))
 
 
-class HookSettings(NamedTuple):
-    """What a hook of torch reduces by, and how the optimizer of its gradients steps."""
-
-    vectors: Settings  # of each, but for layout and k
-    share: float  # of its entries that each sends
-    rule: Rule
-
-
-def hook_settings(
-    shapes: Mapping[str, tuple[int, ...]],
-    *,
-    density: float | None,
-    algorithm: str | Algorithm,
-    feedback: str | Feedback,
+def ruled_settings(
+    layout: object,
     optimizer: Optimizer | None,
     momentum: str | None,
+    feedback: str | Feedback,
+    algorithm: str | Algorithm,
+    *,
+    density: float | None,
+    k: int | None = None,
+    whole: bool = False,
     options: Mapping[str, Any],
-) -> HookSettings:
-    """Return the settings for gradients of these ``shapes``, by name, by arguments as of `DistributedOptimizer`."""
+    **limits: Any,
+) -> tuple[Settings, float, Rule]:
+    """Return the settings of gradients, the share of the entries that each vector of them sends, and the rule.
+
+    Arguments are those of `DistributedOptimizer`; ``limits`` are for `make_settings`. The rule goes by the share as it
+    is, or with ``whole`` by that of whole entries of the layout.
+    """
     made = make_algorithm(algorithm, dict(options))
     share = usual_density(made) if density is None else density
-    resolve_k(1, None, share)  # checks it
-    rule = decide(optimizer, momentum, feedback, made, share, given=density is not None)
-    share = share if rule.density is None else rule.density
-    beta = rule.second_moment
-    every = list(shapes.values()) or 1
-    settings = make_settings(every, density=share, algorithm=made, feedback=rule.feedback, second_moment=beta)
-    return HookSettings(settings, share, rule)
+    size = Layout.of(layout).size if whole else 1
+    entries = resolve_k(size, k, density, share)  # checks them, too
+    rule = decide(optimizer, momentum, feedback, made, entries / size if whole else share)
+    if rule.mode == TRAVELLING and k is None and density is None:
+        share = USUAL_DENSITY
+    limits |= {"feedback": rule.feedback, "second_moment": rule.second_moment}
+    settings = make_settings(layout, k=k, density=share if k is None else None, algorithm=made, **limits)
+    return settings, share, rule
 
 
 def _default_mode(optimizer: Optimizer, feedback: str | Feedback, algorithm: Algorithm, share: float) -> str:
-    """Return the best mode that this optimizer and algorithm support, if ``feedback`` leaves that open.
-
-    The momentum of SGD becomes global and is matched to the wait. Adam goes by second moments that travel, where the
-    algorithm can carry them, or else by arrival; where everything is sent it is as ever.
-    """
-    adam = (*([TRAVELLING] if algorithm.traits.carries else []), ARRIVAL) if share < 1 else ()
-    # SGD is fit for the first alone, Adam for the others
+    """Return the best mode that this optimizer and algorithm support, if ``feedback`` leaves that open."""
+    # SGD is fit for the first alone, Adam for the others; where everything is sent Adam is as ever
+    adam = () if share >= 1 else (TRAVELLING, ARRIVAL) if algorithm.traits.carries else (ARRIVAL,)
     for mode in ("matched", *adam):
         try:
             momentum_rule(optimizer, feedback, mode)
@@ -131,21 +122,17 @@ def _default_mode(optimizer: Optimizer, feedback: str | Feedback, algorithm: Alg
 
 
 def matched(momentum: float, share: float) -> float:
-    """Return the momentum for sums of which a ``share`` of the entries arrives in a step.
+    """Return the momentum for sums of which a ``share`` of the entries arrives in a step, see accuracy.md.
 
-    A sum that arrives late is stale when it is applied: it wants half of the effective rate ``lr / (1 - momentum)`` of
-    gradients that arrive in every step, and a shorter momentum. So ``1 - matched`` is ``1 - momentum`` where everything
-    arrives, and almost twice that where little does: 0.9 becomes 0.8. docs/explanation/accuracy.md has figures.
+    Late sums want half of the effective rate ``lr / (1 - momentum)``: where little arrives 0.9 becomes 0.8.
     """
     return max(0.0, momentum - (1 - momentum) * (1 - share))
 
 
 def fading(share: float) -> float:
-    """Return the share of what waits that fades in each step, for sums of which a ``share`` of the entries arrives.
+    """Return the share of what waits that fades in each step, where a ``share`` of the entries arrives; 0: not known.
 
-    Where entries wait longer than 100 steps, old gradients outweigh new ones. So what waits lives for no longer: it is
-    sent or fades, together 1 % a step. Where 1 % or more arrives nothing fades, nor where ``share`` is 0, not known.
-    docs/explanation/accuracy.md has figures.
+    So that nothing waits for more than 100 steps what is sent and what fades is together 1 % a step, see accuracy.md.
     """
     return max(0.0, SHORTEST - share) if share else 0.0
 
@@ -170,8 +157,8 @@ def _announcement(optimizer: Optimizer, found: Rule) -> str:
 def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str, share: float = 1.0) -> str | Feedback:
     """Return the feedback rule to use: ``feedback``, or one that has taken the optimizer's momentum over.
 
-    ``share`` is that of the entries which arrive in a step, see `matched` and `fading`; 0 where it is not known. What
-    waits fades only where ``feedback`` is the default's name, not an instance.
+    ``share`` is that of the entries which arrive in a step, 0 where it is not known. What waits fades only where
+    ``feedback`` is the default's name, not an instance.
 
     Raises:
         TypeError: ``optimizer`` has not the momentum that the mode is for.
@@ -181,37 +168,24 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
         raise ValueError(f"momentum must be one of {', '.join(MODES)}, got {momentum!r}")
     # A name that no rule has is left to the reducer, which reports it
     rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
-    keep = _keep_of(rule)
-    if momentum != "local" and keep is None:
+    if momentum == "local":  # the optimizer keeps its momentum: the rule must have none
+        own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
+        if isinstance(rule, Feedback) and rule.traits.momentum and own:
+            raise ValueError(
+                f"momentum must be given once, got {own} in the optimizer and {rule.traits.momentum} in {rule!r}; make "
+                f"the optimizer with momentum=0, or use feedback='residual' and momentum='global'"
+            )
+        return feedback
+    if type(rule) not in PLAIN or not isinstance(rule, ErrorFeedback) or rule.traits.momentum:
         raise ValueError(
             f"feedback must be 'residual' or leaky with momentum={momentum!r}, which says what happens to late "
             f"entries, got {feedback!r}; use momentum='local', and an optimizer without momentum"
         )
-    # Adam: the moments catch up or travel, and error feedback stays as it is
-    if momentum in (ARRIVAL, TRAVELLING):
-        check_adam(optimizer, momentum)
-        return feedback
-    # SGD: a rule with its momentum takes the place of feedback
-    if momentum != "local" and keep is not None:
-        if momentum == "matched" and feedback == "residual":
-            keep = 1 - fading(share)
-        return _taken_over(optimizer, momentum, keep, share)
-    # The optimizer keeps its momentum: the rule must have none
-    own = max((float(group.get("momentum", 0)) for group in optimizer.param_groups), default=0.0)
-    if isinstance(rule, Feedback) and rule.traits.momentum and own:
-        raise ValueError(
-            f"momentum must be given once, got {own} in the optimizer and {rule.traits.momentum} in {rule!r}; make the "
-            f"optimizer with momentum=0, or use feedback='residual' and momentum='global'"
-        )
+    if momentum in TAKING:  # a rule with SGD's momentum takes the place of feedback
+        fades = momentum == "matched" and feedback == "residual"
+        return _taken_over(optimizer, momentum, 1 - fading(share) if fades else getattr(rule, "keep", 1.0), share)
+    check_adam(optimizer, momentum)  # its moments catch up or travel, and error feedback stays as it is
     return feedback
-
-
-def _keep_of(rule: object) -> float | None:
-    # A class of the user's that derives from one of these does more
-    known = type(rule) in (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection)
-    if not isinstance(rule, ErrorFeedback) or not known:
-        return None
-    return None if rule.traits.momentum else getattr(rule, "keep", 1.0)
 
 
 def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> GlobalMomentum | MomentumCorrection:

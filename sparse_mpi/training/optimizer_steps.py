@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Adam, NAdam, Optimizer, RMSprop
 from torch.utils.hooks import RemovableHandle
 
-from sparse_mpi.training.adam_steps import TRAVELLING, Arrived, move, second_beta, without_moments
+from sparse_mpi.training.adam_steps import TRAVELLING, Came, move, second_beta, set_aside, without_moments
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import ARRIVAL, Rule
 from sparse_mpi.training.parameters import local
@@ -30,19 +30,14 @@ class OptimizerSteps:
     """Makes ``optimizer`` step by ``rule``; it stays the object that it was.
 
     SGD steps without the momentum that error feedback has applied. Weights whose moments make up for waiting are moved
-    before torch's step, to which their gradients are then None; afterwards they are there again. Closures are called as
-    ever. One made of the same optimizer later takes the place of this one.
+    before torch's step, to which their gradients are then None. Where gradients are all that was owed, the step is
+    without momentum and weight decay. One made of the same optimizer later takes the place of this one.
 
     Args:
         optimizer: of the reduced parameters, or of a part of them.
-        rule: how it steps.
-        gradients: what has come.
-        parameters: by name.
         divisor: makes sums over the ranks to gradients: the number of ranks whose mean they are.
         ready: called before each step, and in it behind each call of a closure: gradients are there.
         loss: returns what the optimizer is to see of the loss of a closure; None: that loss.
-
-    Where the gradients are all that was owed, the step is without momentum and weight decay.
     """
 
     def __init__(
@@ -63,19 +58,17 @@ class OptimizerSteps:
             handle.remove()
         _HANDLES[optimizer] = [
             optimizer.register_step_pre_hook(_uncompiled(self._before)),
-            optimizer.register_step_post_hook(_uncompiled(self._after)),
+            optimizer.register_step_post_hook(_uncompiled(lambda *_: self._restore.close())),
             # Also where the optimizer itself has raised a checkpoint has its momentum
             optimizer.register_state_dict_pre_hook(lambda _: self._restore.close()),
             optimizer.register_load_state_dict_pre_hook(self._loading),
         ]
 
-    def _before(
-        self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
         closure = options.get("closure") if len(args) < 2 else args[1]
         if closure is None:
             self._prepare(optimizer)
-            return args, options
+            return None
 
         def reduced() -> Any:
             loss = closure()
@@ -86,7 +79,7 @@ class OptimizerSteps:
 
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
-        """Do to gradients and weights what ``optimizer`` is not to do, and switch that off in it until `_after`."""
+        """Do to gradients and weights what ``optimizer`` is not to do, and switch that off in it for its step."""
         self._restore.close()  # after a step that has failed within the optimizer
         self._ready()
         rule = self._rule
@@ -95,38 +88,28 @@ class OptimizerSteps:
                 switched_off.enter_context(along_gradients(optimizer))
             elif rule.momentum is not None:
                 late = {self._parameters[name] for vector in self._gradients if vector.late for name in vector.names}
-
-                def applied(parameter: Tensor) -> float:
-                    return float((rule.late if parameter in late else rule.momentum) or 0)
-
-                taken = without_momentum(optimizer, rule.momentum, applied, rule.looks_ahead)
-                switched_off.enter_context(taken)
-            if rule.mode == TRAVELLING and not any(map(float, (group["lr"] for group in optimizer.param_groups))):
+                switched_off.enter_context(without_momentum(optimizer, rule, late))
+            if rule.mode == TRAVELLING and not any(float(group["lr"]) for group in optimizer.param_groups):
                 # So torch's checkpoints step along zeros, for a state: here it has none
-                switched_off.callback(_give_back, _set_aside(self._parameters.values()))
+                switched_off.callback(_give_back, set_aside(self._parameters.values()))
             elif rule.mode in (ARRIVAL, TRAVELLING):
                 switched_off.callback(_give_back, move(optimizer, rule.mode, self._arrived()))
                 self.follow_betas(optimizer)
             self._gradients.flushed = False
             self._restore = switched_off.pop_all()
 
-    def _after(self, optimizer: Optimizer, args: object, options: object) -> None:
-        self._restore.close()
-
-    def _arrived(self) -> dict[Tensor, Arrived]:
+    def _arrived(self) -> dict[Tensor, Came]:
         """Return what has come, by parameter; without those of which second moments should have come, and have not."""
-        found: dict[Tensor, Arrived] = {}
+        found: dict[Tensor, Came] = {}
         for vector in self._gradients:
             members = [self._parameters[name] for name in vector.names]
             masks = vector.masks([None if p.grad is None or p.grad.is_sparse else local(p.grad) for p in members])
-            if self._rule.mode == ARRIVAL:
-                found |= {p: Arrived(mask) for p, mask in zip(members, masks, strict=True)}
-                continue
-            seconds = vector.second_moments(self._divisor(), local(members[0]))
-            steps = vector.reducer.second_moment.steps if vector.reducer.second_moment is not None else ()
-            if seconds is not None:
-                rows = zip(members, masks, seconds, steps, strict=True)
-                found |= {p: Arrived(mask, second, count) for p, mask, second, count in rows}
+            moment = vector.reducer.second_moment
+            if moment is None:
+                found |= {p: Came(mask) for p, mask in zip(members, masks, strict=True)}
+            elif (seconds := vector.second_moments(self._divisor(), local(members[0]))) is not None:
+                rows = zip(members, masks, seconds, moment.steps, strict=True)
+                found |= {p: Came(mask, second, count) for p, mask, second, count in rows}
         return found
 
     def follow_betas(self, optimizer: Optimizer) -> None:
@@ -134,9 +117,10 @@ class OptimizerSteps:
         if self._rule.mode != TRAVELLING:
             return
         betas = {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
-        named = {name: betas[p] for name, p in self._parameters.items() if p in betas}
         for vector in self._gradients:
-            vector.follow(named)
+            if (moment := vector.reducer.second_moment) is not None:
+                before = zip(vector.names, moment.betas, strict=True)
+                moment.betas = [betas.get(self._parameters[name], beta) for name, beta in before]
 
     def _loading(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
         """Drop moments that are about to be loaded and are of no use; the others begin anew."""
@@ -147,13 +131,6 @@ class OptimizerSteps:
         return found
 
 
-def _set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    aside = [(p, p.grad) for p in parameters if p.grad is not None]
-    for parameter, _ in aside:
-        parameter.grad = None
-    return aside
-
-
 def _give_back(moved: list[tuple[Tensor, Tensor]]) -> None:
     for parameter, gradient in moved:
         if parameter.grad is None:
@@ -161,6 +138,4 @@ def _give_back(moved: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _uncompiled(hook: Hook) -> Hook:
-    """Return ``hook`` as ``torch.compile`` calls it, as it is."""
-    uncompiled: Hook = torch.compiler.disable(hook)
-    return uncompiled
+    return cast(Hook, torch.compiler.disable(hook))  # torch.compile calls it as it is

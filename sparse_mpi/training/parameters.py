@@ -10,8 +10,7 @@ from torch import Tensor
 from sparse_mpi.arrays import Array, synchronize_device, to_host
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.feedback.base import whole_state
-from sparse_mpi.reduction.second_moment import SecondMoment
-from sparse_mpi.sparse import SparseVector, leave
+from sparse_mpi.sparse import SparseVector
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -24,23 +23,6 @@ def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor
     if isinstance(total, SparseVector):
         return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))
     return out.copy_(total / divisor)
-
-
-def mean_moment(moment: SecondMoment, divisor: float, like: Tensor) -> Tensor | None:
-    """Return the second moment ``(n,)`` of the mean over the ranks, 0 where no entry has come; None before a step.
-
-    That of a sum of gradients which are independent of each other is the sum of theirs.
-
-    Args:
-        moment: of a rank's own gradients, with the sums of the last result.
-        divisor: makes sums over the ranks to means.
-        like: a tensor on the device.
-    """
-    if moment.sums is None:
-        return None
-    sums = leave(moment.sums, like)
-    values = sums.values if isinstance(sums, SparseVector) else sums
-    return write_mean(sums, divisor**2, values.new_zeros(len(moment.mean)))
 
 
 def keep_mean(feedback: Feedback, before: int, now: int) -> None:

@@ -37,17 +37,10 @@ class RowSum(NamedTuple):
 
 
 def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | TypeError:
-    """Return a gradient as a COO tensor in host memory without duplicates; half precision is widened.
+    """Return a gradient, None: without entries, as a COO tensor in host memory without duplicates.
 
-    On a device only rows that were touched leave it, once, and in the order of the caller's stream.
-
-    Args:
-        gradient: a COO tensor; None stands for one without entries.
-        like: a tensor of the same shape, dtype and device, the same on all ranks.
-        dim: the number of sparse dimensions.
-
-    Returns:
-        An error if ``gradient`` is dense or has other sparse dimensions, which all ranks are to raise.
+    Half precision is widened. Shape and dtype are those of ``like``. Of a dense gradient, or one that has not ``dim``
+    sparse dimensions, it is an error, which all ranks are to raise.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
     if gradient is None:
@@ -64,12 +57,9 @@ def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | TypeErro
 
 
 def summed(own: Sequence[Tensor | TypeError], comm: Comm, absence: Absence | None = None) -> RowSum:
-    """Return the sums over the ranks of what each has `staged`, of the same parameters in the same order. Collective.
+    """Return the sums over the ranks of what each has `staged`, or raise that error on every rank. Collective.
 
     ``absence``, if given, knows afterwards which of the gradients no rank had.
-
-    Raises:
-        TypeError, ValueError: what is staged is an error; raised on every rank.
     """
     start, before = perf_counter(), comm.traffic.copy()
     absence = Absence(len(own)) if absence is None else absence
@@ -111,10 +101,7 @@ class SparseGradients:
         self._handle: Handle[RowSum] | None = None  # of the sums under way
 
     def add(self, dims: Mapping[Tensor, int], order: Iterable[Tensor]) -> None:
-        """Take in parameters, with the sparse dimensions of their gradients; all stand in the ``order`` of these then.
-
-        So the order is the same on all ranks, and in a run that resumes.
-        """
+        """Take in parameters, with the sparse dimensions of their gradients; all stand in this ``order`` then."""
         self.dims.update(dims)
         self.dims = {parameter: self.dims[parameter] for parameter in order if parameter in self.dims}
         # Parameters have new numbers: what the ranks knew of absence was by the old ones
@@ -150,11 +137,7 @@ class SparseGradients:
     def finish(self, factor: float = 1.0) -> None:
         """Wait for the sums, if they were started, and set ``.grad`` to their mean, or them, times ``factor``.
 
-        It becomes None where no rank had a gradient.
-
-        Raises:
-            FloatingPointError: a sum has NaN or Inf, if that is to be raised.
-            Exception: as `summed` does.
+        It becomes None where no rank had a gradient. A sum with NaN or Inf raises FloatingPointError if it is to.
         """
         handle, self._handle = self._handle, None
         if handle is None:
@@ -163,8 +146,7 @@ class SparseGradients:
         self.report = found.report
         for rows in found.sums if self._raises else ():
             raise_nonfinite(rows._values().numpy())
-        # Tables are clipped by themselves where buckets are; else factor is that of the whole gradient
-        if self._max_norm is not None:
+        if self._max_norm is not None:  # by themselves, as buckets are
             factor = factor_of(found.norm, self._max_norm)
         divisor = (found.ranks if self._average else 1.0) / factor
         for number, (parameter, rows) in enumerate(zip(self.dims, found.sums, strict=True)):
