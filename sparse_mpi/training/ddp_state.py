@@ -141,11 +141,11 @@ class SparseState:
                     "state must know the optimizer whose momentum it has, and the scaler, got a copy without; make "
                     "SparseState(model.named_parameters(), ...) with them, and load the copy's state_dict() into it"
                 )
-            gradients, scaled = self._gradients, self._scaler is not None
-            say(density=gradients.share, algorithm=gradients.settings.algorithm, feedback=gradients.settings.feedback)
-            say(second_moment=gradients.settings.second_moment, dense_steps=self.dense_steps, scaled=scaled)
+            gradients, settings = self._gradients, self._gradients.settings
+            say(density=gradients.share, algorithm=settings.algorithm, feedback=settings.feedback)
+            say(second_moment=settings.second_moment, dense_steps=self.dense_steps, scaled=self._scaler is not None)
             say(momentum=self._rule.mode, named_parameters=sorted(gradients.shapes.items()))
-        gradients.connect(LiveRanks(transport.duplicate(), None))
+        gradients.ranks = LiveRanks(transport.duplicate(), None)
         if self._rule.announcement and transport.rank == 0:
             logging.getLogger("sparse_mpi").warning(self._rule.announcement)
         self._met = True
@@ -236,9 +236,9 @@ def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[
 
     Half precision is added up in float32. Give a loss scaler to ``state``.
 
-    In ``model.join()`` a rank that has run out of inputs goes on to send what it owes. Means are over all ranks then,
-    too, as DDP leaves ``divide_by_initial_world_size`` to its hook. Momentum that ``state`` has taken over stays the
-    same on all ranks; what an optimizer keeps does not, as ever, also for Nesterov's and the momentum of weight decay.
+    In ``model.join()`` a rank that has run out of inputs goes on to send what it owes, and means are over all ranks.
+    Momentum that ``state`` has taken over stays the same on all; what an optimizer keeps does not, as ever, also for
+    Nesterov's and the momentum of weight decay.
 
     `DistributedOptimizer` can do what DDP cannot: an embedding with ``sparse=True`` that has no gradient on some rank
     in some step is an error of DDP, and with ``find_unused_parameters=True`` it drops what arrives late of a parameter

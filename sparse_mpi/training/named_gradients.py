@@ -55,18 +55,13 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
 
 
 class GradientVector:
-    """Some parameters whose gradients are reduced as one flat vector ``(n,)``.
-
-    Attributes:
-        arrived: indices of the entries that came with the last sum; None: all have.
-        late: the last sum was sparse.
-        used: there was a step, or a state was loaded.
-    """
+    """Some parameters whose gradients are reduced as one flat vector ``(n,)``."""
 
     def __init__(self, names: Names, reducer: SparseAllreduce) -> None:
         self.names, self.reducer = names, reducer
-        self.arrived: Tensor | None = None
-        self.late = self.used = False
+        self.arrived: Tensor | None = None  # indices of the entries that came with the last sum; None: all have
+        self.late = False  # the last sum was sparse
+        self.used = False  # there was a step, or a state was loaded
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Return views of a flat vector ``(n,)`` in the shapes of the parameters."""
@@ -127,7 +122,7 @@ class NamedGradients:
         shapes: of the parameters, or of this process's shards of them.
         settings: of every vector, but for layout and k; its layout and k are of all parameters together.
         share: the share of its entries that a vector sends.
-        ranks: those that reduce; None until `connect`.
+        ranks: those that reduce; None: they are set later.
         by_k: ``share`` follows from k: a vector of all parameters takes that as it is.
         survival: options of `ElasticAllreduce`, where ranks may be lost.
 
@@ -148,8 +143,8 @@ class NamedGradients:
     ) -> None:
         self.vectors: dict[Names, GradientVector] = {}
         self.flushed = False
-        self.shapes, self.settings, self.share = dict(shapes), settings, share
-        self._ranks, self._by_k, self._survival = ranks, by_k, survival or {}
+        self.shapes, self.settings, self.share, self.ranks = dict(shapes), settings, share, ranks
+        self._by_k, self._survival = by_k, survival or {}
         self._kept: dict[str, dict[str, Any]] = {}  # what is remembered of parameters that are in no vector
 
     def __iter__(self) -> Iterator[GradientVector]:
@@ -158,31 +153,23 @@ class NamedGradients:
     @property
     def comm(self) -> Comm:
         """Return the ranks, or raise RuntimeError as long as they are not known."""
-        if self._ranks is None:
+        if self.ranks is None:
             raise RuntimeError(
                 "comm must be known, but the state was made before the process group, or is a copy, and ranks meet in "
                 "its first step; call torch.distributed.init_process_group before you make it, or look later"
             )
-        return self._ranks.comm
-
-    @property
-    def leads(self) -> bool:
-        """Return True on the first rank, and where ranks are not known yet."""
-        return self._ranks is None or self.comm.rank == 0
+        return self.ranks.comm
 
     @property
     def elements(self) -> int:
         return sum(map(math.prod, self.shapes.values()))
 
-    def connect(self, ranks: LiveRanks) -> None:
-        self._ranks = ranks
-
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is remembered, by name: a copy has no vectors, and no ranks until `connect`."""
+        """Return what is remembered, by name: a copy has no vectors, and no ranks."""
         kept = dict(self._kept)
         for vector in self:
             kept |= vector.remembered()
-        return vars(self) | {"vectors": {}, "flushed": False, "_ranks": None, "_kept": kept}
+        return vars(self) | {"vectors": {}, "flushed": False, "ranks": None, "_kept": kept}
 
     def adopt(self, names: Names) -> GradientVector:
         """Return the vector of ``names``, made after all work under way where it is new. Collective then.
@@ -233,9 +220,9 @@ class NamedGradients:
         # A vector of everything takes k as it is, which a share might round to another number
         if self._by_k and settings.layout.size == self.elements:
             settings = replace(settings, k=min(self.settings.k, self.elements))
-        if self._ranks is None or self._ranks.team is None:
+        if self.ranks is None or self.ranks.team is None:
             return SparseAllreduce(settings=settings, comm=self.comm)
-        return ElasticAllreduce(settings=settings, team=self._ranks.team, **self._survival)
+        return ElasticAllreduce(settings=settings, team=self.ranks.team, **self._survival)
 
     def flush(self, parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Send all that the ranks owe, also in no vector, and yield each parameter's name and sum. Collective.

@@ -43,18 +43,11 @@ class Rule(NamedTuple):
 
 
 def decide(
-    optimizer: Optimizer | None,
-    momentum: str | None,
-    feedback: str | Feedback,
-    algorithm: Algorithm,
-    share: float,
+    optimizer: Optimizer | None, momentum: str | None, feedback: str | Feedback, algorithm: Algorithm, share: float
 ) -> Rule:
-    """Return the rule for ``optimizer``, None: not known, with these arguments of `DistributedOptimizer`.
+    """Return the rule for ``optimizer``, None: not known, where a step sends a ``share`` of the entries.
 
-    ``share`` is that of the entries which a step sends.
-
-    Raises:
-        TypeError, ValueError: see `momentum_rule`; or ``momentum`` without an optimizer.
+    Raises TypeError or ValueError as `momentum_rule` does, and for a ``momentum`` without an optimizer.
     """
     if optimizer is None:
         if momentum not in (None, "local"):
@@ -158,11 +151,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
     """Return the feedback rule to use: ``feedback``, or one that has taken the optimizer's momentum over.
 
     ``share`` is that of the entries which arrive in a step, 0 where it is not known. What waits fades only where
-    ``feedback`` is the default's name, not an instance.
-
-    Raises:
-        TypeError: ``optimizer`` has not the momentum that the mode is for.
-        ValueError: there is no such mode, momentum is asked for twice, or the optimizer's cannot be taken over.
+    ``feedback`` is the default's name, not an instance. Raises TypeError or ValueError if the mode does not fit.
     """
     if momentum not in MODES:
         raise ValueError(f"momentum must be one of {', '.join(MODES)}, got {momentum!r}")

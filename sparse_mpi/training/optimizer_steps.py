@@ -126,7 +126,8 @@ class OptimizerSteps:
         """Drop moments that are about to be loaded and are of no use; the others begin anew."""
         kinds = (Adam, NAdam, RMSprop)
         found = without_moments(state, self._rule.mode) if isinstance(optimizer, kinds) else None
-        if found is not None and self._gradients.leads:
+        ranks = self._gradients.ranks
+        if found is not None and (ranks is None or ranks.comm.rank == 0):
             LOGGER.warning("sparse_mpi: moments of %s begin anew, as those it loads are of another kind", optimizer)
         return found
 
