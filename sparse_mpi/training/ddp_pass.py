@@ -104,7 +104,7 @@ class BackwardPass:
                 arrival.buffer.div_(scale)
                 self._begin(arrival)
         self._regroup()
-        own = [staged(arrival.buffer, arrival.buffer, arrival.buffer.sparse_dim()) for arrival in self.tables]
+        own = [staged(rows, rows, rows.sparse_dim()) for _, rows, _ in self.tables]
         rows = progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
         errors = []
         for vector, handle, gradient, places in self._under_way:
@@ -126,9 +126,8 @@ class BackwardPass:
         self._gradients.flushed = False
         # DDP takes the means from its futures: all of them are written by now
         sums = iter(tables.sums if tables is not None else ())
-        for arrival in self.arrivals:
-            sparse, buffer = arrival.buffer.is_sparse, arrival.buffer
-            arrival.future.set_result(mean_of(next(sums), buffer, comm.size / scale) if sparse else buffer)
+        for _, buffer, future in self.arrivals:
+            future.set_result(mean_of(next(sums), buffer, comm.size / scale) if buffer.is_sparse else buffer)
         return combined([*(vector.reducer.report for vector in vectors), tables and tables.report])
 
     def _regroup(self) -> None:

@@ -100,13 +100,9 @@ class SparseState:
             self._meet(prepare)
         self._order = StepOrder(optimizer, self._rule.mode, self._scaler)
         if optimizer is not None:
+            ready, parameters = self._order.stepped, self._parameters
             OptimizerSteps(
-                optimizer,
-                self._rule,
-                self._gradients,
-                self._parameters,
-                divisor=lambda: self.comm.size,
-                ready=self._order.stepped,
+                optimizer, self._rule, self._gradients, parameters, divisor=lambda: self.comm.size, ready=ready
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -131,19 +131,18 @@ def fading(share: float) -> float:
 
 
 def _announcement(optimizer: Optimizer, found: Rule) -> str:
-    name, rule = type(optimizer).__name__, found.feedback
+    rule, name = found.feedback, f"sparse_mpi: {type(optimizer).__name__}"
     fades = 1 - rule.keep if isinstance(rule, GlobalMomentum) else 0
     fade = f", and {fades:.2%} of what waits fades in each step" if fades else ""
     none = ", feedback=ErrorFeedback() lets nothing fade" if fades else ""
     return {
-        "matched": f"sparse_mpi: {name}'s momentum enters before entries are selected, as {found.late or 0:.3g} for "
-        f"sums that are late{fade} (momentum='matched'); momentum='global' keeps the number{none}, 'local' leaves it "
-        "to the optimizer",
-        TRAVELLING: f"sparse_mpi: {name} divides by second moments of the ranks' own gradients, which travel with the "
-        f"entries (momentum={TRAVELLING!r}); 'arrival' makes up for the steps that an entry has waited, 'local' takes "
+        "matched": f"{name}'s momentum enters before entries are selected, as {found.late or 0:.3g} for sums that are "
+        f"late{fade} (momentum='matched'); 'global' keeps the number{none}, 'local' leaves it to the optimizer",
+        TRAVELLING: f"{name} divides by second moments of the ranks' own gradients, which travel with the entries "
+        "(momentum='second-moment'); 'arrival' makes up for the steps that an entry has waited, 'local' takes them as "
+        "they come",
+        ARRIVAL: f"{name} makes up for the steps that an entry has waited (momentum='arrival'); momentum='local' takes "
         "entries as they come",
-        ARRIVAL: f"sparse_mpi: {name} makes up for the steps that an entry has waited (momentum={ARRIVAL!r}); "
-        "momentum='local' takes entries as they come",
     }.get(found.mode, "")
 
 

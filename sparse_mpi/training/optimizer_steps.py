@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.optim import Adam, NAdam, Optimizer, RMSprop
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from sparse_mpi.training.adam_steps import TRAVELLING, Came, move, second_beta, set_aside, without_moments
+from sparse_mpi.training.adam_steps import ADAMS, TRAVELLING, Came, move, second_beta, set_aside, without_moments
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import ARRIVAL, Rule
 from sparse_mpi.training.parameters import local
@@ -22,8 +22,6 @@ from sparse_mpi.training.sgd_steps import along_gradients, without_momentum
 LOGGER = logging.getLogger("sparse_mpi")
 # Of each optimizer what the last `OptimizerSteps` has registered: another one takes its place
 _HANDLES: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
-
-Hook = Callable[..., Any]
 
 
 class OptimizerSteps:
@@ -57,8 +55,9 @@ class OptimizerSteps:
         for handle in _HANDLES.pop(optimizer, ()):
             handle.remove()
         _HANDLES[optimizer] = [
-            optimizer.register_step_pre_hook(_uncompiled(self._before)),
-            optimizer.register_step_post_hook(_uncompiled(lambda *_: self._restore.close())),
+            # torch.compile calls them as they are
+            optimizer.register_step_pre_hook(torch.compiler.disable(self._before)),
+            optimizer.register_step_post_hook(torch.compiler.disable(lambda *_: self._restore.close())),
             # Also where the optimizer itself has raised a checkpoint has its momentum
             optimizer.register_state_dict_pre_hook(lambda _: self._restore.close()),
             optimizer.register_load_state_dict_pre_hook(self._loading),
@@ -124,8 +123,8 @@ class OptimizerSteps:
 
     def _loading(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
         """Drop moments that are about to be loaded and are of no use; the others begin anew."""
-        kinds = (Adam, NAdam, RMSprop)
-        found = without_moments(state, self._rule.mode) if isinstance(optimizer, kinds) else None
+        adam = isinstance(optimizer, ADAMS[TRAVELLING])
+        found = without_moments(state, self._rule.mode) if adam else None
         ranks = self._gradients.ranks
         if found is not None and (ranks is None or ranks.comm.rank == 0):
             LOGGER.warning("sparse_mpi: moments of %s begin anew, as those it loads are of another kind", optimizer)
@@ -136,7 +135,3 @@ def _give_back(moved: list[tuple[Tensor, Tensor]]) -> None:
     for parameter, gradient in moved:
         if parameter.grad is None:
             parameter.grad = gradient
-
-
-def _uncompiled(hook: Hook) -> Hook:
-    return cast(Hook, torch.compiler.disable(hook))  # torch.compile calls it as it is
