@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sparse_mpi.checks import check_instance, check_whole
-from sparse_mpi.comm import as_comm
+from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 
 
@@ -36,11 +36,8 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
         # A broadcast of other sizes would hang or fail
         say(root_rank=root_rank, params=" ".join(f"{name}:{_form(tensor)}" for name, tensor in tensors))
     for _, tensor in tensors:
-        if tensor.numel():
-            # As bytes, because NumPy lacks some of torch's dtypes, such as bfloat16
-            own = _bytes(tensor) if transport.rank == root_rank else np.zeros(0, np.uint8)
-            received = torch.from_numpy(transport.bcast(own, root_rank))
-            tensor.detach().copy_(received.view(tensor.dtype).view(tensor.shape))
+        # A copy, because torch.save writes all of the memory that a tensor is a view of
+        tensor.detach().copy_(broadcast_tree(tensor.detach().clone().cpu(), transport, root_rank))
 
 
 def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: object = None) -> None:
@@ -51,7 +48,7 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: ob
             refuses; on every rank.
     """
     transport = as_comm(comm)
-    own = np.zeros(0, np.uint8)
+    state = None
     with same_on_all_ranks(transport) as say:
         check_whole("root_rank", root_rank, 0, most=transport.size - 1)
         check_instance("optimizer", optimizer, Optimizer)
@@ -62,19 +59,24 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: ob
             state = optimizer.state_dict()
             # Tensors can be loaded: try the rest
             _check_readable("optimizer.state_dict()", _mapped(state, lambda x: None if type(x) is Tensor else x))
-            own = packed(state)
         kind, forms = type(optimizer).__name__, " | ".join(" ".join(map(_form, group)) for group in groups)
         say(root_rank=root_rank, optimizer=kind, groups=forms)
-    received = np.asarray(transport.bcast(own, root_rank))
+    received = broadcast_tree(state, transport, root_rank)
     # The root too, whose options become the numbers that they are on other ranks
     with same_on_all_ranks(transport):
         kept = optimizer.param_groups
-        optimizer.load_state_dict(unpacked(received))
+        optimizer.load_state_dict(received)
         # Schedules and loggers may hold the groups
         for group, loaded in zip(kept, optimizer.param_groups, strict=True):
             group.clear()
             group.update(loaded)
         optimizer.param_groups = kept
+
+
+def broadcast_tree(tree: object, comm: Comm, root_rank: int = 0) -> Any:
+    """Return the ``tree`` of the root, numbers, texts and tensors, on all ranks; of the others it is ignored."""
+    own = packed(tree) if comm.rank == root_rank else np.zeros(0, np.uint8)
+    return unpacked(np.asarray(comm.bcast(own, root_rank)))
 
 
 def packed(tree: object) -> np.ndarray:
@@ -138,11 +140,6 @@ def _check_tensor(name: str, tensor: Tensor) -> None:
     ):
         if unfit:
             raise TypeError(f"{name} must be a dense tensor with values, got one {what}; {remedy}")
-
-
-def _bytes(tensor: Tensor) -> np.ndarray:
-    whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return whole.reshape(-1).view(torch.uint8).numpy()
 
 
 def _form(tensor: Tensor) -> str:

@@ -10,9 +10,8 @@ feedback, this is SparseLoCo (arXiv:2508.15706). Names are those of torchft.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 from torch import nn
@@ -20,7 +19,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport, combined
@@ -29,7 +28,7 @@ from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.broadcasts import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import check_optimizers, check_schedule, cut, trained_parameters
-from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot, Progress
+from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot
 from sparse_mpi.training.distributed_optimizer import SURVIVAL
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
@@ -70,12 +69,12 @@ class DiLoCo:
             dense ones, for of sparse ones the same waits in the residual too. None, beyond torchft, keeps the steps of
             the delay: it moves the parameters as far as the global ones are from those that the outer gradient was made
             of, and nothing counts twice.
-        comm: mpi4py communicator, process group or `Comm`, which is duplicated; None: all ranks of the job, see
-            `as_comm`. Of a `Team` the others go on when some ranks are lost, see `sparse_mpi.fault_tolerance`; options
-            of `ElasticAllreduce` may be given too. The steps of a lost rank since its last outer gradient are lost with
-            it.
+        comm: as for `DistributedOptimizer`, with options of `ElasticAllreduce` where it is a `Team`. The steps of a
+            lost rank since its last outer gradient are lost with it.
 
     Attributes:
+        steps: inner steps so far.
+        synchronizations: of fragments, so far.
         density: of the next synchronisations, if it is not the reducers' own.
         check: True makes the next synchronisations assert both laws.
         seconds: what the last inner step spent on synchronisation.
@@ -107,21 +106,24 @@ class DiLoCo:
         if team is None:
             transport.job.guard()
         survival = {name: options.pop(name) for name in SURVIVAL if team is not None and name in options}
+        schedule: dict[str, Any] = {
+            "sync_every": sync_every,
+            "fragments": fragments,
+            "fragment_sync_delay": fragment_sync_delay,
+            "fragment_update_alpha": fragment_update_alpha,
+        }
+        reduced: dict[str, Any] = {
+            "density": density,
+            "algorithm": algorithm,
+            "feedback": feedback,
+            "clip_norm": clip_norm,
+        }
         with same_on_all_ranks(transport) as say:
-            check_schedule(sync_every, fragments, fragment_sync_delay, fragment_update_alpha)
+            check_schedule(**schedule)
             check_optimizers(inner_optimizer, outer_optimizer, feedback)
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer, fragments)
-            settings = make_settings(
-                sum(p.numel() for p in parameters.values()),
-                density=density,
-                algorithm=algorithm,
-                feedback=feedback,
-                clip_norm=clip_norm,
-                **options,
-            )
-            say(**settings.statement, sync_every=sync_every, fragments=fragments)
-            say(fragment_sync_delay=fragment_sync_delay, fragment_update_alpha=fragment_update_alpha)
-            say(outer_optimizer=repr(outer_optimizer))
+            settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
+            say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer))
         # Reductions in the background have a communicator of their own, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         self._ranks = LiveRanks(self.comm, team)
@@ -129,60 +131,37 @@ class DiLoCo:
         share = settings.k / settings.layout.size if "k" in options else density
         share = usual_density(settings.algorithm) if share is None else share
         shapes = {name: tuple(p.shape) for name, p in parameters.items()}
-        self._gradients = NamedGradients(shapes, settings, share, self._ranks, survival=survival)
-        members = cut(parameters, fragments)
-        vectors = [self._gradients.adopt(tuple(some)) for some in members]
+        gradients = NamedGradients(shapes, settings, share, self._ranks, survival=survival)
         # All start from rank 0's values, which fragments then copy as the global parameters
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [
-            Fragment(list(some.values()), vector) for some, vector in zip(members, vectors, strict=True)
+            Fragment(list(some.values()), gradients.adopt(tuple(some))) for some in cut(parameters, fragments)
         ]
+        self.reducers: list[SparseAllreduce] = [fragment.reducer for fragment in self.fragments]
+        for fragment in self.fragments:
+            fragment.hand_over(outer_optimizer)
         self.inner: Optimizer = inner_optimizer
         self.outer: Optimizer = outer_optimizer
-        self._schedule = {
-            "sync_every": sync_every,
-            "fragments": fragments,
-            "fragment_sync_delay": fragment_sync_delay,
-            "fragment_update_alpha": fragment_update_alpha,
-        }
-        self._alpha, self._delay = fragment_update_alpha, fragment_sync_delay
-        self._progress = Progress()
-        self.density: float | None = None
-        self.check = False
-        self._reports: list[StepReport] = []  # of the synchronisations in the last inner step
-        self.seconds: float = 0.0
+        self._snapshot = DiLoCoSnapshot(gradients, self.fragments, inner_optimizer, outer_optimizer, schedule)
         self._turn = sync_every // fragments  # steps between two fragments
-        # The outer optimizer steps the global parameters in place of the model's, with groups and state as they were
-        twins = {p: twin for f in self.fragments for p, twin in zip(f.parameters, f.twins, strict=True)}
-        for group in outer_optimizer.param_groups:
-            group["params"] = [twins.get(p, p) for p in group["params"]]
-        for parameter in [p for p in outer_optimizer.state if p in twins]:
-            outer_optimizer.state[twins[parameter]] = outer_optimizer.state.pop(parameter)
+        self._alpha, self._delay = fragment_update_alpha, fragment_sync_delay
+        self.steps: int = 0
+        self.synchronizations: int = 0
+        self.density: float | None = None
+        self.check: bool = False
+        self.seconds: float = 0.0
+        self._reports: list[StepReport] = []  # of the synchronisations in the last inner step
         self._hook = inner_optimizer.register_step_post_hook(self._stepped)
 
     def __enter__(self) -> DiLoCo:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Follow the inner optimizer no longer. What is under way is left; `synchronize` before it to apply it."""
         self._hook.remove()
-
-    @property
-    def steps(self) -> int:
-        return self._progress.steps
-
-    @property
-    def synchronizations(self) -> int:
-        return self._progress.synchronizations
-
-    @property
-    def reducers(self) -> list[SparseAllreduce]:
-        return [fragment.reducer for fragment in self.fragments]
 
     @property
     def report(self) -> StepReport | None:
@@ -195,10 +174,14 @@ class DiLoCo:
 
         For an evaluation, or to save the model. After it the model has this rank's own parameters again, to the bit.
         """
-        with ExitStack() as stack:
-            for fragment in self.fragments:
-                stack.enter_context(fragment.globally())
+        own = [fragment.local() for fragment in self.fragments]
+        for fragment in self.fragments:
+            fragment.adopt(fragment.common)
+        try:
             yield
+        finally:
+            for fragment, flat in zip(self.fragments, own, strict=True):
+                fragment.adopt(flat)
 
     def synchronize(self) -> None:
         """Synchronise every fragment that has moved, now, whatever its turn. Collective.
@@ -210,11 +193,11 @@ class DiLoCo:
             ValueError: the ranks have taken different numbers of steps; raised on every rank.
             Exception: as `SparseAllreduce.step` does.
         """
-        self._agree("synchronize")
+        self._ranks.ask(lambda comm: check_consistency(comm, f"call=synchronize steps={self.steps}"))
         self._reports = []
         for fragment in self.fragments:
             # Under way: apply it as if it were due
-            if fragment.exchange is not None:
+            if fragment.taken is not None:
                 self._apply(fragment, self._alpha)
             # Moved since its last outer gradient: reduce another one, and wait for it
             if fragment.prepared < self.steps:
@@ -239,47 +222,32 @@ class DiLoCo:
                 self._apply(fragment, 0.0)
 
     def _stepped(self, *_: object) -> None:
-        """Follow a step of the inner optimizer: apply the fragment that is due, and prepare the one whose turn it is.
-
-        All ranks do the same after the same step, so that nobody needs to ask.
-        """
+        """Follow a step of the inner optimizer: all ranks do the same after the same step, and need not ask."""
         began = perf_counter()
-        self._progress.steps += 1
+        self.steps += 1
         self._reports = []
-        # late: the inner steps since the fragment of this turn has left
         turn, late = divmod(self.steps, self._turn)
-        # A fragment leaves in its turn.
+        fragment = self.fragments[(turn - 1) % len(self.fragments)]
+        # A fragment leaves in its turn, and is applied after the delay; before the first turn there is none
         if not late:
-            self._fragment(turn).prepare(self.steps, self.density, self.check)
-        # It is applied after the delay, if it was prepared: not so before the first turn.
-        if late == self._delay and (fragment := self._fragment(turn)).exchange is not None:
+            fragment.prepare(self.steps, self.density, self.check)
+        if late == self._delay and fragment.taken is not None:
             self._apply(fragment, self._alpha)
         self.seconds = perf_counter() - began
 
-    def _fragment(self, turn: int) -> Fragment:
-        return self.fragments[(turn - 1) % len(self.fragments)]
-
     def _apply(self, fragment: Fragment, alpha: float | None) -> None:
         fragment.apply(self.outer.step, alpha)
-        self._progress.synchronizations += 1
+        self.synchronizations += 1
         if fragment.reducer.report is not None:
             self._reports.append(fragment.reducer.report)
-
-    def _agree(self, call: str) -> None:
-        def question(comm: Comm) -> None:
-            with same_on_all_ranks(comm) as say:
-                say(call=call, steps=self.steps)
-
-        self._ranks.ask(question)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to go on: plain values and tensors; between steps.
 
         That is both optimizers, global and own parameters, residuals, and an outer gradient that is under way, for
-        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it. `torch.save`
-        writes it, and `torch.load` reads it.
+        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it.
         """
-        return self._snapshot().taken()
+        return self._snapshot.taken(steps=self.steps, synchronizations=self.synchronizations)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks; to the bit. Collective.
@@ -304,8 +272,9 @@ class DiLoCo:
             ValueError: a state is of other fragments or another schedule, or as for `SparseAllreduce.take_over`; raised
                 on every rank.
         """
-        for fragment in self._snapshot().deal(states, ranks):
-            self._apply(fragment, 0.0)
-
-    def _snapshot(self) -> DiLoCoSnapshot:
-        return DiLoCoSnapshot(self._gradients, self.fragments, self.inner, self.outer, self._progress, self._schedule)
+        progress = self._snapshot.deal(states, ranks)
+        self.steps, self.synchronizations = progress["steps"], progress["synchronizations"]
+        # Outer gradients that were under way between other ranks are not waited for by these
+        for fragment in self.fragments if ranks != self._ranks.comm.size else ():
+            if fragment.taken is not None:
+                self._apply(fragment, 0.0)

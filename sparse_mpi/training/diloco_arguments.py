@@ -9,36 +9,35 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from sparse_mpi.checks import check_range, check_whole
+from sparse_mpi.checks import check_instance, check_range, check_whole
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.training.distributed_optimizer import is_distributed
 from sparse_mpi.training.optimizer_rule import momentum_rule
 
 
-def check_schedule(sync_every: Any, fragments: Any, delay: Any, alpha: Any) -> None:
+def check_schedule(sync_every: Any, fragments: Any, fragment_sync_delay: Any, fragment_update_alpha: Any) -> None:
     check_whole("sync_every", sync_every, 1, "step")
     check_whole("fragments", fragments, 1)
-    check_whole("fragment_sync_delay", delay, 0, "steps")
+    check_whole("fragment_sync_delay", fragment_sync_delay, 0, "steps")
     if sync_every % fragments:
         above = sync_every + fragments - sync_every % fragments
         raise ValueError(
             f"sync_every must be a multiple of the {fragments} fragments, which take turns, got {sync_every}; take "
             f"{above}"
         )
-    if delay >= sync_every // fragments:
+    if fragment_sync_delay >= sync_every // fragments:
         raise ValueError(
             f"fragment_sync_delay must be below the {sync_every // fragments} steps between two fragments (sync_every "
-            f"/ fragments), got {delay}; a fragment must have arrived before the next one leaves"
+            f"/ fragments), got {fragment_sync_delay}; a fragment must have arrived before the next one leaves"
         )
-    if alpha is not None:
+    if fragment_update_alpha is not None:
         usual = "0 takes the global parameters, None keeps the steps of the delay"
-        check_range("fragment_update_alpha", alpha, "[0, 1]", usual)
+        check_range("fragment_update_alpha", fragment_update_alpha, "[0, 1]", usual)
 
 
 def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
     for name, optimizer in (("inner_optimizer", inner), ("outer_optimizer", outer)):
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{name} must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        check_instance(name, optimizer, Optimizer)
         if is_distributed(optimizer):
             raise TypeError(
                 f"{name} must not reduce gradients itself, got a DistributedOptimizer; give the plain optimizer: "
@@ -50,10 +49,9 @@ def check_optimizers(inner: Any, outer: Any, feedback: str | Feedback) -> None:
     momentum_rule(outer, feedback, "local")
 
 
-def trained_parameters(model: object, inner: Optimizer, outer: Optimizer, fragments: int) -> dict[str, Tensor]:
+def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer, fragments: int) -> dict[str, Tensor]:
     """Return the parameters of ``model`` that are trained, by name; TypeError or ValueError if they do not fit."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_instance("model", model, nn.Module)
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise TypeError(
             "model must not reduce gradients itself, got a DistributedDataParallel; give the module that it wraps"

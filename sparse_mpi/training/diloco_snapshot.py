@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pickle import UnpicklingError
 from typing import Any
 
-import numpy as np
 import torch
 from torch.optim import Optimizer
 
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.form import WHOLE, check_bytes, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
-from sparse_mpi.training.broadcasts import packed, unpacked
-from sparse_mpi.training.fragment import Arrived, Fragment
+from sparse_mpi.training.broadcasts import broadcast_tree, packed, unpacked
+from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.named_gradients import NamedGradients
-
-
-@dataclass
-class Progress:
-    steps: int = 0  # inner ones
-    synchronizations: int = 0  # of fragments
 
 
 class DiLoCoSnapshot:
@@ -34,41 +24,39 @@ class DiLoCoSnapshot:
         fragments: list[Fragment],
         inner: Optimizer,
         outer: Optimizer,
-        progress: Progress,
         schedule: dict[str, Any],
     ) -> None:
-        self.fragments, self.inner, self.outer = fragments, inner, outer
-        self._gradients, self._progress, self._schedule = gradients, progress, schedule
+        self._gradients, self._fragments, self._schedule = gradients, fragments, schedule
+        self._inner, self._outer = inner, outer
 
-    def taken(self) -> dict[str, Any]:
+    def taken(self, **progress: int) -> dict[str, Any]:
+        """Return the state; ``progress`` is what `deal` returns."""
         own = {
-            "parameters": [fragment.local() for fragment in self.fragments],
-            "inner": self.inner.state_dict(),
-            "prepared": [fragment.prepared for fragment in self.fragments],
-            "taken": [f.exchange and f.exchange.taken for f in self.fragments],
+            "parameters": [fragment.local() for fragment in self._fragments],
+            "inner": self._inner.state_dict(),
+            "prepared": [fragment.prepared for fragment in self._fragments],
+            "taken": [fragment.taken for fragment in self._fragments],
         }
-        # What is the same on all ranks, which rank 0 saves
+        # Rank 0 saves what is the same on all ranks
         common = {
-            "steps": self._progress.steps,
-            "synchronizations": self._progress.synchronizations,
-            "parameters": [fragment.common for fragment in self.fragments],
-            "outer": self.outer.state_dict(),
-            "means": [fragment.arrive() for fragment in self.fragments],  # waits for what is under way
+            **progress,
+            "parameters": [fragment.common for fragment in self._fragments],
+            "outer": self._outer.state_dict(),
+            "means": [fragment.mean() for fragment in self._fragments],  # waits for what is under way
         }
         shared = packed(common if self._gradients.comm.rank == 0 else None)
         return self._gradients.state_dict(schedule=self._schedule, own=packed(own), common=shared)
 
-    def deal(self, states: Any, ranks: int) -> list[Fragment]:
-        """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective.
+    def deal(self, states: Any, ranks: int) -> dict[str, int]:
+        """Restore what ``ranks`` ranks have taken, on any number of ranks, and return the progress. Collective.
 
-        Returns:
-            The fragments whose outer gradients, which were under way on other ranks, are to be applied at once.
+        On other ranks outer gradients that were under way are to be applied at once.
 
         Raises:
             TypeError, ValueError: see `DiLoCo.take_over`.
         """
-        for fragment in self.fragments:  # nothing else may use the communicator while something is under way
-            fragment.arrive()
+        for fragment in self._fragments:  # nothing else may use the communicator while something is under way
+            fragment.mean()
         comm, expected = self._gradients.comm, self._schedule
         # Check everything before anything is loaded, when all ranks can still raise together
         with same_on_all_ranks(comm) as say:
@@ -85,70 +73,47 @@ class DiLoCoSnapshot:
                         f"state['schedule'] must be {expected}, got {state.get('schedule')}; load it into a DiLoCo "
                         "made with the arguments it was saved from"
                     )
-            own = [self._checked(state, "own") for state in states]
-            if comm.rank == 0:
-                self._checked(states[0], "common")
+            saved = [self._tree(state, "own") for state in states]
+            first = {"common": self._tree(states[0], "common"), "own": saved[0]} if comm.rank == 0 else None
             say(call="take_over", ranks=ranks)
-        # Convey: other ranks have not saved what all have in common
-        common = unpacked(self._from_first(states, "common"))
+        # Rank 0 conveys what it alone has: the common state, and an inner optimizer for ranks that were dealt none
+        same, new = ranks == comm.size, comm.size > ranks
+        common, inner = broadcast_tree(first and (first["common"], first["own"]["inner"] if new else None), comm)
         # Own moves since the last outer gradient end with the old ranks, unless these owe them
-        if ranks != comm.size:
-            self._owe_moves(states, own, common)
+        for state, own in zip(states, saved, strict=True) if not same else ():
+            self._owe_moves(state, own, common)
         self._gradients.deal(states, ranks, average=True)
-        # What is the same on all ranks
-        self._progress.steps, self._progress.synchronizations = common["steps"], common["synchronizations"]
-        self.outer.load_state_dict(common["outer"])
-        for fragment, parameters in zip(self.fragments, common["parameters"], strict=True):
-            fragment.common.copy_(parameters)
-        late: list[Fragment] = []
-        # Ranks that were dealt no state take the inner optimizer of rank 0
-        if comm.size > ranks:
-            first = unpacked(self._from_first(states, "own"))
-        self.inner.load_state_dict(own[0]["inner"] if own else first["inner"])
-        for number, fragment in enumerate(self.fragments):
-            # Begin as if all had just been synchronised; on as many ranks go on where each was
-            fragment.prepared, fragment.exchange = self._progress.steps, None
-            fragment.adopt(fragment.common)
-            if ranks == comm.size:
-                fragment.prepared = own[0]["prepared"][number]
-                fragment.adopt(own[0]["parameters"][number])
-            # An outer gradient that was under way is applied in its time; on other ranks at once.
-            mean = common["means"][number]
-            if mean is not None:
-                taken = own[0]["taken"][number] if ranks == comm.size else fragment.common
-                fragment.exchange = Arrived(mean.to(fragment.common), taken.to(fragment.common))
-                if ranks != comm.size:
-                    late.append(fragment)
-        return late
+        self._outer.load_state_dict(common["outer"])
+        self._inner.load_state_dict(saved[0]["inner"] if saved else inner)
+        # On as many ranks each goes on where it was; on others all begin as if they had just been synchronised
+        for number, (fragment, mean) in enumerate(zip(self._fragments, common["means"], strict=True)):
+            parameters = common["parameters"][number]
+            own, prepared, taken = parameters, common["steps"], None if mean is None else parameters
+            if same:
+                own, prepared, taken = (saved[0][name][number] for name in ("parameters", "prepared", "taken"))
+            fragment.restore(parameters, own, prepared, mean, taken)
+        return {name: common[name] for name in ("steps", "synchronizations")}
 
-    def _checked(self, state: dict[str, Any], name: str) -> Any:
+    def _tree(self, state: dict[str, Any], name: str) -> Any:
         """Return the tree that ``state`` has packed by that ``name``; ValueError if it is not of these fragments."""
         check_bytes(state.get(name), f"state[{name!r}]")
         try:
             tree = unpacked(state[name])
             sizes = [len(tensor) for tensor in tree["parameters"]]
-        # torch.load raises any of these for bytes that were damaged
-        except (EOFError, KeyError, LookupError, RuntimeError, TypeError, ValueError, UnpicklingError) as problem:
+        except Exception as problem:  # torch.load raises whatever damaged bytes lead to
             raise ValueError(f"state[{name!r}] must be what state_dict() packed, but {problem}; {WHOLE}") from None
-        expected = [len(fragment.common) for fragment in self.fragments]
+        expected = [len(fragment.common) for fragment in self._fragments]
         if sizes != expected:
             raise ValueError(f"state[{name!r}] must be of fragments of {expected} parameters, got {sizes}")
         return tree
 
-    def _owe_moves(self, states: list[dict[str, Any]], own: list[Any], common: Any) -> None:
-        """Add to the residuals in ``states`` what these ranks, which have ``own``, have moved since."""
-        for state, mine in zip(states, own, strict=True):
-            for number, saved in enumerate(state["vectors"]):
-                reducer, taken = saved["reducer"], mine["taken"][number]
-                # Of what was taken an outer gradient under way has the rest
-                moved = (common["parameters"][number] if taken is None else taken) - mine["parameters"][number]
-                # A rule that defers nothing has nowhere to put what was moved
-                if "residual" in reducer:
-                    wide = moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()
-                    # Its residual may have another dtype then
-                    saved["reducer"] = sealed(reducer | {"residual": reducer["residual"] + wide})
-
-    def _from_first(self, states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
-        comm = self._gradients.comm
-        own = states[0][name] if comm.rank == 0 else np.zeros(0, np.uint8)
-        return np.asarray(comm.bcast(own))
+    def _owe_moves(self, state: dict[str, Any], own: Any, common: Any) -> None:
+        """Add to the residuals in ``state`` what its rank has moved since its last outer gradients."""
+        starts = zip(own["taken"], common["parameters"], own["parameters"], state["vectors"], strict=True)
+        for taken, parameters, now, vector in starts:
+            moved = (parameters if taken is None else taken) - now
+            # A rule that defers nothing has nowhere to put what was moved
+            if "residual" in (reducer := vector["reducer"]):
+                wide = moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()
+                # Its residual may have another dtype then
+                vector["reducer"] = sealed(reducer | {"residual": reducer["residual"] + wide})

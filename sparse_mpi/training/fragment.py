@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.background import Handle
+from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.named_gradients import GradientVector
 from sparse_mpi.training.parameters import write_mean
-
-
-class OuterExchange:
-    """The sum of all ranks' outer gradients of a fragment, on its way; ``taken`` ``(n,)`` made this rank's."""
-
-    def __init__(self, handle: Handle[Any], fragment: Fragment, taken: Tensor) -> None:
-        self._handle, self._fragment, self.taken = handle, fragment, taken
-        self._mean: Tensor | None = None  # no cached_property: before Python 3.12 others would wait for its lock
-
-    @property
-    def mean(self) -> Tensor:
-        """Return the mean over the ranks ``(n,)``, the same bytes on each, once it is there."""
-        if self._mean is None:
-            # The number of ranks is asked for after the wait, in which some may be lost
-            total, ranks = self._handle.wait(), self._fragment.reducer.ranks
-            self._mean = write_mean(total, ranks, torch.zeros_like(self.taken))
-        return self._mean
-
-
-class Arrived(OuterExchange):
-    """An exchange whose mean was there when its state was saved."""
-
-    def __init__(self, mean: Tensor, taken: Tensor) -> None:
-        # The mean is there, so that nobody asks the handle, which this lacks
-        self._mean, self.taken = mean, taken
 
 
 class Fragment:
@@ -51,7 +25,7 @@ class Fragment:
         common: the global parameters ``(n,)``, the same bytes on every rank.
         twins: the same by parameter, for the outer optimizer to step.
         prepared: the step after which the last outer gradient was made.
-        exchange: of an outer gradient that is not yet applied.
+        taken: this rank's parameters ``(n,)`` in that outer gradient; None: it is applied.
     """
 
     def __init__(self, parameters: Sequence[Tensor], vector: GradientVector) -> None:
@@ -59,9 +33,20 @@ class Fragment:
         self.common = self.local()
         self.twins = vector.split(self.common)  # views of common
         self.prepared = 0
-        self.exchange: OuterExchange | None = None
+        self.taken: Tensor | None = None
+        self._handle: Handle[SparseVector[Tensor] | Tensor] | None = None  # of the sum, until `mean` has waited for it
+        self._mean: Tensor | None = None
+
+    def hand_over(self, optimizer: Optimizer) -> None:
+        """Have ``optimizer`` step the global parameters in place of the model's, with groups and state as they were."""
+        twins = dict(zip(self.parameters, self.twins, strict=True))
+        for group in optimizer.param_groups:
+            group["params"] = [twins.get(p, p) for p in group["params"]]
+        for parameter in [p for p in optimizer.state if p in twins]:
+            optimizer.state[twins[parameter]] = optimizer.state.pop(parameter)
 
     def local(self) -> Tensor:
+        """Return a copy of this rank's parameters ``(n,)``."""
         return torch.cat([p.detach().reshape(-1) for p in self.parameters])
 
     @torch.no_grad()
@@ -69,32 +54,25 @@ class Fragment:
         for parameter, value in zip(self.parameters, self.vector.split(flat), strict=True):
             parameter.copy_(value)
 
-    @contextmanager
-    def globally(self) -> Iterator[None]:
-        """Have the model hold the global parameters in this context, and this rank's own ones again after it."""
-        own = self.local()
-        self.adopt(self.common)
-        try:
-            yield
-        finally:
-            self.adopt(own)
-
     def prepare(self, step: int, density: float | None, check: bool) -> None:
         """Begin to reduce the outer gradient: global parameters minus this rank's own, after ``step``."""
-        taken = self.local()  # a copy, because inner steps go on meanwhile
-        self.vector.used = True
-        self.exchange = OuterExchange(
-            self.reducer.start(self.common - taken, density=density, check=check), self, taken
-        )
-        self.prepared = step
+        self.taken, self.prepared, self.vector.used = self.local(), step, True
+        self._handle = self.reducer.start(self.common - self.taken, density=density, check=check)
 
     def prepare_flush(self, check: bool) -> None:
-        work = partial(self.reducer.flush, like=self.common, check=check)
-        handle = progress_thread_of(self.reducer.comm).start(work, self.common)
-        self.exchange = OuterExchange(handle, self, self.local())
+        self.taken = self.local()
+        self._mean = self._mean_of(self.reducer.flush(like=self.common, check=check))
 
-    def arrive(self) -> Tensor | None:
-        return self.exchange.mean if self.exchange is not None else None
+    def mean(self) -> Tensor | None:
+        """Wait for the mean ``(n,)`` of the outer gradients, the same bytes on each rank; None: it is applied."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._mean = self._mean_of(handle.wait())
+        return self._mean
+
+    def _mean_of(self, total: SparseVector[Tensor] | Tensor) -> Tensor:
+        # The number of ranks is asked for after the sum, in which some may be lost
+        return write_mean(total, self.reducer.ranks, torch.zeros_like(self.common))
 
     @torch.no_grad()
     def apply(self, step: Callable[[], object], alpha: float | None) -> None:
@@ -108,18 +86,26 @@ class Fragment:
         Raises:
             Exception: as `SparseAllreduce.step` does.
         """
-        exchange, self.exchange = self.exchange, None
-        if exchange is None:
+        taken, self.taken = self.taken, None
+        mean, self._mean = self.mean(), None
+        if taken is None or mean is None:
             raise RuntimeError("apply must follow prepare or prepare_flush")
-        # Step: for the outer optimizer the mean is the gradient of the global parameters
-        for twin, gradient in zip(self.twins, self.vector.split(exchange.mean), strict=True):
+        for twin, gradient in zip(self.twins, self.vector.split(mean), strict=True):
             twin.grad = gradient
         step()
         for twin in self.twins:
             twin.grad = None
         # Mix: without steps since then take the global parameters as they are, for the difference would be rounded
         own = self.local()
-        if alpha is None and not torch.equal(own, exchange.taken):
-            self.adopt(own + (self.common - exchange.taken))
+        if alpha is None and not torch.equal(own, taken):
+            self.adopt(own + (self.common - taken))
         else:
             self.adopt(torch.lerp(self.common, own, alpha) if alpha else self.common)
+
+    @torch.no_grad()
+    def restore(self, common: Tensor, own: Tensor, prepared: int, mean: Tensor | None, taken: Tensor | None) -> None:
+        """Go on from global parameters, this rank's own, and the mean, if any, that is not applied yet."""
+        self.common.copy_(common)
+        self.adopt(own)
+        self.prepared, self._handle = prepared, None
+        self._mean, self.taken = (None if x is None else x.to(self.common) for x in (mean, taken))

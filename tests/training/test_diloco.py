@@ -187,8 +187,8 @@ def test_optimizers_that_do_not_fit_are_refused(ranks):
     reducing = [DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm=NullComm()) for _ in range(2)]
     refuse(TypeError, "inner_optimizer must not reduce", model, reducing[0], outer)
     refuse(TypeError, "outer_optimizer must not reduce", model, inner, reducing[1])
-    refuse(TypeError, "model must be a torch.nn.Module", model.parameters(), inner, outer)
-    refuse(TypeError, "inner_optimizer must be a torch.optim.Optimizer", model, model, outer)
+    refuse(TypeError, "model must be an instance of Module", model.parameters(), inner, outer)
+    refuse(TypeError, "inner_optimizer must be an instance of Optimizer", model, model, outer)
     refuse(ValueError, "another one than inner_optimizer", model, inner, inner)
     refuse(ValueError, "inner_optimizer must have all 6 parameters", other, inner, nesterov(other.parameters()))
     refuse(ValueError, "outer_optimizer must have all 6 parameters", model, inner, nesterov(model[0].parameters()))

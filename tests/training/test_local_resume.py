@@ -55,9 +55,9 @@ def test_other_numbers_of_ranks_owe_together_what_the_old_ones_did(ranks, schedu
         replica = replica_of(comm, schedule, outer=plain, feedback=feedback)
         steps(replica, comm.rank, range(7))
         state = replica.local.state_dict()
-        taken = [f.common if f.exchange is None else f.exchange.taken for f in replica.local.fragments]
+        taken = [f.common if f.taken is None else f.taken for f in replica.local.fragments]
         moved = np.concatenate([t.numpy() for t in taken]) - weights(replica.model)
-        arriving = [f.common * 0 if f.exchange is None else f.exchange.mean for f in replica.local.fragments]
+        arriving = [f.common * 0 if f.taken is None else f.mean() for f in replica.local.fragments]
         after = common(replica.local) - np.concatenate([m.numpy() for m in arriving])
         return state, residuals(replica.local) + moved, after
 
