@@ -47,13 +47,6 @@ def check_list(value: object, argument: str) -> None:
         raise TypeError(f"{argument} must be a list, got {_kind(value)}; {WHOLE}")
 
 
-def check_bytes(value: object, argument: str) -> None:
-    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
-        raise TypeError(f"{argument} must be an array of uint8, got {_kind(value)}; {WHOLE}")
-    if value.ndim != 1:
-        raise ValueError(f"{argument} must be a vector of elements, got the shape {value.shape}; {WHOLE}")
-
-
 def equal(a: object, b: object) -> bool:
     """Return True if two nodes without arrays are equal; damage may have put one anywhere."""
     try:

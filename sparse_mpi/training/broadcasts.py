@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from sparse_mpi.arrays import as_tensors
 from sparse_mpi.checks import check_instance, check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -57,8 +58,7 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: ob
             _check_tensor(f"parameter {number} of optimizer", tensor)
         if transport.rank == root_rank:
             state = optimizer.state_dict()
-            # Tensors can be loaded: try the rest
-            _check_readable("optimizer.state_dict()", _mapped(state, lambda x: None if type(x) is Tensor else x))
+            _check_readable("optimizer.state_dict()", state)
         kind, forms = type(optimizer).__name__, " | ".join(" ".join(map(_form, group)) for group in groups)
         say(root_rank=root_rank, optimizer=kind, groups=forms)
     received = broadcast_tree(state, transport, root_rank)
@@ -80,22 +80,14 @@ def broadcast_tree(tree: object, comm: Comm, root_rank: int = 0) -> Any:
 
 
 def packed(tree: object) -> np.ndarray:
-    """Return what ``torch.save`` writes, with Python's numbers in place of NumPy's, which `unpacked` refuses."""
+    """Return what ``torch.save`` writes, without anything of NumPy, which `unpacked` refuses: see `as_tensors`."""
     file = io.BytesIO()
-    torch.save(_mapped(tree, lambda x: x.item() if isinstance(x, np.generic) else x), file)
+    torch.save(as_tensors(tree), file)
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
 def unpacked(data: np.ndarray) -> Any:
     return torch.load(io.BytesIO(data.tobytes()), "cpu", weights_only=True)
-
-
-def _mapped(tree: Any, leaf: Callable[[Any], object]) -> Any:
-    if isinstance(tree, dict):
-        return {leaf(key): _mapped(value, leaf) for key, value in tree.items()}
-    if type(tree) in (list, tuple):
-        return type(tree)(_mapped(value, leaf) for value in tree)
-    return leaf(tree)
 
 
 def _check_readable(name: str, tree: object) -> None:
@@ -113,21 +105,17 @@ def _check_readable(name: str, tree: object) -> None:
 
 def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
     """Return names and tensors by name: their order may differ between ranks."""
-    listed = params.items() if isinstance(params, Mapping) else params if isinstance(params, Iterable) else [params]
-    pairs = list(listed)
-    named, others = [pair for pair in pairs if _is_named(pair)], [pair for pair in pairs if not _is_named(pair)]
-    if isinstance(params, Mapping) and named:  # a state may hold other things than tensors
-        others = [pair for pair in others if isinstance(pair[1], Tensor)]
-    if others:
-        raise TypeError(
-            f"params must be pairs of a name and a tensor, got {others[0]!r:.80}; pass model.state_dict() or "
-            "model.named_parameters()"
-        )
-    return sorted(named, key=lambda pair: pair[0])
-
-
-def _is_named(pair: object) -> bool:
-    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Tensor)
+    if isinstance(params, Mapping):  # a state may hold other things than tensors
+        params = ({name: x for name, x in params.items() if isinstance(x, Tensor)} or params).items()
+    pairs = list(params) if isinstance(params, Iterable) else [params]
+    for pair in pairs:
+        name, tensor = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+        if not (isinstance(name, str) and isinstance(tensor, Tensor)):
+            raise TypeError(
+                f"params must be pairs of a name and a tensor, got {pair!r:.80}; pass model.state_dict() or "
+                "model.named_parameters()"
+            )
+    return sorted(pairs, key=lambda pair: pair[0])
 
 
 def _check_tensor(name: str, tensor: Tensor) -> None:

@@ -1,10 +1,10 @@
 """Local steps, and an exchange of what the model has moved every so many of them: `DiLoCo`.
 
 Each rank takes H steps of its own. Then the *outer gradient*, parameters at the last synchronisation minus parameters
-now, is reduced as a gradient is elsewhere in this library, and an outer optimizer moves the *global* parameters along
-its mean (Douillard et al., 2023, arXiv:2311.08105). Parts of the model, *fragments*, take turns, and their exchange
-goes on behind the next steps (Streaming DiLoCo, arXiv:2501.18512). Where outer gradients are sparse, with error
-feedback, this is SparseLoCo (arXiv:2508.15706). Names are those of torchft.
+now, is reduced, and an outer optimizer moves the *global* parameters along its mean (Douillard et al., 2023,
+arXiv:2311.08105). *Fragments* of the model take turns, and are reduced behind the next steps (Streaming DiLoCo,
+arXiv:2501.18512). With sparse outer gradients and error feedback this is SparseLoCo (arXiv:2508.15706). Names are
+those of torchft.
 """
 
 from __future__ import annotations
@@ -27,29 +27,21 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.broadcasts import broadcast_parameters
-from sparse_mpi.training.diloco_arguments import check_optimizers, check_schedule, cut, trained_parameters
+from sparse_mpi.training.diloco_arguments import check_schedule, cut, trained_parameters
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot
 from sparse_mpi.training.distributed_optimizer import SURVIVAL
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.optimizer_rule import momentum_rule
 from sparse_mpi.training.sgd_steps import along_gradients
 
 
 class DiLoCo:
     """Local steps of ``inner_optimizer``, which it follows, and steps of ``outer_optimizer`` of all ranks together.
 
-    A loop of training::
-
-        inner = torch.optim.AdamW(model.parameters(), lr=3e-4)
-        outer = torch.optim.SGD(model.parameters(), 0.7, momentum=0.9, nesterov=True)
-        with DiLoCo(model, inner, outer, sync_every=30, density=0.016) as local:
-            for batch in batches:
-                ...  # forward and backward passes, and inner.step(), as on one rank
-            local.synchronize()
-
     Making one is collective. Every rank must take the same number of steps: a loss scaler that skips a step on one rank
-    only would keep the others waiting.
+    only would keep the others waiting. docs/guides/local-steps.md has a loop of training.
 
     Args:
         model: the same on all ranks; parameters and buffers become those of rank 0. The parameters that need gradients
@@ -66,9 +58,9 @@ class DiLoCo:
             in the background; fewer than ``sync_every / fragments``. With 0 all wait for it.
         fragment_update_alpha: the share of its own parameters that a rank keeps when global ones come in. With 0 the
             inner steps of the delay have no effect. What is kept counts again in the next outer gradient: leave it to
-            dense ones, for of sparse ones the same waits in the residual too. None, beyond torchft, keeps the steps of
-            the delay: it moves the parameters as far as the global ones are from those that the outer gradient was made
-            of, and nothing counts twice.
+            dense ones, for of sparse ones the same waits in the residual too. None, beyond torchft, moves the
+            parameters as far as the global ones are from those that the outer gradient was made of: the steps of the
+            delay are kept, and nothing counts twice.
         comm: as for `DistributedOptimizer`, with options of `ElasticAllreduce` where it is a `Team`. The steps of a
             lost rank since its last outer gradient are lost with it.
 
@@ -106,22 +98,17 @@ class DiLoCo:
         if team is None:
             transport.job.guard()
         survival = {name: options.pop(name) for name in SURVIVAL if team is not None and name in options}
-        schedule: dict[str, Any] = {
-            "sync_every": sync_every,
-            "fragments": fragments,
-            "fragment_sync_delay": fragment_sync_delay,
-            "fragment_update_alpha": fragment_update_alpha,
-        }
-        reduced: dict[str, Any] = {
-            "density": density,
-            "algorithm": algorithm,
-            "feedback": feedback,
-            "clip_norm": clip_norm,
-        }
+        reduced = dict[str, Any](density=density, algorithm=algorithm, feedback=feedback, clip_norm=clip_norm)
+        schedule = dict[str, Any](
+            sync_every=sync_every,
+            fragments=fragments,
+            fragment_sync_delay=fragment_sync_delay,
+            fragment_update_alpha=fragment_update_alpha,
+        )
         with same_on_all_ranks(transport) as say:
             check_schedule(**schedule)
-            check_optimizers(inner_optimizer, outer_optimizer, feedback)
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer, fragments)
+            momentum_rule(outer_optimizer, feedback, "local")  # raises where both have a momentum
             settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
             say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer))
         # Reductions in the background have a communicator of their own, or with a team the one that can shrink
@@ -135,11 +122,10 @@ class DiLoCo:
         # All start from rank 0's values, which fragments then copy as the global parameters
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [
-            Fragment(list(some.values()), gradients.adopt(tuple(some))) for some in cut(parameters, fragments)
+            Fragment(list(some.values()), gradients.adopt(tuple(some)), outer_optimizer)
+            for some in cut(parameters, fragments)
         ]
         self.reducers: list[SparseAllreduce] = [fragment.reducer for fragment in self.fragments]
-        for fragment in self.fragments:
-            fragment.hand_over(outer_optimizer)
         self.inner: Optimizer = inner_optimizer
         self.outer: Optimizer = outer_optimizer
         self._snapshot = DiLoCoSnapshot(gradients, self.fragments, inner_optimizer, outer_optimizer, schedule)
@@ -150,7 +136,7 @@ class DiLoCo:
         self.density: float | None = None
         self.check: bool = False
         self.seconds: float = 0.0
-        self._reports: list[StepReport] = []  # of the synchronisations in the last inner step
+        self._reports: list[StepReport | None] = []  # of the synchronisations in the last inner step
         self._hook = inner_optimizer.register_step_post_hook(self._stepped)
 
     def __enter__(self) -> DiLoCo:
@@ -236,10 +222,9 @@ class DiLoCo:
         self.seconds = perf_counter() - began
 
     def _apply(self, fragment: Fragment, alpha: float | None) -> None:
-        fragment.apply(self.outer.step, alpha)
+        fragment.apply(alpha)
         self.synchronizations += 1
-        if fragment.reducer.report is not None:
-            self._reports.append(fragment.reducer.report)
+        self._reports.append(fragment.reducer.report)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that this rank needs to go on: plain values and tensors; between steps.
@@ -250,22 +235,18 @@ class DiLoCo:
         return self._snapshot.taken(steps=self.steps, synchronizations=self.synchronizations)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, on the same rank of as many ranks; to the bit. Collective.
-
-        Raises:
-            ValueError: as for `take_over`.
-        """
+        """Restore what `state_dict` returned, on the same rank of as many ranks; see `take_over`. Collective."""
         self.take_over([state], self._ranks.comm.size)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
+        """Restore what ``ranks`` ranks saved, on any number P of ranks. Collective.
 
         On another number than before all ranks start from the global parameters. What the old ranks have moved since
         joins what they owed, and all that is scaled by the ratio of the numbers of ranks, because means are over fewer
         or more; a feedback rule that owes nothing loses it. New ranks have the inner optimizer of rank 0.
 
         Args:
-            states: those of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
+            states: those of the old ranks r, r + P, r + 2 P, ... on rank r, as `checkpoint.load` deals them out.
             ranks: the number of old ranks.
 
         Raises:

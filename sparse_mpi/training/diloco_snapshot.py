@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.reduction.form import WHOLE, check_bytes, equal, sealed
+from sparse_mpi.reduction.form import WHOLE, equal, sealed
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.training.broadcasts import broadcast_tree, packed, unpacked
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.named_gradients import NamedGradients
 
 
+@dataclass(frozen=True)
 class DiLoCoSnapshot:
     """Takes and deals out the state of local steps; a state can be loaded if it has the same ``schedule``."""
 
-    def __init__(
-        self,
-        gradients: NamedGradients,
-        fragments: list[Fragment],
-        inner: Optimizer,
-        outer: Optimizer,
-        schedule: dict[str, Any],
-    ) -> None:
-        self._gradients, self._fragments, self._schedule = gradients, fragments, schedule
-        self._inner, self._outer = inner, outer
+    gradients: NamedGradients
+    fragments: list[Fragment]
+    inner: Optimizer
+    outer: Optimizer
+    schedule: dict[str, Any]
 
     def taken(self, **progress: int) -> dict[str, Any]:
         """Return the state; ``progress`` is what `deal` returns."""
         own = {
-            "parameters": [fragment.local() for fragment in self._fragments],
-            "inner": self._inner.state_dict(),
-            "prepared": [fragment.prepared for fragment in self._fragments],
-            "taken": [fragment.taken for fragment in self._fragments],
+            "parameters": [fragment.local() for fragment in self.fragments],
+            "inner": self.inner.state_dict(),
+            "prepared": [fragment.prepared for fragment in self.fragments],
+            "taken": [fragment.taken for fragment in self.fragments],
         }
         # Rank 0 saves what is the same on all ranks
         common = {
             **progress,
-            "parameters": [fragment.common for fragment in self._fragments],
-            "outer": self._outer.state_dict(),
-            "means": [fragment.mean() for fragment in self._fragments],  # waits for what is under way
+            "parameters": [fragment.common for fragment in self.fragments],
+            "outer": self.outer.state_dict(),
+            "means": [fragment.mean() for fragment in self.fragments],  # waits for what is under way
         }
-        shared = packed(common if self._gradients.comm.rank == 0 else None)
-        return self._gradients.state_dict(schedule=self._schedule, own=packed(own), common=shared)
+        shared = packed(common if self.gradients.comm.rank == 0 else None)
+        return self.gradients.state_dict(schedule=self.schedule, own=packed(own), common=shared)
 
     def deal(self, states: Any, ranks: int) -> dict[str, int]:
         """Restore what ``ranks`` ranks have taken, on any number of ranks, and return the progress. Collective.
@@ -55,13 +52,13 @@ class DiLoCoSnapshot:
         Raises:
             TypeError, ValueError: see `DiLoCo.take_over`.
         """
-        for fragment in self._fragments:  # nothing else may use the communicator while something is under way
+        for fragment in self.fragments:  # nothing else may use the communicator while something is under way
             fragment.mean()
-        comm, expected = self._gradients.comm, self._schedule
+        comm, expected = self.gradients.comm, self.schedule
         # Check everything before anything is loaded, when all ranks can still raise together
         with same_on_all_ranks(comm) as say:
             check_ranks(ranks)
-            states = self._gradients.checked(states)
+            states = self.gradients.checked(states)
             if len(states) != len(range(comm.rank, ranks, comm.size)):
                 raise ValueError(
                     f"states must be those of ranks {comm.rank}, {comm.rank + comm.size}, ... of {ranks}, got "
@@ -82,11 +79,11 @@ class DiLoCoSnapshot:
         # Own moves since the last outer gradient end with the old ranks, unless these owe them
         for state, own in zip(states, saved, strict=True) if not same else ():
             self._owe_moves(state, own, common)
-        self._gradients.deal(states, ranks, average=True)
-        self._outer.load_state_dict(common["outer"])
-        self._inner.load_state_dict(saved[0]["inner"] if saved else inner)
+        self.gradients.deal(states, ranks, average=True)
+        self.outer.load_state_dict(common["outer"])
+        self.inner.load_state_dict(saved[0]["inner"] if saved else inner)
         # On as many ranks each goes on where it was; on others all begin as if they had just been synchronised
-        for number, (fragment, mean) in enumerate(zip(self._fragments, common["means"], strict=True)):
+        for number, (fragment, mean) in enumerate(zip(self.fragments, common["means"], strict=True)):
             parameters = common["parameters"][number]
             own, prepared, taken = parameters, common["steps"], None if mean is None else parameters
             if same:
@@ -96,13 +93,12 @@ class DiLoCoSnapshot:
 
     def _tree(self, state: dict[str, Any], name: str) -> Any:
         """Return the tree that ``state`` has packed by that ``name``; ValueError if it is not of these fragments."""
-        check_bytes(state.get(name), f"state[{name!r}]")
         try:
             tree = unpacked(state[name])
             sizes = [len(tensor) for tensor in tree["parameters"]]
         except Exception as problem:  # torch.load raises whatever damaged bytes lead to
             raise ValueError(f"state[{name!r}] must be what state_dict() packed, but {problem}; {WHOLE}") from None
-        expected = [len(fragment.common) for fragment in self._fragments]
+        expected = [len(fragment.common) for fragment in self.fragments]
         if sizes != expected:
             raise ValueError(f"state[{name!r}] must be of fragments of {expected} parameters, got {sizes}")
         return tree

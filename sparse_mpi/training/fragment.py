@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,30 +20,29 @@ class Fragment:
     Args:
         parameters: of one dtype on one device, with the same values on all ranks.
         vector: of their outer gradients.
+        outer: steps the global parameters from now on in place of the model's, with groups and state as they were.
 
     Attributes:
         common: the global parameters ``(n,)``, the same bytes on every rank.
-        twins: the same by parameter, for the outer optimizer to step.
+        twins: the same by parameter, which the outer optimizer steps.
         prepared: the step after which the last outer gradient was made.
         taken: this rank's parameters ``(n,)`` in that outer gradient; None: it is applied.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], vector: GradientVector) -> None:
+    def __init__(self, parameters: Sequence[Tensor], vector: GradientVector, outer: Optimizer) -> None:
         self.parameters, self.vector, self.reducer = parameters, vector, vector.reducer
+        self._outer = outer
         self.common = self.local()
         self.twins = vector.split(self.common)  # views of common
         self.prepared = 0
         self.taken: Tensor | None = None
         self._handle: Handle[SparseVector[Tensor] | Tensor] | None = None  # of the sum, until `mean` has waited for it
         self._mean: Tensor | None = None
-
-    def hand_over(self, optimizer: Optimizer) -> None:
-        """Have ``optimizer`` step the global parameters in place of the model's, with groups and state as they were."""
-        twins = dict(zip(self.parameters, self.twins, strict=True))
-        for group in optimizer.param_groups:
+        twins = dict(zip(parameters, self.twins, strict=True))
+        for group in outer.param_groups:
             group["params"] = [twins.get(p, p) for p in group["params"]]
-        for parameter in [p for p in optimizer.state if p in twins]:
-            optimizer.state[twins[parameter]] = optimizer.state.pop(parameter)
+        for parameter in [p for p in outer.state if p in twins]:
+            outer.state[twins[parameter]] = outer.state.pop(parameter)
 
     def local(self) -> Tensor:
         """Return a copy of this rank's parameters ``(n,)``."""
@@ -75,13 +74,10 @@ class Fragment:
         return write_mean(total, self.reducer.ranks, torch.zeros_like(self.common))
 
     @torch.no_grad()
-    def apply(self, step: Callable[[], object], alpha: float | None) -> None:
-        """Have ``step()`` move the global parameters along the mean of all outer gradients, and mix them in.
+    def apply(self, alpha: float | None) -> None:
+        """Step the global parameters along the mean of all outer gradients, and mix them in as ``alpha`` says.
 
-        Args:
-            step: of the outer optimizer; it finds the mean in ``.grad`` of the twins.
-            alpha: the share of this rank's own parameters that is kept; None moves them as far as the global ones have
-                moved from what this rank had when it made its outer gradient.
+        That is `DiLoCo`'s fragment_update_alpha, for this time.
 
         Raises:
             Exception: as `SparseAllreduce.step` does.
@@ -92,7 +88,7 @@ class Fragment:
             raise RuntimeError("apply must follow prepare or prepare_flush")
         for twin, gradient in zip(self.twins, self.vector.split(mean), strict=True):
             twin.grad = gradient
-        step()
+        self._outer.step()
         for twin in self.twins:
             twin.grad = None
         # Mix: without steps since then take the global parameters as they are, for the difference would be rounded

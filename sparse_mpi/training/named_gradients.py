@@ -25,7 +25,7 @@ from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS, SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.sparse import Layout, SparseVector, leave
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.parameters import cut_by_tensor, joined, keep_mean, local, write_mean
+from sparse_mpi.training.parameters import cut_by_tensor, joined, local, write_mean
 
 T = TypeVar("T")
 Names = tuple[str, ...]
@@ -302,6 +302,7 @@ class NamedGradients:
         the ratio of the numbers of ranks.
         """
         comm = self.comm
+        scale = comm.size / ranks if average else 1.0
         # Ranks that were dealt no state learn of the vectors from the first, which has one
         told = json.loads(tell(comm, json.dumps(names_in(states[0])) if states else ""))
         order = [tuple(names) for names in told]
@@ -312,9 +313,8 @@ class NamedGradients:
             vector = self.vectors[names]
             vector.reducer.take_over([state["vectors"][number]["reducer"] for state in states], ranks)
             vector.used = True
-            if average:
-                keep_mean(vector.reducer.feedback, ranks, comm.size)
-        scale = comm.size / ranks if average else 1.0
+            for array in whole_state(vector.reducer.feedback).values() if scale != 1 else ():
+                array *= scale
         for state in states:
             for name, kept in state["owed"].items():
                 have = self._kept.get(name, {})

@@ -8,8 +8,6 @@ import numpy as np
 from torch import Tensor
 
 from sparse_mpi.arrays import Array, synchronize_device, to_host
-from sparse_mpi.feedback import Feedback
-from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.sparse import SparseVector
 
 
@@ -23,12 +21,6 @@ def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor
     if isinstance(total, SparseVector):
         return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))
     return out.copy_(total / divisor)
-
-
-def keep_mean(feedback: Feedback, before: int, now: int) -> None:
-    """Scale what ``feedback`` remembers, so that means over ``now`` ranks move a model as far as over those before."""
-    for array in whole_state(feedback).values() if now != before else ():
-        array *= now / before
 
 
 def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:
