@@ -32,10 +32,9 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
     with same_on_all_ranks(transport) as say:
         check_whole("root_rank", root_rank, 0, most=transport.size - 1)
         tensors = _named_tensors(params)
-        for name, tensor in tensors:
-            _check_tensor(f"params[{name!r}]", tensor)
         # A broadcast of other sizes would hang or fail
-        say(root_rank=root_rank, params=" ".join(f"{name}:{_form(tensor)}" for name, tensor in tensors))
+        forms = [f"{name}:{_checked_form(f'params[{name!r}]', tensor)}" for name, tensor in tensors]
+        say(root_rank=root_rank, params=" ".join(forms))
     for _, tensor in tensors:
         # A copy, because torch.save writes all of the memory that a tensor is a view of
         tensor.detach().copy_(broadcast_tree(tensor.detach().clone().cpu(), transport, root_rank))
@@ -49,18 +48,13 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: ob
             refuses; on every rank.
     """
     transport = as_comm(comm)
-    state = None
     with same_on_all_ranks(transport) as say:
         check_whole("root_rank", root_rank, 0, most=transport.size - 1)
         check_instance("optimizer", optimizer, Optimizer)
-        groups = [group["params"] for group in optimizer.param_groups]
-        for number, tensor in enumerate(sum(groups, [])):
-            _check_tensor(f"parameter {number} of optimizer", tensor)
-        if transport.rank == root_rank:
-            state = optimizer.state_dict()
-            _check_readable("optimizer.state_dict()", state)
-        kind, forms = type(optimizer).__name__, " | ".join(" ".join(map(_form, group)) for group in groups)
-        say(root_rank=root_rank, optimizer=kind, groups=forms)
+        groups = [[_checked_form("parameter", p) for p in group["params"]] for group in optimizer.param_groups]
+        state = optimizer.state_dict() if transport.rank == root_rank else None
+        _check_readable("optimizer.state_dict()", state)
+        say(root_rank=root_rank, optimizer=type(optimizer).__name__, groups=" | ".join(map(" ".join, groups)))
     received = broadcast_tree(state, transport, root_rank)
     # The root too, whose options become the numbers that they are on other ranks
     with same_on_all_ranks(transport):
@@ -118,7 +112,8 @@ def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
     return sorted(pairs, key=lambda pair: pair[0])
 
 
-def _check_tensor(name: str, tensor: Tensor) -> None:
+def _checked_form(name: str, tensor: Tensor) -> str:
+    """Return shape and dtype of ``tensor``, or raise TypeError if it cannot be overwritten."""
     frozen = tensor.is_inference() and not torch.is_inference_mode_enabled()
     for unfit, what, remedy in (
         (tensor.is_meta, "on meta", "make values: model.to_empty(device='cpu')"),
@@ -128,7 +123,4 @@ def _check_tensor(name: str, tensor: Tensor) -> None:
     ):
         if unfit:
             raise TypeError(f"{name} must be a dense tensor with values, got one {what}; {remedy}")
-
-
-def _form(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)}:{tensor.dtype}"

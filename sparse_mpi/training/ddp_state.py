@@ -194,7 +194,7 @@ class SparseState:
         """
         self._meet()
         with same_on_all_ranks(self.comm) as say:
-            (read,) = self._gradients.checked([state])
+            (read,) = self._gradients.checked([state], self.comm.size)
             check_whole("state['steps']", read.get("steps"), 0, "steps", WHOLE)
             say(steps=read["steps"], vectors=names_in(read))
         self._gradients.deal([read], self.comm.size, average=True)

@@ -44,12 +44,11 @@ class DiLoCo:
     only would keep the others waiting. docs/guides/local-steps.md has a loop of training.
 
     Args:
-        model: the same on all ranks; parameters and buffers become those of rank 0. The parameters that need gradients
-            now are shared; make another `DiLoCo` when others are unfrozen. Buffers, such as the running means of batch
-            normalisation, stay each rank's own.
+        model: the same on all ranks; parameters and buffers become those of rank 0. Parameters that need gradients now
+            are shared; make another `DiLoCo` when others are unfrozen. Buffers stay each rank's own afterwards.
         inner_optimizer: any torch optimizer of the model's parameters, which reduces nothing.
-        outer_optimizer: another one of the same parameters; SGD with Nesterov's momentum of 0.9 and a rate of 0.7 is
-            usual. From then on it has the global parameters in their place, its groups and state as they were.
+        outer_optimizer: another one of these, in whose place it has the global parameters from then on; usual is SGD
+            with Nesterov's momentum of 0.9 and a rate of 0.7.
         sync_every: H, inner steps between two synchronisations of a fragment; a multiple of ``fragments``.
         density, algorithm, feedback, clip_norm, options: how outer gradients are reduced, see `SparseAllreduce`, which
             has ``k`` and ``nonfinite`` too. Feedback ``"leaky"`` is SparseLoCo's; ``"residual"`` loses nothing.
@@ -57,10 +56,9 @@ class DiLoCo:
         fragment_sync_delay: inner steps between an outer gradient and the step along their mean, in which it is reduced
             in the background; fewer than ``sync_every / fragments``. With 0 all wait for it.
         fragment_update_alpha: the share of its own parameters that a rank keeps when global ones come in. With 0 the
-            inner steps of the delay have no effect. What is kept counts again in the next outer gradient: leave it to
-            dense ones, for of sparse ones the same waits in the residual too. None, beyond torchft, moves the
-            parameters as far as the global ones are from those that the outer gradient was made of: the steps of the
-            delay are kept, and nothing counts twice.
+            inner steps of the delay have no effect. What is kept counts again in the next outer gradient, and of sparse
+            ones waits in the residual too: leave it to dense ones. None, beyond torchft, keeps the steps of the delay,
+            by the difference of the global parameters to those of the outer gradient; nothing counts twice.
         comm: as for `DistributedOptimizer`, with options of `ElasticAllreduce` where it is a `Team`. The steps of a
             lost rank since its last outer gradient are lost with it.
 
@@ -111,7 +109,7 @@ class DiLoCo:
             momentum_rule(outer_optimizer, feedback, "local")  # raises where both have a momentum
             settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
             say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer))
-        # Reductions in the background have a communicator of their own, or with a team the one that can shrink
+        # Work in the background has a communicator of its own, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         self._ranks = LiveRanks(self.comm, team)
         # Every fragment sends the same share of its entries
@@ -126,8 +124,7 @@ class DiLoCo:
             for some in cut(parameters, fragments)
         ]
         self.reducers: list[SparseAllreduce] = [fragment.reducer for fragment in self.fragments]
-        self.inner: Optimizer = inner_optimizer
-        self.outer: Optimizer = outer_optimizer
+        self.inner, self.outer = inner_optimizer, outer_optimizer
         self._snapshot = DiLoCoSnapshot(gradients, self.fragments, inner_optimizer, outer_optimizer, schedule)
         self._turn = sync_every // fragments  # steps between two fragments
         self._alpha, self._delay = fragment_update_alpha, fragment_sync_delay
@@ -172,8 +169,7 @@ class DiLoCo:
     def synchronize(self) -> None:
         """Synchronise every fragment that has moved, now, whatever its turn. Collective.
 
-        Afterwards all ranks have the global parameters. For the end of training: what the ranks have not sent stays in
-        their residuals, see `flush`.
+        Afterwards all ranks have the global parameters, and residuals what they have not sent, see `flush`.
 
         Raises:
             ValueError: the ranks have taken different numbers of steps; raised on every rank.
@@ -227,12 +223,11 @@ class DiLoCo:
         self._reports.append(fragment.reducer.report)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to go on: plain values and tensors; between steps.
+        """Return all that this rank needs to go on but the model's buffers: plain values and tensors; between steps.
 
-        That is both optimizers, global and own parameters, residuals, and an outer gradient that is under way, for
-        which this waits. What is the same on all ranks is in rank 0's. The model's buffers are not in it.
+        This waits for an outer gradient that is under way. What is the same on all ranks is in rank 0's.
         """
-        return self._snapshot.taken(steps=self.steps, synchronizations=self.synchronizations)
+        return self._snapshot.taken(self.steps, self.synchronizations)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on the same rank of as many ranks; see `take_over`. Collective."""
@@ -241,9 +236,9 @@ class DiLoCo:
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore what ``ranks`` ranks saved, on any number P of ranks. Collective.
 
-        On another number than before all ranks start from the global parameters. What the old ranks have moved since
-        joins what they owed, and all that is scaled by the ratio of the numbers of ranks, because means are over fewer
-        or more; a feedback rule that owes nothing loses it. New ranks have the inner optimizer of rank 0.
+        On another number than before all start from the global parameters. What the old ranks have moved since joins
+        what they owed, which is scaled by the ratio of the numbers of ranks, as means are over fewer or more; a
+        feedback rule that owes nothing loses it. New ranks have the inner optimizer of rank 0.
 
         Args:
             states: those of the old ranks r, r + P, r + 2 P, ... on rank r, as `checkpoint.load` deals them out.
@@ -253,9 +248,7 @@ class DiLoCo:
             ValueError: a state is of other fragments or another schedule, or as for `SparseAllreduce.take_over`; raised
                 on every rank.
         """
-        progress = self._snapshot.deal(states, ranks)
-        self.steps, self.synchronizations = progress["steps"], progress["synchronizations"]
-        # Outer gradients that were under way between other ranks are not waited for by these
-        for fragment in self.fragments if ranks != self._ranks.comm.size else ():
-            if fragment.taken is not None:
-                self._apply(fragment, 0.0)
+        self.steps, self.synchronizations = self._snapshot.deal(states, ranks)
+        same = ranks == self._ranks.comm.size
+        for fragment in [fragment for fragment in self.fragments if fragment.taken is not None and not same]:
+            self._apply(fragment, 0.0)

@@ -63,13 +63,11 @@ def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer, fra
 
 
 def cut(parameters: dict[str, Tensor], fragments: int) -> list[dict[str, Tensor]]:
-    """Cut parameters into so many fragments of neighbours, of about equal sizes; none is empty."""
+    """Cut parameters into fragments of neighbours, of about equal sizes; none is empty."""
     named = list(parameters.items())
     ends = torch.tensor([p.numel() for _, p in named]).cumsum(0)  # elements up to and with each parameter
     cuts = [0]
-    for number in range(1, fragments):
-        # Cut where the elements come closest to equal shares, but leave a parameter to each fragment
-        nearest = int((ends - ends[-1] * number / fragments).abs().argmin()) + 1
-        left = fragments - number  # fragments that each need a parameter yet
+    for left in range(fragments - 1, 0, -1):  # fragments that each need a parameter yet
+        nearest = int((ends - ends[-1] * (fragments - left) / fragments).abs().argmin()) + 1
         cuts.append(min(max(nearest, cuts[-1] + 1), len(named) - left))
     return [dict(named[start:stop]) for start, stop in zip(cuts, [*cuts[1:], len(named)], strict=True)]

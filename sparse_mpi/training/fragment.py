@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from sparse_mpi.checks import present
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.named_gradients import GradientVector
@@ -17,10 +18,7 @@ from sparse_mpi.training.parameters import write_mean
 class Fragment:
     """Some parameters of a model, and the global parameters: what all ranks agree on in their place.
 
-    Args:
-        parameters: of one dtype on one device, with the same values on all ranks.
-        vector: of their outer gradients.
-        outer: steps the global parameters from now on in place of the model's, with groups and state as they were.
+    The optimizer ``outer`` steps these from now on in place of the model's, with groups and state as they were.
 
     Attributes:
         common: the global parameters ``(n,)``, the same bytes on every rank.
@@ -82,15 +80,12 @@ class Fragment:
         Raises:
             Exception: as `SparseAllreduce.step` does.
         """
-        taken, self.taken = self.taken, None
-        mean, self._mean = self.mean(), None
-        if taken is None or mean is None:
-            raise RuntimeError("apply must follow prepare or prepare_flush")
+        taken, self.taken = present(self.taken, "apply must follow prepare or prepare_flush"), None
+        mean, self._mean = present(self.mean(), "apply must follow prepare or prepare_flush"), None
         for twin, gradient in zip(self.twins, self.vector.split(mean), strict=True):
             twin.grad = gradient
         self._outer.step()
-        for twin in self.twins:
-            twin.grad = None
+        self._outer.zero_grad()
         # Mix: without steps since then take the global parameters as they are, for the difference would be rounded
         own = self.local()
         if alpha is None and not torch.equal(own, taken):

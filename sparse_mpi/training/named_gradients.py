@@ -23,6 +23,7 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS, SecondMoment
 from sparse_mpi.reduction.settings import Settings
+from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import Layout, SparseVector, leave
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.parameters import cut_by_tensor, joined, local, write_mean
@@ -253,9 +254,22 @@ class NamedGradients:
         vectors = [{"names": list(vector.names), "reducer": vector.reducer.state_dict()} for vector in self]
         return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
-    def checked(self, states: Any) -> list[dict[str, Any]]:
-        """Return ``states``, also of release 0.3, or raise TypeError or ValueError; to be called in an agreement."""
+    def checked(self, states: Any, ranks: Any) -> list[dict[str, Any]]:
+        """Return what this rank is dealt of the ``states`` of ``ranks`` ranks; those of release 0.3 in today's form.
+
+        To be called in an agreement.
+
+        Raises:
+            TypeError, ValueError: a state is damaged or of another model, or there are too few or many.
+        """
+        check_ranks(ranks)
         check_list(states, "states")
+        expected = list(range(self.comm.rank, ranks, self.comm.size))
+        if len(states) != len(expected):
+            raise ValueError(
+                f"states must be those of ranks {expected} of {ranks}, got {len(states)}; deal them out as "
+                "sparse_mpi.checkpoint.load does"
+            )
         read: list[dict[str, Any]] = []
         for number, state in enumerate(states):
             state = as_arrays(state)

@@ -395,7 +395,7 @@ class GradientReduction:
         agreed = np.asarray(comm.allreduce(known, "max", control=True))
         self.know_kinds(dict(zip(names, agreed.tolist(), strict=True)))
         with same_on_all_ranks(comm) as say:
-            read = self.gradients.checked(states)
+            read = self.gradients.checked(states, ranks)
             say(call="take_over")
         self.gradients.deal(read, ranks, self._average)
         self._rebuild()
