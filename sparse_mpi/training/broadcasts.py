@@ -32,7 +32,6 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
     with same_on_all_ranks(transport) as say:
         check_whole("root_rank", root_rank, 0, most=transport.size - 1)
         tensors = _named_tensors(params)
-        # A broadcast of other sizes would hang or fail
         forms = [f"{name}:{_checked_form(f'params[{name!r}]', tensor)}" for name, tensor in tensors]
         say(root_rank=root_rank, params=" ".join(forms))
     for _, tensor in tensors:

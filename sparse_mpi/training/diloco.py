@@ -1,16 +1,15 @@
 """Local steps, and an exchange of what the model has moved every so many of them: `DiLoCo`.
 
 Each rank takes H steps of its own. Then the *outer gradient*, parameters at the last synchronisation minus parameters
-now, is reduced, and an outer optimizer moves the *global* parameters along its mean (Douillard et al., 2023,
-arXiv:2311.08105). *Fragments* of the model take turns, and are reduced behind the next steps (Streaming DiLoCo,
-arXiv:2501.18512). With sparse outer gradients and error feedback this is SparseLoCo (arXiv:2508.15706). Names are
-those of torchft.
+now, is reduced, and an outer optimizer moves the *global* parameters along its mean (DiLoCo, arXiv:2311.08105).
+*Fragments* of the model take turns, and are reduced behind the next steps (Streaming DiLoCo, arXiv:2501.18512). With
+sparse outer gradients and error feedback this is SparseLoCo (arXiv:2508.15706). Names are those of torchft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -63,8 +62,7 @@ class DiLoCo:
             lost rank since its last outer gradient are lost with it.
 
     Attributes:
-        steps: inner steps so far.
-        synchronizations: of fragments, so far.
+        steps, synchronizations: numbers of inner steps, and of synchronisations of fragments, so far.
         density: of the next synchronisations, if it is not the reducers' own.
         check: True makes the next synchronisations assert both laws.
         seconds: what the last inner step spent on synchronisation.
@@ -157,14 +155,11 @@ class DiLoCo:
 
         For an evaluation, or to save the model. After it the model has this rank's own parameters again, to the bit.
         """
-        own = [fragment.local() for fragment in self.fragments]
-        for fragment in self.fragments:
-            fragment.adopt(fragment.common)
-        try:
+        with ExitStack() as stack:
+            for fragment in self.fragments:
+                stack.callback(fragment.adopt, fragment.local())
+                fragment.adopt(fragment.common)
             yield
-        finally:
-            for fragment, flat in zip(self.fragments, own, strict=True):
-                fragment.adopt(flat)
 
     def synchronize(self) -> None:
         """Synchronise every fragment that has moved, now, whatever its turn. Collective.

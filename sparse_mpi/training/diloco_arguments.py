@@ -18,10 +18,7 @@ def check_schedule(sync_every: Any, fragments: Any, fragment_sync_delay: Any, fr
     check_whole("fragments", fragments, 1)
     if sync_every % fragments:
         above = sync_every + fragments - sync_every % fragments
-        raise ValueError(
-            f"sync_every must be a multiple of the {fragments} fragments, which take turns, got {sync_every}; take "
-            f"{above}"
-        )
+        raise ValueError(f"sync_every must be a multiple of the {fragments} fragments, got {sync_every}; take {above}")
     arrived = "a fragment must have arrived before the next one leaves, after sync_every / fragments"
     check_whole("fragment_sync_delay", fragment_sync_delay, 0, "steps", arrived, most=sync_every // fragments - 1)
     if fragment_update_alpha is not None:
@@ -33,9 +30,7 @@ def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer, fra
     """Return the parameters of ``model`` that are trained, by name; TypeError or ValueError if one does not fit."""
     check_instance("model", model, nn.Module)
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
-        raise TypeError(
-            "model must not reduce gradients itself, got a DistributedDataParallel; give the module that it wraps"
-        )
+        raise TypeError("model must not reduce gradients itself, got a DistributedDataParallel; give its .module")
     # Frozen parameters are equal on all ranks, and stay so
     named = {p: name for name, p in model.named_parameters() if p.requires_grad}
     check_whole("fragments", fragments, 1, remedy="each needs a parameter that needs a gradient", most=len(named))

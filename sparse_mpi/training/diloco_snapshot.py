@@ -83,7 +83,6 @@ class DiLoCoSnapshot:
 
 
 def _tree(state: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the tree that ``state`` has packed by that ``name``."""
     try:
         return dict(unpacked(state[name]))
     except Exception as problem:  # torch.load raises whatever damaged bytes lead to

@@ -43,7 +43,6 @@ class Fragment:
             outer.state[twins[parameter]] = outer.state.pop(parameter)
 
     def local(self) -> Tensor:
-        """Return a copy of this rank's parameters ``(n,)``."""
         return torch.cat([p.detach().reshape(-1) for p in self.parameters])
 
     @torch.no_grad()
@@ -73,9 +72,7 @@ class Fragment:
 
     @torch.no_grad()
     def apply(self, alpha: float | None) -> None:
-        """Step the global parameters along the mean of all outer gradients, and mix them in as ``alpha`` says.
-
-        That is `DiLoCo`'s fragment_update_alpha, for this time.
+        """Step the global parameters along the mean of all outer gradients, and mix them in by ``alpha``, see `DiLoCo`.
 
         Raises:
             Exception: as `SparseAllreduce.step` does.

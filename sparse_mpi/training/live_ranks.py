@@ -37,7 +37,3 @@ class LiveRanks:
 
     def any(self, mine: np.ndarray) -> np.ndarray:
         return self.ask(lambda comm: np.asarray(comm.allreduce(mine, "max", control=True)))
-
-    def settle(self) -> None:
-        """Wait until no work is under way, after which the communicator may be used directly."""
-        self.ask(lambda comm: None)

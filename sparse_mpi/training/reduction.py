@@ -381,8 +381,8 @@ class GradientReduction:
         Raises:
             ValueError: a state is of other parameters, or as for `SparseAllreduce.take_over`; raised on every rank.
         """
-        # Work under way uses the communicator, and writes what is about to be loaded
-        self._ranks.settle()
+        # Wait for work under way, which uses the communicator, and writes what is about to be loaded
+        self._ranks.ask(lambda comm: None)
         comm = self._ranks.comm
         names = [*self.parameters]
         with same_on_all_ranks(comm) as say:
