@@ -254,7 +254,7 @@ class NamedGradients:
         vectors = [{"names": list(vector.names), "reducer": vector.reducer.state_dict()} for vector in self]
         return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
-    def checked(self, states: Any, ranks: Any) -> list[dict[str, Any]]:
+    def checked(self, states: Any, ranks: int) -> list[dict[str, Any]]:
         """Return what this rank is dealt of the ``states`` of ``ranks`` ranks; those of release 0.3 in today's form.
 
         To be called in an agreement.

@@ -218,15 +218,17 @@ trees = st.recursive(
 
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 @given(lr=numbers.filter(lambda x: isinstance(x, (float, np.generic))), option=trees)
-def test_numpys_numbers_arrive_as_pythons_on_all_ranks(ranks, lr, option):
+def test_numpys_numbers_arrive_as_pythons_and_arrays_as_tensors_on_all_ranks(ranks, lr, option):
     def run(comm):
         optimizer = with_group({"own": deepcopy(option)} if comm.rank == 0 else {})
         parameter = optimizer.param_groups[0]["params"][0]
         if comm.rank == 0:
             optimizer.param_groups[0]["lr"] = lr
             optimizer.state[parameter] = OrderedDict(seen=lr, moment=torch.ones(2, 3))
+            optimizer.param_groups[0]["rates"] = np.ones(2)
         broadcast_optimizer_state(optimizer, comm=comm)
         assert torch.equal(optimizer.state[parameter]["moment"], torch.ones(2, 3))
+        assert torch.equal(optimizer.param_groups[0]["rates"], torch.ones(2, dtype=torch.float64))
         return optimizer.param_groups[0]["lr"], optimizer.state[parameter]["seen"], optimizer.param_groups[1]["own"]
 
     first, second = ranks.run(run)

@@ -7,53 +7,44 @@ import torch
 
 from sparse_mpi import World
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.optim import DistributedOptimizer
 
 from ..reduction.damage import check_all
-from ..training.loops import made, net, steps
-
-
-def reduction_of(comm, **options):
-    model = net()
-    options = {"density": 0.1, "bucket_cap_mb": 0.0004} | options
-    optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, **options)
-    return model, optimizer.reduction
-
-
-def reduced(pair, rank):
-    model, reduction = pair
-    torch.manual_seed(rank)
-    model(torch.randn(4, 6)).square().sum().backward()
-    reduction.synchronize()
-    reduction.stepped()
-    for parameter in model.parameters():
-        parameter.grad = None
+from ..training.loops import made, net, own, steps, train, wrapped
 
 
 class Restored:
     """A model's reduction with the methods that load a state."""
 
-    def __init__(self, comm, **options):
-        self.pair = reduction_of(comm, **options)
+    def __init__(self, comm):
+        self.model = net()
+        self.optimizer = wrapped(self.model, comm, density=0.1, bucket_cap_mb=0.0004)
 
     def __getattr__(self, name):
-        return getattr(self.pair[1], name)
+        return getattr(self.optimizer.reduction, name)
+
+
+def reduced(made, rank):
+    train(made.model, made.optimizer, own(rank), [0])
 
 
 def test_a_damaged_state_of_buckets_is_refused_by_name():
     def run(comm):
         made = Restored(comm)
         for _ in range(3):
-            reduced(made.pair, comm.rank)
+            reduced(made, comm.rank)
         return made.state_dict()
 
-    check_all(
-        World(2).run(run),
-        Restored,
-        lambda made, rank: reduced(made.pair, rank),
-        ("take_over",),
-        deep=2,
-    )
+    check_all(World(2).run(run), Restored, reduced, ("take_over",), deep=2)
+
+
+def test_states_that_are_too_few_or_many_are_refused():
+    def run(comm):
+        made = Restored(comm)
+        for states, ranks in (([], 2), ([made.state_dict()], 3), ([made.state_dict()] * 2, 2)):
+            with pytest.raises(ValueError, match="states must be those of ranks"):
+                made.take_over(states, ranks)
+
+    World(2).run(run)
 
 
 class Bucket:
