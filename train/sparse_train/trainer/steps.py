@@ -68,7 +68,8 @@ class GradientSteps:
         if not self._flush:
             return None
         self.optimizer.flush()
-        return Meter(**exchanged(self.reduction.report))
+        report = self.reduction.report
+        return Meter() if report is None else Meter(**exchanged(report))
 
     def global_parameters(self) -> AbstractContextManager[None]:
         """Change nothing: all ranks have the same parameters."""
