@@ -34,9 +34,11 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
         tensors = _named_tensors(params)
         forms = [f"{name}:{_checked_form(f'params[{name!r}]', tensor)}" for name, tensor in tensors]
         say(root_rank=root_rank, params=" ".join(forms))
-    for _, tensor in tensors:
-        # A copy, because torch.save writes all of the memory that a tensor is a view of
-        tensor.detach().copy_(broadcast_tree(tensor.detach().clone().cpu(), transport, root_rank))
+    for tensor in [tensor for _, tensor in tensors if tensor.numel()]:
+        # As bytes, because NumPy lacks some of torch's dtypes, such as bfloat16
+        whole = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1).contiguous()
+        received = transport.bcast(whole.view(torch.uint8).numpy(), root_rank)
+        tensor.detach().copy_(torch.from_numpy(received).view(tensor.dtype).view(tensor.shape))
 
 
 def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: object = None) -> None:
@@ -83,17 +85,19 @@ def unpacked(data: np.ndarray) -> Any:
     return torch.load(io.BytesIO(data.tobytes()), "cpu", weights_only=True)
 
 
-def _check_readable(name: str, tree: object) -> None:
-    try:
-        unpacked(packed(tree))
-    except Exception as problem:  # pickle raises whatever an object does
-        parts = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
-        for key, part in parts:
+def _check_readable(name: str, tree: Any) -> None:
+    if isinstance(tree, dict) or type(tree) in (list, tuple):
+        for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            _check_readable(f"keys of {name}", key)
             _check_readable(f"{name}[{key!r}]", part)
-        raise TypeError(
-            f"{name} must be numbers, texts, tensors, or lists or dicts of them, got {tree!r}; take it out, or see "
-            "torch.serialization.add_safe_globals"
-        ) from problem
+    elif type(tree) not in (Tensor, bool, int, float, str):
+        try:
+            unpacked(packed(tree))
+        except Exception as problem:  # pickle raises whatever an object does
+            raise TypeError(
+                f"{name} must be numbers, texts, tensors, or lists or dicts of them, got {tree!r}; take it out, or see "
+                "torch.serialization.add_safe_globals"
+            ) from problem
 
 
 def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
@@ -112,7 +116,6 @@ def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
 
 
 def _checked_form(name: str, tensor: Tensor) -> str:
-    """Return shape and dtype of ``tensor``, or raise TypeError if it cannot be overwritten."""
     frozen = tensor.is_inference() and not torch.is_inference_mode_enabled()
     for unfit, what, remedy in (
         (tensor.is_meta, "on meta", "make values: model.to_empty(device='cpu')"),

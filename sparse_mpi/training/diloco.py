@@ -110,7 +110,6 @@ class DiLoCo:
         # Work in the background has a communicator of its own, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         self._ranks = LiveRanks(self.comm, team)
-        # Every fragment sends the same share of its entries
         share = settings.k / settings.layout.size if "k" in options else density
         share = usual_density(settings.algorithm) if share is None else share
         shapes = {name: tuple(p.shape) for name, p in parameters.items()}
@@ -199,7 +198,7 @@ class DiLoCo:
                 self._apply(fragment, 0.0)
 
     def _stepped(self, *_: object) -> None:
-        """Follow a step of the inner optimizer: all ranks do the same after the same step, and need not ask."""
+        # All ranks do the same after the same step of the inner optimizer, and need not ask
         began = perf_counter()
         self.steps += 1
         self._reports = []

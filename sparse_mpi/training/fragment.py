@@ -28,8 +28,7 @@ class Fragment:
     """
 
     def __init__(self, parameters: Sequence[Tensor], vector: GradientVector, outer: Optimizer) -> None:
-        self.parameters, self.vector, self.reducer = parameters, vector, vector.reducer
-        self._outer = outer
+        self.parameters, self.vector, self.reducer, self._outer = parameters, vector, vector.reducer, outer
         self.common = self.local()
         self.twins = vector.split(self.common)  # views of common
         self.prepared = 0
