@@ -179,7 +179,6 @@ class DiLoCo:
             if fragment.prepared < self.steps:
                 fragment.prepare(self.steps, self.density, self.check)
                 self._apply(fragment, 0.0)
-            # What alpha has kept apart becomes equal
             fragment.adopt(fragment.common)
 
     def flush(self) -> None:
