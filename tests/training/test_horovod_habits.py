@@ -30,7 +30,6 @@ OPTIMIZERS = [
 ]
 # LBFGS steps by a closure alone, SparseAdam takes tables alone, Muon matrices alone
 OPTIMIZERS = [kind for kind in OPTIMIZERS if kind.__name__ not in ("LBFGS", "SparseAdam", "Muon")]
-NADAM = pytest.mark.xfail(raises=(KeyError, ValueError), reason="a state that has no mu_product is saved", strict=True)
 every_optimizer = pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
 # What the root has, and what the others have
 OPTIONS = {
@@ -65,10 +64,8 @@ def state_of(optimizer):
 @pytest.mark.parametrize(
     ("momentum", "names"), [(None, OPTIONS), (None, ["lr"]), ("local", OPTIONS)], ids=["all", "rate", "local"]
 )
-def test_a_checkpoint_of_the_root_is_everybodys_and_training_goes_on(ranks, request, kind, momentum, names):
+def test_a_checkpoint_of_the_root_is_everybodys_and_training_goes_on(ranks, kind, momentum, names):
     """The root loads what it has saved; the others have other parameters, another state and other options."""
-    if kind is torch.optim.NAdam and names == ["lr"]:
-        request.applymarker(NADAM)
 
     def run(comm):
         model = net(comm.rank)
