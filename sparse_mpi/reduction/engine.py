@@ -29,11 +29,9 @@ from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.sparse import SparseVector
 
-# Which tensors have no gradient on any rank in a step, as layers that a step skips: torch leaves them as they are.
-
 
 class Absence:
-    """Finds out which of some tensors have no gradient on any rank.
+    """Finds out which tensors have no gradient on any rank in a step, as layers that it skips: torch leaves them alone.
 
     Ranks exchange the set only if some rank's set differs from the one agreed in the last step, which the check of
     arguments tells at no cost: see `same_on_all_ranks`.

@@ -274,9 +274,8 @@ class SparseAllreduce:
     def prepare(self) -> None:
         """Begin the part of the next step that needs no gradient, in the background. Collective.
 
-        Without this call the next step does it, with the same result; most algorithms have nothing to prepare. As with
-        `start`, nothing else may use ``comm`` meanwhile, but steps of other reducers, which wait. Where ranks may be
-        lost it does nothing: preparing is a part of the transaction then.
+        Without this call the next step does it, with the same result. As with `start`, nothing else may use ``comm``
+        meanwhile, but steps of other reducers, which wait. Where ranks may be lost it does nothing.
         """
         engine = self.engine
 
@@ -341,9 +340,8 @@ class SparseAllreduce:
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
 
-        On as many ranks as before this is `load_state_dict`. On another number the residuals of the old ranks are
-        added up, so that the new ranks together owe what the old ones did, to rounding; the states of algorithm and
-        selector start afresh.
+        On another number than before the residuals of the old ranks are added up, so that the new ranks together owe
+        what the old ones did, to rounding; the states of algorithm and selector start afresh.
 
         Args:
             states: those of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.

@@ -34,6 +34,7 @@ class SecondMoment:
 
     Attributes:
         betas: of each tensor; they may change between steps.
+        steps: how many gradients of each tensor are in the mean.
         sums: of the means of all ranks, at the entries of the last result; ``(n,)`` where that is dense.
     """
 
@@ -42,27 +43,22 @@ class SecondMoment:
         self.betas = [beta] * len(layout.sizes)
         self.sums: SparseVector | Array | None = None
         self._mean: Array | None = None
-        self._steps = [0] * len(layout.sizes)  # gradients of each tensor
+        self.steps = [0] * len(layout.sizes)
 
     @property
     def mean(self) -> Array:
         return np.zeros(self._layout.size, np.float32) if self._mean is None else self._mean
-
-    @property
-    def steps(self) -> list[int]:
-        """Return how many gradients of each tensor are in the mean."""
-        return self._steps
 
     def update(self, gradient: Array, absent: Collection[int] = ()) -> None:
         """Take ``gradient`` ``(n,)`` into the mean, but for the tensors that are ``absent`` on all ranks."""
         wide = arrays.widened(gradient)
         mean = arrays.namespace(wide).zeros_like(wide) if self._mean is None else fitted(self._mean, wide)
         wide, self._mean = wide.astype(mean.dtype, copy=False), mean
-        for number in range(len(self._steps)):
-            self._steps[number] += number not in absent
+        for number in range(len(self.steps)):
+            self.steps[number] += number not in absent
         # Neighbours that have seen as many gradients are one stretch; with all of them there is one
         parts, first = self._layout.parts, 0
-        ages = [0 if number in absent else steps for number, steps in enumerate(self._steps)]
+        ages = [0 if number in absent else steps for number, steps in enumerate(self.steps)]
         for (steps, beta), group in groupby(zip(ages, self.betas, strict=True)):
             last = first + len(list(group)) - 1
             if steps:
@@ -78,7 +74,7 @@ class SecondMoment:
 
     def state(self) -> dict[str, Any]:
         """Return copies of the mean, on the host, and of gradients and beta of each tensor."""
-        return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self._steps), BETAS: list(self.betas)}
+        return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self.steps), BETAS: list(self.betas)}
 
     def by_tensor(self) -> list[dict[str, Any]]:
         state = self.state()
@@ -91,11 +87,11 @@ class SecondMoment:
         return {MEAN: np.concatenate([state[MEAN] for state in states]), **lists}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._mean, self._steps = np.array(state[MEAN]), list(map(int, state[STEPS]))
+        self._mean, self.steps = np.array(state[MEAN]), list(map(int, state[STEPS]))
         self.betas = list(map(float, state[BETAS]))
 
     def check_state(self, state: dict[str, Any]) -> None:
-        size, tensors, mean = self._layout.size, len(self._steps), state.get(MEAN)
+        size, tensors, mean = self._layout.size, len(self.steps), state.get(MEAN)
         of_tensors: list[Any] = [state.get(name) for name in (STEPS, BETAS)]
         good = isinstance(mean, np.ndarray) and mean.shape == (size,) and mean.dtype.kind == "f"
         good = good and all(isinstance(numbers, list) and len(numbers) == tensors for numbers in of_tensors)
@@ -110,7 +106,7 @@ class SecondMoment:
         """Load the mean of the states of ``ranks`` ranks, of which this rank has ``states``. Collective."""
         size = self._layout.size
         own = sum((state[MEAN].astype(np.float64) for state in states), np.zeros(size))
-        steps = np.max([np.zeros(len(self._steps), np.int64), *(state[STEPS] for state in states)], axis=0)
+        steps = np.max([np.zeros(len(self.steps), np.int64), *(state[STEPS] for state in states)], axis=0)
         total = comm.allreduce(own, control=True) / ranks
         most = comm.allreduce(steps, "max", control=True)
         betas = states[0][BETAS] if states else self.betas

@@ -90,7 +90,10 @@ class Synchronization:
     def _idle(self) -> bool:
         """Return True if nothing has come and nothing can move: so torch's checkpoints make an optimizer's state."""
         rates = [group.get("lr", 1.0) for group in self._torch_optimizer.param_groups]
-        return all(float(rate) == 0 for rate in rates) and not self._reduction.arrived
+        if self._reduction.arrived or any(float(rate) for rate in rates):
+            return False
+        gradients = [p.grad for p in self._parameters() if p.requires_grad]
+        return all(gradient is not None and not bool(gradient.any()) for gradient in gradients)
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self._torch_optimizer.param_groups for p in group["params"]]
