@@ -28,6 +28,7 @@ from sparse_mpi.checks import present
 from sparse_mpi.training.parameters import local
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
+State = dict[str, Any]  # what an optimizer has of a parameter, or of a group of these
 Places = tuple[Any, ...]  # an index of a tensor
 EVERYWHERE: Places = (...,)
 # By mode, the optimizers whose steps it can take
@@ -121,7 +122,7 @@ def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
         )
 
 
-def _decoupled(optimizer: Optimizer, group: dict[str, Any]) -> bool:
+def _decoupled(optimizer: Optimizer, group: State) -> bool:
     return isinstance(optimizer, AdamW) or bool(group.get("decoupled_weight_decay", False))
 
 
@@ -142,7 +143,7 @@ def _first(mask: Tensor, count: int) -> Places:
     return torch.unravel_index(positions, mask.shape)
 
 
-def _divide(parameter: Any, at: Places, came: Came, group: dict[str, Any]) -> None:
+def _divide(parameter: Any, at: Places, came: Came, group: State) -> None:
     """Move the weights ``at`` which gradients have come by their second moments."""
     weight, second = local(parameter), present(came.second, "second moments travel with the entries of a step")
     total = local(parameter.grad)[at].double()
@@ -154,7 +155,7 @@ def _divide(parameter: Any, at: Places, came: Came, group: dict[str, Any]) -> No
     weight[at] -= (-step if group["maximize"] else step).to(weight.dtype)
 
 
-def _catch_up(parameter: Any, at: Places, state: dict[str, Any], group: dict[str, Any], decay: float) -> None:
+def _catch_up(parameter: Any, at: Places, state: State, group: State, decay: float) -> None:
     """Replay the steps that entries ``at`` of ``parameter.grad`` have missed, with a ``decay`` that is part of it."""
     rate, (beta1, beta2) = float(group["lr"]), map(float, group["betas"])
     if "step" not in state:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from sparse_mpi.training.adam_steps import State
 from sparse_mpi.training.optimizer_rule import Rule
 
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
@@ -73,7 +74,7 @@ def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) 
         yield
 
 
-def _push_rows(parameter: Tensor, state: dict[str, Any], momentum: float, nesterov: bool) -> None:
+def _push_rows(parameter: Tensor, state: State, momentum: float, nesterov: bool) -> None:
     """Apply SGD's momentum to a gradient that is a sparse tensor, as torch does; it is in no residual."""
     gradient: Any = parameter.grad
     before = state.get("momentum_buffer")
@@ -84,7 +85,7 @@ def _push_rows(parameter: Tensor, state: dict[str, Any], momentum: float, nester
     parameter.grad = gradient.add(velocity, alpha=momentum) if nesterov else velocity.clone()
 
 
-def _look_ahead(gradient: Tensor, state: dict[str, Any], momentum: float) -> None:
+def _look_ahead(gradient: Tensor, state: State, momentum: float) -> None:
     """Turn a gradient, which includes the ``momentum`` that was applied to it, into Nesterov's.
 
     Where dense SGD has the velocity ``u = g + m u_before``, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
@@ -97,7 +98,7 @@ def _look_ahead(gradient: Tensor, state: dict[str, Any], momentum: float) -> Non
     state[LAST] = velocity
 
 
-def _decay(parameter: Tensor, state: dict[str, Any], momentum: float, decay: float, group: dict[str, Any]) -> None:
+def _decay(parameter: Tensor, state: State, momentum: float, decay: float, group: State) -> None:
     """Let weights decay as SGD does; the momentum of that needs no reduction."""
     if DECAY not in state:
         state[DECAY] = torch.zeros_like(parameter)
