@@ -207,7 +207,7 @@ class Engine:
             parts = self.layout.parts  # made anew at each look
             self.feedback.withhold([parts[number] for number in self.absence.everywhere])
             self._withheld = bool(self.absence.everywhere)
-        self._set_aside()
+            self._set_aside()  # of what is frozen no rank has a gradient
         self.whole = agreed.plan.k >= self.layout.size
         # Prepare: where that was done behind the last step already, doing it once more changes nothing
         if exchange.instrumented.traits.prepares and not agreed.plan.dense:
@@ -298,7 +298,8 @@ class Engine:
             if agreed.check and attempt.initial_acc is not None:
                 check_laws(reduction, attempt.initial_acc, self.feedback, algorithm, self.comm)
         finally:
-            self._put_back()
+            if self._aside is not None:
+                self._put_back()
         if self.settings.nonfinite == "raise":
             raise_nonfinite(reduction.total, self.comm if algorithm.traits.scatters else None)
         return reduction.total
@@ -347,8 +348,8 @@ class Engine:
 
     def _set_aside(self) -> None:
         """Take what frozen tensors owe out of the residual, until the step has ended."""
-        if self._aside is None and self.absence.frozen:
-            residual, parts = self.feedback.residual, self.layout.parts
+        residual, parts = self.feedback.residual, self.layout.parts
+        if self._aside is None:
             self._aside = [(parts[number], residual[parts[number]].copy()) for number in self.absence.frozen]
             for part, _ in self._aside:
                 residual[part] = 0

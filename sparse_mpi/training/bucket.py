@@ -14,8 +14,7 @@ from torch import Tensor
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.hooks import UNSEEN, Arrivals, kind_of
-from sparse_mpi.training.named_gradients import GradientVector
-from sparse_mpi.training.parameters import write_mean
+from sparse_mpi.training.named_gradients import GradientVector, write_mean
 
 
 def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:

@@ -15,8 +15,7 @@ from sparse_mpi.arrays import describe
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.grammar import StepOrder
-from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names
-from sparse_mpi.training.parameters import write_mean
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, write_mean
 from sparse_mpi.training.sparse_gradients import mean_of, staged, summed
 
 

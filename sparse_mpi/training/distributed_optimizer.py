@@ -4,103 +4,31 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from types import NoneType
 from typing import Any
-from weakref import ref
 
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe
-from sparse_mpi.checks import check_choice, check_range, check_switch, check_whole, present, takes_alias
+from sparse_mpi.checks import check_choice, check_range, check_switch, check_whole, takes_alias
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks, tell
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
-from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.loss_scale import LossScale
 from sparse_mpi.training.named_gradients import names_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
 from sparse_mpi.training.reduction import GradientReduction
+from sparse_mpi.training.synchronization import LossScale, Synchronization
 
 LOGGER = logging.getLogger("sparse_mpi")
 SURVIVAL = ("copy_every", "copy", "min_ranks")  # options of `ElasticAllreduce`
 Average: str = "average"
 Sum: str = "sum"
-
-
-class Synchronization:
-    """Reduces the gradients of an optimizer before it steps: what `DistributedOptimizer` adds to it."""
-
-    def __init__(self, optimizer: Optimizer, reduction: GradientReduction, scale: LossScale) -> None:
-        self._optimizer, self._reduction, self._scale = ref(optimizer), reduction, scale
-        self._synchronizes = True  # a step calls `synchronize`
-
-    def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
-        """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
-
-        A step does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler; the step that
-        follows takes them as they are.
-
-        Returns:
-            As `GradientReduction.synchronize`, which also says what it raises.
-        """
-        # Parameters may have been added or unfrozen since the last step: those are known by their numbers
-        names = {parameter: name for name, parameter in self._reduction.parameters.items()}
-        named = {names.get(p, f"parameter {number}"): p for number, p in enumerate(self._parameters())}
-        self._reduction.add(named)
-        return self._reduction.synchronize()
-
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
-        """Make a step take the gradients as they are within this context."""
-        self._synchronizes = False
-        try:
-            yield
-        finally:
-            self._synchronizes = True
-
-    def flush(self) -> None:
-        """Step along all that the ranks have not sent yet, once, and leave residuals of 0. Collective.
-
-        For the end of training, or before an evaluation that matters; costs a dense allreduce. This step is without
-        weight decay, and torch's SGD takes it without momentum: what is late is not pushed again.
-
-        Raises:
-            RuntimeError: gradients have come that are not reduced yet; raised on every rank.
-            Exception: as `SparseAllreduce.flush` does.
-        """
-        self._reduction.flush()
-        with self.skip_synchronize():
-            self._torch_optimizer.step()
-
-    def before_step(self) -> None:
-        """Reduce, unless that is done or is to be skipped; called when the gradients are there."""
-        self._scale.check()
-        if self._synchronizes and not self._idle():
-            self.synchronize()
-        self._scale.take_out(self._reduction.overflowed)
-        self._reduction.stepped()
-
-    def _idle(self) -> bool:
-        """Return True if nothing has come and nothing can move: so torch's checkpoints make an optimizer's state."""
-        rates = [group.get("lr", 1.0) for group in self._torch_optimizer.param_groups]
-        if self._reduction.arrived or any(float(rate) for rate in rates):
-            return False
-        gradients = [p.grad for p in self._parameters() if p.requires_grad]
-        return all(gradient is not None and not bool(gradient.any()) for gradient in gradients)
-
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self._torch_optimizer.param_groups for p in group["params"]]
-
-    @property
-    def _torch_optimizer(self) -> Optimizer:
-        return present(self._optimizer(), "the optimizer must exist for as long as its gradients are reduced")
 
 
 @takes_alias("compression", "algorithm")
@@ -245,8 +173,6 @@ def DistributedOptimizer(
         reduction.parameters,
         divisor=reduction.divisor,
         ready=synchronization.before_step,
-        # LBFGS decides by the loss, which must be that of all ranks for them to decide alike
-        loss=reduction.loss_of_all if isinstance(optimizer, LBFGS) else None,
     )
     steps.follow_betas(optimizer)
     vars(optimizer).update(

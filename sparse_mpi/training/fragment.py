@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 from sparse_mpi.checks import present
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.named_gradients import GradientVector
-from sparse_mpi.training.parameters import write_mean
+from sparse_mpi.training.named_gradients import GradientVector, write_mean
 
 
 class Fragment:

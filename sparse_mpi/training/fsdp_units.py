@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.named_gradients import GradientVector
-from sparse_mpi.training.parameters import local, write_mean
+from sparse_mpi.training.named_gradients import GradientVector, write_mean
+from sparse_mpi.training.parameters import local
 
 SHARD_FIRST = "call torch.distributed.fsdp.fully_shard on its layers, and then on the model itself"
 

@@ -26,7 +26,7 @@ from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import Layout, SparseVector, leave
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.parameters import cut_by_tensor, joined, local, write_mean
+from sparse_mpi.training.parameters import cut_by_tensor, joined, local
 
 T = TypeVar("T")
 Names = tuple[str, ...]
@@ -53,6 +53,13 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
         if parameter.requires_grad:
             check(parameter, f"named_parameters: {name}")
     return names
+
+
+def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor) -> Tensor:
+    """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
+    if isinstance(total, SparseVector):
+        return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))
+    return out.copy_(total / divisor)
 
 
 class GradientVector:

@@ -8,11 +8,13 @@ from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from sparse_mpi.checks import present
 from sparse_mpi.training.adam_steps import ADAMS, TRAVELLING, Came, move, second_beta, set_aside, without_moments
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import ARRIVAL, Rule
@@ -35,7 +37,6 @@ class OptimizerSteps:
         optimizer: of the reduced parameters, or of a part of them.
         divisor: makes sums over the ranks to gradients: the number of ranks whose mean they are.
         ready: called before each step, and in it behind each call of a closure: gradients are there.
-        loss: returns what the optimizer is to see of the loss of a closure; None: that loss.
     """
 
     def __init__(
@@ -47,10 +48,9 @@ class OptimizerSteps:
         *,
         divisor: Callable[[], float],
         ready: Callable[[], None] = lambda: None,
-        loss: Callable[[Any], Any] | None = None,
     ) -> None:
         self._rule, self._gradients, self._parameters = rule, gradients, parameters
-        self._divisor, self._ready, self._loss = divisor, ready, loss
+        self._divisor, self._ready = divisor, ready
         self._restore = ExitStack()  # of what is switched off during a step
         for handle in _HANDLES.pop(optimizer, ()):
             handle.remove()
@@ -72,9 +72,17 @@ class OptimizerSteps:
         def reduced() -> Any:
             loss = closure()
             self._prepare(optimizer)
-            return loss if self._loss is None else self._loss(loss)
+            # It decides by the loss, which must be that of all ranks for them to decide alike
+            return self._loss_of_all(loss) if isinstance(optimizer, LBFGS) else loss
 
         return args[:1], options | {"closure": reduced}
+
+    def _loss_of_all(self, loss: Any) -> Any:
+        own = loss.detach() if isinstance(loss, Tensor) else loss
+        ranks = present(self._gradients.ranks, "ranks meet before the first step")
+        losses = ranks.ask(lambda comm: comm.allgather(np.array([float(own)]), control=True))
+        of_all = float(losses.sum()) / self._divisor()
+        return torch.full_like(own, of_all) if isinstance(own, Tensor) else of_all
 
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:

@@ -8,19 +8,11 @@ import numpy as np
 from torch import Tensor
 
 from sparse_mpi.arrays import Array, synchronize_device, to_host
-from sparse_mpi.sparse import SparseVector
 
 
 def local(tensor: Tensor) -> Tensor:
     """Return the part of ``tensor`` that this process holds: of a DTensor its shard, whose memory it shares."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor) -> Tensor:
-    """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
-    if isinstance(total, SparseVector):
-        return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))
-    return out.copy_(total / divisor)
 
 
 def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:

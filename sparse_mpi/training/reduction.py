@@ -10,7 +10,6 @@ from threading import get_ident
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sparse_mpi.algorithms import Algorithm
@@ -41,8 +40,8 @@ CHANGED = (
     "around a pass that is for another optimizer, as of a GAN, call reduction.close() and open()"
 )
 UNREDUCED = (
-    "gradients must not wait to be reduced when the residual is flushed; call step() (or synchronize()) first, or "
-    "clear them"
+    "gradients must not wait to be reduced, or to be stepped along, when the residual is flushed; call step() first, "
+    "or clear them"
 )
 TWICE = (
     "gradients that synchronize() has reduced must be stepped along before others come; call step() after it (behind "
@@ -288,15 +287,14 @@ class GradientReduction:
             The sum over the ranks of each bucket, ``(n,)``, without a loss scale.
 
         Raises:
-            RuntimeError: gradients have come that are not reduced yet.
+            RuntimeError: gradients have come that are not reduced yet, or not stepped along; raised on every rank.
             Exception: as `SparseAllreduce.flush` does; raised on every rank, with nothing under way any more.
         """
-        if self.under_way:
-            raise RuntimeError(UNREDUCED)
-        if self.arrived:
+        if self.arrived or self._reduced:
             self._object(UNREDUCED)
         self.sparse.clear()  # tables owe nothing
-        for bucket in self.buckets:
+        # Other ranks flush those that are being reduced here: their calls differ, and all raise
+        for bucket in self.buckets[self._next :]:
             bucket.start_flush(check=self.check)
         totals = self._finish(1.0, flushed=True)  # residuals have no loss scale
         self.gradients.flushed = True
@@ -413,17 +411,6 @@ class GradientReduction:
         for name, kind in kinds.items():
             check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=255)
         return np.array([kinds[name] for name in names], np.uint8)
-
-    def loss_of_all(self, loss: Any) -> Any:
-        """Return the mean over the ranks of a ``loss``, or the sum if that is what ``.grad`` becomes. Collective."""
-        own = loss.detach() if isinstance(loss, Tensor) else loss
-
-        def question(comm: Comm) -> float:
-            losses = comm.allgather(np.array([float(own)]), control=True)
-            return float(losses.sum()) / (comm.size if self._average else 1)
-
-        of_all = self._ranks.ask(question)
-        return torch.full_like(own, of_all) if isinstance(own, Tensor) else of_all
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""

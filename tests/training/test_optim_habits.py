@@ -171,8 +171,13 @@ def test_a_flush_waits_for_no_gradient(ranks):
         model = net()
         optimizer = wrapped(model, comm)
         loss_of(model, comm.rank, 0).backward()
-        with pytest.raises(RuntimeError, match="must not wait to be reduced when the residual is flushed"):
+        with pytest.raises(RuntimeError, match="must not wait to be reduced, or to be stepped along, when"):
             optimizer.flush()
+        optimizer.synchronize()
+        with pytest.raises(RuntimeError, match="must not wait to be reduced, or to be stepped along, when"):
+            optimizer.flush()
+        optimizer.step()
+        loss_of(model, comm.rank, 1).backward()
         optimizer.zero_grad()
         optimizer.flush()
         return weights(model)
@@ -358,3 +363,19 @@ def test_a_compiled_step_reduces_as_ever(ranks, backend):
         return weights(model)
 
     assert np.array_equal(World(1).run(lambda c: body(c, True))[0], World(1).run(lambda c: body(c, False))[0])
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_flush_of_some_ranks_is_an_error_on_all(ranks):
+    """Reductions are under way on the last rank alone."""
+
+    def body(comm):
+        model, optimizer = steady(comm)
+        if comm.rank < comm.size - 1:
+            optimizer.step()
+            optimizer.flush()
+        else:
+            optimizer.flush()
+
+    with pytest.raises((ValueError, RuntimeError), match="same arguments|must not wait"):
+        ranks.run(body)

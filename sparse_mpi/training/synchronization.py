@@ -1,0 +1,135 @@
+"""What `DistributedOptimizer` adds to an optimizer of torch: `Synchronization`, and the `LossScale` of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
+
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler, OptState
+from torch.optim import Optimizer
+
+from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.reduction import GradientReduction
+
+
+class LossScale:
+    """What a scaler does to the gradients of ``optimizer``; the same on all ranks once they are reduced.
+
+    The scaler leaves the whole step to the optimizer, as to a fused one of torch: all ranks then reach it, also those
+    whose own gradients have overflowed.
+    """
+
+    def __init__(self, optimizer: Optimizer, scaler: GradScaler | None) -> None:
+        self._optimizer, self._scaler = ref(optimizer), scaler
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+
+    @property
+    def known(self) -> bool:
+        return self._scaler is not None
+
+    def now(self) -> float:
+        """Return the scale that gradients have now."""
+        optimizer = self._optimizer()
+        if self._scaler is None or optimizer is None:
+            return 1.0
+        # The scaler alone knows whether unscale_ was called
+        stage = self._scaler._per_optimizer_states[id(optimizer)]["stage"]
+        return 1.0 if stage is OptState.UNSCALED else float(self._scaler.get_scale())
+
+    def check(self) -> None:
+        """Raise TypeError if a scaler that is not known takes the step."""
+        if self._scaler is None and getattr(self._optimizer(), "found_inf", None) is not None:
+            raise TypeError(
+                "step must not be taken by a GradScaler that DistributedOptimizer does not know, whose scale residuals "
+                "would have; give it as scaler=, or train in bfloat16"
+            )
+
+    def take_out(self, overflowed: bool) -> None:
+        """Take the scale out of reduced gradients; the step is left out if any rank's have ``overflowed``."""
+        optimizer: Any = self._optimizer()
+        found = getattr(optimizer, "found_inf", None)
+        if found is None or self._scaler is None:
+            return
+        scale, overflowed = optimizer.grad_scale, overflowed or bool(found)
+        optimizer.grad_scale = optimizer.found_inf = None  # or else a fused optimizer does both once more
+        for parameter in [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]:
+            if overflowed:
+                parameter.grad = None
+            elif scale is not None:
+                parameter.grad.div_(scale)
+        if overflowed:  # perhaps on another rank, which this one's scaler has not seen
+            for tensor in self._scaler._found_inf_per_device(optimizer).values():
+                tensor.fill_(1.0)
+
+
+class Synchronization:
+    """Reduces the gradients of an optimizer before it steps; its public methods become methods of that."""
+
+    def __init__(self, optimizer: Optimizer, reduction: GradientReduction, scale: LossScale) -> None:
+        self._optimizer, self._reduction, self._scale = ref(optimizer), reduction, scale
+        self._synchronizes = True  # a step calls `synchronize`
+
+    def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
+        """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
+
+        A step does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler; the step that
+        follows takes them as they are.
+
+        Returns:
+            As `GradientReduction.synchronize`, which also says what it raises.
+        """
+        # Parameters may have been added or unfrozen since the last step: those are known by their numbers
+        names = {parameter: name for name, parameter in self._reduction.parameters.items()}
+        named = {names.get(p, f"parameter {number}"): p for number, p in enumerate(self._parameters())}
+        self._reduction.add(named)
+        return self._reduction.synchronize()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Make a step take the gradients as they are within this context."""
+        self._synchronizes = False
+        try:
+            yield
+        finally:
+            self._synchronizes = True
+
+    def flush(self) -> None:
+        """Step along all that the ranks have not sent yet, once, and leave residuals of 0. Collective.
+
+        For the end of training, or before an evaluation that matters; costs a dense allreduce. This step is without
+        weight decay, and torch's SGD takes it without momentum: what is late is not pushed again.
+
+        Raises:
+            RuntimeError: gradients have come that are not reduced yet; raised on every rank.
+            Exception: as `SparseAllreduce.flush` does.
+        """
+        self._reduction.flush()
+        optimizer = self._optimizer()
+        with self.skip_synchronize():
+            if optimizer is not None:
+                optimizer.step()
+
+    def before_step(self) -> None:
+        """Reduce, unless that is done or is to be skipped; called when the gradients are there."""
+        self._scale.check()
+        if self._synchronizes and not self._idle():
+            self.synchronize()
+        self._scale.take_out(self._reduction.overflowed)
+        self._reduction.stepped()
+
+    def _idle(self) -> bool:
+        """Return True if nothing has come and nothing can move: so torch's checkpoints make an optimizer's state."""
+        if self._reduction.arrived or any(float(group.get("lr", 1.0)) for group in self._groups()):
+            return False
+        gradients = [p.grad for p in self._parameters() if p.requires_grad]
+        return all(gradient is not None and not bool(gradient.any()) for gradient in gradients)
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self._groups() for p in group["params"]]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        optimizer = self._optimizer()
+        return [] if optimizer is None else optimizer.param_groups
