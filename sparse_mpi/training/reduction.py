@@ -43,6 +43,10 @@ UNREDUCED = (
     "gradients must not wait to be reduced, or to be stepped along, when the residual is flushed; call step() first, "
     "or clear them"
 )
+SKIPPED = (
+    "gradients must be reduced before a step within skip_synchronize(), or each rank would step along its own; call "
+    "synchronize() first, or step() outside of it"
+)
 TWICE = (
     "gradients that synchronize() has reduced must be stepped along before others come; call step() after it (behind "
     "zero_grad() it moves nothing), or reduction.stepped() if you move the weights; for gradients that are cleared "
@@ -228,11 +232,13 @@ class GradientReduction:
                 on every rank, as a ValueError where it is another rank's.
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
-        if self._reduced and not self.arrived:
-            return self._totals
+        return self._totals if self._reduced and not self.arrived else self._reduce(TWICE if self._reduced else None)
+
+    def _reduce(self, problem: str | None = None) -> list[SparseVector[Tensor] | Tensor]:
+        """Reduce what has come, see `synchronize`, or have all ranks raise RuntimeError that says the ``problem``."""
         scale = 1.0 if self._scale_of is None else float(self._scale_of())
         started = self.buckets[: self._next]
-        problem = TWICE if self._reduced else CHANGED if any(bucket.changed for bucket in started) else None
+        problem = problem or (CHANGED if any(bucket.changed for bucket in started) else None)
         self._look()
         # Other ranks may have started these already: they come before what ranks ask each other.
         while self._overlap and self._next < len(self.buckets) - 1 and self.buckets[self._next].settled:
@@ -277,6 +283,11 @@ class GradientReduction:
     def stepped(self) -> None:
         """Take note that what was reduced is stepped along: gradients that come from now on are of the next step."""
         self._reduced, self._totals = False, []
+
+    def refuse_skipping(self) -> None:
+        """Raise RuntimeError on every rank if gradients wait for `synchronize`; collective then."""
+        if self.arrived:
+            self._reduce(SKIPPED)
 
     def flush(self) -> list[SparseVector[Tensor] | Tensor]:
         """Send all that the ranks owe, and write the result to ``.grad``: a step without a gradient. Collective.

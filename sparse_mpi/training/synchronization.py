@@ -89,7 +89,7 @@ class Synchronization:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Make a step take the gradients as they are within this context."""
+        """Make a step take the gradients as they are within this context: call `synchronize` before."""
         self._synchronizes = False
         try:
             yield
@@ -115,7 +115,9 @@ class Synchronization:
     def before_step(self) -> None:
         """Reduce, unless that is done or is to be skipped; called when the gradients are there."""
         self._scale.check()
-        if self._synchronizes and not self._idle():
+        if not self._synchronizes:
+            self._reduction.refuse_skipping()
+        elif not self._idle():
             self.synchronize()
         self._scale.take_out(self._reduction.overflowed)
         self._reduction.stepped()
