@@ -25,6 +25,8 @@ class LossScale:
     def __init__(self, optimizer: Optimizer, scaler: GradScaler | None) -> None:
         self._optimizer, self._scaler = ref(optimizer), scaler
         optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        self._left: list[tuple[Tensor, Tensor]] = []  # gradients that a step leaves out
+        optimizer.register_step_post_hook(lambda *_: self._give_back())
 
     @property
     def known(self) -> bool:
@@ -57,12 +59,19 @@ class LossScale:
         optimizer.grad_scale = optimizer.found_inf = None  # or else a fused optimizer does both once more
         for parameter in [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]:
             if overflowed:
+                self._left.append((parameter, parameter.grad))
                 parameter.grad = None
             elif scale is not None:
                 parameter.grad.div_(scale)
         if overflowed:  # perhaps on another rank, which this one's scaler has not seen
             for tensor in self._scaler._found_inf_per_device(optimizer).values():
                 tensor.fill_(1.0)
+
+    def _give_back(self) -> None:
+        """Have gradients that were left out in ``.grad`` again, as torch leaves them."""
+        for parameter, gradient in self._left:
+            parameter.grad = gradient
+        self._left.clear()
 
 
 class Synchronization:
