@@ -163,7 +163,7 @@ def DistributedOptimizer(
         average=op == Average,
         bucket_cap_mb=bucket_cap_mb,
         overlap=overlap,
-        scale=scale.now if scaled else None,
+        scale=scale if scaled else None,
     )
     synchronization = Synchronization(optimizer, reduction, scale)
     steps = OptimizerSteps(

@@ -71,7 +71,7 @@ class GradientReduction:
         settings: of all of them together.
         k: if it was given; ``share``: the share of the entries to be sent, if not.
         survival: options of `ElasticAllreduce`, with a team.
-        scale: returns the loss scale of the gradients under way, where there is a loss scaler.
+        scale: the `LossScale`, where there is a loss scaler.
 
     Attributes:
         buckets: a list that stays the same, in the order in which they are reduced.
@@ -127,7 +127,7 @@ class GradientReduction:
         self._kinds_known = False  # by all ranks, of every gradient
         self._k = None if k is None else settings.k
         self._passes, self._max_bytes = passes, float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
-        self._scale_of, self._average = scale, average
+        self._scale, self._average = scale, average
         self._hooks = Hooks(self._arrived)
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
@@ -236,7 +236,7 @@ class GradientReduction:
 
     def _reduce(self, problem: str | None = None) -> list[SparseVector[Tensor] | Tensor]:
         """Reduce what has come, see `synchronize`, or have all ranks raise RuntimeError that says the ``problem``."""
-        scale = 1.0 if self._scale_of is None else float(self._scale_of())
+        scale = 1.0 if self._scale is None else float(self._scale.now())
         started = self.buckets[: self._next]
         problem = problem or (CHANGED if any(bucket.changed for bucket in started) else None)
         self._look()
@@ -249,7 +249,7 @@ class GradientReduction:
         for bucket in waiting:
             bucket.collect(scale)
         # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
-        self.overflowed = self._scale_of is not None and self._overflow()
+        self.overflowed = self._scale is not None and self._overflow()
         if self.overflowed:
             self._reset()
             self.sparse.fail()
@@ -499,6 +499,8 @@ class GradientReduction:
 
     def _overflow(self) -> bool:
         finite = self.sparse.finite and all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)
+        # Of gradients that have been changed since, the scaler knows more
+        finite = finite and not self._scale.found()
         # Also a rank that knows the answer takes part, because the others wait for it
         return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
 

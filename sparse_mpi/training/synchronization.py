@@ -41,6 +41,13 @@ class LossScale:
         stage = self._scaler._per_optimizer_states[id(optimizer)]["stage"]
         return 1.0 if stage is OptState.UNSCALED else float(self._scaler.get_scale())
 
+    def found(self) -> bool:
+        """Return True if the scaler has found an overflow on this rank since its last update."""
+        optimizer = self._optimizer()
+        if self._scaler is None or optimizer is None:
+            return False
+        return any(map(bool, self._scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()))
+
     def check(self) -> None:
         """Raise TypeError if a scaler that is not known takes the step."""
         if self._scaler is None and getattr(self._optimizer(), "found_inf", None) is not None:
