@@ -131,6 +131,7 @@ class GradientReduction:
         self._hooks = Hooks(self._arrived)
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
+        self._begun = 0  # buckets that were started in a backward pass
         self._open = True
         self._looks = LOOKS if self._overlap else 0  # steps that are still to be looked at
         self._early = self._overlap  # nothing has spoken against reductions before `synchronize`
@@ -144,6 +145,8 @@ class GradientReduction:
     def add(self, parameters: Mapping[str, Tensor]) -> None:
         """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
         new = {p: name for name, p in parameters.items() if p.requires_grad and p not in self._home}
+        if new:
+            self._start_settled()
         self.parameters |= {name: parameter for parameter, name in new.items()}
         self.gradients.shapes |= {name: tuple(parameter.shape) for parameter, name in new.items()}
         for members in cut(list(new), self._max_bytes) if new else ():
@@ -237,12 +240,10 @@ class GradientReduction:
     def _reduce(self, problem: str | None = None) -> list[SparseVector[Tensor] | Tensor]:
         """Reduce what has come, see `synchronize`, or have all ranks raise RuntimeError that says the ``problem``."""
         scale = 1.0 if self._scale is None else float(self._scale.now())
-        started = self.buckets[: self._next]
+        started = self.buckets[: self._begun]
         problem = problem or (CHANGED if any(bucket.changed for bucket in started) else None)
         self._look()
-        # Other ranks may have started these already: they come before what ranks ask each other.
-        while self._overlap and self._next < len(self.buckets) - 1 and self.buckets[self._next].settled:
-            self._start(self.buckets[self._next])
+        self._start_settled()
         if not self._kinds_known:
             self._learn_kinds()
         waiting = self.buckets[self._next :]
@@ -434,6 +435,7 @@ class GradientReduction:
         # In the order of the buckets, which is the same on all ranks: a complete one waits for those before it
         while self._next < len(self.buckets) - 1 and self.buckets[self._next].ready:
             self._start(self.buckets[self._next])
+            self._begun = self._next
 
     def _look(self) -> None:
         """See whether gradients are what they were when they came; where they are not, nothing starts early."""
@@ -441,6 +443,11 @@ class GradientReduction:
             self._looks -= 1
             if any(bucket.touched or bucket.arrivals.beyond for bucket in self.buckets):
                 self._early = False
+
+    def _start_settled(self) -> None:
+        """Start what other ranks may have started in their backward pass: it comes before what ranks ask each other."""
+        while self._overlap and self._next < len(self.buckets) - 1 and self.buckets[self._next].settled:
+            self._start(self.buckets[self._next])
 
     def _object(self, problem: str) -> None:
         """Have all ranks raise RuntimeError in what they reduce next."""
@@ -491,7 +498,7 @@ class GradientReduction:
         return totals
 
     def _reset(self) -> None:
-        self._next = 0
+        self._next = self._begun = 0
         if self.sparse.dims:
             self.sparse.arrivals.reset()
         for bucket in self.buckets:
