@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi.comm import NullComm
-
 from .loops import loss_of, weights, wrapped
 from .loops import wide_net as net
 
@@ -106,36 +104,3 @@ def test_other_optimizers_take_a_step_of_theirs_without_decay(ranks, make):
         assert np.array_equal(weights(model), weights(twin)) and optimizer.param_groups[0]["weight_decay"] == 0.5
 
     ranks.run(body)
-
-
-def test_a_loss_scale_is_not_in_what_is_owed():
-    moved = []
-    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
-        model = net()
-        optimizer = wrapped(model, NullComm(), scaler=scaler)
-        for step in range(3):
-            optimizer.zero_grad()
-            loss = loss_of(model, 0, step)
-            if scaler is None:
-                loss.backward()
-                optimizer.step()
-                continue
-            scaler.scale(loss).backward()
-            optimizer.synchronize()
-            with optimizer.skip_synchronize():
-                scaler.step(optimizer)
-            scaler.update()
-        optimizer.flush()
-        moved.append(weights(model))
-    np.testing.assert_allclose(moved[1], moved[0], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_gradients_that_wait_to_be_reduced_are_an_error(overlap):
-    model = net()
-    optimizer = wrapped(model, NullComm(), overlap=overlap)
-    loss_of(model, 0, 0).backward()
-    with pytest.raises(RuntimeError, match=r"must not wait to be reduced .* call step\(\)"):
-        optimizer.flush()
-    optimizer.step()
-    optimizer.flush()

@@ -306,8 +306,9 @@ def test_the_optimizer_stays_the_object_that_it_was(ranks):
     def body(comm):
         model = net(comm.rank)
         plain = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-        schedule = torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5)
+        schedule, steps = torch.optim.lr_scheduler.StepLR(plain, 1, gamma=0.5), []
         optimizer = DistributedOptimizer(plain, model.named_parameters(), comm=comm, density=1.0)
+        optimizer.register_step_post_hook(lambda *_: steps.append(1))
         assert optimizer is plain and type(optimizer) is torch.optim.SGD
         broadcast_parameters(model.state_dict(), comm=comm)
         broadcast_optimizer_state(optimizer, comm=comm)
@@ -320,6 +321,7 @@ def test_the_optimizer_stays_the_object_that_it_was(ranks):
         optimizer.load_state_dict(saved)
         train(model, optimizer, own(comm.rank), [3])
         schedule.step()
+        assert len(steps) == 4
         file = io.BytesIO()
         torch.save(optimizer, file)
         for other in (pickle.loads(pickle.dumps(optimizer)), copy.deepcopy(optimizer)):
