@@ -36,16 +36,6 @@ def test_replicas_end_alike_and_a_resumed_run_in_the_same_bits(what, tmp_path):
         assert (resumed.digest, resumed.score, resumed.loss) == (straight.digest, straight.score, straight.loss)
 
 
-@pytest.mark.thin(0, what=("adamw",))
-@every_option
-def test_it_goes_on_on_other_numbers_of_ranks(what, tmp_path):
-    """8 steps an epoch at 1 rank, 2 at 4, 4 at 2, 1 at 8."""
-    options = [*OPTIONS[what], "--checkpoint-every", "1", "--resume"]
-    for size, limit in ((1, 5), (4, 2), (2, 7), (8, 3)):
-        outcome = train(size, tmp_path, *options, "--max-steps", str(limit))
-        assert outcome.identical and outcome.steps == limit
-
-
 def test_bytes_are_those_of_the_steps_that_exchange(tmp_path):
     train(2, tmp_path, "--local-steps", "5")
     sent = [record["mb_sent"] > 0 for record in records(tmp_path, "step")]

@@ -53,8 +53,6 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
     sgd = torch.optim.SGD([p for _, p in pairs], lr=0.1, momentum=0.9)
     zero = ZeroRedundancyOptimizer([p for _, p in pairs], optimizer_class=torch.optim.SGD, lr=0.1)
     return {
-        "algorithm": refused(lambda: SparseState(pairs, algorithm="best")),
-        "density": refused(lambda: SparseState(pairs, density=1.5)),
         "ranks differ": refused(lambda: SparseState(pairs, density=0.1 + rank)),
         "dense_steps": refused(lambda: SparseState(pairs, dense_steps=-1)),
         "parameters": refused(lambda: SparseState([p for _, p in pairs])),

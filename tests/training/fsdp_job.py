@@ -351,7 +351,6 @@ def mistakes(mesh: DeviceMesh) -> dict:
         "kind": refused(lambda: attach(sharded(), replicas, optimizer=3)),
         "list": refused(lambda: attach(sharded(), replicas, optimizer=[torch.optim.SGD(net.parameters(), 0.1)])),
         "momentum": refused(lambda: attach(sharded(), replicas, momentum="arrival")),
-        "check_every": refused(lambda: attach(sharded(), replicas, check_every=1)),
         "unused": refused(lambda: unused(0, 1)),
         "unused there": refused(lambda: unused(1)),
         "hook": refused(hooked),

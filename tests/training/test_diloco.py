@@ -136,7 +136,6 @@ def test_frozen_parameters_and_their_groups_stay(ranks):
 
 
 BAD = {
-    "budget": ({"budget": "1MB/step"}, TypeError, "budget was removed in 0.4.0: let a sparse_mpi.contrib.ByteBudget"),
     "every-0": ({"sync_every": 0}, ValueError, "sync_every must be at least 1"),
     "every-half": ({"sync_every": 2.5}, TypeError, "sync_every must be a whole number"),
     "multiple": ({"sync_every": 5, "fragments": 2}, ValueError, "multiple of the 2 fragments.* got 5; take 6"),
@@ -154,11 +153,6 @@ BAD = {
     "delay-negative": ({"fragment_sync_delay": -1}, ValueError, "fragment_sync_delay must be in"),
     "alpha": ({"fragment_update_alpha": 1.5}, ValueError, r"fragment_update_alpha must be in \[0, 1\]"),
     "density": ({"density": 1.5}, ValueError, "density must be in"),
-    "density-and-k": ({"density": 0.1, "k": 3}, ValueError, "k or density"),
-    "wire": ({"wire": "packed+int1"}, ValueError, "wire must be one of"),
-    "wire-of-dense": ({"algorithm": "dense", "wire": "packed"}, TypeError, "dense has no option wire"),
-    "algorithm": ({"algorithm": "best"}, ValueError, "algorithm must be one of"),
-    "feedback": ({"feedback": "all"}, ValueError, "feedback must be one of"),
     "momentum-twice": ({"feedback": GlobalMomentum(0.9)}, ValueError, "momentum must be given once"),
 }
 

@@ -227,7 +227,6 @@ def test_compiled_layers_train(folder):
         ("kind", r"TypeError: optimizer must be a torch.optim.Optimizer or None, got int"),
         ("list", r"TypeError: optimizer must be a torch.optim.Optimizer or None, got list"),
         ("momentum", "ValueError: optimizer must be given with momentum='arrival'"),
-        ("check_every", "TypeError: elect has no option check_every; .* check_every was removed in 0.4.0: "),
         ("unused there", "(?s)ValueError: .*a backward pass must bring gradients of all parameters of a unit, 714"),
         (
             "hook",
