@@ -121,22 +121,6 @@ def test_more_that_is_infinite_than_k_is_elected_in_time(ranks):
         assert all(np.isfinite(vote_sum).all() for vote_sum in sums)
 
 
-@pytest.mark.ranks(3)
-def test_a_flush_leaves_no_votes(ranks):
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
-        for step in range(5):
-            reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(N).astype(np.float32))
-        assert reducer.engine.exchange.state.my_vote_sum.any()
-        reducer.flush()
-        x = np.random.default_rng([9, comm.rank]).standard_normal(N).astype(np.float32)
-        other = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
-        return reducer.step(x).indices, other.step(x).indices
-
-    for flushed, fresh in ranks.run(body):
-        assert len(np.setxor1d(flushed, fresh)) <= 0.2 * K
-
-
 @pytest.mark.thin(0)
 @pytest.mark.parametrize("kind", gradients.KINDS)
 def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):

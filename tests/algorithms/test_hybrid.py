@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 
 import numpy as np
@@ -217,12 +216,3 @@ def test_ranks_with_other_hybrids_are_told_apart(ranks):
             SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=Hybrid(parts))
 
     ranks.run(body)
-
-
-def test_a_reducer_can_be_copied():
-    def body(comm):
-        reducer = SparseAllreduce(LAYERS, k=50, comm=comm, algorithm=HYBRIDS["one part"])
-        copied = copy.deepcopy(reducer.engine.exchange.instrumented)
-        assert copied.parts[0].algorithm.selector.band == (1.0, 1.0)
-
-    World(1).run(body)

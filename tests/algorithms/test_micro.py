@@ -51,26 +51,6 @@ def test_the_threshold_finds_k(ranks):
     assert min(counts) > 0.79 and max(counts) < 1.26
 
 
-@pytest.mark.ranks(least=2)
-@pytest.mark.parametrize("mode", ["threshold", "fixed"])
-@pytest.mark.parametrize("size", [1000, 3])
-def test_what_is_not_finite_shows_from_any_part(ranks, mode, size):
-    """Each rank in its step has a NaN in a part that is another's."""
-
-    def body(comm):
-        reducer = SparseAllreduce(size, k=min(16, size), comm=comm, algorithm="micro", mode=mode)
-        for step in range(2 * comm.size):
-            g = np.random.default_rng([step, comm.rank]).standard_normal(size).astype(np.float32)
-            at = 7 * step % size
-            if step % comm.size == comm.rank:
-                g[at] = np.nan
-            total = reducer.step(g).to_dense()
-            assert np.isnan(total[at]) and np.isfinite(np.delete(total, at)).all()
-            assert np.isfinite(reducer.residual).all()
-
-    ranks.run(body)
-
-
 @pytest.mark.ranks(2, 4)
 def test_more_that_is_not_finite_than_may_be_sent(ranks):
     def body(comm):

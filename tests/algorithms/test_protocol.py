@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, World
+from sparse_mpi import ALGORITHMS
 from sparse_mpi.algorithms import Algorithm, Bound, Reduction
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
@@ -86,13 +86,3 @@ def test_no_selector_is_left_out():
     two, one, dense = (part.algorithm for part in changed.parts)
     assert two.inner.selector == one.selector == Exact() and dense == ALGORITHMS["dense"]()
     assert hybrid.parts[0].algorithm.inner.selector != Exact()
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_no_state_of_an_algorithm_holds_a_layout(name):
-    """But those of selectors, which have no other way to know it."""
-    layout = Layout.of([(12, 30), (30,)])
-    state = World(1).run(lambda comm: SparseAllreduce(layout, comm=comm, algorithm=name).engine.exchange.state)[0]
-    selects = ALGORITHMS[name]().selector is not None
-    assert selects or not any(isinstance(getattr(state, field.name), Layout) for field in fields(state))
-    assert is_dataclass(state)

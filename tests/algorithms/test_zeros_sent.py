@@ -11,7 +11,6 @@ from sparse_mpi.reduction.arguments import make_algorithm, takes
 from .conformance import CASES, Case, assert_laws, gradient, train
 
 SPARSE = [name for name in ALGORITHMS if takes(name, "selector") and not ALGORITHMS[name]().selector.patterned]
-ANY_LENGTH = [name for name in SELECTORS if not (SELECTORS[name]().patterned or SELECTORS[name]().shared)]
 
 
 def mostly_zero(rng, rank, ranks):

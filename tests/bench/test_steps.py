@@ -184,14 +184,6 @@ def test_every_algorithm_is_measured_and_checked(tmp_path, monkeypatch, capsys):
     assert all(row["laws"] == "hold" and row["good"] for row in record["checks"].values())
 
 
-@pytest.mark.full("a benchmark of several algorithms")
-def test_options_of_algorithms_are_spelled(tmp_path):
-    names = [f"{name}:selector=redsync:wire=packed+int8" for name in ("topka", "oktopk")]
-    record = measured_by(tmp_path, "--n", "20000", "--algorithms", *names)
-    assert set(record["results"]) == {"dense", *names} and record["results"]["dense"]["selected"] == 100
-    assert all(1 < record["results"][name]["selected"] <= 2 for name in names)
-
-
 def test_a_model_has_tensors_for_low_rank_algorithms_and_dense_its_bound(tmp_path, monkeypatch, capsys):
     """On a tiny VGG-16 among four ranks who all have the same data."""
     monkeypatch.setitem(MODELS, "vgg16", lambda: (("weight", (20, 30)), ("bias", (20,))))

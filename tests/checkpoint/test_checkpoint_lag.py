@@ -10,8 +10,7 @@ from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.checkpoint import load, save
 from sparse_mpi.wire import BitPacked
 
-from ..algorithms.conformance import same_bytes
-from .test_checkpoint import SHAPES, K, shared, vector
+from .test_checkpoint import SHAPES, K, vector
 
 ahead = pytest.mark.parametrize("ahead", [False, True], ids=["in-step", "ahead"])
 
@@ -27,23 +26,6 @@ def trained(comm, ahead: bool) -> SparseAllreduce:
         if ahead:
             reducer.prepare()
     return reducer
-
-
-@ahead
-@pytest.mark.ranks(1, 3)
-@pytest.mark.under_mpi(3)
-def test_an_election_ahead_of_its_step_is_saved(ranks, ahead, tmp_path):
-    def body(comm):
-        folder, straight, resumed = shared(comm, tmp_path), trained(comm, ahead), lagging(comm)
-        state = straight.state_dict()
-        assert (len(state["state"]["elected"]) > 0) == ahead
-        save(folder, 4, {}, b"", state, comm)
-        found = load(folder, comm)
-        resumed.take_over(found.states, found.ranks)
-        for step in range(4, 8):
-            assert same_bytes(straight.step(vector(comm.rank, step)), resumed.step(vector(comm.rank, step)))
-
-    ranks.run(body)
 
 
 @ahead

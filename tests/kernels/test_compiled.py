@@ -139,18 +139,6 @@ def test_mark(kernel_set, dtype):
     assert np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() == [0, 9, 10, 30, 31]
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
-def test_add_and_subtract_are_inverse_where_finite(kernel_set):
-    x = np.arange(10, dtype=np.float32)
-    indices, found = np.array([1, 4, 9], np.int32), np.array([0.5, np.inf, -2], np.float32)
-    y = x.copy()
-    kernel_set.add(y, indices, found)
-    assert y.tolist() == [0, 1.5, 2, 3, np.inf, 5, 6, 7, 8, 7]
-    kernel_set.subtract(y, indices, found)
-    assert y.tolist() == [0, 1, 2, 3, 0, 5, 6, 7, 8, 9]
-
-
 @pytest.mark.parametrize("value", [0.0, -0.25, np.nan, np.inf])
 def test_ties_need_no_histogram(monkeypatch, value):
     """A constant vector: the sample's threshold is the exact one, and nothing as long as the vector is made."""

@@ -142,18 +142,3 @@ def test_a_kernel_that_does_not_compile_ends_its_turn():
     with pytest.raises(numba.TypingError):
         first_use.compiled(wrong)(1.0)
     assert first_use.TURN._depth == 0 and first_use.TURN._lock is None
-
-
-def test_seconds_count_from_the_compilation(start, tmp_path):
-    """And not from a kernel that the cache had just before."""
-    start().communicate(timeout=120)
-    kernels = tmp_path / "kernels_of_the_test.py"
-    more = "\n@compiled\ndef thrice(x):\n    return x + x + x\n"
-    (tmp_path / "others.py").write_text(kernels.read_text().splitlines()[1] + "\n" + more)
-    program = tmp_path / "program.py"
-    program.write_text(program.read_text() + "import others\nprint(others.thrice(3), flush=True)\n")
-    second = start(tmp_path / "go", RANK="0")
-    line = second.stderr.readline()
-    (tmp_path / "go").touch()
-    second.communicate(timeout=120)
-    assert line.startswith(SAYS) and int(line.removeprefix(SAYS).split()[0]) < 100

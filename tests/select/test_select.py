@@ -74,15 +74,6 @@ def test_selectors_survive_the_wildest_jumps(selector, dtype):
         assert in_band(chosen, selected.nnz, 10, x)
 
 
-@pytest.mark.parametrize("k", [1, 2, 999, 1000])
-@pytest.mark.parametrize("selector", SELECTORS)
-def test_selectors_at_the_edges(selector, k):
-    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
-    chosen = SELECTORS[selector]()
-    selected, _ = chosen.select(x, k, chosen.init(Layout.of(1000), k))
-    assert 1 <= selected.nnz and chosen.band[0] * k <= selected.nnz <= max(k, chosen.band[1] * k)
-
-
 def test_a_reused_threshold_takes_one_pass(monkeypatch):
     """In the steady state no histogram is made and nothing of length n is ordered: one selection pass is all."""
     x, calls = inputs(np.float32)["normal"], []
