@@ -99,7 +99,7 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
         (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
         (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
-        (["--algo", "oktopk:votes=1"], ["--algo", "oktopk has no option votes; it has: selector", "or auto"]),
+        (["--algo", "oktopk:votes=1"], ["--algo", "oktopk has no option votes; it has: selector"]),
         (["--algo", "elect:wire=packed", "--wire", "coo32"], ["--wire", "elect:wire=packed has one"]),
         (["--leak", "0.1", "--feedback", "dgc"], ["--leak", "dgc has none", "residual, leaky, gmc"]),
         (["--keep", "3"], ["argument --keep: "]),
