@@ -1,8 +1,7 @@
 """Observe reducers where the environment asks for it: ranges in profiles, and `metrics`.
 
 With ``SPARSE_MPI_RANGES=1`` each phase of a step is a range of `torch.profiler`, and of NVTX where torch has a CUDA
-device. A range costs some microseconds, profiled or not. Nobody imports this module who asks for neither, and reducers
-have their methods as they are.
+device, for some microseconds each. Who asks for neither does not import this module.
 """
 
 from __future__ import annotations

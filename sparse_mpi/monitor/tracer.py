@@ -1,9 +1,4 @@
-"""Record when the buckets of a step were selected, sent and finished, for timelines.
-
-On a device the host's clock tells when work was queued; only at the end of every selection and of every call, where the
-host waits, does it tell when that was done. So events on the streams mark where a bucket's gradients were there and
-where its reduction began and ended; who draws a step asks them for their times.
-"""
+"""Record when the buckets of a step were selected, sent and finished; on a device by events on its streams."""
 
 from __future__ import annotations
 

@@ -84,14 +84,7 @@ class Watch:
         return (self.step + 1) % self.every == 0
 
     def note(self, acc: Array | None, total: SparseVector | Array, k: int, comm: Comm) -> None:
-        """Note the waiting times of a step, and measure it if it is due. Collective then.
-
-        Args:
-            acc: ``(n,)``, what the step began with; needed if it is due.
-            total: the result of the step.
-            k: the number of entries that was wanted.
-            comm: of the step.
-        """
+        """Note the waits of a step that began with ``acc`` ``(n,)``, and measure it if it is due; collective then."""
         due = self.due
         at, size = (total.indices, total.size) if isinstance(total, SparseVector) else (slice(None), len(total))
         if self._last is None:
