@@ -53,7 +53,9 @@ def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | TypeErro
             f"dimensions, as it was when it was seen first, got {kind}; use the parameter in the same way in all "
             "steps and on all ranks, or make it dense: nn.Embedding(sparse=False)"
         )
-    return gradient.detach().coalesce().to(wide).cpu()
+    unique = gradient.detach().coalesce()
+    at, values = unique._indices().cpu(), unique._values().to(wide).cpu()
+    return torch.sparse_coo_tensor(at, values, like.shape, check_invariants=False, is_coalesced=True)
 
 
 def summed(own: Sequence[Tensor | TypeError], comm: Comm, absence: Absence | None = None) -> RowSum:
