@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
@@ -64,14 +65,18 @@ class LossScale:
             return
         scale, overflowed = optimizer.grad_scale, overflowed or bool(found)
         optimizer.grad_scale = optimizer.found_inf = None  # or else a fused optimizer does both once more
-        for parameter in [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]:
+        reduced = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        seen = self._scaler._found_inf_per_device(optimizer)
+        if reduced and not seen:  # this rank had no gradient of its own, and its update would be an error
+            seen[reduced[0].device] = torch.zeros((), device=reduced[0].device)
+        for parameter in reduced:
             if overflowed:
                 self._left.append((parameter, parameter.grad))
                 parameter.grad = None
             elif scale is not None:
                 parameter.grad.div_(scale)
         if overflowed:  # perhaps on another rank, which this one's scaler has not seen
-            for tensor in self._scaler._found_inf_per_device(optimizer).values():
+            for tensor in seen.values():
                 tensor.fill_(1.0)
 
     def _give_back(self) -> None:

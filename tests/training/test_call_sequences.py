@@ -46,6 +46,9 @@ KNOWN = {
         density=0.1,
         schedule=1,
     ),
+    "a scaled step without gradients of a rank": Program(
+        (Call("backward", 0), Call("zero_grad", True, 0), Call("step"), Call("update"), *END), 3, scaled=True
+    ),
     "an overflow of a rank that is cleared": Program(
         (Call("overflow", 1), Call("unscale"), Call("zero_grad", True), Call("backward", 0), Call("step"), *END),
         2,
