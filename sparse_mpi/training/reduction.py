@@ -28,30 +28,13 @@ from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.bucket import Bucket, cut
+from sparse_mpi.training.grammar import CHANGED, SKIPPED, TWICE, UNREDUCED
 from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
 LOOKS = 2  # steps in which it is seen whether gradients are final when they come: reductions begin in `synchronize`
-CHANGED = (
-    "gradients must not change between backward() and step(), when they are being reduced; take overlap=False, "
-    "clip_norm= to clip, or synchronize() before the change; for several passes a step give backward_passes_per_step; "
-    "around a pass that is for another optimizer, as of a GAN, call reduction.close() and open()"
-)
-UNREDUCED = (
-    "gradients must not wait to be reduced, or to be stepped along, when the residual is flushed; call step() first, "
-    "or clear them"
-)
-SKIPPED = (
-    "gradients must be reduced before a step within skip_synchronize(), or each rank would step along its own; call "
-    "synchronize() first, or step() outside of it"
-)
-TWICE = (
-    "gradients that synchronize() has reduced must be stepped along before others come; call step() after it (behind "
-    "zero_grad() it moves nothing), or reduction.stepped() if you move the weights; for gradients that are cleared "
-    "without a step, as of a GAN, leave synchronize() out"
-)
 
 
 class GradientReduction:

@@ -1,6 +1,6 @@
 """Programs of calls around a training step, what one rank does by them, and what torch does: for `test_call_sequences`.
 
-A program is run twice: by the ranks of a door of this library, and by `torch_alone`, which goes through it with all
+A program is run twice: by the ranks of a door of this library, and by `Torch`, which goes through it with all
 ranks in one process and takes the mean of their gradients where the door is to reduce them.
 """
 
