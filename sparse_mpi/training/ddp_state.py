@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch._C._distributed_c10d import GradBucket
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe

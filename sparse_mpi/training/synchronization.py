@@ -25,7 +25,7 @@ class LossScale:
 
     def __init__(self, optimizer: Optimizer, scaler: GradScaler | None) -> None:
         self._optimizer, self._scaler = ref(optimizer), scaler
-        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        vars(optimizer).update(_step_supports_amp_scaling=True)
         self._left: list[tuple[Tensor, Tensor]] = []  # gradients that a step leaves out
         optimizer.register_step_post_hook(lambda *_: self._give_back())
 
