@@ -59,7 +59,9 @@ def start() -> int:
 
     keep_freed_memory()
     try:
-        return main()
+        status = main()
+        sys.stdout.flush()
+        return status
     except MissingMPI as error:
         raise SystemExit(f"{program()}: {error}") from None
     except BrokenPipeError:  # whoever reads what is printed has enough of it, as `head` has

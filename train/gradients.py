@@ -10,7 +10,7 @@ All other options are those of the program, whose model, batches, reduction and 
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from itertools import count
@@ -48,7 +48,7 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     text = "what to write (default: runs/gradients.npz)"
     usual = Path("runs/gradients.npz")
     add("--save", type=new_file("gradients.npz", [".npz"]), default=usual, metavar="FILE", help=text)
-    args, rest = parser.parse_known_args(argv)
+    args, rest = ArgumentParser.parse_known_args(parser, argv)  # what it does not know is the program's
     args.task = import_module(args.program).PROGRAM
     args.options = args.task.parse(rest)
     if args.options.plan:

@@ -73,7 +73,7 @@ class Bucket:
         self._average = average
         self._numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
         self._version = 0  # of the buffer, when the reduction under way began
-        self._marks: dict[int, int] = {}  # of gradients that have come, while they are looked at
+        self._marks: dict[int, Tensor] = {}  # of gradients that have come, while they are looked at
 
     @cached_property
     def flat(self) -> Tensor:
@@ -113,8 +113,12 @@ class Bucket:
     @property
     def touched(self) -> bool:
         """Return True if a gradient is not what it was when it came: it was changed, or more was added to it."""
-        grads = ((number, self.parameters[number].grad) for number in self._marks)
-        return any(grad is None or _mark(grad) != self._marks[number] for number, grad in grads)
+        now = [self.parameters[number].grad for number in self._marks]
+        there = [_mark(gradient) for gradient in now if gradient is not None]
+        if len(there) < len(now) or not there:
+            return bool(now)
+        # The host waits for a device once
+        return not torch.equal(torch.stack(there), torch.stack(list(self._marks.values())))
 
     @property
     def changed(self) -> bool:
@@ -200,8 +204,8 @@ class Bucket:
             parameter.grad = view if parameter.requires_grad else None
 
 
-def _mark(gradient: Tensor) -> int:
+def _mark(gradient: Tensor) -> Tensor:
     """Return a number that changes with the bits of a gradient, however they are changed."""
     values = (gradient._values() if gradient.is_sparse else gradient).detach()
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
-    return int(values.contiguous().view(kind).sum(dtype=torch.int64))
+    return values.contiguous().view(kind).sum(dtype=torch.int64)

@@ -275,6 +275,8 @@ class Stream(TorchStream):
 class DeviceFuture(torch.futures.Future):
     """``torch.futures.Future`` of tensors on the device: whoever takes its value comes after the stream that set it."""
 
+    __class_getitem__ = classmethod(lambda cls, item: cls)  # in annotations
+
     def __init__(self, *, devices=None) -> None:
         super().__init__()
         self.devices = devices or []

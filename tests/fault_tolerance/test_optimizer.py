@@ -34,7 +34,7 @@ def trained(leave, kind="sgd", survive=True):
             "sgd": lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9),
             "adam": lambda p: torch.optim.Adam(p, lr=0.02),
         }[kind](model.parameters())
-        ranks = {"team": team, "copy_every": 2} if survive else {"comm": comm}
+        ranks = {"comm": team, "copy_every": 2} if survive else {"comm": comm}
         optimizer = DistributedOptimizer(plain, model.named_parameters(), density=0.2, bucket_cap_mb=5e-4, **ranks)
         losses = []
         for step in range(STEPS):
