@@ -32,7 +32,7 @@ class ProcessGroupHarness:
 
     def run(self, fn):
         """``[fn(comm) for every rank]`` on every rank; raises what the first rank that failed raised."""
-        self._comm.traffic = Traffic()
+        vars(self._comm.traffic).update(vars(Traffic()))  # which communicators split off before share
         result, error, text = None, None, ""
         try:
             result = fn(self._comm)
