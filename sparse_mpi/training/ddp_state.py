@@ -1,16 +1,14 @@
 """The hook by which torch's DistributedDataParallel reduces sparsely, and its state: see `sparse_mpi.ddp`."""
 
-# Annotations are not postponed here: DDP compares those of a hook with the types themselves.
-
+# Annotations are not postponed here: DDP compares those of a hook with the types themselves
 import logging
 from collections.abc import Callable, Iterable
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe
@@ -26,6 +24,11 @@ from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients, Names, names_in, names_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
+
+if TYPE_CHECKING:  # torch's types have it there alone
+    from torch._C._distributed_c10d import GradBucket
+else:
+    from torch.distributed import GradBucket
 
 
 class SparseState:
@@ -230,15 +233,12 @@ class SparseState:
 def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket sparsely; its mean over the ranks comes back in the bucket's own buffer, dtype and device.
 
-    Half precision is added up in float32. Give a loss scaler to ``state``.
+    Half precision is added up in float32. In ``model.join()`` a rank that has run out of inputs goes on to send what it
+    owes, and means are over all ranks. Momentum that ``state`` has taken over stays the same on all; what an optimizer
+    keeps does not, as ever, also for Nesterov's and the momentum of weight decay.
 
-    In ``model.join()`` a rank that has run out of inputs goes on to send what it owes, and means are over all ranks.
-    Momentum that ``state`` has taken over stays the same on all; what an optimizer keeps does not, as ever, also for
-    Nesterov's and the momentum of weight decay.
-
-    `DistributedOptimizer` can do what DDP cannot: an embedding with ``sparse=True`` that has no gradient on some rank
-    in some step is an error of DDP, and with ``find_unused_parameters=True`` it drops what arrives late of a parameter
-    that no rank has used in the step.
+    DDP fails where a sparse embedding has no gradient on some rank, and with ``find_unused_parameters=True`` drops what
+    arrives late of a parameter that no rank has used; `DistributedOptimizer` does not.
 
     Raises:
         ValueError: the bucket has a parameter that ``state`` does not have.
