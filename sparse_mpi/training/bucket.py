@@ -135,10 +135,7 @@ class Bucket:
         absent = [number for number in range(len(self.parameters)) if not self._take(number)]
         if scale != 1.0:
             self.flat.div_(scale)
-        # What this rank lacks: the ranks ask each other only if that is news
-        absence = self.reducer.absence
-        absence.here = absent
-        absence.frozen = [number for number in absent if not self.parameters[number].requires_grad]
+        self.vector.hold(self.parameters, absent)
 
     def reset(self) -> None:
         self.arrivals.reset()
@@ -169,8 +166,7 @@ class Bucket:
 
     def start_flush(self, *, check: bool) -> None:
         self.vector.used = True
-        absence = self.reducer.absence
-        absence.frozen = [number for number, p in enumerate(self.parameters) if not p.requires_grad]
+        self.vector.hold(self.parameters)
         work = partial(self.reducer.flush, like=self.flat, check=check)
         self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
 

@@ -78,7 +78,7 @@ class BackwardPass:
 
     def _start(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor] = ()) -> None:
         self._order.check(vector, gradient)
-        vector.hold(self._parameters)
+        vector.hold([self._parameters[name] for name in vector.names])
         vector.used = True
         handle = vector.reducer.start(gradient, **self._options)
         self._under_way.append((vector, handle, gradient, places))

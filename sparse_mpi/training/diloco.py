@@ -17,9 +17,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks
-from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.reduction import SparseAllreduce
@@ -28,9 +27,8 @@ from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.broadcasts import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import check_schedule, cut, trained_parameters
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot
-from sparse_mpi.training.distributed_optimizer import SURVIVAL
 from sparse_mpi.training.fragment import Fragment
-from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.live_ranks import LiveRanks, ranks_given
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import momentum_rule
 from sparse_mpi.training.sgd_steps import along_gradients
@@ -88,12 +86,7 @@ class DiLoCo:
         comm: object = None,
         **options: Any,
     ) -> None:
-        team = comm if isinstance(comm, Team) else None
-        transport = as_comm(comm) if team is None else team.comm
-        # The others would wait forever for a rank that an exception has ended; a team goes on without it
-        if team is None:
-            transport.job.guard()
-        survival = {name: options.pop(name) for name in SURVIVAL if team is not None and name in options}
+        transport, team, survival = ranks_given(comm, options)
         reduced = dict[str, Any](density=density, algorithm=algorithm, feedback=feedback, clip_norm=clip_norm)
         schedule = dict[str, Any](
             sync_every=sync_every,

@@ -15,10 +15,9 @@ from torch.optim import Optimizer
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe
 from sparse_mpi.checks import check_choice, check_range, check_switch, check_whole, takes_alias
-from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks, tell
-from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.training.live_ranks import ranks_given
 from sparse_mpi.training.named_gradients import names_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
@@ -26,7 +25,6 @@ from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.synchronization import LossScale, Synchronization
 
 LOGGER = logging.getLogger("sparse_mpi")
-SURVIVAL = ("copy_every", "copy", "min_ranks")  # options of `ElasticAllreduce`
 Average: str = "average"
 Sum: str = "sum"
 
@@ -108,15 +106,8 @@ def DistributedOptimizer(
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
-    team = comm if isinstance(comm, Team) else None
-    transport: Comm = as_comm(comm) if team is None else team.comm
-    # The others would wait forever for a rank that an exception has ended; with a team they go on without it
-    if team is None:
-        transport.job.guard()
-    # Options of `ElasticAllreduce` are not the algorithm's
-    survival = {name: options.pop(name) for name in SURVIVAL if team is not None and name in options}
-    agreement = same_on_all_ranks(transport)
-    with agreement as say:
+    transport, team, survival = ranks_given(comm, options)
+    with same_on_all_ranks(transport) as say:
         named = _named(optimizer, named_parameters)
         trained = {name: p for name, p in named.items() if p.requires_grad}
         if not trained:

@@ -127,10 +127,8 @@ class UnitVector:
 
     def take_all(self) -> Tensor:
         """Return the gradients ``(n,)`` that have come, 0 where none has; what is absent is told to the reducer."""
-        absence, missing = self.vector.reducer.absence, set(self.units) - self.came
         owners = [unit for unit in self.units for _ in unit.parameters]
-        absence.here = absent = [number for number, unit in enumerate(owners) if unit in missing]
-        absence.frozen = [number for number in absent if not self.parameters[number].requires_grad]
+        self.vector.hold(self.parameters, [number for number, unit in enumerate(owners) if unit not in self.came])
         flat, self._flat, self.came = self._flat, None, set()
         return self.zeros() if flat is None else flat
 

@@ -7,11 +7,21 @@ from typing import TypeVar
 
 import numpy as np
 
-from sparse_mpi.comm import Comm
+from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
 from sparse_mpi.fault_tolerance.team import Team
 
 T = TypeVar("T")
+SURVIVAL = ("copy_every", "copy", "min_ranks")  # options of `ElasticAllreduce`
+
+
+def ranks_given(comm: object, options: dict[str, T]) -> tuple[Comm, Team | None, dict[str, T]]:
+    """Return the ranks of ``comm``, the team if it is one, and options of survival, taken out of ``options``."""
+    if isinstance(comm, Team):
+        return comm.comm, comm, {name: options.pop(name) for name in SURVIVAL if name in options}
+    transport = as_comm(comm)
+    transport.job.guard()  # without a team the others would wait for a rank that an exception has ended
+    return transport, None, {}
 
 
 class LiveRanks:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from sparse_mpi.sparse import Layout, SparseVector, leave
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.parameters import cut_by_tensor, joined, local
 
-T = TypeVar("T")
 Names = tuple[str, ...]
 VERSION = 4  # of the schema, since release 0.4
 
@@ -93,10 +92,10 @@ class GradientVector:
             kept = [owed | known for owed, known in zip(kept, moment.by_tensor(), strict=True)]
         return dict(zip(self.names, kept, strict=True))
 
-    def hold(self, parameters: Mapping[str, Tensor]) -> None:
-        """Have frozen ``parameters`` keep what they owe in the next reduction, in which they have no gradient."""
-        frozen = [number for number, name in enumerate(self.names) if not parameters[name].requires_grad]
-        self.reducer.absence.here = self.reducer.absence.frozen = frozen
+    def hold(self, members: Sequence[Tensor], absent: Iterable[int] = ()) -> None:
+        """Have frozen ``members`` keep what they owe in the next reduction, which lacks them and ``absent`` ones."""
+        frozen = [number for number, parameter in enumerate(members) if not parameter.requires_grad]
+        self.reducer.absence.here, self.reducer.absence.frozen = {*absent, *frozen}, frozen
 
     def masks(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return for each parameter where its gradient has come, or was added since by the caller; None: everywhere."""
@@ -240,7 +239,7 @@ class NamedGradients:
         if self._kept:
             self.adopt(tuple(self._kept))
         for vector in self:
-            vector.hold(parameters)
+            vector.hold([parameters[name] for name in vector.names])
             vector.used = True
             total = vector.reducer.flush(like=local(parameters[vector.names[0]]))
             vector.note(total, flushed=True)

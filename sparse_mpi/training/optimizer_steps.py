@@ -47,7 +47,7 @@ class OptimizerSteps:
         parameters: Mapping[str, Tensor],
         *,
         divisor: Callable[[], float],
-        ready: Callable[[], None] = lambda: None,
+        ready: Callable[[], None],
     ) -> None:
         self._rule, self._gradients, self._parameters = rule, gradients, parameters
         self._divisor, self._ready = divisor, ready

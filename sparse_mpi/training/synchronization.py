@@ -29,10 +29,6 @@ class LossScale:
         self._left: list[tuple[Tensor, Tensor]] = []  # gradients that a step leaves out
         optimizer.register_step_post_hook(lambda *_: self._give_back())
 
-    @property
-    def known(self) -> bool:
-        return self._scaler is not None
-
     def now(self) -> float:
         """Return the scale that gradients have now."""
         optimizer = self._optimizer()
