@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -17,12 +16,13 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.form import FORM, sealed
+from sparse_mpi.reduction.form import sealed
 from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS
 from sparse_mpi.reduction.snapshot import described
 from sparse_mpi.sparse import Layout
+from sparse_mpi.training.broadcasts import packed, unpacked
 from sparse_mpi.training.fsdp_units import sharded_like
-from sparse_mpi.training.named_gradients import GradientVector, NamedGradients
+from sparse_mpi.training.named_gradients import NamedGradients
 
 ABOUT = "about"  # the key of what all processes have in common, as JSON
 
@@ -41,7 +41,7 @@ class ShardedSnapshot:
 
     def save(self, folder: Any, steps: int) -> None:
         about = self._identity() | {"steps": steps, "replicas": self._comm.size, "shards": self._shards}
-        state: dict[str, Any] = {ABOUT: _from_bytes(json.dumps(about).encode())}
+        state: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)}
         rest = []
         for vector in self._gradients:
             saved = vector.reducer.state_dict()
@@ -50,62 +50,68 @@ class ShardedSnapshot:
                 for name, part in zip(vector.names, vector.split(flat), strict=True):
                     state[_key(self._comm.rank, key, name)] = sharded_like(self._parameters[name], part)
             for name, number, beta in zip(vector.names, saved.get(STEPS, ()), saved.get(BETAS, ()), strict=False):
-                state[f"{MEAN}/{name}"] = torch.tensor([number, beta], dtype=torch.float64)
+                state[f"{MEAN}/{name}"] = np.array([number, beta])
             rest.append(saved)
-        file = io.BytesIO()
-        torch.save(as_tensors({"units": rest}), file)
-        state[_key(self._comm.rank, f"shard {self._shard}")] = _from_bytes(file.getvalue())
-        save(state, checkpoint_id=folder)
+        state[_key(self._comm.rank, f"shard {self._shard}")] = packed({"units": rest})
+        save(as_tensors(state), checkpoint_id=folder)
 
     def load(self, folder: Any, average: bool) -> int:
         """Read ``folder`` and return the number of steps; ValueError if it is of another reduction. Collective."""
         known = FileSystemReader(folder).read_metadata().state_dict_metadata
-        about = json.loads(_to_bytes(_read({ABOUT: _like(known, ABOUT)}, folder)[ABOUT]))
-        identity = self._identity()
-        if other := {name: about.get(name) for name in identity if about.get(name) != identity[name]}:
-            name = next(iter(other))
-            raise ValueError(f"folder must be of {name} {identity[name]}, got {other[name]}; attach as before saving")
+
+        def form(key: str) -> Any:
+            if key not in known:
+                raise ValueError(
+                    f"folder must have {key!r}, as ShardedReduction.save writes it for the same parameters"
+                )
+            return known[key]
+
+        def room(key: str) -> Tensor:
+            return torch.zeros(form(key).size, dtype=form(key).properties.dtype)
+
+        load(found := {ABOUT: room(ABOUT)}, checkpoint_id=folder)
+        about, identity = json.loads(bytes(found[ABOUT].numpy())), self._identity()
+        if other := [name for name in identity if about.get(name) != identity[name]]:
+            raise ValueError(
+                f"folder must be of {other[0]} {identity[other[0]]}, got {about.get(other[0])}; attach as before saving"
+            )
         # Read all at once: bytes of this process, if there are as many, and the vectors that this rank takes over
         replicas, rank = about["replicas"], self._comm.rank
         own, mine = _key(rank, f"shard {self._shard}"), range(rank, replicas, self._comm.size)
         alike = (replicas, about["shards"]) == (self._comm.size, self._shards)
-        wanted: dict[str, Any] = {own: _like(known, own)} if alike else {}
+        wanted: dict[str, Any] = {own: room(own)} if alike else {}
         for vector in self._gradients:
             for name in vector.names:
+                parameter = self._parameters[name]
                 for key in (_key(replica, array, name) for replica in mine for array in _arrays(vector.reducer)):
-                    parameter = self._parameters[name]
-                    local = torch.zeros_like(parameter.to_local(), dtype=_known(known, key).properties.dtype)
-                    wanted[key] = sharded_like(parameter, local)
+                    zeros = torch.zeros_like(parameter.to_local(), dtype=form(key).properties.dtype)
+                    wanted[key] = sharded_like(parameter, zeros)
                 if vector.reducer.second_moment is not None:
-                    wanted[f"{MEAN}/{name}"] = _like(known, f"{MEAN}/{name}")
-        found = _read(wanted, folder)
-        rest = torch.load(io.BytesIO(_to_bytes(found[own])), weights_only=True)["units"] if alike else []
+                    wanted[f"{MEAN}/{name}"] = room(f"{MEAN}/{name}")
+        load(wanted, checkpoint_id=folder)
+        rest = as_arrays(unpacked(wanted[own].numpy()))["units"] if alike else []
         # Units may be joined into other vectors now
-        layouts = [Layout.of(one["shapes"]) for one in rest]
-        alike = alike and layouts == [vector.reducer.layout for vector in self._gradients]
-        states: list[dict[str, Any]] = [{"vectors": [], "owed": {}} for _ in mine]
-        for number, vector in enumerate(self._gradients):
-            fresh = as_arrays(rest[number]) if alike else vector.reducer.state_dict()
-            for replica, state in zip(mine, states, strict=True):
-                whole = self._state(vector, replica, found, fresh, alike) | {"ranks": replicas}
-                state["vectors"].append({"names": list(vector.names), "reducer": whole})
+        if [Layout.of(one["shapes"]) for one in rest] != [vector.reducer.layout for vector in self._gradients]:
+            rest = [vector.reducer.state_dict() for vector in self._gradients]
+        states = [{"vectors": self._vectors(wanted, replica, replicas, rest), "owed": {}} for replica in mine]
         self._gradients.deal(states, replicas, average)
         return int(about["steps"])
 
-    def _state(
-        self, vector: GradientVector, replica: int, found: Mapping[str, Any], rest: dict[str, Any], whole: bool
-    ) -> dict[str, Any]:
-        """Return the state that a ``replica`` has saved of a vector, cut to this shard; ``whole``: its own."""
-        state = rest | {"rank": replica}
-        for array in _arrays(vector.reducer):
-            parts = [found[_key(replica, array, name)].to_local().reshape(-1) for name in vector.names]
-            state[array] = torch.cat(parts).numpy()
-        if whole:
-            return state
-        if vector.reducer.second_moment is not None:
-            moments = [found[f"{MEAN}/{name}"].tolist() for name in vector.names]
-            state |= {STEPS: [int(steps) for steps, _ in moments], BETAS: [beta for _, beta in moments]}
-        return sealed({key: value for key, value in state.items() if key != FORM})
+    def _vectors(
+        self, found: Mapping[str, Any], replica: int, ranks: int, rest: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return the vectors that a ``replica`` has saved, cut to this shard; ``rest`` has all but their arrays."""
+        vectors = []
+        for vector, one in zip(self._gradients, rest, strict=True):
+            state = one | {"rank": replica, "ranks": ranks}
+            for array in _arrays(vector.reducer):
+                parts = [found[_key(replica, array, name)].to_local().reshape(-1) for name in vector.names]
+                state[array] = torch.cat(parts).numpy()
+            if vector.reducer.second_moment is not None:
+                numbers = [found[f"{MEAN}/{name}"].tolist() for name in vector.names]
+                state |= {STEPS: [int(steps) for steps, _ in numbers], BETAS: [beta for _, beta in numbers]}
+            vectors.append({"names": list(vector.names), "reducer": sealed(state)})
+        return vectors
 
     def _identity(self) -> dict[str, Any]:
         settings = self._gradients.settings
@@ -120,26 +126,3 @@ def _arrays(reducer: SparseAllreduce) -> list[str]:
 
 def _key(replica: int, *names: str) -> str:
     return "/".join((f"replica {replica}", *names))
-
-
-def _known(known: Mapping[str, Any], key: str) -> Any:
-    if key not in known:
-        raise ValueError(f"folder must have {key!r}, as ShardedReduction.save writes it for the same parameters")
-    return known[key]
-
-
-def _like(known: Mapping[str, Any], key: str) -> Tensor:
-    return torch.zeros(_known(known, key).size, dtype=_known(known, key).properties.dtype)
-
-
-def _read(wanted: dict[str, Any], folder: Any) -> dict[str, Any]:
-    load(wanted, checkpoint_id=folder)
-    return wanted
-
-
-def _from_bytes(text: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(text, np.uint8).copy())
-
-
-def _to_bytes(tensor: Tensor) -> bytes:
-    return tensor.numpy().tobytes()
