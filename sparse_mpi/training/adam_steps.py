@@ -63,8 +63,7 @@ def move(optimizer: Optimizer, mode: str, came: Mapping[Tensor, Came]) -> list[t
                 f"{type(optimizer).__name__} must have dense gradients, got a sparse tensor of shape "
                 f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
             )
-    partly = [p for p, _ in moved if came[p].mask is not None]
-    places = dict(zip(partly, _places([came[p].mask for p in partly]), strict=True))
+    places = _places({p: came[p].mask for p, _ in moved if came[p].mask is not None})
     for parameter, group in moved:
         decoupled, at = _decoupled(optimizer, group), places.get(parameter, EVERYWHERE)
         # Decay all weights where that is decoupled from the gradient; else it is part of each gradient of the wait
@@ -126,21 +125,19 @@ def _decoupled(optimizer: Optimizer, group: State) -> bool:
     return isinstance(optimizer, AdamW) or bool(group.get("decoupled_weight_decay", False))
 
 
-def _places(masks: list[Any]) -> list[Places]:
+def _places(masks: Mapping[Tensor, Any]) -> dict[Tensor, Places]:
     """Return where each of ``masks`` is True, as `torch.nonzero` does; the host waits for a device once for all."""
-    if not any(mask.is_cuda for mask in masks):
-        # A number has no dimension to index: its mask is the index
-        return [mask.nonzero(as_tuple=True) if mask.dim() else (mask,) for mask in masks]
-    counts = torch.stack([mask.count_nonzero() for mask in masks]).tolist()
-    return [_first(mask, count) if mask.dim() else (mask,) for mask, count in zip(masks, counts, strict=True)]
-
-
-def _first(mask: Tensor, count: int) -> Places:
-    """Return the first ``count`` positions at which ``mask`` is True, without waiting for the device."""
-    # The i-th position is the first one up to which i are True
-    so_far = mask.flatten().cumsum(0)
-    positions = torch.searchsorted(so_far, torch.arange(1, count + 1, device=mask.device))
-    return torch.unravel_index(positions, mask.shape)
+    # A number has no dimension to index: its mask is the index
+    found: dict[Tensor, Places] = {p: (mask,) for p, mask in masks.items() if not mask.dim()}
+    rest = {p: mask for p, mask in masks.items() if mask.dim()}
+    if not any(mask.is_cuda for mask in rest.values()):
+        return found | {p: mask.nonzero(as_tuple=True) for p, mask in rest.items()}
+    counts = torch.stack([mask.count_nonzero() for mask in rest.values()]).tolist()
+    for (p, mask), count in zip(rest.items(), counts, strict=True):
+        # The i-th position is the first one up to which i are True
+        positions = torch.searchsorted(mask.flatten().cumsum(0), torch.arange(1, count + 1, device=mask.device))
+        found[p] = torch.unravel_index(positions, mask.shape)
+    return found
 
 
 def _divide(parameter: Any, at: Places, came: Came, group: State) -> None:
