@@ -201,7 +201,7 @@ class SparseState:
             check_whole("state['steps']", read.get("steps"), 0, "steps", WHOLE)
             say(steps=read["steps"], vectors=names_in(read))
         self._gradients.deal([read], self.comm.size, average=True)
-        self.steps, self._before = read["steps"], set(self._gradients.vectors)
+        self.steps = read["steps"]
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket of DDP and return the future of its mean."""
@@ -213,7 +213,7 @@ class SparseState:
                 self._order,
                 self._scaler,
                 # DDP rebuilds its buckets after the first step; later ones are adopted when they come twice in a row
-                stays=lambda names: self.steps <= 1 or names in self._before,
+                stays=lambda names: names in self._before,
                 check=self.check_every > 0 and self.steps % self.check_every == 0,
                 dense=self.steps < self.dense_steps,
             )
