@@ -95,8 +95,8 @@ class DiLoCo:
             fragment_update_alpha=fragment_update_alpha,
         )
         with same_on_all_ranks(transport) as say:
-            check_schedule(**schedule)
-            parameters = trained_parameters(model, inner_optimizer, outer_optimizer, fragments)
+            parameters = trained_parameters(model, inner_optimizer, outer_optimizer)
+            check_schedule(len(parameters), **schedule)
             momentum_rule(outer_optimizer, feedback, "local")  # raises where both have a momentum
             settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
             say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer))

@@ -13,9 +13,11 @@ from sparse_mpi.checks import check_instance, check_range, check_whole
 from sparse_mpi.training.distributed_optimizer import is_distributed
 
 
-def check_schedule(sync_every: Any, fragments: Any, fragment_sync_delay: Any, fragment_update_alpha: Any) -> None:
+def check_schedule(
+    parameters: int, sync_every: Any, fragments: Any, fragment_sync_delay: Any, fragment_update_alpha: Any
+) -> None:
     check_whole("sync_every", sync_every, 1, "step")
-    check_whole("fragments", fragments, 1)
+    check_whole("fragments", fragments, 1, remedy="each needs a parameter that needs a gradient", most=parameters)
     if sync_every % fragments:
         above = sync_every + fragments - sync_every % fragments
         raise ValueError(f"sync_every must be a multiple of the {fragments} fragments, got {sync_every}; take {above}")
@@ -26,14 +28,13 @@ def check_schedule(sync_every: Any, fragments: Any, fragment_sync_delay: Any, fr
         check_range("fragment_update_alpha", fragment_update_alpha, "[0, 1]", usual)
 
 
-def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer, fragments: int) -> dict[str, Tensor]:
+def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer) -> dict[str, Tensor]:
     """Return the parameters of ``model`` that are trained, by name; TypeError or ValueError if one does not fit."""
     check_instance("model", model, nn.Module)
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise TypeError("model must not reduce gradients itself, got a DistributedDataParallel; give its .module")
     # Frozen parameters are equal on all ranks, and stay so
     named = {p: name for name, p in model.named_parameters() if p.requires_grad}
-    check_whole("fragments", fragments, 1, remedy="each needs a parameter that needs a gradient", most=len(named))
     for where, optimizer in (("inner_optimizer", inner), ("outer_optimizer", outer)):
         check_instance(where, optimizer, Optimizer)
         if is_distributed(optimizer):

@@ -54,7 +54,6 @@ class Fragment:
         self._handle = self.reducer.start(self.common - self.taken, density=density, check=check)
 
     def prepare_flush(self, check: bool) -> None:
-        self.taken = self.local()
         self._mean = self._mean_of(self.reducer.flush(like=self.common, check=check))
 
     def mean(self) -> Tensor | None:
@@ -70,20 +69,15 @@ class Fragment:
 
     @torch.no_grad()
     def apply(self, alpha: float | None) -> None:
-        """Step the global parameters along the mean of all outer gradients, and mix them in by ``alpha``, see `DiLoCo`.
-
-        Raises:
-            Exception: as `SparseAllreduce.step` does.
-        """
-        taken, self.taken = present(self.taken, "apply must follow prepare or prepare_flush"), None
-        mean, self._mean = present(self.mean(), "apply must follow prepare or prepare_flush"), None
+        """Step the global parameters along the mean of all outer gradients, and mix them in by ``alpha``."""
+        mean = present(self.mean(), "apply must follow prepare or prepare_flush")
         for twin, gradient in zip(self.twins, self.vector.split(mean), strict=True):
             twin.grad = gradient
         self._outer.step()
         self._outer.zero_grad()
-        # Mix: without steps since then take the global parameters as they are, for the difference would be rounded
-        own = self.local()
-        if alpha is None and not torch.equal(own, taken):
+        own, taken, self.taken, self._mean = self.local(), self.taken, None, None
+        # Without steps since then take the global parameters as they are, for the difference would be rounded
+        if alpha is None and taken is not None and not torch.equal(own, taken):
             self.adopt(own + (self.common - taken))
         else:
             self.adopt(torch.lerp(self.common, own, alpha) if alpha else self.common)

@@ -139,7 +139,7 @@ BAD = {
     "every-0": ({"sync_every": 0}, ValueError, "sync_every must be at least 1"),
     "every-half": ({"sync_every": 2.5}, TypeError, "sync_every must be a whole number"),
     "multiple": ({"sync_every": 5, "fragments": 2}, ValueError, "multiple of the 2 fragments.* got 5; take 6"),
-    "fragments-0": ({"fragments": 0}, ValueError, "fragments must be at least 1"),
+    "fragments-0": ({"fragments": 0}, ValueError, r"fragments must be in \[1, 6\], got 0"),
     "fragments-many": (
         {"sync_every": 7, "fragments": 7},
         ValueError,
