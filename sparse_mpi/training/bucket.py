@@ -70,6 +70,7 @@ class Bucket:
         self.arrivals: Arrivals = Arrivals(self.parameters, passes)
         self.kinds: np.ndarray = np.zeros(len(self.parameters), np.uint8)
         self.handle: Handle[Any] | None = None
+        self._left = False  # a pass has added to the update of the last step
         self._average = average
         self._numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
         self._version = 0  # of the buffer, when the reduction under way began
@@ -93,7 +94,12 @@ class Bucket:
 
     @property
     def ready(self) -> bool:
-        return self.settled and self.arrivals.complete and not self.arrivals.beyond
+        return self.settled and self.arrivals.complete and not self.arrivals.beyond and not self._left
+
+    @property
+    def left(self) -> bool:
+        """Return True if a gradient is the update of the last step, or that and more."""
+        return self._left or self.vector.left(self.parameters)
 
     def seen(self) -> np.ndarray:
         """Return the kinds of this rank's gradients ``(p,)``, for as long as all ranks do not know them."""
@@ -103,6 +109,7 @@ class Bucket:
 
     def arrive(self, parameter: Tensor, look: bool) -> None:
         """Count a backward pass of a parameter; collect its gradient after the last one, or ``look`` at it."""
+        self._left |= self.vector.left([parameter], 1)
         if self.arrivals.count(parameter):
             number = self._numbers[parameter]
             if look and parameter.grad is not None:
@@ -139,6 +146,7 @@ class Bucket:
 
     def reset(self) -> None:
         self.arrivals.reset()
+        self._left = False
         self._marks.clear()
 
     @torch.no_grad()

@@ -77,8 +77,11 @@ class BackwardPass:
             self._start(self._gradients.adopt(arrival.names), arrival.buffer)
 
     def _start(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor] = ()) -> None:
-        self._order.check(vector, gradient)
-        vector.hold([self._parameters[name] for name in vector.names])
+        members = [self._parameters[name] for name in vector.names]
+        # A pass adds to each gradient, and where they are views of DDP's bucket each of these counts for all
+        passes = len(members) if _shares(members[0].grad, gradient) else 1
+        self._order.check(vector, gradient, vector.left(members, passes))
+        vector.hold(members)
         vector.used = True
         handle = vector.reducer.start(gradient, **self._options)
         self._under_way.append((vector, handle, gradient, places))
@@ -148,6 +151,10 @@ class BackwardPass:
         else:
             for arrival in late:
                 self._start(self._gradients.adopt(arrival.names), arrival.buffer)
+
+
+def _shares(gradient: Tensor | None, buffer: Tensor) -> bool:
+    return gradient is not None and gradient.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:

@@ -157,7 +157,7 @@ def DistributedOptimizer(
         scale=scale if scaled else None,
     )
     synchronization = Synchronization(optimizer, reduction, scale)
-    steps = OptimizerSteps(
+    OptimizerSteps(
         optimizer,
         rule,
         reduction.gradients,
@@ -165,7 +165,6 @@ def DistributedOptimizer(
         divisor=reduction.divisor,
         ready=synchronization.before_step,
     )
-    steps.follow_betas(optimizer)
     vars(optimizer).update(
         reduction=reduction,
         rule=rule,

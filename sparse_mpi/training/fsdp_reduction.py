@@ -16,7 +16,7 @@ from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
 from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, parameters_of, place_of, sharded_like
-from sparse_mpi.training.grammar import StepOrder
+from sparse_mpi.training.grammar import LEFT, StepOrder
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import Rule
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
@@ -72,10 +72,12 @@ class ShardedReduction:
         self._begun = 0  # of the vectors, in that pass
         self._under_way: list[tuple[UnitVector, Tensor, Handle[SparseVector[Tensor] | Tensor]]] = []
         self._order = StepOrder(optimizer, rule.mode)
+        self._optimizer_steps: OptimizerSteps | None = None
         if optimizer is not None:
             ready, divisor = self._order.stepped, self._divisor
-            steps = OptimizerSteps(optimizer, rule, gradients, self.parameters, divisor=lambda: divisor, ready=ready)
-            steps.follow_betas(optimizer)
+            self._optimizer_steps = OptimizerSteps(
+                optimizer, rule, gradients, self.parameters, divisor=lambda: divisor, ready=ready
+            )
         shard, shards = place_of(units)
         self._snapshot = ShardedSnapshot(self.parameters, gradients, shard, len(shards))
         self._attached = units
@@ -93,7 +95,9 @@ class ShardedReduction:
         return self._gradients.residuals()
 
     def detach(self) -> None:
-        """Leave the sum over the replicas to somebody else; what has not been sent stays here."""
+        """Leave sum and momentum to others, as before `sparse_mpi.fsdp.attach`; what has not been sent stays here."""
+        if self._optimizer_steps is not None:
+            self._optimizer_steps.remove()
         for unit in self._attached:
             unit.module.set_all_reduce_hook(None)
             ATTACHED.discard(unit.module)
@@ -149,6 +153,8 @@ class ShardedReduction:
                 raise objection
             return
         vector = self._vector_of[unit]
+        if vector.vector.left(unit.parameters):
+            objection = RuntimeError(LEFT)
         if objection is None:
             vector.take(unit, shard)
         else:  # all replicas are to hear of it

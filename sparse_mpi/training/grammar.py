@@ -16,6 +16,10 @@ CHANGED = (
     "clip_norm= to clip, or synchronize() before the change; for several passes a step give backward_passes_per_step; "
     "around a pass that is for another optimizer, as of a GAN, call reduction.close() and open()"
 )
+LEFT = (
+    "gradients must be cleared between a step and the next backward() or step() where error feedback has taken SGD's "
+    "momentum over, because they hold the whole update then; call zero_grad(), or use momentum='local'"
+)
 UNREDUCED = (
     "gradients must not wait to be reduced, or to be stepped along, when the residual is flushed; call step() first, "
     "or clear them"
@@ -48,8 +52,11 @@ class StepOrder:
             # Without a scaler of its own it takes the marks of any, which `stepped` finds
             vars(optimizer).update(_step_supports_amp_scaling=scaler is None)
 
-    def check(self, vector: GradientVector, gradient: Tensor) -> None:
-        """Have all ranks raise RuntimeError in the reduction of ``gradient``, if a step must come first."""
+    def check(self, vector: GradientVector, gradient: Tensor, left: bool = False) -> None:
+        """Have all ranks raise RuntimeError in the reduction of ``gradient``, if a step must come first.
+
+        Or, after it, if an update is ``left`` in ``.grad``.
+        """
         # Within `join` a rank without inputs reduces zeros, outside of a backward pass, and takes no steps
         if torch.is_grad_enabled() and not bool(gradient.any()):
             self._idle.add(vector.names)
@@ -61,6 +68,8 @@ class StepOrder:
                 "reduction, got a second pass; make all passes but the last within model.no_sync(), or with FSDP2 "
                 "after model.set_requires_gradient_sync(False), or use momentum='local'"
             )
+        elif left:
+            vector.reducer.engine.objection = RuntimeError(LEFT)
 
     def check_flush(self) -> None:
         if self._pending():

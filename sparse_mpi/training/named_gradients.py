@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -69,6 +70,7 @@ class GradientVector:
         self.arrived: Tensor | None = None  # indices of the entries that came with the last sum; None: all have
         self.late = False  # the last sum was sparse
         self.used = False  # there was a step, or a state was loaded
+        self._updates: dict[Tensor, tuple[ref[Tensor], int]] = {}  # gradients behind a step, and their versions
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Return views of a flat vector ``(n,)`` in the shapes of the parameters."""
@@ -96,6 +98,15 @@ class GradientVector:
         """Have frozen ``members`` keep what they owe in the next reduction, which lacks them and ``absent`` ones."""
         frozen = [number for number, parameter in enumerate(members) if not parameter.requires_grad]
         self.reducer.absence.here, self.reducer.absence.frozen = {*absent, *frozen}, frozen
+
+    def stepped(self, members: Iterable[Tensor]) -> None:
+        """Take note that gradients of ``members`` are the updates of a step, momentum included, until they change."""
+        self._updates = {p: (ref(p.grad), local(p.grad)._version) for p in members if p.grad is not None}
+
+    def left(self, members: Iterable[Tensor], passes: int = 0) -> bool:
+        """Return True if a gradient still is such an update, to which ``passes`` at most have added."""
+        known = ((p.grad, *self._updates[p]) for p in members if p in self._updates and p.grad is not None)
+        return any(grad is update() and local(grad)._version <= version + passes for grad, update, version in known)
 
     def masks(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return for each parameter where its gradient has come, or was added since by the caller; None: everywhere."""

@@ -137,7 +137,8 @@ def _announcement(optimizer: Optimizer, found: Rule) -> str:
     none = ", feedback=ErrorFeedback() lets nothing fade" if fades else ""
     return {
         "matched": f"{name}'s momentum enters before entries are selected, as {found.late or 0:.3g} for sums that are "
-        f"late{fade} (momentum='matched'); 'global' keeps the number{none}, 'local' leaves it to the optimizer",
+        f"late{fade}, so that .grad has it too (momentum='matched'); 'global' keeps the number{none}, 'local' leaves "
+        "it to the optimizer",
         TRAVELLING: f"{name} divides by second moments of the ranks' own gradients, which travel with the entries "
         "(momentum='second-moment'); 'arrival' makes up for the steps that an entry has waited, 'local' takes them as "
         "they come",

@@ -12,18 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.checks import present
 from sparse_mpi.training.adam_steps import ADAMS, TRAVELLING, Came, move, second_beta, set_aside, without_moments
+from sparse_mpi.training.grammar import LEFT
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import ARRIVAL, Rule
 from sparse_mpi.training.parameters import local
 from sparse_mpi.training.sgd_steps import along_gradients, without_momentum
 
 LOGGER = logging.getLogger("sparse_mpi")
-# Of each optimizer what the last `OptimizerSteps` has registered: another one takes its place
-_HANDLES: WeakKeyDictionary[Optimizer, list[RemovableHandle]] = WeakKeyDictionary()
+_STEPS: WeakKeyDictionary[Optimizer, OptimizerSteps] = WeakKeyDictionary()  # another one takes the place of the last
 
 
 class OptimizerSteps:
@@ -52,16 +51,23 @@ class OptimizerSteps:
         self._rule, self._gradients, self._parameters = rule, gradients, parameters
         self._divisor, self._ready = divisor, ready
         self._restore = ExitStack()  # of what is switched off during a step
-        for handle in _HANDLES.pop(optimizer, ()):
-            handle.remove()
-        _HANDLES[optimizer] = [
+        if (before := _STEPS.get(optimizer)) is not None:
+            before.remove()
+        _STEPS[optimizer] = self
+        self._handles = [
             # torch.compile calls them as they are
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before)),
-            optimizer.register_step_post_hook(torch.compiler.disable(lambda *_: self._restore.close())),
+            optimizer.register_step_post_hook(torch.compiler.disable(self._after)),
             # Also where the optimizer itself has raised a checkpoint has its momentum
             optimizer.register_state_dict_pre_hook(lambda _: self._restore.close()),
             optimizer.register_load_state_dict_pre_hook(self._loading),
         ]
+        self.follow_betas(optimizer)
+
+    def remove(self) -> None:
+        """Leave the optimizer as it was."""
+        for handle in self._handles:
+            handle.remove()
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
         closure = options.get("closure") if len(args) < 2 else args[1]
@@ -90,6 +96,8 @@ class OptimizerSteps:
         self._restore.close()  # after a step that has failed within the optimizer
         self._ready()
         rule = self._rule
+        if any(vector.left(map(self._parameters.__getitem__, vector.names)) for vector in self._gradients):
+            raise RuntimeError(LEFT)
         with ExitStack() as switched_off:
             if self._gradients.flushed:
                 switched_off.enter_context(along_gradients(optimizer))
@@ -104,6 +112,11 @@ class OptimizerSteps:
                 self.follow_betas(optimizer)
             self._gradients.flushed = False
             self._restore = switched_off.pop_all()
+
+    def _after(self, *_: object) -> None:
+        self._restore.close()
+        for vector in self._gradients if self._rule.momentum is not None else ():
+            vector.stepped(map(self._parameters.__getitem__, vector.names))
 
     def _arrived(self) -> dict[Tensor, Came]:
         """Return what has come, by parameter; without those of which second moments should have come, and have not."""

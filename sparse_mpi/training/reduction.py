@@ -28,7 +28,7 @@ from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.bucket import Bucket, cut
-from sparse_mpi.training.grammar import CHANGED, SKIPPED, TWICE, UNREDUCED
+from sparse_mpi.training.grammar import CHANGED, LEFT, SKIPPED, TWICE, UNREDUCED
 from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
@@ -224,7 +224,7 @@ class GradientReduction:
         """Reduce what has come, see `synchronize`, or have all ranks raise RuntimeError that says the ``problem``."""
         scale = 1.0 if self._scale is None else float(self._scale.now())
         started = self.buckets[: self._begun]
-        problem = problem or (CHANGED if any(bucket.changed for bucket in started) else None)
+        problem = problem or (CHANGED if any(bucket.changed for bucket in started) else LEFT if self._left else None)
         self._look()
         self._start_settled()
         if not self._kinds_known:
@@ -269,9 +269,13 @@ class GradientReduction:
         self._reduced, self._totals = False, []
 
     def refuse_skipping(self) -> None:
-        """Raise RuntimeError on every rank if gradients wait for `synchronize`; collective then."""
-        if self.arrived:
-            self._reduce(SKIPPED)
+        """Raise RuntimeError on every rank if gradients wait for `synchronize`, or to be cleared; collective then."""
+        if self.arrived or self._left:
+            self._reduce(LEFT if self._left else SKIPPED)
+
+    @property
+    def _left(self) -> bool:
+        return any(bucket.left for bucket in self.buckets)
 
     def flush(self) -> list[SparseVector[Tensor] | Tensor]:
         """Send all that the ranks owe, and write the result to ``.grad``: a step without a gradient. Collective.

@@ -304,6 +304,7 @@ def hooked_steps(comm: Any, make: Callable[..., torch.optim.Optimizer], resume: 
         for step in numbers:
             handed(state, list(model.layers), torch.from_numpy(gradient(comm.rank, step)), step == numbers[0])
             optimizer.step()
+            optimizer.zero_grad()
             trace.add(*model.layers)
         saved = deepcopy([model.state_dict(), optimizer.state_dict(), state.state_dict()])
     trace.add(*state.residuals().values())

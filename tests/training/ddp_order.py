@@ -40,6 +40,7 @@ def two_passes(run: Run) -> dict:
 def skips_a_step(run: Run) -> None:
     """The last rank alone leaves out a step."""
     for number in range(3):
+        run.optimizer.zero_grad()
         reduced(run, number)
         if number != 1 or dist.get_rank() < dist.get_world_size() - 1:
             run.optimizer.step()
@@ -59,6 +60,18 @@ def after_a_flush() -> None:
     reduced(run, 3)
 
 
+def not_cleared(then: str, views: bool) -> None:
+    """Behind zeros in place all is as ever."""
+    run = taken("momentum", gradient_as_bucket_view=views)
+    for number in range(4):
+        run.optimizer.zero_grad(set_to_none=False)
+        reduced(run, number)
+        run.optimizer.step()
+    if then == "backward":
+        reduced(run, 4)
+    run.optimizer.step()
+
+
 def orders() -> dict[str, str]:
     """What the errors say of orders of calls that are none."""
     arrival = partial(Run, {"algorithm": "oktopk"}, **ARRIVAL)
@@ -66,6 +79,8 @@ def orders() -> dict[str, str]:
     runs |= {"arrival": arrival, "everything": partial(taken, "momentum", options=ALL)}
     said = {name: refused(lambda make=make: two_passes(make())) for name, make in runs.items()}
     said["one rank"] = refused(lambda: skips_a_step(taken("momentum")))
+    for then in ("backward", "step"):
+        said |= {f"{then} {views}": refused(lambda t=then, v=views: not_cleared(t, v)) for views in (True, False)}
     return said | {"flush": refused(flushed_too_early), "after a flush": refused(after_a_flush)}
 
 
@@ -156,6 +171,7 @@ def frozen(run: Run) -> dict:
 def frozen_on_one_rank(run: Run) -> str:
     reduced(run, 0)
     run.optimizer.step()
+    run.optimizer.zero_grad()
     run.net[3].requires_grad_(dist.get_rank() != 0)
     return refused(lambda: reduced(run, 1))
 

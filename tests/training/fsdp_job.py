@@ -333,6 +333,23 @@ def mistakes(mesh: DeviceMesh) -> dict:
         run.backward(0)
         run.backward(1) if then == "backward" else run.reduction.flush()
 
+    def not_cleared(*passes: int) -> None:
+        run = Run(mesh, SPARSE, "momentum")
+        for number in range(3):
+            run.optimizer.zero_grad(set_to_none=False)
+            run.backward(number)
+            run.optimizer.step()
+        for number in passes:
+            run.backward(number)
+        run.optimizer.step()
+
+    def detached() -> None:
+        run = Run(mesh, SPARSE, "momentum").steps(0, 2)
+        run.reduction.detach()
+        run.steps(2, 4)
+        assert any("momentum_buffer" in state for state in run.optimizer.state.values())
+        raise ValueError("the optimizer has its momentum")
+
     def other() -> None:
         attach(sharded(), replicas, optimizer=torch.optim.SGD(Net().parameters(), 0.1))
 
@@ -356,6 +373,9 @@ def mistakes(mesh: DeviceMesh) -> dict:
         "hook": refused(hooked),
         "two passes": refused(lambda: twice("backward")),
         "flush between": refused(lambda: twice("flush")),
+        "backward again": refused(lambda: not_cleared(3)),
+        "step again": refused(not_cleared),
+        "detached": refused(detached),
         "op": refused(lambda: attach(sharded(), replicas, op="mean")),
         "clip_norm": refused(lambda: attach(sharded(), replicas, clip_norm=1.0)),
         "ranks differ": refused(lambda: attach(sharded(), replicas, density=0.1 + dist.get_rank())),

@@ -219,6 +219,7 @@ def test_a_backward_pass_that_fails_leaves_nothing_to_the_next_one(by_torchrun):
     assert_alike(by_torchrun["failed"])
 
 
+LEFT = r"RuntimeError: gradients must be cleared between a step and the next backward\(\) or step\(\) where"
 ONCE = r"RuntimeError: backward must reduce once before a step with momentum='{}', .* make all .* model.no_sync\(\), or"
 
 
@@ -229,6 +230,7 @@ ONCE = r"RuntimeError: backward must reduce once before a step with momentum='{}
         ("adamw", ONCE.format("second-moment")),
         ("arrival", ONCE.format("arrival")),
         ("one rank", "(?s).*backward must reduce once before a step with momentum='matched'"),
+        *((f"{then} {views}", LEFT) for then in ("backward", "step") for views in (True, False)),
         ("flush", "RuntimeError: flush must come between two steps, got gradients that were reduced and not stepped"),
     ],
 )
