@@ -97,7 +97,8 @@ def attach(
             f"replicas must hold the same shard of models of their own, got shards and their processes {held}; "
             'give the other dimension of the mesh, mesh["replicate"]'
         )
-    shapes = {name: tuple(parameter.to_local().shape) for name, parameter in parameters_of(units)}
+    parameters = dict(parameters_of(units))
+    shapes = [tuple(parameter.to_local().shape) for parameter in parameters.values()]
     with same_on_all_ranks(transport) as say:
         check_choice("op", op, ("average", "sum"))
         check_whole("dense_steps", dense_steps, 0, "steps")
@@ -106,17 +107,17 @@ def attach(
                 "clip_norm must be None where a rank knows its shard alone; call "
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), ...) before the step"
             )
-        for name, parameter in parameters_of(units):
+        for name, parameter in parameters.items():
             check(parameter.to_local(), f"model: {name}")
         settings, share, rule = ruled_settings(
-            list(shapes.values()) or 1, optimizer, momentum, feedback, algorithm, density=density, options=options
+            shapes or 1, optimizer, momentum, feedback, algorithm, density=density, options=options
         )
         say(density=share, op=op, dense_steps=dense_steps, momentum=rule.mode)
         say(**settings.statement, units=[unit.names for unit in units])
     if rule.announcement and transport.rank == shard == 0:
         LOGGER.warning(rule.announcement)
     comm, average = transport.duplicate(), op == "average"
-    gradients = NamedGradients(shapes, settings, share, LiveRanks(comm, None))
+    gradients = NamedGradients(parameters, settings, share, LiveRanks(comm, None))
     return ShardedReduction(units, gradients, rule, optimizer, average=average, dense_steps=dense_steps)
 
 

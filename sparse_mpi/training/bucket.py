@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.background import Handle
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.hooks import UNSEEN, Arrivals, kind_of
 from sparse_mpi.training.named_gradients import GradientVector, write_mean
@@ -61,18 +61,17 @@ class Bucket:
 
     Attributes:
         kinds: of the gradients, as far as all ranks know.
-        handle: of the reduction under way.
     """
 
-    def __init__(self, vector: GradientVector, parameters: Sequence[Tensor], *, passes: int, average: bool) -> None:
+    def __init__(self, vector: GradientVector, *, passes: int, average: bool) -> None:
         self.vector, self.reducer = vector, vector.reducer
-        self.parameters: list[Tensor] = list(parameters)
+        self.parameters: list[Tensor] = vector.parameters
         self.arrivals: Arrivals = Arrivals(self.parameters, passes)
         self.kinds: np.ndarray = np.zeros(len(self.parameters), np.uint8)
-        self.handle: Handle[Any] | None = None
         self._left = False  # a pass has added to the update of the last step
         self._average = average
         self._numbers = {parameter: number for number, parameter in enumerate(self.parameters)}
+        self._absent: list[int] = []  # parameters without a gradient, of those that were collected
         self._version = 0  # of the buffer, when the reduction under way began
         self._marks: dict[int, Tensor] = {}  # of gradients that have come, while they are looked at
 
@@ -139,10 +138,9 @@ class Bucket:
 
     def collect(self, scale: float = 1.0) -> None:
         """Take all gradients as they are now, divided by a loss ``scale``; None is zero."""
-        absent = [number for number in range(len(self.parameters)) if not self._take(number)]
+        self._absent = [number for number in range(len(self.parameters)) if not self._take(number)]
         if scale != 1.0:
             self.flat.div_(scale)
-        self.vector.hold(self.parameters, absent)
 
     def reset(self) -> None:
         self.arrivals.reset()
@@ -168,24 +166,12 @@ class Bucket:
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
         self._version = self.flat._version
-        self.vector.used = True
-        self.handle = self.reducer.start(gradient, density=density, check=check)
-        return self.handle
-
-    def start_flush(self, *, check: bool) -> None:
-        self.vector.used = True
-        self.vector.hold(self.parameters)
-        work = partial(self.reducer.flush, like=self.flat, check=check)
-        self.handle = progress_thread_of(self.reducer.comm).start(work, self.flat)
+        return self.vector.start(gradient, self._absent, density=density, check=check)
 
     @torch.no_grad()
     def finish(self, scale: float = 1.0, flushed: bool = False) -> SparseVector[Tensor] | Tensor:
         """Wait for the sum and return it; set ``.grad`` of the parameters to its mean times ``scale``."""
-        handle, self.handle = self.handle, None
-        if handle is None:
-            raise RuntimeError("finish must follow start or start_flush")
-        total = handle.wait()
-        self.vector.note(total, flushed)
+        total = self.vector.wait(flushed)
         # Skipped are parameters without a gradient on any rank; in a flush there is no gradient at all
         skipped = range(len(self.parameters)) if flushed else self.reducer.absence.everywhere
         # The loss scaler, which divides .grad by the scale, is to find it there

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from sparse_mpi.arrays import describe
-from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
+from sparse_mpi.comm.background import in_turn, progress_thread_of
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.grammar import StepOrder
-from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, write_mean
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, finished, write_mean
 from sparse_mpi.training.sparse_gradients import mean_of, staged, summed
 
 
@@ -50,13 +50,13 @@ class BackwardPass:
         scaler: GradScaler | None,
         *,
         stays: Callable[[Names], bool],
-        **options: bool,
+        **options: Any,
     ) -> None:
         self.arrivals: list[Arrival] = []
         self._gradients, self._parameters, self._order, self._scaler = gradients, parameters, order, scaler
         self._stays, self._options = stays, options
-        # Reductions: their vectors, their handles, the buffers that get the means, and other places for their parts
-        self._under_way: list[tuple[GradientVector, Handle[Any], Tensor, Sequence[Tensor]]] = []
+        # Reductions: their vectors, the buffers that get the means, and other places for their parts
+        self._under_way: list[tuple[GradientVector, Tensor, Sequence[Tensor]]] = []
 
     @property
     def tables(self) -> list[Arrival]:
@@ -77,14 +77,12 @@ class BackwardPass:
             self._start(self._gradients.adopt(arrival.names), arrival.buffer)
 
     def _start(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor] = ()) -> None:
-        members = [self._parameters[name] for name in vector.names]
         # A pass adds to each gradient, and where they are views of DDP's bucket each of these counts for all
+        members = vector.parameters
         passes = len(members) if _shares(members[0].grad, gradient) else 1
         self._order.check(vector, gradient, vector.left(members, passes))
-        vector.hold(members)
-        vector.used = True
-        handle = vector.reducer.start(gradient, **self._options)
-        self._under_way.append((vector, handle, gradient, places))
+        vector.start(gradient, **self._options)
+        self._under_way.append((vector, gradient, places))
 
     def finish(self) -> StepReport | None:
         """Reduce what is left, now that all buckets are there, and give DDP the means.
@@ -108,21 +106,10 @@ class BackwardPass:
         self._regroup()
         own = [staged(rows, rows, rows.sparse_dim()) for _, rows, _ in self.tables]
         rows = progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
-        errors = []
-        for vector, handle, gradient, places in self._under_way:
-            try:
-                total = handle.wait()
-            except Exception as error:
-                errors.append(error)
-                continue
-            vector.note(total)
-            write_mean(total, comm.size / scale, gradient)
-            if places:  # regrouped gradients were reduced in other memory than DDP's
-                for place, part in zip(places, vector.split(gradient), strict=True):
-                    place.copy_(part.view(-1))
-        tables = rows.wait() if rows is not None else None
-        if errors:
-            raise errors[0]
+        means: list[Callable[[], Any]] = [
+            partial(_write_mean, *reduction, comm.size / scale) for reduction in self._under_way
+        ]
+        *_, tables = finished([*means, (lambda: None) if rows is None else rows.wait])
         vectors = [vector for vector, *_ in self._under_way]
         self._order.reduced(*vectors)
         self._gradients.flushed = False
@@ -155,6 +142,13 @@ class BackwardPass:
 
 def _shares(gradient: Tensor | None, buffer: Tensor) -> bool:
     return gradient is not None and gradient.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
+
+
+def _write_mean(vector: GradientVector, gradient: Tensor, places: Sequence[Tensor], divisor: float) -> None:
+    write_mean(vector.wait(), divisor, gradient)
+    if places:  # regrouped gradients were reduced in other memory than DDP's
+        for place, part in zip(places, vector.split(gradient), strict=True):
+            place.copy_(part.view(-1))
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:

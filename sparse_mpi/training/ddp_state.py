@@ -84,17 +84,17 @@ class SparseState:
 
         def prepare() -> None:
             self._names = names_of(named_parameters)
-            shapes = {name: tuple(parameter.shape) for parameter, name in self._names.items()}
+            shapes = [tuple(parameter.shape) for parameter in self._names]
             settings, share, self._rule = ruled_settings(
-                list(shapes.values()), optimizer, momentum, feedback, algorithm, density=density, options=options
+                shapes, optimizer, momentum, feedback, algorithm, density=density, options=options
             )
             check_whole("dense_steps", dense_steps, 0, "steps")
             if not isinstance(scaler, (torch.amp.GradScaler, NoneType)):
                 raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
             if scaler is not None and scaler.is_enabled():
                 self._scaler = scaler
-            self._gradients = NamedGradients(shapes, settings, share)
             self._parameters = {name: parameter for parameter, name in self._names.items()}
+            self._gradients = NamedGradients(self._parameters, settings, share)
 
         self._given, self._met = comm, False
         if comm is None and not dist.is_initialized():
@@ -103,10 +103,8 @@ class SparseState:
             self._meet(prepare)
         self._order = StepOrder(optimizer, self._rule.mode, self._scaler)
         if optimizer is not None:
-            ready, parameters = self._order.stepped, self._parameters
-            OptimizerSteps(
-                optimizer, self._rule, self._gradients, parameters, divisor=lambda: self.comm.size, ready=ready
-            )
+            ready = self._order.stepped
+            OptimizerSteps(optimizer, self._rule, self._gradients, divisor=lambda: self.comm.size, ready=ready)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy has: no ranks, nothing that is under way, and no optimizer and scaler."""
@@ -143,7 +141,8 @@ class SparseState:
             gradients, settings = self._gradients, self._gradients.settings
             say(density=gradients.share, algorithm=settings.algorithm, feedback=settings.feedback)
             say(second_moment=settings.second_moment, dense_steps=self.dense_steps, scaled=self._scaler is not None)
-            say(momentum=self._rule.mode, named_parameters=sorted(gradients.shapes.items()))
+            shapes = sorted((name, tuple(p.shape)) for name, p in self._parameters.items())
+            say(momentum=self._rule.mode, named_parameters=shapes)
         gradients.ranks = LiveRanks(transport.duplicate(), None)
         if self._rule.announcement and transport.rank == 0:
             logging.getLogger("sparse_mpi").warning(self._rule.announcement)
@@ -174,8 +173,7 @@ class SparseState:
             self._order.check_flush()
         for name in self._tables:  # they owe nothing, and shall not be moved by an old gradient
             self._parameters[name].grad = None
-        for name, total in self._gradients.flush(self._parameters):
-            parameter = self._parameters[name]
+        for parameter, total in self._gradients.flush():
             # .grad may be a view of DDP's own bucket: write into it, and do not replace it
             mean = (total / self.comm.size).to(parameter)
             mean = mean if parameter.grad is None else parameter.grad.copy_(mean)

@@ -105,8 +105,7 @@ class DiLoCo:
         self._ranks = LiveRanks(self.comm, team)
         share = settings.k / settings.layout.size if "k" in options else density
         share = usual_density(settings.algorithm) if share is None else share
-        shapes = {name: tuple(p.shape) for name, p in parameters.items()}
-        gradients = NamedGradients(shapes, settings, share, self._ranks, survival=survival)
+        gradients = NamedGradients(parameters, settings, share, self._ranks, survival=survival)
         # All start from rank 0's values, which fragments then copy as the global parameters
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [

@@ -161,7 +161,6 @@ def DistributedOptimizer(
         optimizer,
         rule,
         reduction.gradients,
-        reduction.parameters,
         divisor=reduction.divisor,
         ready=synchronization.before_step,
     )

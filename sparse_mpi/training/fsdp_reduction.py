@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -11,13 +12,11 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.background import Handle
 from sparse_mpi.monitor.step_report import StepReport, combined
-from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
 from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, parameters_of, place_of, sharded_like
 from sparse_mpi.training.grammar import LEFT, StepOrder
-from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.named_gradients import NamedGradients, finished
 from sparse_mpi.training.optimizer_rule import Rule
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
 
@@ -70,14 +69,12 @@ class ShardedReduction:
         self._vector_of = {unit: vector for vector in self._vectors for unit in vector.units}
         self._pass: int | None = None  # the backward pass under way, by autograd's number
         self._begun = 0  # of the vectors, in that pass
-        self._under_way: list[tuple[UnitVector, Tensor, Handle[SparseVector[Tensor] | Tensor]]] = []
+        self._under_way: list[tuple[UnitVector, Tensor]] = []
         self._order = StepOrder(optimizer, rule.mode)
         self._optimizer_steps: OptimizerSteps | None = None
         if optimizer is not None:
             ready, divisor = self._order.stepped, self._divisor
-            self._optimizer_steps = OptimizerSteps(
-                optimizer, rule, gradients, self.parameters, divisor=lambda: divisor, ready=ready
-            )
+            self._optimizer_steps = OptimizerSteps(optimizer, rule, gradients, divisor=lambda: divisor, ready=ready)
         shard, shards = place_of(units)
         self._snapshot = ShardedSnapshot(self.parameters, gradients, shard, len(shards))
         self._attached = units
@@ -113,10 +110,11 @@ class ShardedReduction:
             RuntimeError: gradients were reduced, and the optimizer has not stepped; raised on all replicas.
         """
         self._order.check_flush()
-        after = {name: unit.divided_after() for unit in self.units for name in unit.names}
-        for name, total in self._gradients.flush(self.parameters):
-            if (parameter := self.parameters[name]).requires_grad:
-                mean = total / (self._divisor * after[name])
+        after = {parameter: unit.divided_after() for unit in self.units for parameter in unit.parameters}
+        parameter: Any  # a DTensor
+        for parameter, total in self._gradients.flush():
+            if parameter.requires_grad:
+                mean = total / (self._divisor * after[parameter])
                 parameter.grad = sharded_like(parameter, mean.to(parameter.to_local()))
 
     def save(self, folder: Any) -> None:
@@ -165,36 +163,34 @@ class ShardedReduction:
             self._begun += 1
 
     def _start(self, vector: UnitVector) -> None:
-        gradient = vector.take_all()
+        gradient, absent = vector.take_all()
         self._order.check(vector.vector, gradient)
-        vector.vector.used = True
         asserting, dense = self.check_every > 0 and self._steps % self.check_every == 0, self._steps < self.dense_steps
-        handle = vector.vector.reducer.start(gradient, check=asserting, dense=dense)
-        self._under_way.append((vector, gradient, handle))
+        vector.vector.start(gradient, absent, check=asserting, dense=dense)
+        self._under_way.append((vector, gradient))
 
     @torch.no_grad()
     def _finish(self) -> None:
         """Add the means to ``.grad``, behind FSDP2's own work of a backward pass."""
         if self._pass is None:
             return
-        left, errors = self._vectors[self._begun :], []
+        try:
+            finished(self._rest())
+        finally:
+            self._pass, self._steps, self._gradients.flushed = None, self._steps + 1, False
+
+    def _rest(self) -> Iterator[Callable[[], None]]:
+        """Start what is left, and yield the calls that wait for each vector."""
+        left = self._vectors[self._begun :]
         while left or self._under_way:
             for vector in left:
                 self._start(vector)
-            for vector, gradient, handle in self._under_way:
-                try:
-                    self._write(vector, gradient, handle.wait())
-                except Exception as error:
-                    errors.append(error)
+            yield from [partial(self._write, *reduction) for reduction in self._under_way]
             self._under_way = []
             left = [vector for vector in self._vectors if vector.came]  # units that have come twice
-        self._pass, self._steps, self._gradients.flushed = None, self._steps + 1, False
-        if errors:
-            raise errors[0]
 
-    def _write(self, vector: UnitVector, gradient: Tensor, total: SparseVector[Tensor] | Tensor) -> None:
-        reducer = vector.vector.reducer
-        vector.vector.note(total)
+    def _write(self, vector: UnitVector, gradient: Tensor) -> None:
+        reducer, total = vector.vector.reducer, vector.vector.wait()
         # As in torch, units that take no part on any replica have no gradient, unless something was owed
         skipped = reducer.absence.everywhere
         vector.write(total, self._divisor, gradient, skipped if reducer.whole else ())

@@ -125,12 +125,12 @@ class UnitVector:
         self.came.add(unit)
         shard.zero_()
 
-    def take_all(self) -> Tensor:
-        """Return the gradients ``(n,)`` that have come, 0 where none has; what is absent is told to the reducer."""
+    def take_all(self) -> tuple[Tensor, list[int]]:
+        """Return the gradients ``(n,)`` that have come, 0 where none has, and the numbers of those parameters."""
         owners = [unit for unit in self.units for _ in unit.parameters]
-        self.vector.hold(self.parameters, [number for number, unit in enumerate(owners) if unit not in self.came])
+        absent = [number for number, unit in enumerate(owners) if unit not in self.came]
         flat, self._flat, self.came = self._flat, None, set()
-        return self.zeros() if flat is None else flat
+        return self.zeros() if flat is None else flat, absent
 
     def zeros(self) -> Tensor:
         first, size = self.units[0], self.vector.reducer.layout.size

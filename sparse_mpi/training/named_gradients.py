@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.arrays import as_arrays, as_tensors, check
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.background import in_turn
+from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
@@ -29,7 +31,9 @@ from sparse_mpi.sparse import Layout, SparseVector, leave
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.parameters import cut_by_tensor, joined, local
 
+T = TypeVar("T")
 Names = tuple[str, ...]
+Total = SparseVector[Tensor] | Tensor  # the sum of a vector over the ranks
 VERSION = 4  # of the schema, since release 0.4
 
 
@@ -55,7 +59,24 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
     return names
 
 
-def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor) -> Tensor:
+def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
+    """Return what the ``steps`` return. All are made, and then the first error is raised, so that nothing is under way.
+
+    Ranks that go through steps in one order raise the error of the same one.
+    """
+    results: list[T] = []
+    errors: list[Exception] = []
+    for step in steps:
+        try:
+            results.append(step())
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
+
+
+def write_mean(total: Total, divisor: float, out: Tensor) -> Tensor:
     """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
     if isinstance(total, SparseVector):
         return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))
@@ -63,10 +84,15 @@ def write_mean(total: SparseVector[Tensor] | Tensor, divisor: float, out: Tensor
 
 
 class GradientVector:
-    """Some parameters whose gradients are reduced as one flat vector ``(n,)``."""
+    """Some parameters, by name, whose gradients are reduced as one flat vector ``(n,)``.
 
-    def __init__(self, names: Names, reducer: SparseAllreduce) -> None:
-        self.names, self.reducer = names, reducer
+    Attributes:
+        handle: of the reduction under way.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], reducer: SparseAllreduce) -> None:
+        self.names, self.parameters, self.reducer = tuple(parameters), list(parameters.values()), reducer
+        self.handle: Handle[Total] | None = None
         self.arrived: Tensor | None = None  # indices of the entries that came with the last sum; None: all have
         self.late = False  # the last sum was sparse
         self.used = False  # there was a step, or a state was loaded
@@ -77,13 +103,39 @@ class GradientVector:
         layout = self.reducer.layout
         return [part.view(shape) for part, shape in zip(flat.split(layout.sizes), layout.shapes, strict=True)]
 
-    def note(self, total: SparseVector[Tensor] | Tensor, flushed: bool = False) -> None:
-        """Take note of which entries have come with ``total``: those that were sent, or with a flush what is not 0."""
+    def start(self, gradient: Tensor, absent: Iterable[int] = (), **options: Any) -> Handle[Total]:
+        """Begin to reduce a ``gradient`` ``(n,)`` that lacks the ``absent`` parameters, see `SparseAllreduce.start`.
+
+        Frozen parameters keep what they owe.
+        """
+        self._hold(absent)
+        self.handle = self.reducer.start(gradient, **options)
+        return self.handle
+
+    def start_flush(self, check: bool = False) -> None:
+        self._hold()
+        like = local(self.parameters[0])
+        work: Any = partial(self.reducer.flush, like=like, check=check)
+        self.handle = progress_thread_of(self.reducer.comm).start(work, like)
+
+    def _hold(self, absent: Iterable[int] = ()) -> None:
+        frozen = [number for number, parameter in enumerate(self.parameters) if not parameter.requires_grad]
+        self.reducer.absence.here, self.reducer.absence.frozen = {*absent, *frozen}, frozen
+        self.used = True
+
+    def wait(self, flushed: bool = False) -> Total:
+        """Wait for the sum that was started and return it; take note of which entries have come with it.
+
+        Those are what was sent, or with a flush what is not 0.
+        """
+        handle, self.handle = present(self.handle, "wait must follow start or start_flush"), None
+        total = handle.wait()
         self.late = isinstance(total, SparseVector)
         self.arrived = torch.empty(0, dtype=torch.long) if flushed else None
         # Where every entry was to be sent, those that are 0 have arrived as well
         if isinstance(total, SparseVector) and not self.reducer.whole:
             self.arrived = total.indices
+        return total
 
     def remembered(self) -> dict[str, dict[str, Any]]:
         """Return what each parameter owes, and its second moment if any, by name; nothing before the first step."""
@@ -94,14 +146,9 @@ class GradientVector:
             kept = [owed | known for owed, known in zip(kept, moment.by_tensor(), strict=True)]
         return dict(zip(self.names, kept, strict=True))
 
-    def hold(self, members: Sequence[Tensor], absent: Iterable[int] = ()) -> None:
-        """Have frozen ``members`` keep what they owe in the next reduction, which lacks them and ``absent`` ones."""
-        frozen = [number for number, parameter in enumerate(members) if not parameter.requires_grad]
-        self.reducer.absence.here, self.reducer.absence.frozen = {*absent, *frozen}, frozen
-
-    def stepped(self, members: Iterable[Tensor]) -> None:
-        """Take note that gradients of ``members`` are the updates of a step, momentum included, until they change."""
-        self._updates = {p: (ref(p.grad), local(p.grad)._version) for p in members if p.grad is not None}
+    def stepped(self) -> None:
+        """Take note that gradients are the updates of a step, momentum included, until they change."""
+        self._updates = {p: (ref(p.grad), local(p.grad)._version) for p in self.parameters if p.grad is not None}
 
     def left(self, members: Iterable[Tensor], passes: int = 0) -> bool:
         """Return True if a gradient still is such an update, to which ``passes`` at most have added."""
@@ -137,7 +184,7 @@ class NamedGradients:
     What is remembered moves along when a parameter comes into another vector, and is kept while it is in none.
 
     Args:
-        shapes: of the parameters, or of this process's shards of them.
+        parameters: by name; of a DTensor the shard of this process counts.
         settings: of every vector, but for layout and k; its layout and k are of all parameters together.
         share: the share of its entries that a vector sends.
         ranks: those that reduce; None: they are set later.
@@ -151,7 +198,7 @@ class NamedGradients:
 
     def __init__(
         self,
-        shapes: Mapping[str, tuple[int, ...]],
+        parameters: Mapping[str, Tensor],
         settings: Settings,
         share: float,
         ranks: LiveRanks | None = None,
@@ -161,7 +208,7 @@ class NamedGradients:
     ) -> None:
         self.vectors: dict[Names, GradientVector] = {}
         self.flushed = False
-        self.shapes, self.settings, self.share, self.ranks = dict(shapes), settings, share, ranks
+        self.parameters, self.settings, self.share, self.ranks = dict(parameters), settings, share, ranks
         self._by_k, self._survival = by_k, survival or {}
         self._kept: dict[str, dict[str, Any]] = {}  # what is remembered of parameters that are in no vector
 
@@ -180,7 +227,7 @@ class NamedGradients:
 
     @property
     def elements(self) -> int:
-        return sum(map(math.prod, self.shapes.values()))
+        return sum(local(parameter).numel() for parameter in self.parameters.values())
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is remembered, by name: a copy has no vectors, and no ranks."""
@@ -197,8 +244,8 @@ class NamedGradients:
         if names in self.vectors:
             return self.vectors[names]
         before = [self._dissolve(other) for other in list(self.vectors.values()) if set(other.names) & set(names)]
-        vector = self.vectors[names] = GradientVector(names, in_turn(self.comm, lambda: self._reducer(names)))
-        reducer = vector.reducer
+        reducer = in_turn(self.comm, lambda: self._reducer(names))
+        vector = self.vectors[names] = GradientVector({name: self.parameters[name] for name in names}, reducer)
         for other in before:
             reducer.watch = other.reducer.watch
             if other.reducer.algorithm != reducer.algorithm:
@@ -224,7 +271,7 @@ class NamedGradients:
             self._dissolve(vector)
         self.arrange([some for some in staying if some])
         for name in names:
-            self.shapes.pop(name, None)
+            self.parameters.pop(name, None)
             self._kept.pop(name, None)
 
     def _dissolve(self, vector: GradientVector) -> GradientVector:
@@ -234,7 +281,7 @@ class NamedGradients:
         return vector
 
     def _reducer(self, names: Names) -> SparseAllreduce:
-        settings = self.settings.part([self.shapes[name] for name in names], self.share)
+        settings = self.settings.part([local(self.parameters[name]).shape for name in names], self.share)
         # A vector of everything takes k as it is, which a share might round to another number
         if self._by_k and settings.layout.size == self.elements:
             settings = replace(settings, k=min(self.settings.k, self.elements))
@@ -242,24 +289,19 @@ class NamedGradients:
             return SparseAllreduce(settings=settings, comm=self.comm)
         return ElasticAllreduce(settings=settings, team=self.ranks.team, **self._survival)
 
-    def flush(self, parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Send all that the ranks owe, also in no vector, and yield each parameter's name and sum. Collective.
-
-        Frozen ``parameters`` keep what they owe.
-        """
+    def flush(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Send all that the ranks owe, also in no vector, and yield each parameter and its sum. Collective."""
         if self._kept:
             self.adopt(tuple(self._kept))
         for vector in self:
-            vector.hold([parameters[name] for name in vector.names])
-            vector.used = True
-            total = vector.reducer.flush(like=local(parameters[vector.names[0]]))
-            vector.note(total, flushed=True)
-            yield from zip(vector.names, vector.split(total), strict=True)
+            vector.start_flush()
+            total: Any = vector.wait(flushed=True)
+            yield from zip(vector.parameters, vector.split(total), strict=True)
         self.flushed = True
 
     def residuals(self) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory."""
-        owed = {name: np.zeros(math.prod(shape), np.float32) for name, shape in self.shapes.items()}
+        owed = {name: np.zeros(local(p).numel(), np.float32) for name, p in self.parameters.items()}
         owed |= {name: kept["residual"] for name, kept in self._kept.items() if "residual" in kept}
         for vector in self:
             parts = cut_by_tensor({"residual": vector.reducer.residual}, vector.reducer.layout.sizes)
@@ -319,12 +361,13 @@ class NamedGradients:
         check_mapping(state.get("owed"), "state['owed']")
         names = [*state["owed"], *(name for vector in names_in(state) for name in vector)]
         for name in names:
-            if name not in self.shapes or names.count(name) > 1:
+            if name not in self.parameters or names.count(name) > 1:
                 raise ValueError(f"state must have each of this model's parameters at most once, got {name!r}; {WHOLE}")
         for name, kept in state["owed"].items():
-            check_sizes(kept, _owed_in(kept), math.prod(self.shapes[name]))
+            shape = local(self.parameters[name]).shape
+            check_sizes(kept, _owed_in(kept), math.prod(shape))
             if MEAN in kept:
-                SecondMoment(0.0, Layout.of([self.shapes[name]])).check_state(kept)
+                SecondMoment(0.0, Layout.of([shape])).check_state(kept)
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, average: bool) -> None:
         """Restore what ``ranks`` ranks saved, vectors included, as `SparseAllreduce.take_over` does. Collective.

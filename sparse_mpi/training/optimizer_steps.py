@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -43,12 +43,11 @@ class OptimizerSteps:
         optimizer: Optimizer,
         rule: Rule,
         gradients: NamedGradients,
-        parameters: Mapping[str, Tensor],
         *,
         divisor: Callable[[], float],
         ready: Callable[[], None],
     ) -> None:
-        self._rule, self._gradients, self._parameters = rule, gradients, parameters
+        self._rule, self._gradients = rule, gradients
         self._divisor, self._ready = divisor, ready
         self._restore = ExitStack()  # of what is switched off during a step
         if (before := _STEPS.get(optimizer)) is not None:
@@ -96,17 +95,17 @@ class OptimizerSteps:
         self._restore.close()  # after a step that has failed within the optimizer
         self._ready()
         rule = self._rule
-        if any(vector.left(map(self._parameters.__getitem__, vector.names)) for vector in self._gradients):
+        if any(vector.left(vector.parameters) for vector in self._gradients):
             raise RuntimeError(LEFT)
         with ExitStack() as switched_off:
             if self._gradients.flushed:
                 switched_off.enter_context(along_gradients(optimizer))
             elif rule.momentum is not None:
-                late = {self._parameters[name] for vector in self._gradients if vector.late for name in vector.names}
+                late = {p for vector in self._gradients if vector.late for p in vector.parameters}
                 switched_off.enter_context(without_momentum(optimizer, rule, late))
             if rule.mode == TRAVELLING and not any(float(group["lr"]) for group in optimizer.param_groups):
                 # So torch's checkpoints step along zeros, for a state: here it has none
-                switched_off.callback(_give_back, set_aside(self._parameters.values()))
+                switched_off.callback(_give_back, set_aside(self._gradients.parameters.values()))
             elif rule.mode in (ARRIVAL, TRAVELLING):
                 switched_off.callback(_give_back, move(optimizer, rule.mode, self._arrived()))
                 self.follow_betas(optimizer)
@@ -116,13 +115,13 @@ class OptimizerSteps:
     def _after(self, *_: object) -> None:
         self._restore.close()
         for vector in self._gradients if self._rule.momentum is not None else ():
-            vector.stepped(map(self._parameters.__getitem__, vector.names))
+            vector.stepped()
 
     def _arrived(self) -> dict[Tensor, Came]:
         """Return what has come, by parameter; without those of which second moments should have come, and have not."""
         found: dict[Tensor, Came] = {}
         for vector in self._gradients:
-            members = [self._parameters[name] for name in vector.names]
+            members = vector.parameters
             masks = vector.masks([None if p.grad is None or p.grad.is_sparse else local(p.grad) for p in members])
             moment = vector.reducer.second_moment
             if moment is None:
@@ -139,8 +138,8 @@ class OptimizerSteps:
         betas = {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
         for vector in self._gradients:
             if (moment := vector.reducer.second_moment) is not None:
-                before = zip(vector.names, moment.betas, strict=True)
-                moment.betas = [betas.get(self._parameters[name], beta) for name, beta in before]
+                before = zip(vector.parameters, moment.betas, strict=True)
+                moment.betas = [betas.get(parameter, beta) for parameter, beta in before]
 
     def _loading(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
         """Drop moments that are about to be loaded and are of no use; the others begin anew."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from threading import get_ident
 from typing import Any
@@ -31,7 +31,7 @@ from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.grammar import CHANGED, LEFT, SKIPPED, TWICE, UNREDUCED
 from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.named_gradients import NamedGradients, finished
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
 LOOKS = 2  # steps in which it is seen whether gradients are final when they come: reductions begin in `synchronize`
@@ -131,7 +131,7 @@ class GradientReduction:
         if new:
             self._start_settled()
         self.parameters |= {name: parameter for parameter, name in new.items()}
-        self.gradients.shapes |= {name: tuple(parameter.shape) for parameter, name in new.items()}
+        self.gradients.parameters |= {name: parameter for parameter, name in new.items()}
         for members in cut(list(new), self._max_bytes) if new else ():
             self.gradients.adopt(tuple(new[parameter] for parameter in members))
         if new:
@@ -145,10 +145,10 @@ class GradientReduction:
         kinds = {parameter: home.kind(parameter) for parameter, home in self._home.items()}
         self.buckets.clear()
         for vector in self.gradients:
-            members = [self.parameters[name] for name in vector.names]
+            members = vector.parameters
             bucket = known.get(vector)
             if bucket is None:
-                bucket = Bucket(vector, members, passes=self._passes, average=self._average)
+                bucket = Bucket(vector, passes=self._passes, average=self._average)
                 bucket.kinds[:] = [kinds.get(parameter, UNSEEN) for parameter in members]
             self.buckets.append(bucket)
             self._home |= dict.fromkeys(members, bucket)
@@ -294,7 +294,7 @@ class GradientReduction:
         self.sparse.clear()  # tables owe nothing
         # Other ranks flush those that are being reduced here: their calls differ, and all raise
         for bucket in self.buckets[self._next :]:
-            bucket.start_flush(check=self.check)
+            bucket.vector.start_flush(self.check)
         totals = self._finish(1.0, flushed=True)  # residuals have no loss scale
         self.gradients.flushed = True
         return totals
@@ -465,24 +465,13 @@ class GradientReduction:
 
         Sparse tensors are multiplied by ``factor``; those in buckets have been.
         """
-        totals, errors = [], []
-        for bucket in self.buckets:
-            try:
-                totals.append(bucket.finish(scale, flushed))
-            except Exception as error:
-                errors.append(error)
-        if self.sparse.dims:
-            try:
-                self.sparse.finish(factor)
-            except Exception as error:
-                errors.append(error)
-        if self._tracer is not None:
-            self._tracer.end()
-        self._reset()
-        # The error of the first bucket that failed, so that all ranks raise that of the same one
-        if errors:
-            raise errors[0]
-        return totals
+        steps: list[Callable[[], Any]] = [partial(bucket.finish, scale, flushed) for bucket in self.buckets]
+        try:
+            return finished([*steps, lambda: self.sparse.finish(factor)])[:-1]
+        finally:
+            if self._tracer is not None:
+                self._tracer.end()
+            self._reset()
 
     def _reset(self) -> None:
         self._next = self._begun = 0

@@ -175,7 +175,7 @@ def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
 
 def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(device):
     ranks = LiveRanks(Threaded(2), None)
-    buckets = NamedGradients({"w": (N,)}, make_settings(N, algorithm=OkTopk()), 0.01, ranks)
+    buckets = NamedGradients({"w": torch.ones(N)}, make_settings(N, algorithm=OkTopk()), 0.01, ranks)
     with device.stream(HERE):
         vector = buckets.adopt(("w",))
         vector.reducer.start(gradients(1)[0]).wait()
