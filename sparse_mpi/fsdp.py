@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
@@ -29,7 +30,7 @@ from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.training.fsdp_reduction import ATTACHED, ShardedReduction
-from sparse_mpi.training.fsdp_units import parameters_of, place_of, units_of
+from sparse_mpi.training.fsdp_units import units_of
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import ruled_settings
@@ -88,7 +89,8 @@ def attach(
         if any(unit.module in ATTACHED for unit in units):
             raise ValueError("model must be attached once, got one that is; call its detach() first")
         _check_optimizer(optimizer)
-        shard, shards = place_of(units)
+        mesh = units[0].mesh
+        shard, shards = mesh.get_local_rank(), dist.get_process_group_ranks(mesh.get_group())
         place.words[:] = shard, len(shards), shards[0]
     # Rows of a mesh: replicas hold the same shard of models of their own
     if len({tuple(row) for row in place.rows[:, :2].tolist()}) > 1 or len(set(place.rows[:, 2])) < transport.size:
@@ -97,7 +99,7 @@ def attach(
             f"replicas must hold the same shard of models of their own, got shards and their processes {held}; "
             'give the other dimension of the mesh, mesh["replicate"]'
         )
-    parameters = dict(parameters_of(units))
+    parameters = {name: p for unit in units for name, p in zip(unit.names, unit.parameters, strict=True)}
     shapes = [tuple(parameter.to_local().shape) for parameter in parameters.values()]
     with same_on_all_ranks(transport) as say:
         check_choice("op", op, ("average", "sum"))

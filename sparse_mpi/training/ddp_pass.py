@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class BackwardPass:
     """Reduces the buckets of one backward pass, each as soon as it has come, or with a ``scaler`` when all have.
 
     Args:
-        stays: returns True if DDP has come to stay with a bucket of these names, which becomes a vector then.
+        before: the buckets of the pass before, by their names: one that comes again becomes a vector.
         options: of `SparseAllreduce.start`.
 
     Attributes:
@@ -45,23 +45,18 @@ class BackwardPass:
     def __init__(
         self,
         gradients: NamedGradients,
-        parameters: Mapping[str, Tensor],
         order: StepOrder,
         scaler: GradScaler | None,
         *,
-        stays: Callable[[Names], bool],
+        before: Collection[Names],
         **options: Any,
     ) -> None:
         self.arrivals: list[Arrival] = []
-        self._gradients, self._parameters, self._order, self._scaler = gradients, parameters, order, scaler
-        self._stays, self._options = stays, options
+        self._gradients, self._order, self._scaler = gradients, order, scaler
+        self._before, self._options = before, options
         # Reductions: their vectors, the buffers that get the means, and other places for their parts
         self._under_way: list[tuple[GradientVector, Tensor, Sequence[Tensor]]] = []
-
-    @property
-    def tables(self) -> list[Arrival]:
-        """Return the buckets of a single sparse tensor each."""
-        return [arrival for arrival in self.arrivals if arrival.buffer.is_sparse]
+        self._waiting: list[Arrival] = []  # buckets that are no vectors
 
     def add(self, names: Names, buffer: Tensor) -> torch.futures.Future[Tensor]:
         """Begin to reduce a bucket, and return the future of its mean."""
@@ -72,9 +67,12 @@ class BackwardPass:
         return self.arrivals[-1].future
 
     def _begin(self, arrival: Arrival) -> None:
-        known = arrival.names in self._gradients.vectors
-        if not arrival.buffer.is_sparse and (known or self._stays(arrival.names)):
+        if arrival.buffer.is_sparse:
+            return
+        if arrival.names in self._gradients.vectors or arrival.names in self._before:
             self._start(self._gradients.adopt(arrival.names), arrival.buffer)
+        else:
+            self._waiting.append(arrival)
 
     def _start(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor] = ()) -> None:
         # A pass adds to each gradient, and where they are views of DDP's bucket each of these counts for all
@@ -104,7 +102,7 @@ class BackwardPass:
                 arrival.buffer.div_(scale)
                 self._begin(arrival)
         self._regroup()
-        own = [staged(rows, rows, rows.sparse_dim()) for _, rows, _ in self.tables]
+        own = [staged(rows, rows, rows.sparse_dim()) for _, rows, _ in self.arrivals if rows.is_sparse]
         rows = progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
         means: list[Callable[[], Any]] = [
             partial(_write_mean, *reduction, comm.size / scale) for reduction in self._under_way
@@ -124,20 +122,19 @@ class BackwardPass:
 
         Else the buckets become vectors as they are.
         """
-        here = {arrival.names for arrival in self.arrivals}
-        late = [a for a in self.arrivals if a.names not in self._gradients.vectors and not a.buffer.is_sparse]
-        absent = [vector for vector in self._gradients if vector.names not in here]
+        parameters, begun = self._gradients.parameters, [vector for vector, *_ in self._under_way]
+        absent = [vector for vector in self._gradients if vector not in begun]
         parts: dict[str, Tensor] = {}
-        for arrival in late:
-            sizes = [self._parameters[name].numel() for name in arrival.names]
-            parts |= dict(zip(arrival.names, arrival.buffer.split(sizes), strict=True))
-        if sorted(parts) == sorted(name for vector in absent for name in vector.names):
+        for names, buffer, _ in self._waiting:
+            sizes = [parameters[name].numel() for name in names]
+            parts |= dict(zip(names, buffer.split(sizes), strict=True))
+        if parts.keys() == {name for vector in absent for name in vector.names}:
             for vector in absent:
                 places = [parts[name] for name in vector.names]
                 self._start(vector, torch.cat(places), places)
         else:
-            for arrival in late:
-                self._start(self._gradients.adopt(arrival.names), arrival.buffer)
+            for names, buffer, _ in self._waiting:
+                self._start(self._gradients.adopt(names), buffer)
 
 
 def _shares(gradient: Tensor | None, buffer: Tensor) -> bool:
@@ -146,9 +143,9 @@ def _shares(gradient: Tensor | None, buffer: Tensor) -> bool:
 
 def _write_mean(vector: GradientVector, gradient: Tensor, places: Sequence[Tensor], divisor: float) -> None:
     write_mean(vector.wait(), divisor, gradient)
-    if places:  # regrouped gradients were reduced in other memory than DDP's
-        for place, part in zip(places, vector.split(gradient), strict=True):
-            place.copy_(part.view(-1))
+    # Regrouped gradients were reduced in other memory than DDP's
+    for place, part in zip(places, vector.split(gradient) if places else (), strict=True):
+        place.copy_(part.view(-1))
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:

@@ -79,7 +79,6 @@ class SparseState:
         self._scaler: torch.amp.GradScaler | None = None  # where one is in use
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._pass: BackwardPass | None = None  # the one under way
-        self._tables: set[str] = set()  # parameters whose gradients are sparse tensors, of which nothing is ever owed
         self._incomplete = False  # a copy, of one that had an optimizer's momentum or a scaler
 
         def prepare() -> None:
@@ -93,8 +92,8 @@ class SparseState:
                 raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
             if scaler is not None and scaler.is_enabled():
                 self._scaler = scaler
-            self._parameters = {name: parameter for parameter, name in self._names.items()}
-            self._gradients = NamedGradients(self._parameters, settings, share)
+            parameters = {name: parameter for parameter, name in self._names.items()}
+            self._gradients = NamedGradients(parameters, settings, share)
 
         self._given, self._met = comm, False
         if comm is None and not dist.is_initialized():
@@ -141,7 +140,7 @@ class SparseState:
             gradients, settings = self._gradients, self._gradients.settings
             say(density=gradients.share, algorithm=settings.algorithm, feedback=settings.feedback)
             say(second_moment=settings.second_moment, dense_steps=self.dense_steps, scaled=self._scaler is not None)
-            shapes = sorted((name, tuple(p.shape)) for name, p in self._parameters.items())
+            shapes = sorted((name, tuple(p.shape)) for p, name in self._names.items())
             say(momentum=self._rule.mode, named_parameters=shapes)
         gradients.ranks = LiveRanks(transport.duplicate(), None)
         if self._rule.announcement and transport.rank == 0:
@@ -151,10 +150,9 @@ class SparseState:
     def residuals(self) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps.
 
-        Without parameters whose gradients are sparse tensors, of which everything is sent.
+        Without parameters of which nothing was ever to be sent later, as those whose gradients are sparse tensors.
         """
-        owed = self._gradients.residuals()
-        return {name: residual for name, residual in owed.items() if name not in self._tables}
+        return self._gradients.residuals()
 
     @torch.no_grad()
     def flush(self) -> None:
@@ -171,13 +169,15 @@ class SparseState:
             if self._pass is not None:
                 raise RuntimeError("gradients must not be on their way in a flush; flush between two steps")
             self._order.check_flush()
-        for name in self._tables:  # they owe nothing, and shall not be moved by an old gradient
-            self._parameters[name].grad = None
+        rest = set(self._names)  # which owe nothing, and shall not be moved by an old gradient
         for parameter, total in self._gradients.flush():
+            rest.discard(parameter)
             # .grad may be a view of DDP's own bucket: write into it, and do not replace it
             mean = (total / self.comm.size).to(parameter)
             mean = mean if parameter.grad is None else parameter.grad.copy_(mean)
             parameter.grad = mean if parameter.requires_grad else None
+        for parameter in rest:
+            parameter.grad = None
         self._order.reduced(*self._gradients)
 
     def state_dict(self) -> dict[str, Any]:
@@ -207,11 +207,9 @@ class SparseState:
         if self._pass is None or bucket.index() == 0:  # of a pass that has failed nothing is left
             self._pass = BackwardPass(
                 self._gradients,
-                self._parameters,
                 self._order,
                 self._scaler,
-                # DDP rebuilds its buckets after the first step; later ones are adopted when they come twice in a row
-                stays=lambda names: names in self._before,
+                before=self._before,
                 check=self.check_every > 0 and self.steps % self.check_every == 0,
                 dense=self.steps < self.dense_steps,
             )
@@ -220,7 +218,6 @@ class SparseState:
             # All gradients are here. A callback of autograd would be too late: DDP with static_graph=True waits for
             # the futures of its first step within one.
             done, self._pass = self._pass, None
-            self._tables.update(name for arrival in done.tables for name in arrival.names)
             report = done.finish()
             if report is not None:
                 self.report, self._before = report, {arrival.names for arrival in done.arrivals}

@@ -14,8 +14,8 @@ from torch import Tensor
 from sparse_mpi.comm import Comm
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
-from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, parameters_of, place_of, sharded_like
-from sparse_mpi.training.grammar import LEFT, StepOrder
+from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, sharded_like
+from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.named_gradients import NamedGradients, finished
 from sparse_mpi.training.optimizer_rule import Rule
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
@@ -52,7 +52,7 @@ class ShardedReduction:
         joined_bytes: float | None = None,
     ) -> None:
         self.comm: Comm = gradients.comm
-        self.parameters: dict[str, Any] = dict(parameters_of(units))
+        self.parameters: dict[str, Any] = gradients.parameters
         self.units: list[Unit] = [unit for unit in units if unit.parameters]
         self.dense_steps, self.check_every = dense_steps, 0
         self._average, self._divisor = average, self.comm.size if average else 1
@@ -69,14 +69,12 @@ class ShardedReduction:
         self._vector_of = {unit: vector for vector in self._vectors for unit in vector.units}
         self._pass: int | None = None  # the backward pass under way, by autograd's number
         self._begun = 0  # of the vectors, in that pass
-        self._under_way: list[tuple[UnitVector, Tensor]] = []
         self._order = StepOrder(optimizer, rule.mode)
         self._optimizer_steps: OptimizerSteps | None = None
         if optimizer is not None:
             ready, divisor = self._order.stepped, self._divisor
             self._optimizer_steps = OptimizerSteps(optimizer, rule, gradients, divisor=lambda: divisor, ready=ready)
-        shard, shards = place_of(units)
-        self._snapshot = ShardedSnapshot(self.parameters, gradients, shard, len(shards))
+        self._snapshot = ShardedSnapshot(gradients, units[0].mesh)
         self._attached = units
         for unit in units:
             unit.module.set_all_reduce_hook(partial(self._arrive, unit))
@@ -145,29 +143,18 @@ class ShardedReduction:
             # Behind the callbacks that FSDP2 has queued, or will queue within this pass for other roots
             queue = torch.autograd.Variable._execution_engine.queue_callback
             queue(lambda: queue(self._finish))
-        objection = unit.objection(shard)
-        if not unit.parameters:  # this process holds padding alone
-            if objection is not None:
-                raise objection
-            return
-        vector = self._vector_of[unit]
-        if vector.vector.left(unit.parameters):
-            objection = RuntimeError(LEFT)
-        if objection is None:
-            vector.take(unit, shard)
-        else:  # all replicas are to hear of it
-            vector.vector.reducer.engine.objection = objection
-        vector.came.add(unit)
+        if unit.parameters:
+            self._vector_of[unit].take(unit, shard)
+        elif (objection := unit.objection(shard)) is not None:  # this process holds padding alone
+            raise objection
         while self._begun < len(self._vectors) and (vector := self._vectors[self._begun]).complete:
             self._start(vector)
             self._begun += 1
 
     def _start(self, vector: UnitVector) -> None:
-        gradient, absent = vector.take_all()
-        self._order.check(vector.vector, gradient)
-        asserting, dense = self.check_every > 0 and self._steps % self.check_every == 0, self._steps < self.dense_steps
-        vector.vector.start(gradient, absent, check=asserting, dense=dense)
-        self._under_way.append((vector, gradient))
+        self._order.check(vector.vector, vector.flat)
+        asserting = self.check_every > 0 and self._steps % self.check_every == 0
+        vector.start(check=asserting, dense=self._steps < self.dense_steps)
 
     @torch.no_grad()
     def _finish(self) -> None:
@@ -182,17 +169,13 @@ class ShardedReduction:
     def _rest(self) -> Iterator[Callable[[], None]]:
         """Start what is left, and yield the calls that wait for each vector."""
         left = self._vectors[self._begun :]
-        while left or self._under_way:
+        while left or any(vector.handle is not None for vector in self._gradients):
             for vector in left:
                 self._start(vector)
-            yield from [partial(self._write, *reduction) for reduction in self._under_way]
-            self._under_way = []
+            yield from [partial(self._write, vector) for vector in self._vectors if vector.vector.handle is not None]
             left = [vector for vector in self._vectors if vector.came]  # units that have come twice
 
-    def _write(self, vector: UnitVector, gradient: Tensor) -> None:
-        reducer, total = vector.vector.reducer, vector.vector.wait()
-        # As in torch, units that take no part on any replica have no gradient, unless something was owed
-        skipped = reducer.absence.everywhere
-        vector.write(total, self._divisor, gradient, skipped if reducer.whole else ())
-        if len(skipped) < len(vector.parameters):
+    def _write(self, vector: UnitVector) -> None:
+        vector.finish(self._divisor)
+        if len(vector.vector.reducer.absence.everywhere) < len(vector.vector.parameters):
             self._order.reduced(vector.vector)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import DeviceMesh
 
 from sparse_mpi.arrays import as_arrays, as_tensors
 from sparse_mpi.feedback.base import whole_state
@@ -23,6 +24,7 @@ from sparse_mpi.sparse import Layout
 from sparse_mpi.training.broadcasts import packed, unpacked
 from sparse_mpi.training.fsdp_units import sharded_like
 from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.parameters import local
 
 ABOUT = "about"  # the key of what all processes have in common, as JSON
 
@@ -35,9 +37,9 @@ class ShardedSnapshot:
     each process, such as ``replica 0/shard 1``, which only as many replicas and shards read.
     """
 
-    def __init__(self, parameters: Mapping[str, Any], gradients: NamedGradients, shard: int, shards: int) -> None:
-        self._parameters, self._gradients, self._comm = parameters, gradients, gradients.comm
-        self._shard, self._shards = shard, shards
+    def __init__(self, gradients: NamedGradients, mesh: DeviceMesh) -> None:
+        self._gradients, self._comm = gradients, gradients.comm
+        self._shard, self._shards = mesh.get_local_rank(), mesh.size()
 
     def save(self, folder: Any, steps: int) -> None:
         about = self._identity() | {"steps": steps, "replicas": self._comm.size, "shards": self._shards}
@@ -47,8 +49,8 @@ class ShardedSnapshot:
             saved = vector.reducer.state_dict()
             for key in _arrays(vector.reducer):
                 flat = torch.from_numpy(np.ascontiguousarray(saved.pop(key)))
-                for name, part in zip(vector.names, vector.split(flat), strict=True):
-                    state[_key(self._comm.rank, key, name)] = sharded_like(self._parameters[name], part)
+                for name, parameter, part in zip(vector.names, vector.parameters, vector.split(flat), strict=True):
+                    state[_key(self._comm.rank, key, name)] = sharded_like(parameter, part)
             for name, number, beta in zip(vector.names, saved.get(STEPS, ()), saved.get(BETAS, ()), strict=False):
                 state[f"{MEAN}/{name}"] = np.array([number, beta])
             rest.append(saved)
@@ -81,10 +83,9 @@ class ShardedSnapshot:
         alike = (replicas, about["shards"]) == (self._comm.size, self._shards)
         wanted: dict[str, Any] = {own: room(own)} if alike else {}
         for vector in self._gradients:
-            for name in vector.names:
-                parameter = self._parameters[name]
+            for name, parameter in zip(vector.names, vector.parameters, strict=True):
                 for key in (_key(replica, array, name) for replica in mine for array in _arrays(vector.reducer)):
-                    zeros = torch.zeros_like(parameter.to_local(), dtype=form(key).properties.dtype)
+                    zeros = torch.zeros_like(local(parameter), dtype=form(key).properties.dtype)
                     wanted[key] = sharded_like(parameter, zeros)
                 if vector.reducer.second_moment is not None:
                     wanted[f"{MEAN}/{name}"] = room(f"{MEAN}/{name}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.grammar import LEFT
 from sparse_mpi.training.named_gradients import GradientVector, write_mean
 from sparse_mpi.training.parameters import local
 
@@ -97,59 +97,65 @@ class UnitVector:
     """Units whose gradients are reduced as one vector, and what has come of them in a backward pass.
 
     Attributes:
-        came: units that have come since the last `take_all`.
+        came: units that have come since the last `start`.
     """
 
     def __init__(self, units: Sequence[Unit], vector: GradientVector) -> None:
         self.units, self.vector = list(units), vector
-        self.parameters = [parameter for unit in units for parameter in unit.parameters]
         self.came: set[Unit] = set()
-        self._flat: Tensor | None = None
+        self._reduced = torch.empty(0)  # the gradient that is being reduced
+
+    @cached_property
+    def flat(self) -> Tensor:
+        """Return the gradients ``(n,)`` that have come, 0 where none has."""
+        first, size = self.units[0], self.vector.reducer.layout.size
+        return torch.zeros(size, dtype=first.dtype, device=first.device)
 
     @property
     def complete(self) -> bool:
         return len(self.came) == len(self.units)
 
-    def parts(self, flat: Tensor) -> Iterator[tuple[Unit, Tensor]]:
-        """Yield each unit with its part of a flat vector ``(n,)`` of them all."""
-        return zip(self.units, flat.split([unit.elements for unit in self.units]), strict=True)
+    def parts(self, flat: Tensor) -> dict[Unit, Tensor]:
+        """Return the part of each unit of a flat vector ``(n,)`` of them all."""
+        return dict(zip(self.units, flat.split([unit.elements for unit in self.units]), strict=True))
 
     def take(self, unit: Unit, shard: Tensor) -> None:
         """Take the padded vector of a unit's gradients, and leave zeros: FSDP2 makes ``.grad`` of it."""
-        if self._flat is None:
-            self._flat = self.zeros()
-        part = dict(self.parts(self._flat))[unit]
-        # A module that is called twice in a forward pass comes twice
-        own = unit.without_padding(shard)
-        part.copy_(part + own if unit in self.came else own)
         self.came.add(unit)
-        shard.zero_()
+        objection = RuntimeError(LEFT) if self.vector.left(unit.parameters) else unit.objection(shard)
+        if objection is None:
+            # A module that is called twice in a forward pass comes twice
+            self.parts(self.flat)[unit].add_(unit.without_padding(shard))
+            shard.zero_()
+        else:  # all replicas are to hear of it
+            self.vector.reducer.engine.objection = objection
 
-    def take_all(self) -> tuple[Tensor, list[int]]:
-        """Return the gradients ``(n,)`` that have come, 0 where none has, and the numbers of those parameters."""
+    def start(self, **options: bool) -> None:
+        """Begin to reduce what has come; ``options`` are of `SparseAllreduce.start`."""
         owners = [unit for unit in self.units for _ in unit.parameters]
         absent = [number for number, unit in enumerate(owners) if unit not in self.came]
-        flat, self._flat, self.came = self._flat, None, set()
-        return self.zeros() if flat is None else flat, absent
+        self._reduced = self.flat
+        del self.flat
+        self.came = set()
+        self.vector.start(self._reduced, absent, **options)
 
-    def zeros(self) -> Tensor:
-        first, size = self.units[0], self.vector.reducer.layout.size
-        return torch.zeros(size, dtype=first.dtype, device=first.device)
-
-    def write(self, total: SparseVector[Tensor] | Tensor, divisor: float, flat: Tensor, skipped: Sequence[int]) -> None:
-        """Add the mean, ``total`` over ``divisor``, to ``.grad`` of the parameters; its memory is ``flat``.
-
-        Parameters ``skipped``, by number, have None where they had, unless something comes of them.
-        """
-        for unit, part in self.parts(write_mean(total, divisor, flat)):
+    def finish(self, divisor: float) -> Tensor:
+        """Wait for the sum, and add the mean, that over ``divisor``, to ``.grad`` of the parameters; return it."""
+        flat, self._reduced = self._reduced, torch.empty(0)
+        write_mean(self.vector.wait(), divisor, flat)
+        for unit, part in self.parts(flat).items():
             if (after := unit.divided_after()) != 1:
                 part.div_(after)
-        for number, (parameter, mean) in enumerate(zip(self.parameters, self.vector.split(flat), strict=True)):
+        # As in torch, units that take no part on any replica have no gradient, unless something was owed
+        reducer = self.vector.reducer
+        skipped = reducer.absence.everywhere if reducer.whole else ()
+        for number, (parameter, mean) in enumerate(zip(self.vector.parameters, self.vector.split(flat), strict=True)):
             if parameter.grad is not None:
                 shard = local(parameter.grad)
                 shard.add_(mean.to(shard.device))
             elif number not in skipped or bool(mean.any()):
-                parameter.grad = sharded_like(parameter, mean.to(parameter.to_local()))
+                parameter.grad = sharded_like(parameter, mean.to(local(parameter)))
+        return flat
 
 
 def joined(units: Sequence[Unit], max_bytes: float) -> list[list[Unit]]:
@@ -209,16 +215,6 @@ def _param_group(module: Any) -> Any:
     if len(groups) > 1:
         raise TypeError("model must have one mesh for each unit, got a shard_placement_fn that uses several")
     return groups[0] if groups else None
-
-
-def place_of(units: list[Unit]) -> tuple[int, list[int]]:
-    mesh = units[0].mesh
-    return mesh.get_local_rank(), dist.get_process_group_ranks(mesh.get_group())
-
-
-def parameters_of(units: list[Unit]) -> Iterator[tuple[str, Any]]:
-    for unit in units:
-        yield from zip(unit.names, unit.parameters, strict=True)
 
 
 def sharded_like(parameter: Any, shard: Tensor) -> Any:

@@ -300,13 +300,12 @@ class NamedGradients:
         self.flushed = True
 
     def residuals(self) -> dict[str, np.ndarray]:
-        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory."""
-        owed = {name: np.zeros(local(p).numel(), np.float32) for name, p in self.parameters.items()}
-        owed |= {name: kept["residual"] for name, kept in self._kept.items() if "residual" in kept}
+        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, if it was ever reduced."""
+        owed = {name: kept["residual"] for name, kept in self._kept.items() if "residual" in kept}
         for vector in self:
             parts = cut_by_tensor({"residual": vector.reducer.residual}, vector.reducer.layout.sizes)
             owed |= {name: part["residual"] for name, part in zip(vector.names, parts, strict=True)}
-        return owed
+        return {name: owed[name] for name in self.parameters if name in owed}
 
     def state_dict(self, **beside: Any) -> dict[str, Any]:
         """Return all that this rank remembers, and what is to be saved ``beside``: plain values and tensors."""

@@ -98,17 +98,14 @@ class Run:
             self.given, self.applied = ({unit.names: 0.0 for unit in self.reduction.units} for _ in range(2))
             for vector in self.reduction._vectors:
                 vector.take = partial(self._note, vector, vector.take)
-                vector.write = partial(self._note_mean, vector, vector.write)
+                vector.finish = partial(self._note_mean, vector, vector.finish)
 
     def _note(self, vector: UnitVector, take: Callable, unit: Unit, shard: torch.Tensor) -> None:
         self.given[unit.names] += unit.without_padding(shard).double()
         take(unit, shard)
 
-    def _note_mean(
-        self, vector: UnitVector, write: Callable, total: object, divisor: float, flat: torch.Tensor, skipped
-    ):
-        write(total, divisor, flat, skipped)
-        for unit, part in vector.parts(flat):
+    def _note_mean(self, vector: UnitVector, finish: Callable, divisor: float) -> None:
+        for unit, part in vector.parts(finish(divisor)).items():
             self.applied[unit.names] += part.double()
 
     def backward(self, number: int) -> None:
