@@ -26,10 +26,6 @@ class Arrival(NamedTuple):
     buffer: Tensor  # (n,) the gradients, later their means; or a sparse tensor
     future: torch.futures.Future[Tensor]
 
-    @property
-    def values(self) -> Tensor:
-        return self.buffer._values() if self.buffer.is_sparse else self.buffer
-
 
 class BackwardPass:
     """Reduces the buckets of one backward pass, each as soon as it has come, or with a ``scaler`` when all have.
@@ -91,11 +87,12 @@ class BackwardPass:
         scale, comm = 1.0, self._gradients.comm
         if self._scaler is not None:
             scale = float(self._scaler.get_scale())
-            overflows = np.array([not all(bool(a.values.isfinite().all()) for a in self.arrivals)], np.uint8)
+            values = [buffer._values() if buffer.is_sparse else buffer for _, buffer, _ in self.arrivals]
+            overflows = np.array([not all(bool(x.isfinite().all()) for x in values)], np.uint8)
             if in_turn(comm, lambda: comm.allreduce(overflows, "max", control=True))[0]:
-                for arrival in self.arrivals:
-                    arrival.values.fill_(torch.nan)
-                    arrival.future.set_result(arrival.buffer)
+                for x, (_, buffer, future) in zip(values, self.arrivals, strict=True):
+                    x.fill_(torch.nan)
+                    future.set_result(buffer)
                 return None
             # Residuals, and rows of tables, are without the scale
             for arrival in self.arrivals:

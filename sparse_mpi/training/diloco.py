@@ -109,8 +109,7 @@ class DiLoCo:
         # All start from rank 0's values, which fragments then copy as the global parameters
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [
-            Fragment(list(some.values()), gradients.adopt(tuple(some)), outer_optimizer)
-            for some in cut(parameters, fragments)
+            Fragment(gradients.adopt(names), outer_optimizer) for names in cut(parameters, fragments)
         ]
         self.reducers: list[SparseAllreduce] = [fragment.reducer for fragment in self.fragments]
         self.inner, self.outer = inner_optimizer, outer_optimizer

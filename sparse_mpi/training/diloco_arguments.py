@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.checks import check_instance, check_range, check_whole
 from sparse_mpi.training.distributed_optimizer import is_distributed
+from sparse_mpi.training.named_gradients import Names
 
 
 def check_schedule(
@@ -58,12 +60,12 @@ def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer) -> 
     return {name: p for p, name in named.items()}
 
 
-def cut(parameters: dict[str, Tensor], fragments: int) -> list[dict[str, Tensor]]:
-    """Cut parameters into fragments of neighbours, of about equal sizes; none is empty."""
-    named = list(parameters.items())
-    ends = torch.tensor([p.numel() for _, p in named]).cumsum(0)  # elements up to and with each parameter
+def cut(parameters: dict[str, Tensor], fragments: int) -> list[Names]:
+    """Cut parameters into fragments of neighbours, of about equal sizes; return their names. None is empty."""
+    names = tuple(parameters)
+    ends = torch.tensor([p.numel() for p in parameters.values()]).cumsum(0)  # elements up to and with each parameter
     cuts = [0]
     for left in range(fragments - 1, 0, -1):  # fragments that each need a parameter yet
         nearest = int((ends - ends[-1] * (fragments - left) / fragments).abs().argmin()) + 1
-        cuts.append(min(max(nearest, cuts[-1] + 1), len(named) - left))
-    return [dict(named[start:stop]) for start, stop in zip(cuts, [*cuts[1:], len(named)], strict=True)]
+        cuts.append(min(max(nearest, cuts[-1] + 1), len(names) - left))
+    return [names[start:stop] for start, stop in pairwise([*cuts, len(names)])]

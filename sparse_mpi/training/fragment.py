@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from sparse_mpi.checks import present
 from sparse_mpi.comm.background import Handle
-from sparse_mpi.sparse import SparseVector
-from sparse_mpi.training.named_gradients import GradientVector, write_mean
+from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
 
 
 class Fragment:
@@ -26,26 +23,26 @@ class Fragment:
         taken: this rank's parameters ``(n,)`` in that outer gradient; None: it is applied.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], vector: GradientVector, outer: Optimizer) -> None:
-        self.parameters, self.vector, self.reducer, self._outer = parameters, vector, vector.reducer, outer
+    def __init__(self, vector: GradientVector, outer: Optimizer) -> None:
+        self.vector, self.reducer, self._outer = vector, vector.reducer, outer
         self.common = self.local()
         self.twins = vector.split(self.common)  # views of common
         self.prepared = 0
         self.taken: Tensor | None = None
-        self._handle: Handle[SparseVector[Tensor] | Tensor] | None = None  # of the sum, until `mean` has waited for it
+        self._handle: Handle[Total] | None = None  # of the sum, until `mean` has waited for it
         self._mean: Tensor | None = None
-        twins = dict(zip(parameters, self.twins, strict=True))
+        twins = dict(zip(vector.parameters, self.twins, strict=True))
         for group in outer.param_groups:
             group["params"] = [twins.get(p, p) for p in group["params"]]
         for parameter in [p for p in outer.state if p in twins]:
             outer.state[twins[parameter]] = outer.state.pop(parameter)
 
     def local(self) -> Tensor:
-        return torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        return torch.cat([p.detach().reshape(-1) for p in self.vector.parameters])
 
     @torch.no_grad()
     def adopt(self, flat: Tensor) -> None:
-        for parameter, value in zip(self.parameters, self.vector.split(flat), strict=True):
+        for parameter, value in zip(self.vector.parameters, self.vector.split(flat), strict=True):
             parameter.copy_(value)
 
     def prepare(self, step: int, density: float | None, check: bool) -> None:
@@ -63,7 +60,7 @@ class Fragment:
             self._mean = self._mean_of(handle.wait())
         return self._mean
 
-    def _mean_of(self, total: SparseVector[Tensor] | Tensor) -> Tensor:
+    def _mean_of(self, total: Total) -> Tensor:
         # The number of ranks is asked for after the sum, in which some may be lost
         return write_mean(total, self.reducer.ranks, torch.zeros_like(self.common))
 
