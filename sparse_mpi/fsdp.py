@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import check, describe
+from sparse_mpi.arrays import check
 from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -88,7 +88,6 @@ def attach(
         units = units_of(model)
         if any(unit.module in ATTACHED for unit in units):
             raise ValueError("model must be attached once, got one that is; call its detach() first")
-        _check_optimizer(optimizer)
         mesh = units[0].mesh
         shard, shards = mesh.get_local_rank(), dist.get_process_group_ranks(mesh.get_group())
         place.words[:] = shard, len(shards), shards[0]
@@ -114,6 +113,13 @@ def attach(
         settings, share, rule = ruled_settings(
             shapes or 1, optimizer, momentum, feedback, algorithm, density=density, options=options
         )
+        groups = [] if optimizer is None else optimizer.param_groups
+        for parameter in [p for group in groups for p in group["params"] if p.requires_grad]:
+            if not hasattr(parameter, "device_mesh"):
+                raise ValueError(
+                    f"optimizer must have the parameters of the sharded model, got one of shape "
+                    f"{tuple(parameter.shape)} that is not; make it after fully_shard"
+                )
         say(density=share, op=op, dense_steps=dense_steps, momentum=rule.mode)
         say(**settings.statement, units=[unit.names for unit in units])
     if rule.announcement and transport.rank == shard == 0:
@@ -121,15 +127,3 @@ def attach(
     comm, average = transport.duplicate(), op == "average"
     gradients = NamedGradients(parameters, settings, share, LiveRanks(comm, None))
     return ShardedReduction(units, gradients, rule, optimizer, average=average, dense_steps=dense_steps)
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer or None, got {describe(optimizer)}")
-    for group in () if optimizer is None else optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.requires_grad and not hasattr(parameter, "device_mesh"):
-                raise ValueError(
-                    f"optimizer must have the parameters of the sharded model, got one of shape "
-                    f"{tuple(parameter.shape)} that is not; make it after fully_shard"
-                )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch.optim import SGD, Optimizer
 
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.arrays import describe
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
 from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
 from sparse_mpi.reduction.settings import Settings, make_settings
@@ -58,6 +59,8 @@ def decide(
             f"optimizer must be the one that steps, got {type(optimizer).__name__} around {type(inner).__name__}; pass "
             ".optim"
         )
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer or None, got {describe(optimizer)}")
     mode = _default_mode(optimizer, feedback, algorithm, share) if momentum is None else momentum
     found = Rule(mode, momentum_rule(optimizer, feedback, mode, share))
     first = optimizer.param_groups[0]
