@@ -150,7 +150,7 @@ class SparseState:
     def residuals(self) -> dict[str, np.ndarray]:
         """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps.
 
-        Without parameters of which nothing was ever to be sent later, as those whose gradients are sparse tensors.
+        Without those whose gradients are sparse tensors.
         """
         return self._gradients.residuals()
 

@@ -101,11 +101,7 @@ class ShardedReduction:
     def flush(self) -> None:
         """Set ``.grad`` of all parameters to the mean of what the replicas owe, and leave residuals of 0. Collective.
 
-        Between steps; let the optimizer take a step then. One that was given to this takes it without weight decay and
-        momentum, which is best for others too. See `SparseAllreduce.flush`.
-
-        Raises:
-            RuntimeError: gradients were reduced, and the optimizer has not stepped; raised on all replicas.
+        Between steps, and the optimizer steps then, see `sparse_mpi.ddp.SparseState.flush`.
         """
         self._order.check_flush()
         after = {parameter: unit.divided_after() for unit in self.units for parameter in unit.parameters}
@@ -116,10 +112,7 @@ class ShardedReduction:
                 parameter.grad = sharded_like(parameter, mean.to(parameter.to_local()))
 
     def save(self, folder: Any) -> None:
-        """Write all that a resumed run needs to ``folder``, by torch.distributed.checkpoint. Collective over the job.
-
-        Between steps. Residuals are written as DTensors of their parameters, one set for each replica.
-        """
+        """Write all that a resumed run needs to ``folder``, as torch.distributed.checkpoint does. Collective."""
         self._snapshot.save(folder, self._steps)
 
     def load(self, folder: Any) -> None:

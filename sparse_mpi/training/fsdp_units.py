@@ -107,7 +107,7 @@ class UnitVector:
 
     @cached_property
     def flat(self) -> Tensor:
-        """Return the gradients ``(n,)`` that have come, 0 where none has."""
+        """The gradients ``(n,)`` that have come, 0 elsewhere."""
         first, size = self.units[0], self.vector.reducer.layout.size
         return torch.zeros(size, dtype=first.dtype, device=first.device)
 
@@ -116,7 +116,6 @@ class UnitVector:
         return len(self.came) == len(self.units)
 
     def parts(self, flat: Tensor) -> dict[Unit, Tensor]:
-        """Return the part of each unit of a flat vector ``(n,)`` of them all."""
         return dict(zip(self.units, flat.split([unit.elements for unit in self.units]), strict=True))
 
     def take(self, unit: Unit, shard: Tensor) -> None:
@@ -131,7 +130,6 @@ class UnitVector:
             self.vector.reducer.engine.objection = objection
 
     def start(self, **options: bool) -> None:
-        """Begin to reduce what has come; ``options`` are of `SparseAllreduce.start`."""
         owners = [unit for unit in self.units for _ in unit.parameters]
         absent = [number for number, unit in enumerate(owners) if unit not in self.came]
         self._reduced = self.flat
@@ -140,7 +138,7 @@ class UnitVector:
         self.vector.start(self._reduced, absent, **options)
 
     def finish(self, divisor: float) -> Tensor:
-        """Wait for the sum, and add the mean, that over ``divisor``, to ``.grad`` of the parameters; return it."""
+        """Add the mean, the sum over ``divisor``, to ``.grad`` of the parameters, and return it."""
         flat, self._reduced = self._reduced, torch.empty(0)
         write_mean(self.vector.wait(), divisor, flat)
         for unit, part in self.parts(flat).items():
