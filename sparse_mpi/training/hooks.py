@@ -1,10 +1,11 @@
-"""Which gradients have come, of what kind they are, and the hooks by which autograd tells."""
+"""What gradients are when they come, and the hooks by which autograd tells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from weakref import WeakMethod, finalize
 
+import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -18,38 +19,11 @@ def kind_of(gradient: Tensor | None) -> int:
     return DENSE + gradient.sparse_dim() if gradient.is_sparse else DENSE
 
 
-class Arrivals:
-    """Which of some parameters' gradients have come since the last step, of ``passes`` backward passes each."""
-
-    def __init__(self, parameters: Iterable[Tensor], passes: int) -> None:
-        self._passes = passes
-        self._awaited = dict.fromkeys(parameters, passes)  # backward passes that each must still see
-
-    @property
-    def any(self) -> bool:
-        """Return True if a gradient has come that was not cleared."""
-        return any(n < self._passes and parameter.grad is not None for parameter, n in self._awaited.items())
-
-    @property
-    def complete(self) -> bool:
-        # A parameter that was frozen meanwhile gets no gradient any more: nobody waits for it
-        return not any(awaited > 0 and parameter.requires_grad for parameter, awaited in self._awaited.items())
-
-    @property
-    def beyond(self) -> bool:
-        """Return True if a gradient has come in more backward passes than were awaited."""
-        return any(awaited < 0 for awaited in self._awaited.values())
-
-    def expect(self, parameter: Tensor) -> None:
-        self._awaited[parameter] = self._passes
-
-    def count(self, parameter: Tensor) -> bool:
-        """Count a backward pass, and return True if the gradient is complete with it."""
-        self._awaited[parameter] -= 1
-        return self._awaited[parameter] == 0
-
-    def reset(self) -> None:
-        self._awaited = dict.fromkeys(self._awaited, self._passes)
+def bits_of(gradient: Tensor) -> Tensor:
+    """Return a number that changes with the bits of a gradient, however they are changed."""
+    values = (gradient._values() if gradient.is_sparse else gradient).detach()
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return values.contiguous().view(kind).sum(dtype=torch.int64)
 
 
 class Hooks:

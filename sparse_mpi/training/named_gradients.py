@@ -339,8 +339,14 @@ class NamedGradients:
         return read
 
     def _upgraded(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return a state of release 0.3 in today's form: its vectors may be named by their order alone."""
-        known = list(self.vectors)
+        """Return a state of release 0.3 in today's form: its vectors and kinds may be named by their order alone."""
+        kinds: Any = state.get("kinds", {})
+        if isinstance(kinds, (list, tuple)) and len(kinds) == len(self.parameters):
+            kinds = dict(zip(self.parameters, kinds, strict=True))
+            state = state | {"kinds": kinds}
+        # Tables, of kinds above 1, were in no vector
+        dense = [tuple(n for n in names if n not in kinds or kinds[n] <= 1) for names in self.vectors]
+        known = [names for names in dense if names]
         saved: Any = state.get("buckets", state.get("reducers"))
         check_list(saved, "state['buckets']")
         if any("reducer" not in one for one in saved):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from threading import get_ident
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import as_arrays
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
@@ -23,15 +23,13 @@ from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.tracer import Tracer
 from sparse_mpi.monitor.watch import Quality, Watch
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
-from sparse_mpi.reduction.form import WHOLE, check_form, check_list
+from sparse_mpi.reduction.form import WHOLE
 from sparse_mpi.reduction.settings import Settings
-from sparse_mpi.reduction.snapshot import check_ranks
-from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.grammar import CHANGED, LEFT, SKIPPED, TWICE, UNREDUCED
-from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks
+from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks, bits_of, kind_of
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.named_gradients import NamedGradients, finished
+from sparse_mpi.training.named_gradients import NamedGradients, Total, finished
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
 LOOKS = 2  # steps in which it is seen whether gradients are final when they come: reductions begin in `synchronize`
@@ -94,7 +92,7 @@ class GradientReduction:
         most = most if most is None or average else most / self.comm.size
         alone = most if self._overlap else None  # of each bucket
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
-        self.sparse = SparseGradients(passes, average, alone, raises=settings.nonfinite == "raise")
+        self.sparse = SparseGradients(average, alone, raises=settings.nonfinite == "raise")
         self.gradients = NamedGradients(
             {},
             replace(settings, clip_norm=alone),
@@ -105,13 +103,16 @@ class GradientReduction:
         )
         self.buckets: list[Bucket] = []
         self.parameters: dict[str, Tensor] = {}
-        self._home: dict[Tensor, Bucket | SparseGradients] = {}  # who has each parameter
+        self._unseen: dict[Tensor, str] = {}  # parameters of which no rank has seen a gradient, and their names
+        self._bucket_of: dict[Tensor, Bucket] = {}
         self._share_left: float | None = None  # of a bucket's entries, once parameters have left
-        self._kinds_known = False  # by all ranks, of every gradient
         self._k = None if k is None else settings.k
         self._passes, self._max_bytes = passes, float("inf") if bucket_cap_mb is None else bucket_cap_mb * 1e6
         self._scale, self._average = scale, average
         self._hooks = Hooks(self._arrived)
+        self._came: Counter[Tensor] = Counter()  # backward passes since the last step, by parameter
+        self._grown = False  # a pass has added to the update of the last step
+        self._marks: dict[Tensor, Tensor] = {}  # of the gradients that they brought, while these are looked at
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
         self._begun = 0  # buckets that were started in a backward pass
@@ -119,22 +120,23 @@ class GradientReduction:
         self._looks = LOOKS if self._overlap else 0  # steps that are still to be looked at
         self._early = self._overlap  # nothing has spoken against reductions before `synchronize`
         self._reduced = False  # gradients are reduced, and nobody has stepped along them yet
-        self._totals: list[SparseVector[Tensor] | Tensor] = []  # of these
+        self._totals: list[Total] = []  # of these
         self.density: float | None = None
         self.check: bool = False
         self.overflowed: bool = False
-        self.add(parameters)
+        self.add(parameters.items())
 
-    def add(self, parameters: Mapping[str, Tensor]) -> None:
+    def add(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
-        new = {p: name for name, p in parameters.items() if p.requires_grad and p not in self._home}
+        known, tables = self._bucket_of, self.sparse.dims
+        new = {p: name for name, p in parameters if p.requires_grad and p not in known and p not in tables}
         if new:
             self._start_settled()
-        self.parameters |= {name: parameter for parameter, name in new.items()}
-        self.gradients.parameters |= {name: parameter for parameter, name in new.items()}
-        for members in cut(list(new), self._max_bytes) if new else ():
-            self.gradients.adopt(tuple(new[parameter] for parameter in members))
-        if new:
+            self._unseen |= new
+            self.parameters |= {name: parameter for parameter, name in new.items()}
+            self.gradients.parameters |= {name: parameter for parameter, name in new.items()}
+            for members in cut(list(new), self._max_bytes):
+                self.gradients.adopt(tuple(new[parameter] for parameter in members))
             self._rebuild()
             if self._open:
                 self.open()
@@ -142,22 +144,13 @@ class GradientReduction:
     def _rebuild(self) -> None:
         """Have a bucket for each vector, in their order; one that is as it was stays."""
         known = {bucket.vector: bucket for bucket in self.buckets}
-        kinds = {parameter: home.kind(parameter) for parameter, home in self._home.items()}
-        self.buckets.clear()
-        for vector in self.gradients:
-            members = vector.parameters
-            bucket = known.get(vector)
-            if bucket is None:
-                bucket = Bucket(vector, passes=self._passes, average=self._average)
-                bucket.kinds[:] = [kinds.get(parameter, UNSEEN) for parameter in members]
-            self.buckets.append(bucket)
-            self._home |= dict.fromkeys(members, bucket)
-        self._kinds_known = all(bucket.settled for bucket in self.buckets)
+        self.buckets[:] = [known.get(vector) or Bucket(vector) for vector in self.gradients]
+        self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
 
     def open(self) -> None:
         """Take note of gradients again, after `close`."""
         self._open = True
-        for parameter in self._home:
+        for parameter in self.parameters.values():
             if parameter.requires_grad:
                 self._hooks.add(parameter)
 
@@ -168,7 +161,7 @@ class GradientReduction:
 
     def divisor(self) -> float:
         """Return by what sums over the ranks are divided."""
-        return self.buckets[0].divisor if self.buckets else 1.0
+        return self.buckets[0].reducer.ranks if self.buckets and self._average else 1.0
 
     @property
     def under_way(self) -> bool:
@@ -178,34 +171,14 @@ class GradientReduction:
     @property
     def arrived(self) -> bool:
         """Return True if gradients have come since the last `synchronize`, and were not cleared."""
-        return self.under_way or self.sparse.arrivals.any or any(bucket.arrivals.any for bucket in self.buckets)
+        return self.under_way or any(parameter.grad is not None for parameter in self._came)
 
     @property
     def report(self) -> StepReport | None:
         """Return what the last step did on this rank, all buckets together; None before the first."""
         return combined([*(bucket.reducer.report for bucket in self.buckets), self.sparse.report])
 
-    @property
-    def algorithms(self) -> list[Algorithm]:
-        """Return the algorithm of each bucket."""
-        return [bucket.reducer.algorithm for bucket in self.buckets]
-
-    def use(self, algorithm: str | Algorithm | Sequence[Algorithm]) -> None:
-        """Reduce the next steps by ``algorithm``, one for all buckets or one for each, see `SparseAllreduce.use`.
-
-        Raises:
-            RuntimeError: gradients are being reduced.
-            TypeError, ValueError: an algorithm does not exist, or there is not one for each bucket.
-        """
-        if self.under_way:
-            raise RuntimeError("algorithms must not change while gradients are being reduced; call synchronize() first")
-        chosen = [algorithm] * len(self.buckets) if isinstance(algorithm, (str, Algorithm)) else list(algorithm)
-        if len(chosen) != len(self.buckets):
-            raise ValueError(f"algorithm must be one or {len(self.buckets)}, one for each bucket, got {len(chosen)}")
-        for bucket, wanted in zip(self.buckets, chosen, strict=True):
-            bucket.reducer.use(wanted)
-
-    def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
+    def synchronize(self) -> list[Total]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
 
         Without new gradients since the last call it returns what that has returned.
@@ -220,14 +193,16 @@ class GradientReduction:
         """
         return self._totals if self._reduced and not self.arrived else self._reduce(TWICE if self._reduced else None)
 
-    def _reduce(self, problem: str | None = None) -> list[SparseVector[Tensor] | Tensor]:
+    def _reduce(self, problem: str | None = None) -> list[Total]:
         """Reduce what has come, see `synchronize`, or have all ranks raise RuntimeError that says the ``problem``."""
         scale = 1.0 if self._scale is None else float(self._scale.now())
         started = self.buckets[: self._begun]
-        problem = problem or (CHANGED if any(bucket.changed for bucket in started) else LEFT if self._left else None)
+        if any(bucket.changed or self._beyond(bucket.parameters) for bucket in started):
+            problem = problem or CHANGED
+        problem = problem or (LEFT if self._left else None)
         self._look()
         self._start_settled()
-        if not self._kinds_known:
+        if self._unseen:
             self._learn_kinds()
         waiting = self.buckets[self._next :]
         for bucket in waiting:
@@ -241,19 +216,13 @@ class GradientReduction:
                 bucket.fail()
             self._reduced, self._totals = True, []
             return []
-        # Start: tables first, because the norm of their sum is a part of the whole gradient's
-        if self.sparse.dims:
-            self.sparse.start(self._ranks.begin)
-        factor = 1.0
-        if self._max_norm is not None:  # of a whole gradient: of each that waits, none has been started
-            try:
-                factor = self._clipping_factor(self._max_norm, scale)
-            except Exception:
-                self._reset()
-                raise
         if problem is not None:
             self._early = False
             self._object(problem)
+        # Start: tables first, because the norm of their sum is a part of the whole gradient's
+        self.sparse.start(self._ranks.begin)
+        # The norm is that of a whole gradient: of each that waits, none has been started
+        factor = 1.0 if self._max_norm is None else self._clipping_factor(self._max_norm, scale)
         for bucket in waiting:
             self._start(bucket, factor, collected=True)
         # Finish: results come back in the order of the starts
@@ -275,9 +244,10 @@ class GradientReduction:
 
     @property
     def _left(self) -> bool:
-        return any(bucket.left for bucket in self.buckets)
+        """Return True if a gradient is the update of the last step, or that and more."""
+        return self._grown or any(bucket.vector.left(bucket.parameters) for bucket in self.buckets)
 
-    def flush(self) -> list[SparseVector[Tensor] | Tensor]:
+    def flush(self) -> list[Total]:
         """Send all that the ranks owe, and write the result to ``.grad``: a step without a gradient. Collective.
 
         Afterwards residuals are 0, but for frozen parameters, see `SparseAllreduce.flush`.
@@ -292,6 +262,7 @@ class GradientReduction:
         if self.arrived or self._reduced:
             self._object(UNREDUCED)
         self.sparse.clear()  # tables owe nothing
+        self.sparse.start(self._ranks.begin)
         # Other ranks flush those that are being reduced here: their calls differ, and all raise
         for bucket in self.buckets[self._next :]:
             bucket.vector.start_flush(self.check)
@@ -300,14 +271,9 @@ class GradientReduction:
         return totals
 
     def watch(self, every: int, step: int = 0) -> None:
-        """Measure the quality of every Nth step from now on, see `Watch`; two dense allreduces for each.
+        """Measure the quality of one step out of ``every``, from the one after ``step`` on, see `Watch`.
 
-        Args:
-            every: N, at least 1.
-            step: the number of the step before.
-
-        Raises:
-            TypeError, ValueError: every is below 1.
+        Costs two dense allreduces for each. Raises TypeError or ValueError if ``every`` is below 1.
         """
         check_whole("every", every, 1, "step")
         for bucket in self.buckets:
@@ -322,38 +288,34 @@ class GradientReduction:
 
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""
-        self._tracer = Tracer(self.comm, next(iter(self._home)).detach())  # any parameter tells the device
+        like = next(iter(self.parameters.values()))  # any parameter tells the device
+        self._tracer = Tracer(self.comm, like.detach())
         return self._tracer
 
     def kinds(self) -> dict[str, int]:
         """Return what all ranks know of the kinds of gradients, for `know_kinds` of a rank that joins."""
-        return {name: self._home[parameter].kind(parameter) for name, parameter in self.parameters.items()}
+        dims = self.sparse.dims
+        return {name: UNSEEN if p in self._unseen else DENSE + dims.get(p, 0) for name, p in self.parameters.items()}
 
     def know_kinds(self, kinds: Mapping[str, int]) -> None:
         """Take over `kinds` of other ranks, and take sparse tensors out of buckets; collective if there are any."""
-        leaving: dict[Tensor, int] = {}  # with the sparse dimensions of each one's gradient
-        for bucket in self.buckets:
-            bucket.kinds[:] = [kinds[name] for name in bucket.vector.names]
-            pairs = zip(bucket.parameters, bucket.kinds.tolist(), strict=True)
-            leaving |= {parameter: kind - DENSE for parameter, kind in pairs if kind > DENSE}
+        seen = {self.parameters[name]: kind for name, kind in kinds.items() if kind != UNSEEN}
+        self._unseen = {parameter: name for parameter, name in self._unseen.items() if parameter not in seen}
+        leaving = {p: kind - DENSE for p, kind in seen.items() if kind > DENSE and p not in self.sparse.dims}
         if leaving:
-            self._home.update(dict.fromkeys(leaving, self.sparse))
-            self.sparse.add(leaving, self._home)
+            self.sparse.add(leaving, self.parameters.values())
             # k is for the others alone
             if self._k is not None:
                 elements = self.gradients.elements - sum(parameter.numel() for parameter in leaving)
                 self.gradients.share = self._share_left = min(1.0, self._k / max(1, elements))
             self.gradients.forget([name for name, parameter in self.parameters.items() if parameter in leaving])
             self._rebuild()
-        self._kinds_known = all(bucket.settled for bucket in self.buckets)
 
     def _learn_kinds(self) -> None:
         """Find out which gradients are sparse tensors on any rank: they leave their buckets. Collective."""
         # The largest kind wins: a rank without a gradient has 0, and sparse tensors come above dense ones
-        seen = [bucket.seen() for bucket in self.buckets]
-        kinds = self._ranks.any(np.concatenate(seen)) if seen else np.zeros(0, np.uint8)
-        names = [name for bucket in self.buckets for name in bucket.vector.names]
-        self.know_kinds(dict(zip(names, kinds.tolist(), strict=True)))
+        kinds = self._ranks.any(np.array([kind_of(parameter.grad) for parameter in self._unseen], np.uint8))
+        self.know_kinds(dict(zip(self._unseen.values(), kinds.tolist(), strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank's reducers need to continue, in tensors and plain values; between steps.
@@ -381,27 +343,19 @@ class GradientReduction:
         # Wait for work under way, which uses the communicator, and writes what is about to be loaded
         self._ranks.ask(lambda comm: None)
         comm = self._ranks.comm
-        names = [*self.parameters]
-        with same_on_all_ranks(comm) as say:
-            check_ranks(ranks)
-            check_list(states, "states")
-            kinds = [self._kinds_in(as_arrays(state), names) for state in states]
+        agreement = same_on_all_ranks(comm, len(self.parameters))
+        with agreement as say:
+            read = self.gradients.checked(states, ranks)
+            for state in read:
+                agreement.words[:] = np.maximum(agreement.words, self._kinds_in(state))
             say(call="take_over", ranks=ranks)
         # Ranks that were dealt no state learn the kinds from the others
-        known = np.max([np.zeros(len(names), np.uint8), *kinds], axis=0)
-        agreed = np.asarray(comm.allreduce(known, "max", control=True))
-        self.know_kinds(dict(zip(names, agreed.tolist(), strict=True)))
-        with same_on_all_ranks(comm) as say:
-            read = self.gradients.checked(states, ranks)
-            say(call="take_over")
+        self.know_kinds(dict(zip(self.parameters, agreement.rows.max(0).tolist(), strict=True)))
         self.gradients.deal(read, ranks, self._average)
         self._rebuild()
 
-    def _kinds_in(self, state: Any, names: Sequence[str]) -> np.ndarray:
-        check_form(state)
-        kinds = state.get("kinds")
-        if isinstance(kinds, (list, tuple)) and len(kinds) == len(names):  # as release 0.3 has it, by order
-            kinds = dict(zip(names, kinds, strict=True))
+    def _kinds_in(self, state: Mapping[str, Any]) -> list[int]:
+        kinds, names = state.get("kinds"), [*self.parameters]
         if not isinstance(kinds, Mapping) or sorted(kinds) != sorted(names):
             raise ValueError(
                 f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {kinds!r:.200}; load it "
@@ -409,44 +363,63 @@ class GradientReduction:
             )
         for name, kind in kinds.items():
             check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=255)
-        return np.array([kinds[name] for name in names], np.uint8)
+        return [kinds[name] for name in names]
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
-        self._home[parameter].arrive(parameter, self._looks > 0)
+        self._came[parameter] += 1
+        bucket = self._bucket_of.get(parameter)
+        if bucket is None:  # a table
+            return
+        self._grown |= bucket.vector.left([parameter], 1)
+        if self._came[parameter] == self._passes:
+            if self._looks and parameter.grad is not None:
+                self._marks[parameter] = bits_of(parameter.grad)
+            # Until its kind is known a gradient stays where it is: no memory is taken for those that leave
+            if self._settled(bucket):
+                bucket.take(parameter)
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
         # their passes, and it from going on: it is left to `synchronize`.
-        early = self._early and not self._looks and not self._reduced
+        early = self._early and not self._looks and not self._reduced and not self._grown
         if not early or not (self._threaded or get_ident() == self._thread):
             return
         # In the order of the buckets, which is the same on all ranks: a complete one waits for those before it
-        while self._next < len(self.buckets) - 1 and self.buckets[self._next].ready:
+        while self._next < len(self.buckets) - 1 and self._ready(self.buckets[self._next]):
             self._start(self.buckets[self._next])
             self._begun = self._next
+
+    def _settled(self, bucket: Bucket) -> bool:
+        """Return True if all ranks know of all gradients of a bucket that they are no sparse tensors."""
+        return not self._unseen or self._unseen.keys().isdisjoint(bucket.parameters)
+
+    def _ready(self, bucket: Bucket) -> bool:
+        # A parameter that was frozen meanwhile gets no gradient any more: nobody waits for it
+        complete = (self._came[p] == self._passes or not p.requires_grad for p in bucket.parameters)
+        return self._settled(bucket) and all(complete)
+
+    def _beyond(self, parameters: Iterable[Tensor]) -> bool:
+        """Return True if a gradient has come in more backward passes than were awaited."""
+        return any(self._came[parameter] > self._passes for parameter in parameters)
 
     def _look(self) -> None:
         """See whether gradients are what they were when they came; where they are not, nothing starts early."""
         if self._looks:
             self._looks -= 1
-            if any(bucket.touched or bucket.arrivals.beyond for bucket in self.buckets):
+            touched = (p.grad is None or not torch.equal(bits_of(p.grad), mark) for p, mark in self._marks.items())
+            if self._beyond(self._came) or any(touched):
                 self._early = False
 
     def _start_settled(self) -> None:
         """Start what other ranks may have started in their backward pass: it comes before what ranks ask each other."""
-        while self._overlap and self._next < len(self.buckets) - 1 and self.buckets[self._next].settled:
+        while self._overlap and self._next < len(self.buckets) - 1 and self._settled(self.buckets[self._next]):
             self._start(self.buckets[self._next])
 
     def _object(self, problem: str) -> None:
         """Have all ranks raise RuntimeError in what they reduce next."""
-        if self._next < len(self.buckets):
+        if self.buckets:
             self.buckets[self._next].reducer.engine.objection = RuntimeError(problem)
-            return
-
-        def question(comm: Comm) -> None:
-            with same_on_all_ranks(comm):
-                raise RuntimeError(problem)
-
-        self._ranks.ask(question)
+        else:
+            self.sparse.objection = RuntimeError(problem)
 
     def _start(self, bucket: Bucket, factor: float = 1.0, collected: bool = False) -> None:
         if not collected:
@@ -460,25 +433,25 @@ class GradientReduction:
         if self._tracer is not None:
             self._tracer.watch(handle, lambda: bucket.reducer.selections)
 
-    def _finish(self, scale: float, factor: float = 1.0, flushed: bool = False) -> list[SparseVector[Tensor] | Tensor]:
+    def _finish(self, scale: float, factor: float = 1.0, flushed: bool = False) -> list[Total]:
         """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.
 
         Sparse tensors are multiplied by ``factor``; those in buckets have been.
         """
-        steps: list[Callable[[], Any]] = [partial(bucket.finish, scale, flushed) for bucket in self.buckets]
+        totals: list[Total] = []
+        steps = [lambda b=bucket: totals.append(b.finish(self._average, scale, flushed)) for bucket in self.buckets]
         try:
-            return finished([*steps, lambda: self.sparse.finish(factor)])[:-1]
+            finished([*steps, lambda: self.sparse.finish(factor)])
+            return totals
         finally:
             if self._tracer is not None:
                 self._tracer.end()
             self._reset()
 
     def _reset(self) -> None:
-        self._next = self._begun = 0
-        if self.sparse.dims:
-            self.sparse.arrivals.reset()
-        for bucket in self.buckets:
-            bucket.reset()
+        self._next, self._begun, self._grown = 0, 0, False
+        self._came.clear()
+        self._marks.clear()
 
     def _overflow(self) -> bool:
         finite = self.sparse.finite and all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)

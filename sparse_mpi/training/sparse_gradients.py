@@ -20,7 +20,7 @@ from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.clipping import factor_of
 from sparse_mpi.reduction.engine import Absence
 from sparse_mpi.reduction.laws import raise_nonfinite
-from sparse_mpi.training.hooks import DENSE, Arrivals, kind_of
+from sparse_mpi.training.hooks import DENSE, kind_of
 
 
 class RowSum(NamedTuple):
@@ -36,7 +36,7 @@ class RowSum(NamedTuple):
         return math.sqrt(math.fsum(float(x._values().double().square().sum()) for x in self.sums)) / self.ranks
 
 
-def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | TypeError:
+def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | Exception:
     """Return a gradient, None: without entries, as a COO tensor in host memory without duplicates.
 
     Half precision is widened. Shape and dtype are those of ``like``. Of a dense gradient, or one that has not ``dim``
@@ -58,7 +58,7 @@ def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | TypeErro
     return torch.sparse_coo_tensor(at, values, like.shape, check_invariants=False, is_coalesced=True)
 
 
-def summed(own: Sequence[Tensor | TypeError], comm: Comm, absence: Absence | None = None) -> RowSum:
+def summed(own: Sequence[Tensor | Exception], comm: Comm, absence: Absence | None = None) -> RowSum:
     """Return the sums over the ranks of what each has `staged`, or raise that error on every rank. Collective.
 
     ``absence``, if given, knows afterwards which of the gradients no rank had.
@@ -69,7 +69,7 @@ def summed(own: Sequence[Tensor | TypeError], comm: Comm, absence: Absence | Non
     agreement, rows = same_on_all_ranks(comm), []
     with agreement as say:
         for one in own:
-            if isinstance(one, TypeError):
+            if isinstance(one, Exception):
                 raise one
             rows.append(one)
         say(sparse=[(tuple(one.shape), one.sparse_dim()) for one in rows])
@@ -94,9 +94,9 @@ def mean_of(total: Tensor, like: Tensor, divisor: float) -> Tensor:
 class SparseGradients:
     """The parameters whose gradients are sparse tensors; their mean is clipped to ``max_norm`` by itself, if given."""
 
-    def __init__(self, passes: int, average: bool, max_norm: float | None = None, raises: bool = False) -> None:
+    def __init__(self, average: bool, max_norm: float | None = None, raises: bool = False) -> None:
         self.dims: dict[Tensor, int] = {}  # the parameters, and the sparse dimensions of each one's gradient
-        self.arrivals: Arrivals = Arrivals((), passes)
+        self.objection: RuntimeError | None = None  # that all ranks are to raise with the next sums
         self._absence = Absence(0)
         self.report: StepReport | None = None  # of the last step
         self._average, self._max_norm, self._raises = average, max_norm, raises
@@ -108,15 +108,6 @@ class SparseGradients:
         self.dims = {parameter: self.dims[parameter] for parameter in order if parameter in self.dims}
         # Parameters have new numbers: what the ranks knew of absence was by the old ones
         self._absence = Absence(len(self.dims))
-        for parameter in dims:
-            self.arrivals.expect(parameter)
-
-    def kind(self, parameter: Tensor) -> int:
-        return DENSE + self.dims[parameter]
-
-    def arrive(self, parameter: Tensor, look: bool) -> None:
-        """Count a backward pass of a parameter."""
-        self.arrivals.count(parameter)
 
     @property
     def finite(self) -> bool:
@@ -131,7 +122,8 @@ class SparseGradients:
     def start(self, begin: Callable[[Callable[[Comm], RowSum]], Handle[RowSum]]) -> None:
         """Add up the gradients as they are now, in the background: ``begin`` calls a function with the ranks."""
         if self.dims:
-            own = [staged(parameter.grad, parameter, dim) for parameter, dim in self.dims.items()]
+            own = [self.objection or staged(parameter.grad, parameter, dim) for parameter, dim in self.dims.items()]
+            self.objection = None
             self._absence.here = [number for number, parameter in enumerate(self.dims) if parameter.grad is None]
             self._handle = begin(partial(summed, own, absence=self._absence))
 

@@ -99,9 +99,7 @@ class Synchronization:
             As `GradientReduction.synchronize`, which also says what it raises.
         """
         # Parameters may have been added or unfrozen since the last step: those are known by their numbers
-        names = {parameter: name for name, parameter in self._reduction.parameters.items()}
-        named = {names.get(p, f"parameter {number}"): p for number, p in enumerate(self._parameters())}
-        self._reduction.add(named)
+        self._reduction.add((f"parameter {number}", p) for number, p in enumerate(self._parameters()))
         return self._reduction.synchronize()
 
     @contextmanager

@@ -53,16 +53,3 @@ def test_a_state_keeps_the_key_of_before():
     """So that checkpoints load that were made when feedback was called memory."""
     (saved,) = World(1).run(lambda comm: SparseAllreduce(N, comm=comm, feedback=NoFeedback()).state_dict())
     assert saved["memory"] == {"kind": "NoFeedback"} and "feedback" not in saved
-
-
-def test_algorithms_of_buckets_are_one_or_as_many_as_there_are():
-    def body(comm):
-        plain = torch.optim.SGD([weight(), weight()], lr=0.1)
-        reduction = DistributedOptimizer(plain, density=0.1, comm=comm, bucket_cap_mb=1e-4, overlap=False).reduction
-        before = reduction.algorithms
-        with pytest.raises(ValueError, match=f"one or {len(before)}, one for each bucket, got {len(before) + 1}"):
-            reduction.use([*before, before[0]])
-        with pytest.raises(ValueError, match="algorithm must be one of"):
-            reduction.use("best")
-
-    World(2).run(body)

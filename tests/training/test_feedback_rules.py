@@ -70,10 +70,13 @@ def test_a_resumed_run_goes_on_to_the_same_bits_after_a_dense_warm_up(ranks, kin
         straight, half, again = net(), net(), net(1)
         long, short, resumed = (made(comm, model, kind) for model in (straight, half, again))
         for optimizer, model in ((long, straight), (short, half)):
-            algorithms = optimizer.reduction.algorithms
-            optimizer.reduction.use("dense")
+            reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
+            algorithms = [reducer.algorithm for reducer in reducers]
+            for reducer in reducers:
+                reducer.use("dense")
             steps(comm, model, optimizer, range(2))
-            optimizer.reduction.use(algorithms)
+            for reducer, algorithm in zip(reducers, algorithms, strict=True):
+                reducer.use(algorithm)
             steps(comm, model, optimizer, range(2, 4))
         again.load_state_dict(half.state_dict())
         saved = short.reduction.state_dict()

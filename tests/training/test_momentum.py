@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, ErrorFeedback, GlobalMomentum, Layout, MomentumCorrection, SparseVector
+from sparse_mpi import ErrorFeedback, GlobalMomentum, Layout, MomentumCorrection, SparseVector
 from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
@@ -193,7 +193,8 @@ def test_nesterov_looks_ahead_by_what_each_bucket_was_given():
     )
     expected = torch.optim.SGD([plain], lr=0.1, momentum=0.9, nesterov=True)
     kinds = {8: "dense", 40: "topka"}
-    optimizer.reduction.use([ALGORITHMS[kinds[bucket.flat.numel()]]() for bucket in optimizer.reduction.buckets])
+    for bucket in optimizer.reduction.buckets:
+        bucket.reducer.use(kinds[bucket.flat.numel()])
     for _ in range(8):
         for parameters, chosen in ((weights, optimizer), ([plain], expected)):
             chosen.zero_grad()

@@ -67,7 +67,7 @@ class Training:
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
         self.ranks = task.share.ranks  # at the start: a step has the samples of so many
         state = task, self.taking, comm, planning, self.journal, self.progress
-        self.resumption = Resumption(*state, self._finish_warmup)
+        self.resumption = Resumption(*state, self._use)
         self.survivors = Survivors(
             comm, task.share, args.min_ranks, metrics, lambda: self.resumption.given(self.survivors)
         )
@@ -188,14 +188,12 @@ class Training:
     def _warm_up(self) -> None:
         if self.args.dense_warmup and self.progress.steps in (0, self.args.dense_warmup):
             self.durations = []
-        if self.progress.steps < self.args.dense_warmup:
-            self.reduction.use("dense")
-        else:
-            self._finish_warmup()
+        self._use(dense=self.progress.steps < self.args.dense_warmup)
 
-    def _finish_warmup(self) -> None:
-        if self.args.dense_warmup:
-            self.reduction.use(self.algorithms)
+    def _use(self, dense: bool = False) -> None:
+        pairs = zip(self.taking.reducers, self.algorithms, strict=True) if self.args.dense_warmup else ()
+        for reducer, algorithm in pairs:
+            reducer.use(Dense() if dense else algorithm)
 
     def _step(self, batch: Any, start: float) -> Meter:
         step = self.taking.take(batch, start, self.clock)
