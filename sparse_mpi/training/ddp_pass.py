@@ -16,7 +16,7 @@ from sparse_mpi.comm.background import in_turn, progress_thread_of
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, finished, write_mean
-from sparse_mpi.training.sparse_gradients import RowSum, mean_of, staged, summed
+from sparse_mpi.training.sparse_gradients import mean_of, staged, summed
 
 
 class Arrival(NamedTuple):
@@ -45,7 +45,7 @@ class BackwardPass:
         scaler: GradScaler | None,
         *,
         before: Collection[Names],
-        **options: bool,
+        **options: Any,
     ) -> None:
         self.arrivals: list[Arrival] = []
         self._gradients, self._order, self._scaler = gradients, order, scaler
@@ -75,7 +75,7 @@ class BackwardPass:
         members = vector.parameters
         passes = len(members) if _shares(members[0].grad, gradient) else 1
         self._order.check(vector, gradient, vector.left(members, passes))
-        vector.start(gradient, (), **self._options)
+        vector.start(gradient, **self._options)
         self._under_way.append((vector, gradient, places))
 
     def finish(self) -> StepReport | None:
@@ -101,10 +101,10 @@ class BackwardPass:
         self._regroup()
         own = [staged(rows, rows, rows.sparse_dim()) for _, rows, _ in self.arrivals if rows.is_sparse]
         rows = progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
-        means: list[Callable[[], RowSum | None]] = [
-            partial(_write_mean, *reduction, comm.size / scale) for reduction in self._under_way
-        ]
-        *_, tables = finished([*means, (lambda: None) if rows is None else rows.wait])
+        try:
+            finished(partial(_write_mean, *reduction, comm.size / scale) for reduction in self._under_way)
+        finally:
+            tables = rows.wait() if rows is not None else None
         vectors = [vector for vector, *_ in self._under_way]
         self._order.reduced(*vectors)
         self._gradients.flushed = False

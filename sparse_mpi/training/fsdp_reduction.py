@@ -19,6 +19,7 @@ from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.named_gradients import NamedGradients, finished
 from sparse_mpi.training.optimizer_rule import Rule
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
+from sparse_mpi.training.parameters import local
 
 JOINED_BYTES = 250e6  # the most gradients on a GPU that are one vector
 ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
@@ -105,11 +106,10 @@ class ShardedReduction:
         """
         self._order.check_flush()
         after = {parameter: unit.divided_after() for unit in self.units for parameter in unit.parameters}
-        parameter: Any  # a DTensor
         for parameter, total in self._gradients.flush():
             if parameter.requires_grad:
                 mean = total / (self._divisor * after[parameter])
-                parameter.grad = sharded_like(parameter, mean.to(parameter.to_local()))
+                parameter.grad = sharded_like(parameter, mean.to(local(parameter)))
 
     def save(self, folder: Any) -> None:
         """Write all that a resumed run needs to ``folder``, as torch.distributed.checkpoint does. Collective."""

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.arrays import as_arrays, as_tensors, check
-from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import tell
@@ -128,7 +127,9 @@ class GradientVector:
 
         Those are what was sent, or with a flush what is not 0.
         """
-        handle, self.handle = present(self.handle, "wait must follow start or start_flush"), None
+        handle, self.handle = self.handle, None
+        if handle is None:
+            raise RuntimeError("wait must follow start or start_flush")
         total = handle.wait()
         self.late = isinstance(total, SparseVector)
         self.arrived = torch.empty(0, dtype=torch.long) if flushed else None
@@ -340,7 +341,7 @@ class NamedGradients:
 
     def _upgraded(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return a state of release 0.3 in today's form: its vectors and kinds may be named by their order alone."""
-        kinds: Any = state.get("kinds", {})
+        kinds = state.get("kinds", {})
         if isinstance(kinds, (list, tuple)) and len(kinds) == len(self.parameters):
             kinds = dict(zip(self.parameters, kinds, strict=True))
             state = state | {"kinds": kinds}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from threading import get_ident
 from typing import Any
@@ -220,7 +220,8 @@ class GradientReduction:
             self._early = False
             self._object(problem)
         # Start: tables first, because the norm of their sum is a part of the whole gradient's
-        self.sparse.start(self._ranks.begin)
+        if self.sparse.dims:
+            self.sparse.start(self._ranks.begin)
         # The norm is that of a whole gradient: of each that waits, none has been started
         factor = 1.0 if self._max_norm is None else self._clipping_factor(self._max_norm, scale)
         for bucket in waiting:
@@ -438,15 +439,14 @@ class GradientReduction:
 
         Sparse tensors are multiplied by ``factor``; those in buckets have been.
         """
-        totals: list[Total] = []
-        steps = [lambda b=bucket: totals.append(b.finish(self._average, scale, flushed)) for bucket in self.buckets]
         try:
-            finished([*steps, lambda: self.sparse.finish(factor)])
-            return totals
+            return finished(partial(bucket.finish, self._average, scale, flushed) for bucket in self.buckets)
         finally:
             if self._tracer is not None:
                 self._tracer.end()
             self._reset()
+            if self.sparse.dims:
+                self.sparse.finish(factor)
 
     def _reset(self) -> None:
         self._next, self._begun, self._grown = 0, 0, False
