@@ -1,9 +1,7 @@
 """The hook by which torch's DistributedDataParallel reduces sparsely, and its state: see `sparse_mpi.ddp`."""
 
 # Annotations are not postponed here: DDP compares those of a hook with the types themselves
-import logging
 from collections.abc import Callable, Iterable
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import describe
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -19,11 +16,11 @@ from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.form import WHOLE
 from sparse_mpi.training.ddp_pass import BackwardPass, names_of_bucket
-from sparse_mpi.training.grammar import StepOrder
+from sparse_mpi.training.grammar import StepOrder, scaler_in_use
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients, Names, names_in, names_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
-from sparse_mpi.training.optimizer_steps import OptimizerSteps
+from sparse_mpi.training.optimizer_steps import LOGGER, OptimizerSteps
 
 if TYPE_CHECKING:  # torch's types have it there alone
     from torch._C._distributed_c10d import GradBucket
@@ -76,7 +73,6 @@ class SparseState:
         self.check_every: int = 0
         self.steps: int = 0  # steps made so far
         self.report: StepReport | None = None
-        self._scaler: torch.amp.GradScaler | None = None  # where one is in use
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._pass: BackwardPass | None = None  # the one under way
         self._incomplete = False  # a copy, of one that had an optimizer's momentum or a scaler
@@ -88,10 +84,7 @@ class SparseState:
                 shapes, optimizer, momentum, feedback, algorithm, density=density, options=options
             )
             check_whole("dense_steps", dense_steps, 0, "steps")
-            if not isinstance(scaler, (torch.amp.GradScaler, NoneType)):
-                raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
-            if scaler is not None and scaler.is_enabled():
-                self._scaler = scaler
+            self._scaler = scaler_in_use(scaler)
             parameters = {name: parameter for parameter, name in self._names.items()}
             self._gradients = NamedGradients(parameters, settings, share)
 
@@ -144,7 +137,7 @@ class SparseState:
             say(momentum=self._rule.mode, named_parameters=shapes)
         gradients.ranks = LiveRanks(transport.duplicate(), None)
         if self._rule.announcement and transport.rank == 0:
-            logging.getLogger("sparse_mpi").warning(self._rule.announcement)
+            LOGGER.warning(self._rule.announcement)
         self._met = True
 
     def residuals(self) -> dict[str, np.ndarray]:

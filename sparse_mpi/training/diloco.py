@@ -158,7 +158,6 @@ class DiLoCo:
 
         Raises:
             ValueError: the ranks have taken different numbers of steps; raised on every rank.
-            Exception: as `SparseAllreduce.step` does.
         """
         self._ranks.ask(lambda comm: check_consistency(comm, f"call=synchronize steps={self.steps}"))
         self._reports = []
@@ -176,9 +175,6 @@ class DiLoCo:
         """Synchronise, and step along all that the ranks have not sent yet, once; residuals are 0 then. Collective.
 
         Costs a dense allreduce. That step is without weight decay, and torch's SGD takes it without momentum.
-
-        Raises:
-            Exception: as `synchronize` and `SparseAllreduce.flush` do.
         """
         self.synchronize()
         with along_gradients(self.outer):

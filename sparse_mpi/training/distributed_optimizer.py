@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
-from types import NoneType
 from typing import Any
 
 from torch import Tensor
@@ -13,10 +12,10 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import describe
 from sparse_mpi.checks import check_choice, check_range, check_switch, check_whole, takes_alias
 from sparse_mpi.comm.consistency import same_on_all_ranks, tell
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.training.grammar import scaler_in_use
 from sparse_mpi.training.live_ranks import ranks_given
 from sparse_mpi.training.named_gradients import names_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
@@ -117,8 +116,7 @@ def DistributedOptimizer(
         check_whole("backward_passes_per_step", backward_passes_per_step, 1)
         check_switch("overlap", overlap)
         check_choice("op", op, (Average, Sum))
-        if not isinstance(scaler, (GradScaler, NoneType)):
-            raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
+        scaler = scaler_in_use(scaler)
         settings, share, rule = ruled_settings(
             sum(p.numel() for p in trained.values()),
             optimizer,
@@ -134,14 +132,17 @@ def DistributedOptimizer(
         )
         if team is not None and clip_norm is not None and op == Sum:
             raise ValueError(f"clip_norm must be None where ranks may be lost and op is 'sum', got {clip_norm}")
-        scaled = scaler is not None and scaler.is_enabled()
         say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=backward_passes_per_step, op=op)
-        say(scaled=scaled, momentum=rule.mode, parameters=sorted((n, tuple(p.shape)) for n, p in trained.items()))
+        say(
+            scaled=scaler is not None,
+            momentum=rule.mode,
+            parameters=sorted((n, tuple(p.shape)) for n, p in trained.items()),
+        )
     # A parameter is its name: all take the order of the first rank
     order = json.loads(tell(transport, json.dumps(list(trained))))
     if rule.announcement and transport.rank == 0:
         LOGGER.warning(rule.announcement)
-    scale = LossScale(optimizer, scaler if scaled else None)
+    scale = LossScale(optimizer, scaler)
     reduction = GradientReduction(
         {name: trained[name] for name in order},
         settings,
@@ -154,7 +155,7 @@ def DistributedOptimizer(
         average=op == Average,
         bucket_cap_mb=bucket_cap_mb,
         overlap=overlap,
-        scale=scale if scaled else None,
+        scale=None if scaler is None else scale,
     )
     synchronization = Synchronization(optimizer, reduction, scale)
     OptimizerSteps(

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from sparse_mpi.arrays import describe
 from sparse_mpi.training.named_gradients import GradientVector, Names
 
 CHANGED = (
@@ -33,6 +34,13 @@ TWICE = (
     "zero_grad() it moves nothing), or reduction.stepped() if you move the weights; for gradients that are cleared "
     "without a step, as of a GAN, leave synchronize() out"
 )
+
+
+def scaler_in_use(scaler: GradScaler | None) -> GradScaler | None:
+    """Return ``scaler`` if it is enabled; TypeError if it is none."""
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
+    return scaler if scaler is not None and scaler.is_enabled() else None
 
 
 class StepOrder:
