@@ -133,11 +133,8 @@ def DistributedOptimizer(
         if team is not None and clip_norm is not None and op == Sum:
             raise ValueError(f"clip_norm must be None where ranks may be lost and op is 'sum', got {clip_norm}")
         say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=backward_passes_per_step, op=op)
-        say(
-            scaled=scaler is not None,
-            momentum=rule.mode,
-            parameters=sorted((n, tuple(p.shape)) for n, p in trained.items()),
-        )
+        shapes = sorted((name, tuple(p.shape)) for name, p in trained.items())
+        say(scaled=scaler is not None, momentum=rule.mode, parameters=shapes)
     # A parameter is its name: all take the order of the first rank
     order = json.loads(tell(transport, json.dumps(list(trained))))
     if rule.announcement and transport.rank == 0:
