@@ -5,7 +5,7 @@ to 2 in a plain step, and 3 ceil(log2 P) messages. Returns the sum of all select
 
 Quotas are the same on every rank, so that counts and row numbers need not be sent: an entry outside the dense tensors
 is its value and its column in the row, one or two bytes, four only in a row of more than 65,536 elements: a tensor of
-that size in a plain step. Where thresholds decide whose turn it is, a small allreduce agrees on them now and then.
+that size in a plain step.
 
 Where this departs from the published program: one message a step in place of two a tensor, columns in place of int64
 indices, and no dense vector for each rank: everything is added in one pass.
@@ -57,9 +57,6 @@ class ADTopk(Algorithm):
     def traits(self) -> Traits:
         return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True)
 
-    def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        return self.selector.init_agreeing(layout, k)
-
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
@@ -80,31 +77,27 @@ class ADTopk(Algorithm):
             whole = _part(selected, pattern, True)
             parts.append(whole._replace(values=comm.allreduce(whole.values)))
             sent = selected if self.wire.lossless or not rows else merge(concatenate([sent, whole]))
-        # Agree on whose turn it is in the next step, where thresholds decide that.
-        state = self.selector.agree(acc, k, state, lambda own: comm.allreduce(own, control=True) / comm.size)
         # Merge all that arrived, in rank order.
         return Reduction(merge(concatenate(parts)) if rows else parts[0], sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return what is sent, exactly but for columns: as long as where all that may be is on plain top-k."""
-        # Count the values of rows to all ranks, of whole tensors by allreduce, and the thresholds that are averaged.
+        # Count the values of rows to all ranks, and of whole tensors by allreduce.
         pattern = self.selector.longest(layout, k)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)
         entries = sum(tensor.entries for tensor in rows)
-        whole, agreed = sum(tensor.entries for tensor in pattern) - entries, self.selector.most_agreed(layout)
+        whole = sum(tensor.entries for tensor in pattern) - entries
         values = entries * (ranks - 1) + 2 * whole * (ranks - 1) / ranks
-        messages = rounds(ranks) * ((entries > 0) + 2 * (whole > 0) + 2 * (agreed > 0))
-        control = 2 * 8 * agreed * (ranks - 1) / ranks
-        return Bound(0, values, messages, control, self.wire.row_overhead(rows) * (ranks - 1))
+        messages = rounds(ranks) * ((entries > 0) + 2 * (whole > 0))
+        return Bound(0, values, messages, 0, self.wire.row_overhead(rows) * (ranks - 1))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         most = max(k, self.selector.floor(layout)) * ranks
         return fewest_selected(self.selector, k), min(layout.size, most)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        # Whole tensors, and the thresholds that ranks agree on, are added by an allreduce
-        whole = any(tensor.whole for tensor in self.selector.longest(layout, k))
-        return not whole and self.selector.most_agreed(layout) == 0
+        # Whole tensors are added by an allreduce
+        return not any(tensor.whole for tensor in self.selector.longest(layout, k))
 
 
 def _part(selected: SparseVector, pattern: Pattern, whole: bool) -> SparseVector:

@@ -17,9 +17,9 @@ import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array, index_dtype, like, namespace
-from sparse_mpi.checks import check_instance, check_range, check_whole
+from sparse_mpi.checks import check_instance, check_range
 from sparse_mpi.comm import Comm
-from sparse_mpi.sparse import Layout, SparseVector, concatenate, equal_boundaries, merge
+from sparse_mpi.sparse import Layout, SparseVector, concatenate, merge
 
 
 @dataclass(frozen=True)
@@ -30,43 +30,31 @@ class Fused:
         algorithm: reduces it.
         tensors: their numbers in the layout, ascending.
         share: of the k entries of a step, those that a rank sends of this vector; dense algorithms ignore it.
-        pieces: of equal length that the vector is cut into, for one reduction each. The algorithm knows the tensors'
-            shapes if it is 1.
     """
 
     algorithm: Algorithm
     tensors: tuple[int, ...]
     share: float
-    pieces: int = 1
 
     def __post_init__(self) -> None:
         check_instance("algorithm", self.algorithm, Algorithm)
         if self.algorithm.traits.scatters:
             raise ValueError(f"algorithm must leave the whole sum on every rank, got {self.algorithm!r}")
         check_range("share", self.share, "[0, 1]", "it is the part's entries over those of all")
-        check_whole("pieces", self.pieces, 1)
         if not self.tensors or any(a >= b for a, b in itertools.pairwise(self.tensors)):
             raise ValueError(f"tensors must be numbers of tensors in ascending order, at least one, got {self.tensors}")
 
-    def cut(self, layout: Layout, k: int) -> list[tuple[int, Layout, int]]:
-        """Return each piece's beginning in the fused vector, its layout, and its part of the step's k entries."""
-        shapes = tuple(layout.shapes[tensor] for tensor in self.tensors)
-        size = Layout(shapes).size
-        kept = min(max(round(self.share * k), self.pieces), size)
-        if self.pieces == 1:
-            return [(0, Layout(shapes), kept)]
-        begins, ends = equal_boundaries(size, self.pieces), equal_boundaries(kept, self.pieces)
-        return [
-            (int(begin), Layout.of(int(width)), int(min(share, width)))
-            for begin, width, share in zip(begins, np.diff(begins), np.diff(ends), strict=False)
-        ]
+    def cut(self, layout: Layout, k: int) -> tuple[Layout, int]:
+        """Return the layout of the fused vector, and its part of the step's k entries."""
+        fused = Layout(tuple(layout.shapes[tensor] for tensor in self.tensors))
+        return fused, min(max(round(self.share * k), 1), fused.size)
 
 
 @dataclass(frozen=True)
 class HybridState:
     """State carried between steps."""
 
-    pieces: tuple[Any, ...]  # the states of all pieces of all parts, in order
+    pieces: tuple[Any, ...]  # the states of all parts, in order
 
 
 @dataclass(frozen=True)
@@ -96,79 +84,67 @@ class Hybrid(Algorithm):
                 f"parts must have each of the {len(layout.shapes)} tensors of the layout once, got {placed}; "
                 "make the plan for this model"
             )
-        for part in self.parts:
-            size = sum(stop - start for start, stop in stretches(layout, part.tensors))
-            if size < part.pieces:
-                raise ValueError(f"a part must have an element for each piece, got {size} for {part.pieces}: {part}")
-        return HybridState(tuple(algorithm.init(piece, kept, ranks) for algorithm, piece, kept in self._cut(layout, k)))
+        if empty := [part for part in self.parts if not part.cut(layout, k)[1]]:
+            raise ValueError(f"a part must have elements, got none for {empty[0]}; leave its tensors out of the layout")
+        return HybridState(tuple(algorithm.init(fused, kept, ranks) for algorithm, fused, kept in self._cut(layout, k)))
 
     def _cut(self, layout: Layout, k: int) -> Iterator[tuple[Algorithm, Layout, int]]:
-        """Yield for each piece of each part its algorithm, its layout, and its part of the step's k entries."""
+        """Yield for each part its algorithm, its layout, and its part of the step's k entries."""
         for part in self.parts:
-            for _, piece, kept in part.cut(layout, k):
-                yield part.algorithm, piece, kept
+            yield part.algorithm, *part.cut(layout, k)
 
     def forget(self, state: HybridState) -> HybridState:
-        algorithms = (part.algorithm for part in self.parts for _ in range(part.pieces))
-        return HybridState(tuple(a.forget(piece) for a, piece in zip(algorithms, state.pieces, strict=True)))
+        pairs = zip(self.parts, state.pieces, strict=True)
+        return HybridState(tuple(part.algorithm.forget(before) for part, before in pairs))
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: HybridState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, HybridState]:
-        reductions, places, states = [], [], []
-        before = iter(state.pieces)
-        # Reduce part after part: its tensors are fused into one vector, or into pieces of it.
-        for part in self.parts:
-            ranges = stretches(layout, part.tensors)
-            fused = fuse(acc, ranges)
-            for begin, piece, kept in part.cut(layout, k):
-                own = fused[begin : begin + piece.size]
-                reduction, after = part.algorithm.reduce(own, kept, comm, next(before), piece)
-                reductions.append(reduction)
-                places.append(Place(ranges, begin))
-                states.append(after)
+        reductions, states = [], []
+        places = [Place(stretches(layout, part.tensors)) for part in self.parts]
+        # Reduce part after part: its tensors are fused into one vector.
+        for (algorithm, fused, kept), place, before in zip(self._cut(layout, k), places, state.pieces, strict=True):
+            reduction, after = algorithm.reduce(fuse(acc, place.ranges), kept, comm, before, fused)
+            reductions.append(reduction)
+            states.append(after)
         # Put the results, and what was sent, where they belong in the flat vector.
         total = join([reduction.total for reduction in reductions], places, acc)
         sent = join([reduction.sent for reduction in reductions], places, acc)
         return Reduction(total, sent), HybridState(tuple(states))
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        bounds = [algorithm.bound(piece, kept, ranks) for algorithm, piece, kept in self._cut(layout, k)]
+        bounds = [algorithm.bound(fused, kept, ranks) for algorithm, fused, kept in self._cut(layout, k)]
         return Bound(*(sum(column) for column in zip(*bounds, strict=True)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the sums over the parts, and n at most where so many results may be dense that `join` makes one."""
-        bands = [(*a.result_band(piece, kept, ranks), piece.size) for a, piece, kept in self._cut(layout, k)]
+        bands = [(*a.result_band(fused, kept, ranks), fused.size) for a, fused, kept in self._cut(layout, k)]
         dense = sum(size for least, _, size in bands if least == size)
         least, most, _ = (sum(column) for column in zip(*bands, strict=True))
         return least, layout.size if 8 * dense > layout.size else most
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        return all(algorithm.exact_order(piece, kept) for algorithm, piece, kept in self._cut(layout, k))
+        return all(algorithm.exact_order(fused, kept) for algorithm, fused, kept in self._cut(layout, k))
 
 
 class Place(NamedTuple):
-    """The place of a piece of a fused vector in the flat one."""
+    """The place of a fused vector in the flat one."""
 
     ranges: tuple[tuple[int, int], ...]  # the ranges of the flat vector that were fused
-    begin: int  # the piece's first element in the fused vector
 
     def spread(self, values: Array, flat: Array) -> None:
-        """Write a dense piece where it belongs in ``flat`` ``(n,)``."""
-        first = -self.begin  # the first element of a range, counted from the piece's beginning
+        """Write a dense fused vector where it belongs in ``flat`` ``(n,)``."""
+        first = 0
         for start, stop in self.ranges:
-            lo, hi = max(first, 0), min(first + stop - start, len(values))
-            if lo < hi:
-                flat[start + lo - first : start + hi - first] = values[lo:hi]
+            flat[start:stop] = values[first : first + stop - start]
             first += stop - start
 
     def positions(self, indices: Array, size: int) -> Array:
-        """Return indices into the flat vector of length ``size`` for ``indices`` into the piece."""
-        # Each range moves by the distance between its start and its place in the piece.
-        widths = np.array([stop - start for start, stop in self.ranges])
-        firsts = np.cumsum(widths) - widths - self.begin
-        moves = np.array([start for start, _ in self.ranges]) - firsts
-        kind = index_dtype(size)
+        """Return indices into the flat vector of length ``size`` for ``indices`` into the fused one."""
+        # Each range moves by the distance between its start and its place in the fused vector.
+        starts, stops = np.array(self.ranges).T
+        firsts = np.cumsum(stops - starts) - (stops - starts)
+        moves, kind = starts - firsts, index_dtype(size)
         if len(moves) == 1:
             return indices.astype(kind) + kind.type(moves[0])
         range_of = namespace(indices).searchsorted(like(firsts[1:], indices), indices, side="right")
@@ -193,7 +169,7 @@ def fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
 
 
 def join(results: Sequence[SparseVector | Array], places: Sequence[Place], flat: Array) -> SparseVector | Array:
-    """Return the results of all pieces as one like ``flat`` ``(n,)``: dense if over an eighth comes from dense ones."""
+    """Return the results of all parts as one like ``flat`` ``(n,)``: dense if over an eighth comes from dense ones."""
     n, xp = len(flat), namespace(flat)
     if len(results) == 1:
         return results[0]

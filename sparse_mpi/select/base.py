@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from math import floor
 from operator import attrgetter
 from typing import Any
-
-import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
@@ -73,18 +70,6 @@ class Selector(ABC):
         """Return, of the patterns of all steps, the one that makes the longest message."""
         return ()
 
-    def init_agreeing(self, layout: Layout, k: int) -> Any:
-        """Return what `init` does, for an algorithm that calls `agree` after every selection."""
-        return self.init(layout, k)
-
-    def agree(self, x: Array, k: int, state: Any, mean: Callable[[np.ndarray], np.ndarray]) -> Any:
-        """Return the state in which all ranks decide alike; ``mean`` averages an array of float64 over the ranks."""
-        return state
-
-    def most_agreed(self, layout: Layout) -> int:
-        """Return the most numbers that `agree` averages."""
-        return 0
-
 
 def _forwarded(name: str) -> Any:
     return property(attrgetter(f"selector.{name}"))
@@ -101,9 +86,6 @@ class Wrapper(Selector):
     pattern = _forwarded("pattern")
     longest = _forwarded("longest")
     init = _forwarded("init")
-    init_agreeing = _forwarded("init_agreeing")
-    agree = _forwarded("agree")
-    most_agreed = _forwarded("most_agreed")
 
     def __init__(self, selector: Selector) -> None:
         self.selector = selector

@@ -40,7 +40,6 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
     "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
     "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),
-    "adtopk-threshold": ("adtopk", {"selector": Interleaved(mode="threshold", steps=16, warmup=1)}),
     "oktopk-2level-of-2": ("oktopk-2level", {"ranks_per_node": 2}),
     "oktopk-2level-of-3": ("oktopk-2level", {"ranks_per_node": 3}),
 }
@@ -124,8 +123,7 @@ def test_dense_limit(ranks, name):
         ("topkdsa", {"selector": "dgc"}),
         ("topka", {"selector": "random"}),
     ]
-    + [("topka", {"selector": "interleaved"}), ("adtopk", {"selector": Interleaved("axis1", always_alldim=0)})]
-    + [("adtopk", {"selector": Interleaved(mode="threshold", steps=12, warmup=2, period=5)})],
+    + [("topka", {"selector": "interleaved"}), ("adtopk", {"selector": Interleaved("axis1", always_alldim=0)})],
 )
 @pytest.mark.parametrize("case", ["layer-skewed", "layers"])
 @pytest.mark.thin(1, ranks=(3,), case=("layers",))

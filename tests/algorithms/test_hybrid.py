@@ -16,15 +16,14 @@ from .conformance import CASES, LAYERS, assert_all, assert_resumes, dense_of, gr
 BIG, SMALL, REST = (0, 2, 8), (1, 3, 4, 5, 9), (6, 7, 10)  # tensors of LAYERS
 
 
-def part(name, tensors, share=0.0, pieces=1, **options):
-    return Fused(ALGORITHMS[name](**options), tuple(sorted(tensors)), share, pieces)
+def part(name, tensors, share=0.0, **options):
+    return Fused(ALGORITHMS[name](**options), tuple(sorted(tensors)), share)
 
 
 HYBRIDS = {
     "dense and sparse": Hybrid((part("oktopk", BIG, 0.8), part("dense", SMALL + REST))),
     "mostly dense": Hybrid((part("dense-bf16", BIG + REST), part("topka", SMALL, 0.2))),
     "three ways": Hybrid((part("topkdsa", BIG, 0.7), part("dense", SMALL), part("gtopk", REST, 0.3))),
-    "pieces": Hybrid((part("oktopk", BIG + REST, 0.9, pieces=3), part("dense", SMALL, pieces=2))),
     "one part": Hybrid((part("topka", range(11), 1.0),)),
 }
 
@@ -46,23 +45,14 @@ def test_a_part_is_reduced_as_if_it_were_alone(ranks, hybrid):
 
     def body(comm):
         together = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=HYBRIDS[hybrid])
-        alone = [
-            [
-                SparseAllreduce(piece, k=k, comm=comm, algorithm=part.algorithm)
-                for _, piece, k in part.cut(LAYERS, case.k)
-            ]
-            for part in HYBRIDS[hybrid].parts
-        ]
+        cuts = [(part.algorithm, *part.cut(LAYERS, case.k)) for part in HYBRIDS[hybrid].parts]
+        alone = [SparseAllreduce(fused, k=k, comm=comm, algorithm=algorithm) for algorithm, fused, k in cuts]
         for step in range(3):
             g = gradient(case, np.float32, step, comm.rank, comm.size)
             total, expected = dense_of(together.step(g)), np.zeros_like(g)
-            for part, reducers in zip(HYBRIDS[hybrid].parts, alone, strict=True):
+            for part, reducer in zip(HYBRIDS[hybrid].parts, alone, strict=True):
                 where = np.concatenate([np.arange(lo, hi) for lo, hi in stretches(LAYERS, part.tensors)])
-                begin = 0
-                for reducer in reducers:
-                    piece = where[begin : begin + reducer.layout.size]
-                    expected[piece] = dense_of(reducer.step(g[piece]))
-                    begin += len(piece)
+                expected[where] = dense_of(reducer.step(g[where]))
             assert total.tobytes() == expected.tobytes()
 
     ranks.run(body)
@@ -81,7 +71,6 @@ def test_result_is_dense_where_dense_parts_are_large():
         "dense and sparse": False,
         "mostly dense": False,
         "three ways": True,
-        "pieces": True,
         "one part": True,
     }
 
@@ -113,17 +102,18 @@ def test_k_of_a_step_is_shared_out(ranks):
 
 
 @pytest.mark.ranks(3)
-def test_every_piece_learns_of_a_flush(ranks):
-    """What a piece remembers is of a residual that is no more."""
-    case, algorithm = CASES["layers"], Hybrid((part("elect", BIG, 1.0, pieces=2), part("dense", SMALL + REST)))
+def test_every_part_learns_of_a_flush(ranks):
+    """What a part remembers is of a residual that is no more."""
+    parts = part("elect", BIG, 0.5), part("elect", REST, 0.5), part("dense", SMALL)
+    case, algorithm = CASES["layers"], Hybrid(parts)
 
     def body(comm):
         reducer = SparseAllreduce(LAYERS, k=case.k, comm=comm, algorithm=algorithm)
         for step in range(3):
             reducer.step(gradient(case, np.float32, step, comm.rank, comm.size))
-        votes = [len(piece["my_vote_sum"]) for piece in reducer.state_dict()["state"]["pieces"][:2]]
+        votes = [len(state["my_vote_sum"]) for state in reducer.state_dict()["state"]["pieces"][:2]]
         reducer.flush()
-        return votes, [len(piece["my_vote_sum"]) for piece in reducer.state_dict()["state"]["pieces"][:2]]
+        return votes, [len(state["my_vote_sum"]) for state in reducer.state_dict()["state"]["pieces"][:2]]
 
     for before, after in ranks.run(body):
         assert min(before) > 0 and after == [0, 0]
@@ -153,23 +143,21 @@ def test_parts_must_cover_the_layout_once(ranks, parts, message):
 
 
 @pytest.mark.parametrize(
-    ("tensors", "share", "pieces", "message"),
+    ("tensors", "share", "message"),
     [
-        ((0,), 1.5, 1, r"share must be in \[0, 1\], got 1.5"),
-        ((0,), 0.5, 0, "pieces must be at least 1, got 0"),
-        ((), 0.5, 1, r"at least one, got \(\)"),
-        ((2, 1), 0.5, 1, r"ascending order, at least one, got \(2, 1\)"),
+        ((0,), 1.5, r"share must be in \[0, 1\], got 1.5"),
+        ((), 0.5, r"at least one, got \(\)"),
+        ((2, 1), 0.5, r"ascending order, at least one, got \(2, 1\)"),
     ],
 )
-def test_bad_parts_are_refused(tensors, share, pieces, message):
+def test_bad_parts_are_refused(tensors, share, message):
     with pytest.raises(ValueError, match=message):
-        Fused(ALGORITHMS["topka"](), tensors, share, pieces)
+        Fused(ALGORITHMS["topka"](), tensors, share)
 
 
-def test_more_pieces_than_elements_are_refused_wherever_a_part_begins():
-    last = part("topka", (1,), 1.0, pieces=4)
-    with pytest.raises(ValueError, match="an element for each piece, got 3 for 4"):
-        Hybrid((part("topka", (0,), 1.0), last)).init(Layout.of([(5,), (3,)]), 1, 1)
+def test_parts_without_elements_are_refused():
+    with pytest.raises(ValueError, match="a part must have elements, got none"):
+        Hybrid((part("topka", (0,), 1.0), part("topka", (1,), 1.0))).init(Layout.of([(5,), (0,)]), 1, 1)
 
 
 @pytest.mark.ranks(1, 3)

@@ -21,7 +21,7 @@ FIELDS = [(kind, field) for kind in sorted(KINDS, key=lambda k: k.__name__) for 
 FIELDS.append((BitPacked, fields(BitPacked)[0]))
 FUSED = [field for field in fields(Fused) if field.name != "tensors"]
 WRONG = (math.nan, np.float32(np.nan), math.inf, -math.inf, -1, -0.5, "yes", "", True, None, [], object, {"a": 1})
-OTHERS = {"tensors": (0,), "share": 0.5, "algorithm": ALGORITHMS["dense"](), "pieces": 1}  # of `Fused`
+OTHERS = {"tensors": (0,), "share": 0.5, "algorithm": ALGORITHMS["dense"]()}  # of `Fused`
 
 
 def means(annotation: str, value: Any) -> bool:

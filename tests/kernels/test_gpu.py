@@ -87,7 +87,7 @@ def test_rows_of_tensors_give_the_same_bytes_as_with_numpy(ranks, rows):
     def body(comm):
         found = {}
         for library in (np, cupy):
-            algorithm = ADTopk(Interleaved(rows, mode="threshold", steps=100, warmup=1, period=5))
+            algorithm = ADTopk(Interleaved(rows))
             reducer = SparseAllreduce(layout, k=K, comm=comm, algorithm=algorithm)
             totals = [
                 reducer.step(library.asarray(vector(comm.rank, step)[:size]), check=step == 2) for step in range(8)
