@@ -1,4 +1,4 @@
-"""Exchanges of sparse vectors: with all ranks, between pairs of ranks, and of regions, in which a rank adds up.
+"""Exchanges of sparse vectors: with all ranks, and of regions, in which a rank adds up.
 
 Regions are Ok-Topk's (Li & Hoefler, PPoPP'22): who owns which indices, how selections are split among the owners and
 reduced, and how results are balanced.
@@ -26,9 +26,8 @@ from sparse_mpi.sparse import (
     regions_of,
     split_counts,
     subtract,
-    take,
 )
-from sparse_mpi.wire import Packed, SizeBound, Wire, pack_whole, unpack_whole
+from sparse_mpi.wire import Packed, SizeBound, Wire
 from sparse_mpi.wire.packed import Ballots, KnownCounts, Paired, cut_messages
 
 T = TypeVar("T")
@@ -58,15 +57,6 @@ def unpack(
     return wire.unpack(messages, lengths, np.tile(region, (len(lengths), 1)), like.size, like.values.dtype)
 
 
-def swap(vector: SparseVector, wire: Wire, comm: Comm, dest: int | None, source: int | None) -> SparseVector:
-    """Send ``vector`` to ``dest``, and return what ``source`` sends: nothing where that is None."""
-    nothing = take(vector, slice(0, 0))
-    if dest is None and source is None:
-        return nothing
-    buffer = comm.sendrecv(pack_whole(wire, nothing if dest is None else vector).buffer, dest, source)
-    return nothing if buffer is None else unpack_whole(wire, buffer, [len(buffer)], vector.size, vector.values.dtype)
-
-
 def doubled(
     held: T, swap: Callable[[T, int | None, int | None], tuple[T, T]], join: Callable[[T, T], T], comm: Comm
 ) -> T:
@@ -78,7 +68,7 @@ def doubled(
         join: combines what two neighbouring groups of ranks hold, in their order.
         comm: all ranks. Those beyond a power of two, the core, join in by a partner in it.
     """
-    rank, core = comm.rank, core_of(comm.size)
+    rank, core = comm.rank, 1 << (comm.size.bit_length() - 1)
     extra = comm.size - core
     # Fold: ranks beyond the core give what they hold to their partner, and wait for the result.
     if rank >= core:
@@ -94,11 +84,6 @@ def doubled(
         gap *= 2
     # Unfold: hand the result to those that wait for it; all return it as it arrives there.
     return swap(held, rank + core if rank < extra else None, None)[0] if extra else held
-
-
-def core_of(ranks: int) -> int:
-    """Return the largest power of two that is at most ``ranks``."""
-    return 1 << (ranks.bit_length() - 1)
 
 
 def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:

@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import Any
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
-from sparse_mpi.algorithms.exchange import swap
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
+from sparse_mpi.comm.counting import received
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected
 from sparse_mpi.select.threshold import Threshold
@@ -78,13 +78,15 @@ class GTopk(Algorithm):
     def _climb(self, carried: SparseVector, k: int, comm: Comm) -> tuple[Array, SparseVector]:
         """Return the message of this rank's last sum in the tree (at rank 0, the result) and all it dropped."""
         # In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done
-        dropped = [take(carried, slice(0, 0))]
+        size, dtype = carried.size, carried.values.dtype
+        nothing = take(carried, slice(0, 0))
+        dropped, silence = [nothing], pack_whole(self.wire, nothing).buffer
         gap = 1
         while gap < comm.size and not comm.rank & gap:
             if comm.rank + gap < comm.size:
                 # Merge: add the sum of the branch that joins here, cut it to k entries, and note what was cut.
-                received = swap(carried, self.wire, comm, dest=None, source=comm.rank + gap)
-                both = merge(concatenate([carried, received]))
+                rows = received(comm.sendrecv(silence, dest=None, source=comm.rank + gap))
+                both = merge(concatenate([carried, unpack_whole(self.wire, rows, [len(rows)], size, dtype)]))
                 carried = truncate(both, k)
                 dropped.append(take(both, ~contains(carried, both.indices)))
             gap *= 2

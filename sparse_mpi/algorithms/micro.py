@@ -1,7 +1,7 @@
 """MiCRO (Yoon & Oh, HiPC'23; as in ExDyna): every rank chooses in a part of its own, all add up what any chose.
 
-Costs 3k(P-1)/P words a rank, a quarter more at most where it goes by threshold, k(P-1)/P of them indices, in
-3 ceil(log2 P) messages, and ceil(log2 P) small ones for the counts. Returns about k entries.
+Costs 3k(P-1)/P words a rank, a quarter more at most, k(P-1)/P of them indices, in 3 ceil(log2 P) messages, and
+ceil(log2 P) small ones for the counts. Returns about k entries.
 
 The elements are cut into P parts, which the ranks take in turns. A rank chooses the largest entries of its part; the
 indices are gathered, and one allreduce adds what all ranks have there. All of them clear the same entries: whatever is
@@ -25,13 +25,12 @@ from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace
-from sparse_mpi.checks import check_choice, check_range, check_whole
+from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, SparseVector, at_least, concatenate, merge, truncate
 
-MODES = ("threshold", "fixed")
 GAIN = 1 / 5  # octaves that the threshold moves for one of the count: magnitudes of gradients are about as steep
 
 
@@ -48,21 +47,18 @@ class MiCRO(Algorithm):
     """Sparse allreduce of about k entries, which are chosen by one rank each.
 
     Args:
-        mode: ``"threshold"`` (what reaches a threshold that all ranks share) or ``"fixed"`` (the largest of every part,
-            as many as are its share of k: all ranks know the length of all messages).
-        slack: a rank chooses at least its share over this and at most its share times this, of a threshold.
+        slack: of what reaches the threshold a rank chooses at least its share over this, and at most its share times
+            this.
         block: neighbouring elements that are in one part.
     """
 
     device_cost = DeviceCost(launches=36, waits=8, copies=5)
     traits: ClassVar[Traits] = Traits(exact_order=False)
 
-    mode: str = "threshold"
     slack: float = 1.25
     block: int = 64
 
     def __post_init__(self) -> None:
-        check_choice("mode", self.mode, MODES)
         check_range("slack", self.slack, "(1, inf)", "1.25 times the share is usual")
         check_whole("block", self.block, 1, "element", "64 is usual")
 
@@ -75,23 +71,20 @@ class MiCRO(Algorithm):
         """Return the sums at all positions that any rank chose; ``sent`` is acc at these positions."""
         # Select: every rank in the part that it owns in this step.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
-        fixed = self.mode == "fixed"
-        shares = [_entries(k, width, len(acc)) for width in np.diff(partition.boundaries).tolist()]
         chosen = self._choose(acc, partition, k, state.threshold)
         # Allgather the indices: all ranks contribute their entries at the union.
-        indices, counts = comm.allgatherv(chosen.indices, np.roll(shares, comm.rank) if fixed else None)
+        indices, counts = comm.allgatherv(chosen.indices)
         union = merge(SparseVector(indices, acc[indices], len(acc))).indices
         sent = SparseVector(union, acc[union], len(acc))
         # Allreduce the entries of all ranks at the union; all of them clear these entries.
         total = sent._replace(values=comm.allreduce(sent.values))
 
         # Adapt the threshold in proportion to the distance of the count from k; the first step measures it.
-        threshold = 0
-        if not fixed and state.threshold:
+        if state.threshold:
             octave = 1 << np.finfo(acc.dtype).nmant
             moved = state.threshold + round(GAIN * octave * log2(counts.sum() / max(k, comm.size)))
             threshold = min(max(moved, 1), _infinite(acc) - 1)
-        elif not fixed:
+        else:
             least = np.array([int(kernels.of(chosen.values).smallest(chosen.values)) // comm.size], np.int64)
             threshold = int(comm.allreduce(least, control=True)[0])
         return Reduction(total, sent), MiCROState(threshold, (state.turn + 1) % comm.size)
@@ -100,13 +93,11 @@ class MiCRO(Algorithm):
         """Return the indices to all other ranks, and an allreduce at as many positions as all ranks may choose."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
-        n, fixed = layout.size, self.mode == "fixed"
-        widest = Partition(n, ranks, self.block).widest
-        most = _entries(k if fixed else self.slack * k, widest, n)
+        n = layout.size
+        most = _entries(self.slack * k, Partition(n, ranks, self.block).widest, n)
         values = 2 * min(ranks * most, n) * (ranks - 1) / ranks
         extra = index_dtype(n).itemsize * most * (ranks - 1)
-        control = 0 if fixed else 4 * (ranks - 1) + 16
-        return Bound(0, values, (3 if fixed else 6) * rounds(ranks), control, extra)
+        return Bound(0, values, 6 * rounds(ranks), 4 * (ranks - 1) + 16, extra)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return max(1, k / self.slack - ranks), min(layout.size, self.slack * k + ranks)

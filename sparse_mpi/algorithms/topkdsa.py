@@ -3,9 +3,6 @@
 Region q of P equal widths belongs to rank q, which adds up what all ranks selected there. Costs 4k(P-1)/P words when
 the selections coincide, up to (2k + n)(P-1)/P when they do not, and P - 1 + ceil(log2 P) messages a rank, and
 ceil(log2 P) small ones for the counts. Returns the sum of all selections: the same as TopkA, by another way.
-
-Where latency matters more than volume, ``exchange="doubling"`` adds up by recursive doubling: k(P-1) pairs in
-ceil(log2 P) messages, two more where P is no power of two.
 """
 
 from __future__ import annotations
@@ -15,9 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
-from sparse_mpi.algorithms.exchange import core_of, doubled, exchange, swap
+from sparse_mpi.algorithms.exchange import exchange
 from sparse_mpi.arrays import Array
-from sparse_mpi.checks import check_choice
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
@@ -25,8 +21,6 @@ from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import (
     Layout,
-    SparseVector,
-    concatenate,
     equal_boundaries,
     merge,
     regions_of,
@@ -42,21 +36,13 @@ class TopkDSA(Algorithm):
 
     Args:
         selector: picks the entries to send.
-        exchange: ``"split"``, or ``"doubling"`` for few entries.
-        wire: the message format; lossless for doubling, where several ranks hold the same sum.
+        wire: the message format.
     """
 
     device_cost = DeviceCost(launches=15, waits=4, copies=5)
 
     selector: Selector = Threshold()
-    exchange: str = "split"
     wire: Wire = Coo()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("exchange", self.exchange, ("split", "doubling"))
-        if self.exchange == "doubling" and not self.wire.lossless:
-            raise ValueError(f"wire must be lossless with exchange='doubling', got {self.wire}; use exchange='split'")
 
     @cached_property
     def traits(self) -> Traits:
@@ -71,10 +57,6 @@ class TopkDSA(Algorithm):
         """
         # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
-        # Exchange and merge in one, by recursive doubling, for few entries.
-        if self.exchange == "doubling":
-            total = doubled(selected, lambda held, *ranks: (held, swap(held, self.wire, comm, *ranks)), _added, comm)
-            return Reduction(total, selected), state
         # Split: the entries of each region go to its owner, who adds them up in rank order.
         n, dtype = len(acc), acc.dtype
         boundaries = equal_boundaries(n, comm.size)
@@ -94,10 +76,6 @@ class TopkDSA(Algorithm):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return the selection in the split, none of it in the own region; then all selections, or a dense region."""
         most = most_selected(self.selector, layout, k)
-        if self.exchange == "doubling":
-            core, messages = core_of(ranks), rounds(ranks) + 1
-            entries = most * (2 * (core - 1) + ranks if core < ranks else ranks - 1)
-            return Bound.of(self.wire.max_size(entries, layout.size * messages, messages), messages, control=0)
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         split = self.wire.max_size(most, layout.size, ranks - 1)
@@ -106,7 +84,3 @@ class TopkDSA(Algorithm):
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0, min(layout.size, most_selected(self.selector, layout, k) * ranks)
-
-
-def _added(first: SparseVector, second: SparseVector) -> SparseVector:
-    return merge(concatenate([first, second]))

@@ -176,7 +176,7 @@ class Format:
 def _laid_out(counts: np.ndarray, regions: np.ndarray, of_values: np.ndarray, marked: bool) -> np.ndarray:
     halfopen, none = _halfopen(regions), np.zeros_like(counts)
     numbers = count_bytes(halfopen[:, 1] - halfopen[:, 0])
-    return kernels.of(counts).lay_out(counts, halfopen, numbers, of_values, none, int(marked))
+    return kernels.host().lay_out(counts, halfopen, numbers, of_values, none, int(marked))
 
 
 def _written(

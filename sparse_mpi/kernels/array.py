@@ -1,12 +1,14 @@
 """Kernels made of whole-array functions, for NumPy without Numba: several passes, but no compiler.
 
-`add`, `subtract`, `gather`, `clear`, `mark`, `to_float16` and `lay_out` serve devices too.
+`add`, `subtract`, `gather`, `clear`, `mark` and `to_float16` serve devices too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import frexp
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -278,6 +280,39 @@ def count_bytes(widths: np.ndarray) -> np.ndarray:
     return NUMBER_BYTES[NUMBER_LIMITS.searchsorted(widths)]
 
 
+def sections(entries, regions, numbers, codes, blocks, tail, scale_bytes, words):
+    """Write the record of each message to ``words`` ``(m, fields)``: a loop that Numba compiles where it is there."""
+    first = block = code = at = 0
+    for m in range(len(entries)):
+        count, start = entries[m], regions[m, 0]
+        width = regions[m, 1] - start
+        number = end = shift = spread = span = np.int64(0)
+        if count > 0:
+            number, end = numbers[m], tail
+        # The shorter one of the two forms of the indices, see `wire.packed`.
+        if 0 < count < width:
+            shift = max(frexp(np.float64(width // count))[1] - 1, 0)
+            span, spread = count + ((width - 1) >> shift), 1
+            if (width + 7) >> 3 < ((shift * count + 7) >> 3) + ((span + 7) >> 3):
+                shift, span, spread = 0, width, 0
+        for field, value in enumerate((count, first, start, shift, spread, span, block, code, scale_bytes)):
+            words[m, field] = value
+        # Sections follow one another without gaps, also from one message to the next.
+        lengths = (number, codes[m], scale_bytes * blocks[m], (shift * count + 7) >> 3, ((span + 7) >> 3) + end)
+        for section, length in enumerate(lengths):
+            words[m, 9 + section] = at
+            at += length
+        words[m, 14] = at
+        first += count
+        block += blocks[m]
+        code += codes[m]
+
+
+def _quietly(*given: Any) -> None:
+    with np.errstate(over="ignore"):  # of a region whose stop has wrapped around
+        sections(*given)
+
+
 def lay_out(
     entries: np.ndarray,
     regions: np.ndarray,
@@ -286,24 +321,11 @@ def lay_out(
     blocks: np.ndarray,
     tail: int = 0,
     scale_bytes: int = 4,
+    loop: Callable[..., None] = _quietly,
 ) -> np.ndarray:
-    starts, widths, there = regions[:, 0], regions[:, 1] - regions[:, 0], entries > 0
-    # The shorter one of the two forms of the indices of each message, see `wire.packed`.
-    exponents = np.frexp((widths // np.maximum(entries, 1)).astype(np.float64))[1]
-    shifts = np.maximum(exponents.astype(np.int64) - 1, 0)
-    spans = entries + ((widths - 1) >> shifts)
-    bitmap, lows, highs = (np.stack([widths, shifts * entries, spans]) + 7) >> 3  # in bytes
-    sparse = there & (entries < widths)
-    spread = sparse & (bitmap >= lows + highs)
-    shifts, lows, highs = shifts * spread, lows * spread, np.where(spread, highs, bitmap * sparse)
-    spans = np.where(spread, spans, widths * sparse)
-    # Sections follow one another without gaps, also from one message to the next.
-    sections = np.column_stack([numbers * there, codes, scale_bytes * blocks, lows, highs + tail * there])
-    ends = sections.cumsum().reshape(-1, 5)
-    first, block, code = np.stack([entries, blocks, codes]).cumsum(axis=1) - [entries, blocks, codes]
-    each = np.full_like(entries, scale_bytes)
-    fields = (entries, first, starts, shifts, spread, spans, block, code, each, ends - sections, ends[:, -1])
-    return np.column_stack(fields).view(MESSAGE).reshape(-1)  # a column is a field
+    words = np.empty((len(entries), len(FIELDS)), np.int64)
+    loop(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
+    return words.view(MESSAGE).reshape(-1)
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:

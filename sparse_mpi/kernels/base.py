@@ -280,28 +280,6 @@ class Kernels(Protocol):
     def add_rows(self, matrix: Array) -> Array:
         """Return the sums ``(n,)`` of the rows of a contiguous ``matrix`` ``(m, n)``, added in their order."""
 
-    def lay_out(
-        self,
-        entries: np.ndarray,
-        regions: np.ndarray,
-        numbers: np.ndarray,
-        codes: np.ndarray,
-        blocks: np.ndarray,
-        tail: int = 0,
-        scale_bytes: int = 4,
-    ) -> np.ndarray:
-        """Return where each section of messages begins that stand one after another: a table ``(m,)`` of `MESSAGE`.
-
-        Args:
-            entries: ``(m,)`` int64 as all of these, on the host: entries of each message.
-            regions: ``(m, 2)``, start and stop of each message's region. A stop may have wrapped around.
-            numbers: bytes of the number of entries of a message that has any.
-            codes: bytes of the codes of each message; 0 without entries.
-            blocks: scales of each message; 0 without entries.
-            tail: bytes that the caller will write at the end of each message that has entries.
-            scale_bytes: of a scale; of 2 the lower two bytes are not sent, which must be 0.
-        """
-
     def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
         """Write ``messages``, a table of `MESSAGE`, into a new buffer ``(bytes,)`` uint8; indices ascend in each.
 
@@ -342,3 +320,25 @@ class HostKernels(Kernels, Protocol):
 
     def misplaced(self, indices: Array, counts: np.ndarray, low: int, high: int) -> int:
         """Return the first message, of ``counts`` indices, that does not ascend from ``low`` to ``high``, or -1."""
+
+    def lay_out(
+        self,
+        entries: np.ndarray,
+        regions: np.ndarray,
+        numbers: np.ndarray,
+        codes: np.ndarray,
+        blocks: np.ndarray,
+        tail: int = 0,
+        scale_bytes: int = 4,
+    ) -> np.ndarray:
+        """Return where each section of messages begins that stand one after another: a table ``(m,)`` of `MESSAGE`.
+
+        Args:
+            entries: ``(m,)`` int64 as all of these, on the host: entries of each message.
+            regions: ``(m, 2)``, start and stop of each message's region. A stop may have wrapped around.
+            numbers: bytes of the number of entries of a message that has any.
+            codes: bytes of the codes of each message; 0 without entries.
+            blocks: scales of each message; 0 without entries.
+            tail: bytes that the caller will write at the end of each message that has entries.
+            scale_bytes: of a scale; of 2 the lower two bytes are not sent, which must be 0.
+        """

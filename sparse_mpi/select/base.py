@@ -53,11 +53,6 @@ class Selector(ABC):
         return False
 
     @property
-    def exact_order(self) -> bool:
-        """Tell if it only compares and counts, or adds in one order, so that all array libraries select the same."""
-        return True
-
-    @property
     def patterned(self) -> bool:
         """Tell if `pattern` and `longest` are known, and counts of entries need not be sent."""
         return False
@@ -81,7 +76,6 @@ class Wrapper(Selector):
     band = _forwarded("band")
     floor = _forwarded("floor")
     shared = _forwarded("shared")
-    exact_order = _forwarded("exact_order")
     patterned = _forwarded("patterned")
     pattern = _forwarded("pattern")
     longest = _forwarded("longest")

@@ -68,7 +68,6 @@ class Gaussian(Selector):
     """
 
     band: ClassVar[tuple[float, float]] = (2 / 3, 4 / 3)
-    exact_order: ClassVar[bool] = False  # its mean and deviation are sums in an order that is each library's own
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         accumulate(x, add)
@@ -149,7 +148,6 @@ class RedSync(Selector):
     halvings: int = 10
 
     band: ClassVar[tuple[float, float]] = (1.0, MAX_SELECTED_PER_K)
-    exact_order: ClassVar[bool] = False  # its mean is a sum in an order that is each library's own
 
     def __post_init__(self) -> None:
         check_whole("halvings", self.halvings, 1)

@@ -96,7 +96,6 @@ class _SIDCo(Selector):
     first = staticmethod(exponential)
     later = staticmethod(exponential)
     band: ClassVar[tuple[float, float]] = (2 / 3, 4 / 3)
-    exact_order: ClassVar[bool] = False  # moments are sums in an order that is each library's own
 
     def __post_init__(self) -> None:
         check_range("first_ratio", self.first_ratio, "(0, 1)", "0.25 is usual")

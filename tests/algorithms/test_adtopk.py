@@ -10,7 +10,6 @@ import pytest
 from sparse_mpi import SparseAllreduce, World, arrays, dimension_coverage, sparse_allreduce
 from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.topka import TopkA
-from sparse_mpi.comm import NullComm
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
 

@@ -34,10 +34,8 @@ SPARSE = [name for name in ALGORITHMS if takes(name, "selector")]
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
     "oktopk-owner": ("oktopk", {"residual": "owner"}),
     "spardl-block": ("spardl", {"prune": "block"}),
-    "micro-fixed": ("micro", {"mode": "fixed"}),
     "oktopk-radix2": ("oktopk", {"radix": 2}),
     "oktopk-exact": ("oktopk", {"published": "vgg", "selector": Threshold(), "trigger": 1.5}),
-    "topkdsa-doubling": ("topkdsa", {"exchange": "doubling"}),
     "adtopk-alldim": ("adtopk", {"selector": AllDim()}),
     "adtopk-axis1": ("adtopk", {"selector": Interleaved(rows="axis1")}),
     "oktopk-2level-of-2": ("oktopk-2level", {"ranks_per_node": 2}),
@@ -200,16 +198,6 @@ def test_all_nan_is_not_swallowed(ranks, name):
             SparseAllreduce(100, k=3, comm=comm, algorithm=name, nonfinite="raise").step(np.full(100, np.nan))
 
     ranks.run(body)
-
-
-def test_doubling_and_split_give_the_same_sum(ranks):
-    """To the bit, where sums are exact."""
-
-    def body(comm, exchange):
-        return [step.total for step in train(comm, "topkdsa", DYADIC, np.float32, 3, exchange=exchange)]
-
-    split, doubling = (ranks.run(lambda comm, e=exchange: body(comm, e)) for exchange in ("split", "doubling"))
-    assert all((dense_of(a) == dense_of(b)).all() for a, b in zip(split[0], doubling[0], strict=True))
 
 
 def test_gtopk_published_residual_is_exempt_and_loses_mass():

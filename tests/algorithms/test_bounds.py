@@ -27,26 +27,10 @@ FLAT = Layout.of(N)
 MATRIX = Layout.of([(N // 64, 64)])
 
 
-@pytest.mark.parametrize("P", [2, 4, 8])
-def test_recursive_doubling_sends_at_most_all_selections_but_one(P):
-    """SparCML (Renggli et al., SC'19): k, 2k, 4k, ... pairs in the rounds, which add up to (P - 1) k."""
-    bound = ALGORITHMS["topkdsa"](exchange="doubling").bound(FLAT, K, P)
-    assert (bound.pairs, bound.values, bound.control) == (K * (P - 1), 0, 0)
-
-
-@pytest.mark.parametrize("P", [3, 5, 6, 7])
-def test_recursive_doubling_folds_ranks_beyond_a_power_of_two(P):
-    """They add a message with everybody's entries, to those who were folded."""
-    core = 2 ** int(math.log2(P))
-    bound = ALGORITHMS["topkdsa"](exchange="doubling").bound(FLAT, K, P)
-    assert bound.pairs == K * (2 * (core - 1) + P) and bound.messages == math.ceil(math.log2(P)) + 1
-
-
 PAPERS = [  # of k entries of 100 k, in units of k: of (P - 1) / P, and of 1 / P for what moves to balance results
     ("oktopk", {}, 6, 2),
     ("spardl", {"prune": "block"}, 4, 0),
     ("spardl", {}, 5, 0),
-    ("micro", {"mode": "fixed"}, 3, 0),
     ("micro", {}, 3.75, 0),
 ]
 

@@ -22,12 +22,11 @@ def heterogeneous(rng, rank, ranks):
 
 
 @pytest.mark.ranks(1, 3, 8)
-@pytest.mark.parametrize("mode", ["threshold", "fixed"])
-def test_a_rank_chooses_in_its_part_the_largest(ranks, mode):
+def test_a_rank_chooses_in_its_part_the_largest(ranks):
     """And what is chosen is the whole sum, which all ranks clear."""
 
     def body(comm):
-        algorithm = MiCRO(mode=mode)
+        algorithm = MiCRO()
         state = algorithm.init(Layout.of(N), K, comm.size)
         for step in range(3):
             x = np.random.default_rng([step, comm.rank]).standard_normal(N)

@@ -399,7 +399,7 @@ class WholeArrays:
                 return found[0], wrap(found[1])
             return (*wrap(found[:2]), found[2]) if name == "deal" else wrap(found)
 
-        return getattr(array, name) if name == "lay_out" else call
+        return call
 
 
 def behind(x):

@@ -118,11 +118,11 @@ def test_moments_of_nothing():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_truncate_looks_for_the_kth_block_by_block(dtype, monkeypatch):
-    """From either side, with ties and what is not finite in every block."""
+def test_truncate_finds_the_kth_of_many(dtype, monkeypatch):
+    """With ties and what is not finite."""
     from sparse_mpi.kernels.cpu import pairs
 
-    monkeypatch.setattr(pairs, "BLOCK", 16)
+    monkeypatch.setattr(pairs, "MANY", 16)
     x = np.random.default_rng(5).choice([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, np.nan, 1e-40], 99).astype(dtype)
     x[::3] = np.random.default_rng(6).standard_normal(33)
     indices = np.arange(99, dtype=np.int32)

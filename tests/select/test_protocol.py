@@ -48,7 +48,7 @@ def test_a_wrapper_declares_what_the_selector_does(name):
     selector, layout = SELECTORS[name](), Layout.of([(20, 30), (30,)])
     wrapped, state = Wrapper(selector), selector.init(layout, 10)
     assert repr(wrapped) == repr(selector)
-    for member in ("band", "shared", "exact_order", "patterned"):
+    for member in ("band", "shared", "patterned"):
         assert getattr(wrapped, member) == getattr(selector, member)
     assert wrapped.floor(layout) == selector.floor(layout)
     assert (

@@ -6,59 +6,21 @@ section, where a word would reach beyond it, single bytes are used.
 
 from __future__ import annotations
 
-from math import frexp
+from functools import partial
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
+from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import FIBONACCI
-from sparse_mpi.kernels.base import MESSAGE, MISCOUNTED, MalformedMessage
+from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 
 
-def lay_out(
-    entries: np.ndarray,
-    regions: np.ndarray,
-    numbers: np.ndarray,
-    codes: np.ndarray,
-    blocks: np.ndarray,
-    tail: int = 0,
-    scale_bytes: int = 4,
-) -> np.ndarray:
-    words = np.empty((len(entries), len(MESSAGE.names or ())), np.int64)
-    _lay_out(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
-    return words.view(MESSAGE).reshape(-1)
-
-
-@compiled
-def _lay_out(entries, regions, numbers, codes, blocks, tail, scale_bytes, words):
-    first = block = code = at = 0
-    for m in range(entries.size):
-        count, start = entries[m], regions[m, 0]
-        width = regions[m, 1] - start
-        number = end = shift = spread = span = np.int64(0)
-        if count > 0:
-            number, end = numbers[m], tail
-        # The shorter form of the indices; see `wire.packed`.
-        if 0 < count < width:
-            shift = max(frexp(np.float64(width // count))[1] - 1, 0)
-            span, spread = count + ((width - 1) >> shift), 1
-            if _bytes(width) < _bytes(shift * count) + _bytes(span):
-                shift, span, spread = 0, width, 0
-        for field, value in enumerate((count, first, start, shift, spread, span, block, code, scale_bytes)):
-            words[m, field] = value
-        # Sections follow one another without gaps, also from one message to the next.
-        sections = (number, codes[m], scale_bytes * blocks[m], _bytes(shift * count), _bytes(span) + end)
-        for section, length in enumerate(sections):
-            words[m, 9 + section] = at
-            at += length
-        words[m, 14] = at
-        first += count
-        block += blocks[m]
-        code += codes[m]
+lay_out = partial(array.lay_out, loop=compiled(array.sections))
 
 
 @compiled

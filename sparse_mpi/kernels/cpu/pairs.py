@@ -8,13 +8,12 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.cpu.counts import count
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, prefetch, reached
 from sparse_mpi.kernels.cpu.merging import merge
 from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of
 
-BLOCK = 1 << 13  # values, at least, of which `truncate` looks for the k-th at a time
+MANY = 1 << 13  # values from which on `truncate` has NumPy find the k-th
 CANDIDATES = 192  # entries that a row has room for, beyond 3k
 MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
 MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
@@ -99,33 +98,18 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
         return indices, values
     kind = bits_type(values).type
     magnitude = kind(np.iinfo(kind).max)
-    kth, ties = kth_of(values, magnitude, k) if len(values) < BLOCK else _kth_of_many(values, magnitude, k)
+    kth, ties = kth_of(values, magnitude, k) if len(values) < MANY else _kth_of_many(values, magnitude, k)
     kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
     keep_largest(indices, values, magnitude, kind(kth), ties, *kept)
     return kept
 
 
 def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
-    """Return what `kth_of` does for many ``values`` ``(m,)``, k < m.
-
-    NumPy partitions with the processor's vector instructions. It does so block by block, and only the k largest so far
-    are held, or the smallest up to the k-th, whichever are fewer: magnitudes take little memory.
-    """
-    rest = len(values) - k + 1
-    number, bits = min(rest, k), values.view(bits_type(values))
-    block = max(BLOCK, number)
-    held, filled = np.empty(number + min(block, len(values)), bits.dtype), 0
-    for lo in range(0, len(values), block):
-        added = bits[lo : lo + block]
-        both = held[: filled + len(added)]
-        np.bitwise_and(added, magnitude, out=both[filled:])
-        if len(both) > number:
-            both.partition(number - 1 if rest <= k else len(both) - k)
-        filled = min(number, len(both))
-        if rest > k:
-            held[:filled] = both[-filled:]
-    kth = held[:filled].max() if rest <= k else held[:filled].min()
-    return kth, k - (int(count(values, np.array([kth + 1]))[0]) if kth < magnitude else 0)
+    """Return what `kth_of` does for many ``values`` ``(m,)``, k < m, by the processor's vector instructions."""
+    bits = values.view(bits_type(values)) & magnitude
+    bits.partition(len(bits) - k)
+    kth, larger = bits[len(bits) - k], bits[len(bits) - k + 1 :]
+    return kth, k - int(np.count_nonzero(larger > kth))
 
 
 @compiled

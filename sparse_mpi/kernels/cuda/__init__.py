@@ -16,7 +16,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, constant, index_dtype, wide_type
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.array import clear, gather, lay_out, mark, to_float16
+from sparse_mpi.kernels.array import clear, gather, mark, to_float16
 from sparse_mpi.kernels.base import LONG, SKETCH, SKETCHED_ROWS, Later, Moments, Number
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.launches import (
