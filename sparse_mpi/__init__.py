@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from sparse_mpi.monitor.step_report import StepReport
     from sparse_mpi.reduction import SparseAllreduce
     from sparse_mpi.reduction.once import sparse_allreduce
-    from sparse_mpi.rows import dimension_coverage
     from sparse_mpi.select import SELECTORS
     from sparse_mpi.sparse import Layout, SparseVector
     from sparse_mpi.training.diloco import DiLoCo as DiLoCo
@@ -53,7 +52,6 @@ __all__ = [
     "allgather",
     "allreduce",
     "allreduce_init",
-    "dimension_coverage",
     "keep_freed_memory",
     "reduce",
     "reduce_scatter",
@@ -79,7 +77,6 @@ HOME = {
     "reduction": ("SparseAllreduce",),
     "reduction.once": ("sparse_allreduce",),
     "monitor.step_report": ("StepReport",),
-    "rows": ("dimension_coverage",),
     "select": ("SELECTORS",),
     "sparse": ("Layout", "SparseVector"),
     "training.diloco": ("DiLoCo",),  # needs torch

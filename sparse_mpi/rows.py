@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sparse_mpi import arrays
-from sparse_mpi.arrays import Array, like, namespace, to_host
+from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.kernels.base import LONG
-from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.sparse import Layout
 
 RULES = ("output", "axis1")
 
@@ -158,32 +158,6 @@ def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
         over -= more
         shared[t.tensor] = t._replace(quota=quota + more // t.rows, extra=more % t.rows)
     return shared
-
-
-def dimension_coverage(vector: SparseVector[Any], layout: Layout, rows: str = "output") -> float:
-    """Return the share, 0 to 1, of rows of matrices in which ``vector`` has an entry; 1 where there are no matrices.
-
-    Args:
-        vector: a sparse vector of any library, as a reducer's ``step`` returns it.
-        layout: a `Layout`, or anything that `SparseAllreduce` makes one from; as long as ``vector``.
-        rows: ``"output"``: each index of the first dimension is a row; ``"axis1"``: each line along the second one.
-    """
-    check_rule(rows)
-    layout = Layout.of(layout)
-    if vector.size != layout.size:
-        raise ValueError(f"vector must have size {layout.size} as layout says, got {vector.size}")
-    matrices = [t for t in fewest(layout, rows, ()) if len(layout.shapes[t.tensor]) >= 2]
-    if not matrices:
-        return 1.0
-    with arrays.on_stream_of(vector.indices):
-        indices = arrays.enter(vector.indices)
-        ends = np.array([(t.offset, t.offset + t.size) for t in matrices])
-        cuts = to_host(namespace(indices).searchsorted(indices, like(ends, indices)))
-        reached = sum(
-            len(namespace(indices).unique(t.numbers(indices[start:stop])))
-            for t, (start, stop) in zip(matrices, cuts, strict=True)
-        )
-    return reached / sum(t.rows for t in matrices)
 
 
 def row_starts(pattern: Pattern, like: Array) -> Array:

@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce, World, arrays, dimension_coverage, sparse_allreduce
+from sparse_mpi import SparseAllreduce, World, arrays, sparse_allreduce
 from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
 
+from ..select.coverage import coverage
 from .conformance import LAYERS, same_bytes
 
 K = 250
@@ -53,7 +54,7 @@ def test_the_sum_is_that_of_all_selections(selector):
 
     rows, pairs = (World(3).run(lambda comm, a=a: body(comm, a(selector)))[0] for a in (ADTopk, TopkA))
     assert all(same_bytes(a, b) for a, b in zip(rows, pairs, strict=True))
-    assert all(dimension_coverage(total, LAYERS) == 1 for total in rows[::2])
+    assert all(coverage(total, LAYERS) == 1 for total in rows[::2])
 
 
 def test_a_plan_names_the_dense_tensors():
@@ -99,8 +100,8 @@ def test_device_arrays_give_the_same_bytes(ranks, device, selector, dtype):
             results = [part for total in totals for part in (total.indices, total.values)] + [reducer.residual]
             assert all(isinstance(part, library.ndarray) for part in results)
             once[library] = [arrays.to_host(part).tobytes() for part in results]
-            coverage = {dimension_coverage(total, LAYERS, selector.rows) for total in totals}
-            assert coverage == {1.0} or selector.rows == "axis1" and isinstance(selector, Interleaved)
+            shares = {coverage(total, LAYERS, selector.rows) for total in totals}
+            assert shares == {1.0} or selector.rows == "axis1" and isinstance(selector, Interleaved)
         assert once[np] == once[cupy] and not device.early
 
     ranks.run(body)

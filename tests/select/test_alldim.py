@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from sparse_mpi import Layout, dimension_coverage, kernels
+from sparse_mpi import Layout, kernels
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array
 from sparse_mpi.rows import RULES, fewest, quotas
@@ -16,6 +16,7 @@ from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.exact import Exact, top_k
 
 from ..algorithms.conformance import LAYERS
+from .coverage import coverage
 from .test_rows import lines
 
 LARGE = Layout.of([(40, 300), (40,), (1, 30_000), (8, 6, 3, 3)])  # a row that is searched by histogram, too
@@ -87,8 +88,8 @@ def test_alldim_reaches_rows_that_plain_top_k_misses(sigma):
     rng, layout, k = np.random.default_rng(0), Layout.of([(1024, 1024)]), 1024 * 1024 // 100
     x = (rng.standard_normal((1024, 1024)) * rng.lognormal(sigma=sigma, size=(1024, 1))).reshape(-1).astype(np.float32)
     selected, _ = AllDim().select(x, k, AllDim().init(layout, k))
-    assert selected.nnz == k and dimension_coverage(selected, layout) == 1
-    plain = dimension_coverage(top_k(x, k), layout)
+    assert selected.nnz == k and coverage(selected, layout) == 1
+    plain = coverage(top_k(x, k), layout)
     assert 0.11 < plain < 0.17 if sigma else plain > 0.99
 
 

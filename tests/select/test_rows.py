@@ -1,4 +1,4 @@
-"""Rows and their quotas, the messages that rely on them, and which share of the rows a vector reaches."""
+"""Rows and their quotas, and the messages that rely on them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi import SparseVector, dimension_coverage, wire
+from sparse_mpi import SparseVector, wire
 from sparse_mpi.predict.models import MODELS
 from sparse_mpi.rows import RULES, fewest, quotas
 from sparse_mpi.sparse import Layout
-
-from ..algorithms.conformance import LAYERS
 
 SHAPES = st.lists(
     st.lists(st.integers(0, 7), max_size=4).map(tuple) | st.tuples(st.integers(1, 3), st.integers(200, 400)),
@@ -160,23 +157,3 @@ def test_the_last_columns_of_long_rows_survive():
     message = wire.encode_rows(vector, pattern)
     assert len(message) == 5 * 4 + 1 + 1 + 2 + 2 + 4
     assert wire.decode_rows(message[None], pattern, layout.size, np.float32).indices.tolist() == last.tolist()
-
-
-@given(SHAPES.filter(lambda shapes: Layout(tuple(shapes)).size > 0), RULE, st.integers(0, 2**32))
-def test_coverage_counts_the_rows_of_matrices_that_are_reached(shapes, rule, seed):
-    layout, rng = Layout(tuple(shapes)), np.random.default_rng(seed)
-    indices = np.flatnonzero(rng.random(layout.size) < rng.random()).astype(np.int32)
-    matrices = [t for t in fewest(layout, rule, ()) if len(layout.shapes[t.tensor]) >= 2]
-    reached = [bool(set(e) & set(indices.tolist())) for t in matrices for e, _ in lines(t)]
-    vector = SparseVector(indices, np.ones(len(indices), np.float32), layout.size)
-    assert dimension_coverage(vector, layout, rule) == (np.mean(reached) if reached else 1.0)
-
-
-def test_coverage_takes_what_step_returns_and_what_layout_takes():
-    entries = SparseVector(torch.tensor([0, 401], dtype=torch.int32), torch.ones(2), LAYERS.size)
-    rows = sum(shape[0] for shape in LAYERS.shapes if len(shape) > 1 and 0 not in shape)
-    assert dimension_coverage(entries, LAYERS.shapes) == 2 / rows
-    with pytest.raises(ValueError, match=f"vector must have size 7 as layout says, got {LAYERS.size}"):
-        dimension_coverage(entries, 7)
-    with pytest.raises(ValueError, match="rows must be one of output, axis1, got 'columns'"):
-        dimension_coverage(entries, LAYERS, "columns")
