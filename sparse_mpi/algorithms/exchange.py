@@ -20,7 +20,6 @@ from sparse_mpi.comm.counting import received as checked
 from sparse_mpi.comm.quantiles import pooled
 from sparse_mpi.sparse import (
     SparseVector,
-    concatenate,
     equal_boundaries,
     merge,
     regions_of,
@@ -36,18 +35,9 @@ WireFormat: TypeAlias = Wire | Paired | Ballots  # of which an exchange needs `p
 
 
 def exchange(packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm) -> SparseVector:
-    """Send each rank its message, and unpack those that have arrived while others are on their way."""
-    # Unpack: each group of messages as it arrives, by the number of its first sender.
-    parts: dict[int, SparseVector] = {}
-
-    def take(first: int, messages: Array, lengths: np.ndarray) -> None:
-        parts[first] = unpack(messages, lengths, region, wire, packed.vector)
-
-    # Exchange all messages, and put the parts in rank order.
-    comm.streamed_alltoallv(packed.buffer, packed.lengths, take)
-    if len(parts) == 1:
-        return parts.popitem()[1]
-    return concatenate([parts[first] for first in sorted(parts)])
+    """Send each rank its message, and unpack those of all ranks, in rank order."""
+    messages, lengths = comm.alltoallv(packed.buffer, packed.lengths)
+    return unpack(messages, lengths, region, wire, packed.vector)
 
 
 def unpack(

@@ -48,13 +48,8 @@ def _everywhere(own: Entries, regions: np.ndarray, form: Format, comm: Comm) -> 
 
 def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
     """Return what all ranks have of the keys in this rank's region, combined in rank order."""
-    parts = [entries] * comm.size
-
-    def take(first: int, messages: Array, lengths: np.ndarray) -> None:
-        ranks = len(lengths)
-        parts[first : first + ranks] = form.unpack(messages, lengths, np.tile(regions[comm.rank], (ranks, 1)))
-
-    comm.streamed_alltoallv(*form.pack(entries, counts_by_region(entries, regions), regions), take)
+    rows, lengths = comm.alltoallv(*form.pack(entries, counts_by_region(entries, regions), regions))
+    parts = form.unpack(rows, lengths, np.tile(regions[comm.rank], (comm.size, 1)))
     return merged(parts, op)
 
 

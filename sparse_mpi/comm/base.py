@@ -54,8 +54,6 @@ class Traffic:
 
 
 Counts = np.ndarray  # (P,) int64, in rows
-# Takes rows of ranks first, first + 1, ..., in rank order, and how many each of these ranks sent: (first, rows, counts)
-Take = Callable[[int, Array, Counts], None]
 
 
 @runtime_checkable
@@ -107,13 +105,6 @@ class Comm(Protocol):
 
         Return the rows for this one from all ranks, in rank order, and how many each of them sent (P,). Where every
         rank can give these as ``expected``, empty messages are not sent.
-        """
-
-    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        """Do as `alltoallv`, but hand over to ``take`` what has come while the rest is on its way, in any order.
-
-        What this rank sends itself may be memory of ``send``. ``take`` makes no calls here, and its time is not counted
-        as that of this call, though what is in ``traffic.calls`` has it.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 import numpy as np
@@ -18,19 +17,6 @@ def row_bytes(rows: Array) -> int:
 def cut(rows: Array, counts: Counts) -> list[Array]:
     ends = np.cumsum(counts).tolist()
     return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def ascending(first: int, rows: Array, counts: Counts, ranks: int) -> Iterator[tuple[int, Array, Counts]]:
-    """Yield the rows of consecutive ranks, of which rank 0 follows the last, such that their ranks ascend."""
-    here = min(len(counts), ranks - first)  # before rank 0 follows
-    at = int(counts[:here].sum())
-    if here == len(counts):
-        yield first, rows, counts
-    elif len(counts) == ranks:
-        yield 0, namespace(rows).concatenate([rows[at:], rows[:at]]), np.roll(counts, -here)
-    else:
-        yield first, rows[:at], counts[:here]
-        yield 0, rows[at:], counts[here:]
 
 
 def empty_rows(like: Array, rows: int) -> Array:

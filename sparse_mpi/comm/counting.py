@@ -33,7 +33,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, namespace, synchronize
-from sparse_mpi.comm.base import Counts, Job, RankFailure, Take, Traffic
+from sparse_mpi.comm.base import Counts, Job, RankFailure, Traffic
 from sparse_mpi.comm.job.call_log import CALLS, Watched
 from sparse_mpi.comm.staging import Staging
 
@@ -44,9 +44,8 @@ _R = TypeVar("_R")
 
 
 def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
-    """Have a call of a `CountingComm` timed and watched; the last word of its name is one of `CALLS`."""
-    # streamed_alltoallv is an alltoallv to the watchdog.
-    number = CALLS.index(method.__name__.rpartition("_")[2])
+    """Have a call of a `CountingComm` timed and watched; its name is one of `CALLS`."""
+    number = CALLS.index(method.__name__)
 
     @wraps(method)
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -150,23 +149,6 @@ class CountingComm(ABC):
         return came if mine is send else self._unstage(came, send), came_counts
 
     @timed
-    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        mine = self._enter(send, rows=True)
-        counts = per_rank(self.size, "counts", counts, len(mine))
-        own, arrived = mine[: counts[self.rank]].nbytes, 0  # bytes; as many rows as this rank sends itself
-
-        def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
-            nonlocal arrived
-            arrived += rows.nbytes
-            # The copy to the device is part of the call. What `take` computes is not, though `timed` adds all.
-            came, began = rows if mine is send else self._unstage(rows, send), perf_counter()
-            take(first, came, by_rank)
-            self.traffic.seconds -= perf_counter() - began
-
-        self._streamed_alltoallv(mine, counts, hand_over)
-        self._count(mine.nbytes - own, arrived - own, self.size - 1)
-
-    @timed
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         mine = self._enter(send)
         if op not in OPS:
@@ -222,10 +204,6 @@ class CountingComm(ABC):
 
     @abstractmethod
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]: ...
-
-    def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
-        """Hand over all there is at once, where a transport has nothing better."""
-        take(0, *self._alltoallv(send, counts, None))
 
     @abstractmethod
     def _allreduce(self, send: Array, op: str) -> Array: ...

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
-from sparse_mpi.comm.base import Comm, Counts, Job, Take, Traffic
-from sparse_mpi.comm.buffers import ascending
+from sparse_mpi.comm.base import Comm, Counts, Job, Traffic
 
 T = TypeVar("T")
 
@@ -61,10 +60,6 @@ class ForwardingComm:
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         return self._around(lambda: self._comm.alltoallv(send, counts, expected))
-
-    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        """Hand over all there is at once: what ``take`` computes is no part of the call."""
-        take(0, *self.alltoallv(send, counts))
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         return self._around(lambda: self._comm.allreduce(send, op, control))
@@ -118,21 +113,9 @@ class Renumbered(ForwardingComm):
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         arriving = None if expected is None else np.roll(expected, self._first)
-        rows, by_rank = self._comm.alltoallv(*self._leaving(send, counts), arriving)
+        after = int(np.sum(counts[: self.size - self._first]))  # rows for ranks first, first + 1, ... P - 1
+        rows, by_rank = self._comm.alltoallv(_rotated(send, after), np.roll(counts, self._first), arriving)
         return _rotated(rows, int(by_rank[: self._first].sum())), np.roll(by_rank, -self._first)
-
-    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        def hand_over(first: int, rows: Array, by_rank: Counts) -> None:
-            # Neighbours in ``comm`` are neighbours here, but number 0 may be among them: parts are cut there.
-            for part in ascending((first - self._first) % self.size, rows, by_rank, self.size):
-                take(*part)
-
-        self._comm.streamed_alltoallv(*self._leaving(send, counts), hand_over)
-
-    def _leaving(self, send: Array, counts: Sequence[int] | Counts) -> tuple[Array, Counts]:
-        """Return rows for all ranks, and how many for each, in the order of ``comm``."""
-        after = int(np.sum(counts[: self.size - self._first]))  # of ranks first, first + 1, ... P - 1
-        return _rotated(send, after), np.roll(counts, self._first)
 
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
         return self._comm.bcast(send, (root + self._first) % self.size, control)

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, synchronize
 from sparse_mpi.comm import making
-from sparse_mpi.comm.base import Counts, Job, RankFailure, Take, hashed
+from sparse_mpi.comm.base import Counts, Job, RankFailure, hashed
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.elastic import ulfm
@@ -189,9 +189,6 @@ class MPIComm(CountingComm):
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         return self._messages.alltoallv(send, counts, expected)
-
-    def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
-        self._messages.streamed_alltoallv(send, counts, take)
 
     def _allreduce(self, send: Array, op: str) -> Array:
         out = self._messages.empty(send.shape, send)

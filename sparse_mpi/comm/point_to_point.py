@@ -6,22 +6,21 @@ Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, namespace, synchronize
 from sparse_mpi.comm import making
-from sparse_mpi.comm.base import Counts, Take
-from sparse_mpi.comm.buffers import ascending, cut, row_bytes
+from sparse_mpi.comm.base import Counts
+from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.making import Raw, pieces, rowtype
 from sparse_mpi.comm.polling import wait_until
 from sparse_mpi.comm.staging import Staging
 
 SENDRECV, ALLTOALLV = 1, 2  # tags
 BUCKET = 8  # peers to which an alltoallv talks at a time, so that no rank is flooded
-MIN_STREAMED_BYTES = 1 << 18  # Messages of an alltoallv wait for each other up to so many bytes
 
 
 class Receiving(NamedTuple):
@@ -51,55 +50,25 @@ class PointToPoint:
         leaving = cut(send, counts)
         if expected is not None:
             return self._alltoallv_known(leaving, send, expected), expected.copy()
-        # Messages come in the order of the ring, and are joined in that of the ranks.
-        by_rank = dict(self._arriving(leaving, send))
-        arriving = [by_rank[rank] for rank in range(self._size)]
-        return self.join(arriving), _lengths(arriving)
+        arriving = self._arriving(leaving, send)
+        return self.join(arriving), np.array(list(map(len, arriving)), np.int64)
 
-    def streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
-        first = self._rank
-        run: list[Array] = []  # the rows of ranks from the first one on
-        held = 0  # bytes of them
-        for source, rows in self._arriving(cut(send, counts), send):
-            run.append(rows)
-            held += rows.nbytes
-            # Enough to be worth a call of `take`.
-            if held > MIN_STREAMED_BYTES:
-                self._hand_over(first, run, take)
-                first, run, held = source + 1, [], 0
-        if run:
-            self._hand_over(first, run, take)
-
-    def _hand_over(self, first: int, run: list[Array], take: Take) -> None:
-        """Have the rows of ranks ``first``, ``first + 1``, ... taken; rank 0 follows the last."""
-        rows = run[0] if len(run) == 1 else self.join(run)
-        for part in ascending(first % self._size, rows, _lengths(run), self._size):
-            take(*part)
-
-    def _arriving(self, leaving: list[Array], send: Array) -> Iterator[tuple[int, Array]]:
-        """Send all messages; yield the one of this rank to itself, then what comes from the rank above it, and so on.
-
-        While the caller looks at a message, the next one is on its way if it has begun.
-        """
+    def _arriving(self, leaving: list[Array], send: Array) -> list[Array]:
+        """Send all messages, and return those of all ranks to this one, in rank order."""
         rank, size = self._rank, self._size
-        # A single rank has no bucket of peers, but its own message.
-        for steps in self._buckets() or [range(0)]:
+        arriving = list(leaving)  # of which the own one stays
+        for steps in self._buckets():
             # Send to the next peers down the ring, and receive from as many above, who tell how long messages are.
             requests = []
             for step in steps:
                 dest = (rank - step) % size
                 requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
-            # The own rows come first: the caller works on them while the first messages are on their way.
-            if steps.start <= 1:
-                yield rank, leaving[rank]
-            begun: Receiving | None = None
             for step in steps:
                 source = (rank + step) % size
-                rows = self.receive(send, source, ALLTOALLV, begun)
-                begun = self.begun(send, (source + 1) % size, ALLTOALLV) if step + 1 in steps else None
-                yield source, rows
+                arriving[source] = self.receive(send, source, ALLTOALLV)
             # The next bucket is begun when all of this one are sent: no more than that are on their way from here.
             self.wait(requests)
+        return arriving
 
     def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
         """Receive every message at its final place, and check its length; empty ones are left out on both sides."""
@@ -134,15 +103,14 @@ class PointToPoint:
     def start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
         return [self._comm.Isend(piece, dest, tag) for piece in pieces(self._mpi, rows)]
 
-    def receive(self, like: Array, source: int, tag: int, begun: Receiving | None = None) -> Array:
+    def receive(self, like: Array, source: int, tag: int) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
         parts: list[Array] = []
         # MPI keeps the order of messages of one sender and one tag: the next piece is the next message.
         while not parts or len(parts[-1]) == making.CHUNK:
-            part, request = begun or self._start_receiving(like, source, tag)
+            part, request = self._start_receiving(like, source, tag)
             self.wait([request])
             parts.append(part)
-            begun = None
         return parts[0] if len(parts) == 1 else self.join(parts)
 
     def _start_receiving(self, like: Array, source: int, tag: int) -> Receiving:
@@ -185,7 +153,3 @@ class PointToPoint:
         if self._staging.holds(send):
             return self._staging.empty(shape, send.dtype)
         return namespace(send).empty(shape, send.dtype)
-
-
-def _lengths(parts: list[Array]) -> Counts:
-    return np.array(list(map(len, parts)), np.int64)

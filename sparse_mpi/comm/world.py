@@ -16,8 +16,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_whole
-from sparse_mpi.comm.base import Comm, Counts, Elastic, Job, Take, Turns
-from sparse_mpi.comm.buffers import cut
+from sparse_mpi.comm.base import Comm, Counts, Elastic, Job, Turns
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Killed, Members, MismatchError, WorldRun
 
@@ -38,9 +37,9 @@ class World:
         per_node: ranks of a node.
         leave: which ranks fail, and when: as their step (from 0, counted by `Job.begin_reduction`) begins, or with a
             pair, before that call of the step (from 0). `run` returns None for them.
-        schedule: a seed (>= 0) from which each `run` draws which rank goes on, which messages are sent before they are
-            received, and in which order the parts of a `streamed_alltoallv` come. Work in the background then takes
-            turns with all ranks. None: one fixed order, and all work done at once.
+        schedule: a seed (>= 0) from which each `run` draws which rank goes on, and which messages are sent before they
+            are received. Work in the background then takes turns with all ranks. None: one fixed order, and all work
+            done at once.
 
     Raises:
         ValueError: no such number of ranks or seed, or ``leave`` names a rank that there is not.
@@ -205,17 +204,6 @@ class _WorldComm(CountingComm):
         call = Call("alltoallv", *_rows_of(send), () if expected is None else ("expected",))
         parts, arriving = self._rendezvous(call, (send, counts, expected), partial(_transposed, self.group.members))
         return parts[self.rank], arriving[self.rank].copy()
-
-    def _streamed_alltoallv(self, send: Array, counts: Counts, take: Take) -> None:
-        draws = self.group.run.draws
-        if draws is None:
-            super()._streamed_alltoallv(send, counts, take)
-            return
-        # The parts of a schedule come one by one, in any order.
-        rows, by_rank = self._alltoallv(send, counts, None)
-        parts = cut(rows, by_rank)
-        for rank in draws.sample(range(self.size), self.size):
-            take(rank, parts[rank], by_rank[rank : rank + 1])
 
     def _allreduce(self, send: Array, op: str) -> Array:
         call = Call("allreduce", send.dtype, send.shape, (op,))

@@ -22,8 +22,6 @@ import scipy.sparse
 import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World, collectives
-from sparse_mpi.algorithms import topkdsa
-from sparse_mpi.algorithms.exchange import concatenate, unpack
 from sparse_mpi.collectives.algorithms import ALGORITHMS as WAYS
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.base import RankFailure
@@ -358,22 +356,6 @@ def assert_only_schedules_find(monkeypatch, defect, body, ranks, least, **option
             assert re.fullmatch(rf"(?s)schedule {seed} ends in .*; replay: World\({ranks}, schedule={seed}, .*", told)
         # What was printed is replayed, to the same words
         assert said(min(words)) == words[min(words)]
-
-
-def test_entries_that_are_summed_as_they_come(monkeypatch):
-    """A float32 sum has the bits of its order."""
-
-    def as_they_come(packed, region, wire, comm):
-        parts = []
-
-        def take(first, messages, lengths):
-            parts.append(unpack(messages, lengths, region, wire, packed.vector))
-
-        comm.streamed_alltoallv(packed.buffer, packed.lengths, take)
-        return concatenate(parts)
-
-    body = partial(reduced, algorithm="topkdsa")
-    assert_only_schedules_find(monkeypatch, lambda patch: patch.setattr(topkdsa, "exchange", as_they_come), body, 5, 4)
 
 
 def test_a_rank_that_returns_early_and_leaves_a_message_to_the_next_step(monkeypatch):

@@ -14,7 +14,6 @@ import numpy as np
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm, Counts, Traffic, forwarding
-from sparse_mpi.comm.base import Take
 from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction import SparseAllreduce
@@ -97,9 +96,6 @@ class RecordingComm(forwarding.ForwardingComm):
         }
         self._note("alltoallv", before, send, bytes=sum(to.values()), to=to)
         return received
-
-    def streamed_alltoallv(self, send: Array, counts: Sequence[int] | Counts, take: Take) -> None:
-        take(0, *self.alltoallv(send, counts))  # all at once: what ``take`` computes is not of this call
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
         before = self._begin()
