@@ -7,7 +7,7 @@ Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +21,6 @@ from sparse_mpi.comm.staging import Staging
 
 SENDRECV, ALLTOALLV = 1, 2  # tags
 BUCKET = 8  # peers to which an alltoallv talks at a time, so that no rank is flooded
-
-
-class Receiving(NamedTuple):
-    rows: Array  # not written yet
-    request: Any
 
 
 class PointToPoint:
@@ -108,32 +103,24 @@ class PointToPoint:
         parts: list[Array] = []
         # MPI keeps the order of messages of one sender and one tag: the next piece is the next message.
         while not parts or len(parts[-1]) == making.CHUNK:
-            part, request = self._start_receiving(like, source, tag)
-            self.wait([request])
-            parts.append(part)
+            parts.append(self._receive_piece(like, source, tag))
         return parts[0] if len(parts) == 1 else self.join(parts)
 
-    def _start_receiving(self, like: Array, source: int, tag: int) -> Receiving:
-        if self.yield_cpu:
-            return wait_until(lambda: self.begun(like, source, tag))
-        status = self._mpi.Status()
+    def _receive_piece(self, like: Array, source: int, tag: int) -> Array:
+        status, kind = self._mpi.Status(), rowtype(self._mpi, row_bytes(like))
         # A matched probe takes the message out of the queue: no other thread can receive it in between.
-        return self._matched(self._comm.Mprobe(source, tag, status), status, like, source)
-
-    def begun(self, like: Array, source: int, tag: int) -> Receiving | None:
-        status = self._mpi.Status()
-        message = self._comm.Improbe(source, tag, status)
-        return None if message is None else self._matched(message, status, like, source)
-
-    def _matched(self, message: Any, status: Any, like: Array, source: int) -> Receiving:
-        kind = rowtype(self._mpi, row_bytes(like))
+        if self.yield_cpu:
+            message = wait_until(lambda: self._comm.Improbe(source, tag, status))
+        else:
+            message = self._comm.Mprobe(source, tag, status)
         rows = status.Get_count(kind)
         # MPI_UNDEFINED: the bytes are no whole number of rows.
         if rows < 0:
             raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
         out = self.empty((rows, *like.shape[1:]), like)
         synchronize(out)  # a device may still use this memory for what it held before
-        return Receiving(out, message.Irecv([out, rows, kind]))
+        self.wait([message.Irecv([out, rows, kind])])
+        return out
 
     def join(self, parts: list[Array]) -> Array:
         first = parts[0]

@@ -280,13 +280,15 @@ def count_bytes(widths: np.ndarray) -> np.ndarray:
     return NUMBER_BYTES[NUMBER_LIMITS.searchsorted(widths)]
 
 
-def sections(entries, regions, numbers, codes, blocks, tail, scale_bytes, words):
-    """Write the record of each message to ``words`` ``(m, fields)``: a loop that Numba compiles where it is there."""
+def sections(
+    entries: Array, regions: Array, numbers: Array, codes: Array, blocks: Array, tail: int, scale_bytes: int, to: Array
+) -> None:
+    """Write the record of each message ``to`` an array ``(m, fields)``: a loop that Numba compiles if it is there."""
     first = block = code = at = 0
     for m in range(len(entries)):
         count, start = entries[m], regions[m, 0]
         width = regions[m, 1] - start
-        number = end = shift = spread = span = np.int64(0)
+        number = end = shift = spread = span = 0
         if count > 0:
             number, end = numbers[m], tail
         # The shorter one of the two forms of the indices, see `wire.packed`.
@@ -296,13 +298,13 @@ def sections(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
             if (width + 7) >> 3 < ((shift * count + 7) >> 3) + ((span + 7) >> 3):
                 shift, span, spread = 0, width, 0
         for field, value in enumerate((count, first, start, shift, spread, span, block, code, scale_bytes)):
-            words[m, field] = value
+            to[m, field] = value
         # Sections follow one another without gaps, also from one message to the next.
         lengths = (number, codes[m], scale_bytes * blocks[m], (shift * count + 7) >> 3, ((span + 7) >> 3) + end)
         for section, length in enumerate(lengths):
-            words[m, 9 + section] = at
+            to[m, 9 + section] = at
             at += length
-        words[m, 14] = at
+        to[m, 14] = at
         first += count
         block += blocks[m]
         code += codes[m]
