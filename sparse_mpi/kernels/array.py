@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import frexp
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -310,11 +309,6 @@ def sections(
         code += codes[m]
 
 
-def _quietly(*given: Any) -> None:
-    with np.errstate(over="ignore"):  # of a region whose stop has wrapped around
-        sections(*given)
-
-
 def lay_out(
     entries: np.ndarray,
     regions: np.ndarray,
@@ -323,10 +317,11 @@ def lay_out(
     blocks: np.ndarray,
     tail: int = 0,
     scale_bytes: int = 4,
-    loop: Callable[..., None] = _quietly,
+    loop: Callable[..., None] = sections,
 ) -> np.ndarray:
     words = np.empty((len(entries), len(FIELDS)), np.int64)
-    loop(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
+    with np.errstate(over="ignore"):  # of a region whose stop has wrapped around
+        loop(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
     return words.view(MESSAGE).reshape(-1)
 
 

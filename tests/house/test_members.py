@@ -30,7 +30,7 @@ def test_a_protocol_has_few_members(protocol):
 
 
 def test_the_members_that_a_transport_must_have_are_those_of_comm():
-    assert len(MEMBERS) == 15 and all(hasattr(Comm, name) for name in MEMBERS)
+    assert len(MEMBERS) == 14 and all(hasattr(Comm, name) for name in MEMBERS)
 
 
 def classes():
