@@ -23,12 +23,8 @@ ARRIVAL = "arrival"  # the mode in which an entry that arrives makes up for the 
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, ARRIVAL, TRAVELLING)
 USUAL_DENSITY = 0.021  # with second moments: elect sends as many bytes as at its usual density without
-PLAIN = (
-    ErrorFeedback,
-    LeakyFeedback,
-    GlobalMomentum,
-    MomentumCorrection,
-)  # not what users derive from these, which does more
+# Not what users derive from these, which does more
+PLAIN = (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection)
 SHORTEST = 0.01  # of what waits, the least share that a step sends or lets fade, see `fading`
 
 

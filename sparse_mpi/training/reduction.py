@@ -83,7 +83,6 @@ class GradientReduction:
         self._overlap = overlap and scale is None
         # Reductions in the background have a communicator of their own, or with a team the one that can shrink
         self.comm: Comm = comm.duplicate(yield_cpu=self._overlap) if team is None else comm
-        self.team: Team | None = team
         self._threaded = progress_thread_of(self.comm).threaded  # whether work is done by a thread of its own
         self._thread = get_ident()  # of this rank
         self._ranks = LiveRanks(self.comm, team)
@@ -115,7 +114,6 @@ class GradientReduction:
         self._marks: dict[Tensor, Tensor] = {}  # of the gradients that they brought, while these are looked at
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
-        self._begun = 0  # buckets that were started in a backward pass
         self._open = True
         self._looks = LOOKS if self._overlap else 0  # steps that are still to be looked at
         self._early = self._overlap  # nothing has spoken against reductions before `synchronize`
@@ -196,8 +194,7 @@ class GradientReduction:
     def _reduce(self, problem: str | None = None) -> list[Total]:
         """Reduce what has come, see `synchronize`, or have all ranks raise RuntimeError that says the ``problem``."""
         scale = 1.0 if self._scale is None else float(self._scale.now())
-        started = self.buckets[: self._begun]
-        if any(bucket.changed or self._beyond(bucket.parameters) for bucket in started):
+        if any(bucket.changed for bucket in self.buckets[: self._next]):
             problem = problem or CHANGED
         problem = problem or (LEFT if self._left else None)
         self._look()
@@ -387,7 +384,6 @@ class GradientReduction:
         # In the order of the buckets, which is the same on all ranks: a complete one waits for those before it
         while self._next < len(self.buckets) - 1 and self._ready(self.buckets[self._next]):
             self._start(self.buckets[self._next])
-            self._begun = self._next
 
     def _settled(self, bucket: Bucket) -> bool:
         """Return True if all ranks know of all gradients of a bucket that they are no sparse tensors."""
@@ -398,16 +394,13 @@ class GradientReduction:
         complete = (self._came[p] == self._passes or not p.requires_grad for p in bucket.parameters)
         return self._settled(bucket) and all(complete)
 
-    def _beyond(self, parameters: Iterable[Tensor]) -> bool:
-        """Return True if a gradient has come in more backward passes than were awaited."""
-        return any(self._came[parameter] > self._passes for parameter in parameters)
-
     def _look(self) -> None:
         """See whether gradients are what they were when they came; where they are not, nothing starts early."""
         if self._looks:
             self._looks -= 1
             touched = (p.grad is None or not torch.equal(bits_of(p.grad), mark) for p, mark in self._marks.items())
-            if self._beyond(self._came) or any(touched):
+            # More backward passes than were awaited add to them, too
+            if max(self._came.values(), default=0) > self._passes or any(touched):
                 self._early = False
 
     def _start_settled(self) -> None:
@@ -449,7 +442,7 @@ class GradientReduction:
                 self.sparse.finish(factor)
 
     def _reset(self) -> None:
-        self._next, self._begun, self._grown = 0, 0, False
+        self._next, self._grown = 0, False
         self._came.clear()
         self._marks.clear()
 
