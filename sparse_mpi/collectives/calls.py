@@ -7,14 +7,15 @@ from typing import TypeVar
 
 import numpy as np
 
+from sparse_mpi.checks import present
 from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS, gathered, owned
 from sparse_mpi.collectives.choice import INLINE, USUAL, Choice, choose, inlined
 from sparse_mpi.collectives.device import to_host_input
 from sparse_mpi.collectives.entries import Entries, merged_runs, nonzero, parted
-from sparse_mpi.collectives.inputs import AUTO, ready
+from sparse_mpi.collectives.inputs import AUTO, Ready, ready
 from sparse_mpi.collectives.ownership import part_of, regions_of
-from sparse_mpi.comm import as_comm
+from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import in_turn
 from sparse_mpi.comm.network import Network, fit_network
 from sparse_mpi.wire import BitPacked
@@ -45,9 +46,8 @@ def allreduce(
             pairs and dicts are integers, or strings: all str or all bytes, in arrays of NumPy's (of type U or S, in
             host memory). Those of pairs may be of 128 bits: an array (m, 2) of integers in host memory.
         op: ``"sum"``, ``"prod"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"`` (bitwise; of bool logical), or a
-            NumPy ufunc of two arguments that is associative and commutative and keeps the dtype. As in NumPy, integers
-            wrap around, sums of bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are not
-            combined: they are no zeros.
+            NumPy ufunc of two arguments that is associative and commutative and keeps the dtype. As in NumPy, sums of
+            bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are no zeros.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, which takes the one that should be done
             first on ``network``. `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, so
@@ -63,35 +63,36 @@ def allreduce(
 
     Returns:
         The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every
-        rank. Keys may be negative; those of a matrix are in the order of its rows, and strings in Python's order. They
-        are compared as strings: no checksum could take two for one.
+        rank. Keys may be negative; those of a matrix are in the order of its rows, and strings in Python's order.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
-            data moves.
+            data moves. ValueError on every rank, too, if a sum or product of integers is outside of their type.
     """
     transport = as_comm(comm)
     source = to_host_input(x)
 
     def work() -> object:
         call = ready(source, op, transport, zeros, algorithm, network=network, wire=wire)
-        ufunc, entries, pool, form, few, *_ = call
-        chosen = algorithm
+        pool, chosen = call.pool, algorithm
         if algorithm == AUTO:
-            if few is not None:
+            if call.few is not None:
                 choice = inlined(pool)
             else:  # only now is it worth to know the network
-                choice = choose(pool, form, network if isinstance(network, Network) else fit_network(transport))
+                choice = choose(pool, call.form, network if isinstance(network, Network) else fit_network(transport))
             chosen = choice.algorithm
             if tell is not None:
                 tell(choice)
-        if few is not None and chosen == INLINE:
-            result = merged_runs(few[0], ufunc)
-        else:
-            result = ALGORITHMS[chosen](entries, ufunc, pool, form, transport)
+
+        def run(call: Ready) -> Entries:
+            if call.few is not None and chosen == INLINE:
+                return merged_runs(call.few[0], call.op)
+            return ALGORITHMS[chosen](call.entries, call.op, pool, call.form, transport)
+
+        result = call.exact(run, transport)
         if algorithm == AUTO:
             inline.expect(transport, call.words, apart=2 * len(result.keys) >= pool.counts.sum())
-        return call.leave([_finished(result, entries, zeros)], call.everywhere)[0]
+        return call.leave([_finished(result, call.entries, zeros)], call.everywhere)[0]
 
     return source.back(in_turn(transport, work))
 
@@ -109,13 +110,9 @@ def reduce_scatter(
 
     def work() -> object:
         call = ready(source, op, transport, zeros, wire=wire)
-        ufunc, entries, pool, form, few, *_ = call
-        regions = regions_of(pool, transport.size)
-        if few is None:
-            own = owned(entries, ufunc, regions, form, transport)
-        else:
-            own = part_of(merged_runs(few[0], ufunc), regions, transport.rank)
-        return call.leave([_finished(own, entries, zeros)], regions)[0]
+        regions = regions_of(call.pool, transport.size)
+        own = call.exact(lambda call: _own(call, regions, transport), transport)
+        return call.leave([_finished(own, call.entries, zeros)], regions)[0]
 
     return source.back(in_turn(transport, work))
 
@@ -135,17 +132,16 @@ def reduce(
 
     def work() -> object:
         call = ready(source, op, transport, zeros, root=root, wire=wire)
-        ufunc, entries, pool, form, few, *_ = call
-        rank, size = transport.rank, transport.size
-        if few is None:
-            regions = regions_of(pool, size)
-            own = owned(entries, ufunc, regions, form, transport)
+        rank, size, form = transport.rank, transport.size, call.form
+        if call.few is None:
+            regions = regions_of(call.pool, size)
+            own = call.exact(lambda call: _own(call, regions, transport), transport)
             message, lengths = form.pack(own, np.array([len(own.keys)]), regions[rank : rank + 1])
             received, lengths = transport.alltoallv(message, lengths * (np.arange(size) == root))
             found = form.unpacked(received, lengths, regions)[0]  # all of them on the root
         else:
-            found = merged_runs(few[0], ufunc)
-        results = [_finished(found, entries, zeros)] if rank == root else []
+            found = call.exact(lambda call: merged_runs(present(call.few, "they are few")[0], call.op), transport)
+        results = [_finished(found, call.entries, zeros)] if rank == root else []
         wanted = np.where(np.arange(size)[:, None] == root, call.everywhere, NO_KEYS)
         return next(iter(call.leave(results, wanted)), None)
 
@@ -165,6 +161,13 @@ def allgather(x: T, comm: object = None, *, wire: str | BitPacked | None = None)
         return call.leave(parts, call.everywhere)
 
     return [source.back(part) for part in in_turn(transport, work)]
+
+
+def _own(call: Ready, regions: np.ndarray, comm: Comm) -> Entries:
+    """Return what all ranks have of the keys in this rank's region, combined."""
+    if call.few is None:
+        return owned(call.entries, call.op, regions, call.form, comm)
+    return part_of(merged_runs(call.few[0], call.op), regions, comm.rank)
 
 
 def _finished(result: Entries, given: Entries, zeros: str) -> Entries:

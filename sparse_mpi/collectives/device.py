@@ -56,6 +56,8 @@ def to_host_input(x: object, array: bool = False) -> HostInput:
         with arrays.on_stream_of(place):
             return HostInput(kind.make(*_down(kind.parts)), back, "device")
     except Exception as error:
+        if isinstance(error, ValueError):  # SciPy's, which checks coordinates
+            error = ValueError(f"x must be a valid {type(x).__name__}, got one in which {error}")
         return HostInput(None, lambda result: result, "host", error)
 
 

@@ -1,8 +1,6 @@
 """A dictionary on which all ranks agree: it numbers keys that are no integers of 64 bits, in their order.
 
-Each rank owns a range of keys, and ranges hold about as many keys of all ranks; they end at quantiles of samples, as
-regions of keys do. A rank sends samples to all, its distinct keys to their owners, a number for each key it owns to
-those who have it, and to each rank those of its keys that stand in the result there.
+Ranks own ranges of keys, which end at quantiles of samples: they number them, and send each rank those of its result.
 """
 
 from __future__ import annotations
@@ -21,22 +19,17 @@ SAMPLES = 32  # keys that a rank shows to all
 
 
 class Keys(Protocol):
-    """A type of keys: `strings.StringKeys`, or `wide.WideKeys`. Keys are a list or an array of it."""
+    """A type of keys: `strings.StringKeys`, or `wide.WideKeys`. Keys are a list or an array of it.
 
-    def sample(self, keys: Any, places: np.ndarray) -> Any:
-        """Return the keys at these places, perhaps cut off."""
+    `sample` may cut keys off; `unpacked` returns those of all messages, and how many each has; `distinct` returns them
+    in their order, and the place of each key among them; `shown` are keys as a result has them.
+    """
 
-    def packed(self, keys: Any) -> np.ndarray:
-        """Return a message of keys."""
-
-    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return the keys of messages of these ``lengths`` ``(m,)``, one's after the other's, and how many each has."""
-
-    def distinct(self, keys: Any) -> tuple[Any, np.ndarray]:
-        """Return the distinct keys in their order, and the place of each of ``keys`` among them ``(m,)`` int64."""
-
-    def shown(self, keys: Any) -> np.ndarray:
-        """Return keys as a result has them."""
+    def sample(self, keys: Any, places: np.ndarray) -> Any: ...
+    def packed(self, keys: Any) -> np.ndarray: ...
+    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[Any, np.ndarray]: ...
+    def distinct(self, keys: Any) -> tuple[Any, np.ndarray]: ...
+    def shown(self, keys: Any) -> np.ndarray: ...
 
 
 class Dictionary:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.entries import Entries, canonical, combined
 from sparse_mpi.collectives.kinds import InputAdapter, adapt, plain_type
 from sparse_mpi.collectives.messages import Format, codec_of
-from sparse_mpi.collectives.operations import named, operation
+from sparse_mpi.collectives.operations import WRAPPING, check_exact, may_wrap, named, operation
 from sparse_mpi.collectives.ownership import SAMPLES, WORDS
 from sparse_mpi.collectives.strings import STRINGS, WIDE, StringKeys, type_of_all
 from sparse_mpi.collectives.wide import WideKeys
@@ -28,7 +30,7 @@ from sparse_mpi.wire import BitPacked
 
 AUTO, FITTED = "auto", "fitted"
 ZEROS = ("keep", "drop")
-HEAD = 3  # words that tell of types and widths, before those of a pool
+HEAD = 4  # words that tell of types and widths, before those of a pool
 
 
 class Ready(NamedTuple):
@@ -42,6 +44,19 @@ class Ready(NamedTuple):
     words: np.ndarray  # (P,) that those take; too many where it was not counted
     adapter: InputAdapter
     dictionary: Dictionary | None  # of keys that are strings or pairs
+    watched: bool  # whether integers may leave the range of their type
+
+    def exact(self, run: Callable[[Ready], Entries], comm: Comm) -> Entries:
+        """Return what ``run`` makes of this; all ranks raise ValueError where integers have wrapped around."""
+        found = run(self)
+        if self.watched:
+            few = self.few and (_as_floats(self.few[0]), self.few[1])
+            form = replace(self.form, dtype=np.dtype(np.float64))
+            with np.errstate(all="ignore"):
+                floats = run(self._replace(entries=_as_floats(self.entries), form=form, few=few)).values
+            with same_on_all_ranks(comm):
+                check_exact(found.values, floats, self.op)
+        return found
 
     def leave(self, results: list[Entries], ranges: np.ndarray) -> list[Any]:
         """Return results as the kind of data that was given. Collective where keys are strings.
@@ -90,6 +105,11 @@ def ready(
         if mine.plain is None:
             codec_of(wire, ufunc, mine.values.dtype)
         entries = combined(mine.keys, mine.values, ufunc)
+        if len(entries.keys) < len(mine.keys) and ufunc in WRAPPING and may_wrap(mine.values, op, len(mine.keys)):
+            with np.errstate(all="ignore"):
+                floats = combined(mine.keys, mine.values.astype(np.float64), ufunc)
+            check_exact(entries.values, floats.values, ufunc)
+        agreement.flag = may_wrap(entries.values, op, transport.size)
         say(memory=source.memory, **mine.facts, op=getattr(op, "__name__", op), zeros=zeros)
         say(algorithm=algorithm, root=root, network=network, wire=wire)
         _tell(agreement.words, mine, entries, transport)
@@ -102,7 +122,8 @@ def ready(
         _tell(agreement.words, mine, entries, transport)
         table = to_host(transport.allgather(agreement.words, control=True))
     # Read the table: how many entries they have and where, and the entries themselves if they are few.
-    types, widths, rows, few = *table[:, 1:HEAD].T, table[:, HEAD:], table[:, HEAD + WORDS :]
+    mine.words.extend(table[:, 3].tolist())
+    types, widths, rows, few = *table[:, 1:3].T, table[:, HEAD:], table[:, HEAD + WORDS :]
     pool, dtype, shape = pool_of(rows[:, :WORDS]), entries.values.dtype, entries.values.shape[1:]
     dtypes = {own: plain_type(own) if own else dtype for own in set(types.tolist())}
     each, all_of_them = inline.Announced(pool.counts, rows[:, 1:3], types, widths, dtypes, shape), None
@@ -118,10 +139,16 @@ def ready(
     form = Format(dtype, shape, pool.span, codec_of(wire, ufunc, dtype))
     words *= form.codec.lossless  # rounded values go in messages
     inline.expect(transport, words)
-    return Ready(ufunc, entries, pool, form, all_of_them if form.codec.lossless else None, words, mine, dictionary)
+    few_of_all = all_of_them if form.codec.lossless else None
+    watched = agreement.flag and dtype.kind in "iu" and ufunc in WRAPPING
+    return Ready(ufunc, entries, pool, form, few_of_all, words, mine, dictionary, watched)
+
+
+def _as_floats(entries: Entries) -> Entries:
+    return entries._replace(values=entries.values.astype(np.float64))
 
 
 def _tell(words: np.ndarray, mine: InputAdapter, entries: Entries, comm: Comm) -> None:
     width = inline.write(entries, words[HEAD + WORDS :])
-    words[:HEAD] = mine.type, mine.plain or 0, width
+    words[:HEAD] = mine.type, mine.plain or 0, width, mine.word
     words[HEAD : HEAD + WORDS] = told(entries.keys, SAMPLES, comm.rank)

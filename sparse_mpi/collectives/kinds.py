@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -23,6 +24,7 @@ KINDS = (
     "a torch.sparse tensor, a pair of arrays (keys, values), or a dict"
 )
 SIGN = np.uint64(1 << 63)
+BLOCK = (1 << 31) - 1  # the most rows of a block
 NUMBERS = "bool, integers, floating-point or complex numbers"
 # The types of numbers in dicts, each of which holds all numbers of those before it
 PLAIN = (np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128))
@@ -40,6 +42,8 @@ class InputAdapter:
     plain: int | None = None  # 1 + the place in `PLAIN` of a dict's numbers; 0 if it has none; None of all else
     type: int = INTEGERS  # of keys
     strings: Any = ()  # the keys, distinct and in their order: bytes, or of pairs an array
+    word: int = 0  # what `leave` must know of every rank
+    words: list[int] = field(default_factory=list)  # of all ranks, in their order, once they have told each other
 
 
 class Adaptable(ABC):
@@ -60,13 +64,13 @@ def adapt(x: object) -> InputAdapter:
         return _of_vector(x)
     if isinstance(x, Adaptable):
         return x.adapt()
-    if isinstance(x, (dict, Counter)):
+    scipy = sys.modules.get("scipy.sparse")
+    if scipy is not None and scipy.issparse(x):  # before dicts, for a DOK is one, too
+        return _of_scipy(x, scipy)
+    if isinstance(x, dict):
         return _of_dict(x)
     if isinstance(x, tuple) and len(x) == 2:
         return _of_pairs(*x)
-    scipy = sys.modules.get("scipy.sparse")
-    if scipy is not None and scipy.issparse(x):
-        return _of_scipy(x, scipy)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and x.layout in (torch.sparse_coo, torch.sparse_csr):
         return _of_torch(x, torch)
@@ -108,7 +112,7 @@ def _numbers(values: object) -> np.ndarray:
     found = here(values, "values of x")
     if found.dtype.kind not in "biufc":
         raise TypeError(f"values of x must be {NUMBERS}, got dtype {found.dtype}; convert them first")
-    return found
+    return found.astype(found.dtype.newbyteorder("="), copy=False)
 
 
 def _of_vector(x: SparseVector) -> InputAdapter:
@@ -190,33 +194,47 @@ def _type_of_keys(x: dict[Any, Any]) -> int:
 
 
 def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
-    shape, flat = tuple(x.shape), isinstance(x, scipy.sparray)
-    facts = {"kind": f"scipy.sparse.{type(x).__name__}", "shape": shape}
-    if x.format == "csr":  # whose keys ascend as they are, as a rule
-        rows, length = prod(shape[:-1]), shape[-1]
-        make_rows = scipy.csr_array if flat else scipy.csr_matrix
-
-        def leave_rows(result: Entries) -> Any:
-            starts, columns = _rows(result.keys, rows, length)
-            found = make_rows((result.values, columns, starts), shape)
-            found.has_canonical_format = True
-            return found
-
-        return checked(_row_keys(x.indptr, x.indices, shape), _numbers(x.data), facts, leave_rows)
-    coo = x.tocoo()
-    coords = getattr(coo, "coords", None) or (coo.row, coo.col)
+    shape, form = tuple(x.shape), x.format
+    try:
+        keys, values, indices = _entries_of_scipy(x, shape)
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"x must be a valid {type(x).__name__} of shape {shape}, got one in which {error}") from None
+    words = list[int]()
+    needs_long = (form != "coo" or len(keys) > 0) and any(not np.can_cast(each.dtype, np.int32) for each in indices)
 
     def leave(result: Entries) -> Any:
-        at = np.unravel_index(result.keys, shape)
-        make = scipy.coo_array if flat else scipy.coo_matrix
-        found = make((result.values, at), shape=shape)
+        # As in SciPy's own sums: indices of 64 bits if some rank has them, or needs them, and blocks of the first rank
+        kind = np.int64 if any(word & 1 for word in words) else index_dtype(max(shape))
+        coords = tuple(at.astype(kind, copy=False) for at in np.unravel_index(result.keys, shape))
+        make = scipy.coo_array if isinstance(x, scipy.sparray) else scipy.coo_matrix
+        found = make((result.values, coords), shape=shape)
         found.has_canonical_format = True
-        made = found.asformat(x.format)
-        if x.format in ("csc", "bsr", "dia"):  # which SciPy has copied, number by number
-            made.data = canonical(made.data)
-        return made
+        found = found.tobsr((words[0] >> 1 & BLOCK, words[0] >> 32)) if form == "bsr" else found.asformat(form)
+        if form in ("csr", "csc", "bsr", "dia"):  # which SciPy has copied, number by number
+            found.data = canonical(found.data)
+        return found if type(found) is type(x) else type(x)(found)
 
-    return checked(_flattened(coords, shape), _numbers(coo.data), facts, leave)
+    adapter = checked(keys, _numbers(values), {"kind": f"scipy.sparse.{type(x).__name__}", "shape": shape}, leave)
+    rows, columns = getattr(x, "blocksize", (0, 0))
+    return replace(adapter, word=needs_long | rows << 1 | columns << 32, words=words)
+
+
+def _entries_of_scipy(x: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Sequence[np.ndarray]]:
+    """Return keys, values and the arrays of indices, all of which must be inside of the shape."""
+    if x.format == "csr":  # whose keys ascend as they are, as a rule
+        keys = _keys_of_rows(x.indptr, x.indices, shape)
+        return keys, x.data[: len(keys)], (x.indptr, x.indices)
+    indices = [integers(getattr(x, name), name) for name in ("indptr", "indices", "offsets") if hasattr(x, name)]
+    if x.format in ("csc", "bsr"):
+        x = copy(x)  # a shallow one, for the check cuts off spare room
+        x.check_format()
+    if x.format == "dia" and len(x.offsets):
+        _in_range(x.offsets + shape[0] - 1, sum(shape) - 1, "offsets, counted from the lowest diagonal,")
+    if x.format == "lil" and [*map(len, x.rows)] != [*map(len, x.data)]:
+        raise ValueError("rows and data differ in length")
+    coo = x.tocoo()
+    coords = getattr(coo, "coords", None) or (coo.row, coo.col)
+    return _flattened(coords, shape), coo.data, indices or coords
 
 
 def _of_torch(x: Any, torch: Any) -> InputAdapter:
@@ -225,7 +243,8 @@ def _of_torch(x: Any, torch: Any) -> InputAdapter:
     if x.layout == torch.sparse_csr:
         if x.dim() != 2:
             raise ValueError(f"x must have two dimensions as a CSR tensor, got {x.dim()}; convert it with to_sparse()")
-        keys, values, sparse = _row_keys(x.crow_indices().numpy(), x.col_indices().numpy(), shape), x.values(), shape
+        keys, sparse = _keys_of_rows(x.crow_indices().numpy(), x.col_indices().numpy(), shape), shape
+        values = x.values()[: len(keys)]
     else:
         sparse = shape[: x.sparse_dim()]
         keys, values = _flattened(tuple(x._indices().numpy()), sparse), x._values()  # coalescing would add duplicates
@@ -234,36 +253,32 @@ def _of_torch(x: Any, torch: Any) -> InputAdapter:
 
     def leave(result: Entries) -> Any:
         numbers = torch.from_numpy(np.ascontiguousarray(result.values))
-        if x.layout == torch.sparse_csr:
-            parts = [torch.from_numpy(part.astype(np.int64)) for part in _rows(result.keys, *shape)]
-            return torch.sparse_csr_tensor(*parts, numbers, shape)
         indices = torch.from_numpy(np.stack(np.unravel_index(result.keys, sparse)))
-        return torch.sparse_coo_tensor(indices, numbers, shape, is_coalesced=True, check_invariants=False)
+        made = torch.sparse_coo_tensor(indices, numbers, shape, is_coalesced=True, check_invariants=False)
+        return made.to_sparse_csr() if x.layout == torch.sparse_csr else made
 
     facts = {"kind": str(x.layout), "shape": shape, "sparse dimensions": len(sparse)}
     return checked(keys, _numbers(values.detach().numpy()), facts, leave)
 
 
-def _row_keys(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _keys_of_rows(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the keys of compressed rows, without what is behind their end."""
     _check_size(shape)
-    return np.repeat(shape[-1] * np.arange(len(starts) - 1), np.diff(starts)) + columns[: starts[-1]]
-
-
-def _rows(keys: np.ndarray, rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where compressed rows start and stop ``(rows + 1,)``, and columns of ascending keys, in their memory."""
-    before = length * np.arange(rows + 1)
-    starts = np.searchsorted(keys, np.minimum(before, np.iinfo(keys.dtype).max).astype(keys.dtype, copy=False))
-    kind = index_dtype(max(length, len(keys)))
-    columns = keys.astype(kind, copy=False)  # what is cut off here is cut off below, too
-    columns -= np.repeat(before[:-1].astype(kind), np.diff(starts))
-    return starts.astype(kind, copy=False), columns
+    starts, columns = integers(starts, "row pointers of x"), integers(columns, "columns of x")
+    rows, counts = prod(shape[:-1]), np.diff(starts)
+    if len(counts) != rows or starts[0] != 0 or (counts < 0).any() or starts[-1] > len(columns):
+        expected = f"{rows + 1} that ascend from 0 to {len(columns)} at most"
+        raise ValueError(f"row pointers of x must be {expected}, got {starts}")
+    columns = _in_range(columns[: starts[-1]], shape[-1], "columns of x")
+    return np.repeat(shape[-1] * np.arange(rows), counts) + columns
 
 
 def _flattened(coords: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
     _check_size(shape)
-    if not len(coords[0]):
-        return np.empty(0, np.int64)
-    return np.ravel_multi_index(coords, shape).astype(np.int64, copy=False)
+    found = [_in_range(integers(at, "indices of x"), d, "indices of x") for at, d in zip(coords, shape, strict=True)]
+    if len({*map(len, found)}) > 1:
+        raise ValueError(f"indices of x must be as many in each dimension, got {[*map(len, found)]}")
+    return np.ravel_multi_index(found, shape) if len(found[0]) else np.empty(0, np.int64)
 
 
 def _check_size(shape: tuple[int, ...]) -> None:

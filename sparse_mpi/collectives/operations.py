@@ -22,6 +22,7 @@ NAMED = {
 # MPI's operations: of bool values the logical ones are the bitwise ones
 OF_MPI = [("sum", "SUM"), ("prod", "PROD"), ("min", "MIN"), ("max", "MAX")]
 OF_MPI += [(name, f"{kind}{name.upper()}") for name in ("and", "or", "xor") for kind in "BL"]
+WRAPPING = (np.add, np.multiply)  # by which integers may leave the range of their type
 TRIED = (0, 1, 2, 3, 5)  # small numbers, of which all triples are tried; sums and products of them are exact
 
 
@@ -63,6 +64,23 @@ def _try(ufunc: np.ufunc, op: object, dtype: np.dtype) -> None:
             raise ValueError(f"op must be commutative, for ranks are combined in any order, got {op!r}")
         if not _same(ufunc(ab, c), ufunc(a, ufunc(b, c))):
             raise ValueError(f"op must be associative, for ranks are combined in groups, got {op!r}")
+
+
+def may_wrap(values: np.ndarray, op: object, count: int) -> bool:
+    """Tell if ``op``, a ufunc or its name, may leave the type of ``values``, integers, when it combines so many."""
+    if values.dtype.kind not in "iu" or not values.size:
+        return False
+    most = max(-int(values.min()), int(values.max()))
+    return (most**count if op in ("prod", np.multiply) else most * count) > np.iinfo(values.dtype).max
+
+
+def check_exact(found: np.ndarray, floats: np.ndarray, op: np.ufunc) -> None:
+    """Raise ValueError if combined integers have wrapped around: float64, combined alike, is off by much less."""
+    wrong = np.abs(floats - found) > 2.0 ** (8 * found.itemsize - 1)  # NaN is zero times infinity, which is zero
+    if wrong.any():
+        ends, got = np.iinfo(found.dtype), f"{floats[wrong][0]:.17g}; convert values first, to int64 or float64"
+        what = f"in [{ends.min}, {ends.max}] for values of {found.dtype}"
+        raise ValueError(f"results of op={op.__name__!r} must be {what}, got {got}")
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

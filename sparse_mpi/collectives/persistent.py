@@ -7,16 +7,18 @@ keys, and the owners send back the results, in the order of what is needed: not 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from sparse_mpi.arrays import to_host
 from sparse_mpi.collectives.device import HostInput, to_host_input
 from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.entries import Entries, Runs, canonical
 from sparse_mpi.collectives.kinds import here, integers_or_strings
 from sparse_mpi.collectives.messages import Format
-from sparse_mpi.collectives.operations import named, operation
+from sparse_mpi.collectives.operations import WRAPPING, check_exact, may_wrap, named, operation
 from sparse_mpi.collectives.ownership import SAMPLES, counts_by_region, regions_of
 from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, StringKeys, encoded, ordered, type_of_all
 from sparse_mpi.comm import Comm, as_comm
@@ -63,7 +65,7 @@ def allreduce_init(
     def work() -> PersistentAllreduce:
         agreement = same_on_all_ranks(transport, 1)
         with agreement as say:
-            number, trailing = np.dtype(dtype), tuple(int(d) for d in shape)
+            number, trailing = np.dtype(dtype).newbyteorder("="), tuple(int(d) for d in shape)
             if number.kind not in "biufc" or 0 in trailing:
                 raise TypeError(f"dtype must be of numbers, and shape of at least one, got {number} and {trailing}")
             of = named(op)
@@ -144,14 +146,19 @@ class PersistentAllreduce:
         return source.back(handle.wait())
 
     def _round(self, source: HostInput) -> np.ndarray:
-        if self._validate == ALWAYS or self._rounds == 0:
-            with same_on_all_ranks(self._comm) as say:
+        checked, agreement = self._validate == ALWAYS or self._rounds == 0, same_on_all_ranks(self._comm)
+        if checked:
+            with agreement as say:
                 say(memory=source.memory)
-                self._good(source.read())
+                agreement.flag = self._op in WRAPPING and may_wrap(self._good(source.read()), self._op, self._comm.size)
         self._rounds += 1
         mine = self._good(source.read())
-        received, _ = self._comm.alltoallv(mine[self._order], self._given, self._come)
+        received = to_host(self._comm.alltoallv(mine[self._order], self._given, self._come)[0])
         results = self._runs.combined(received, self._op)
+        with same_on_all_ranks(self._comm) if agreement.flag else nullcontext():
+            if self._op in WRAPPING and may_wrap(received, self._op, self._comm.size):
+                with np.errstate(all="ignore"):
+                    check_exact(results, self._runs.combined(received.astype(np.float64), self._op), self._op)
         answers, _ = self._comm.alltoallv(results[self._asked], self._answers, self._wanted)
         result = np.zeros((self._sought, *self._shape), self._dtype)
         result[self._got] = answers
@@ -159,11 +166,11 @@ class PersistentAllreduce:
 
     def _good(self, values: object) -> np.ndarray:
         mine, expected = here(values, "values"), (len(self._order), *self._shape)
-        if mine.dtype != self._dtype:
+        if mine.dtype.newbyteorder("=") != self._dtype:
             raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {mine.dtype}")
         if mine.shape != expected:
             raise ValueError(f"values must have shape {expected}, a value for each key, got {mine.shape}")
-        return mine
+        return mine.astype(self._dtype, copy=False)
 
 
 def _flags(keys: np.ndarray) -> Entries:

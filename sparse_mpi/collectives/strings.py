@@ -1,7 +1,6 @@
 """Keys that are strings: their types, their order, and the messages in which they travel to a `Dictionary`.
 
-Strings are compared as they are, never by a checksum, so that no two can be taken for one. They travel as bytes: of a
-str in UTF-8, whose order is that of its code points, as Python sorts.
+They are compared as they are, never by a checksum, and travel as bytes: of a str in UTF-8, whose order is Python's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keys of two integers, in the order of the first, then the second: 16 bytes, whose order as bytes is that.
 
-They travel as whole arrays. Keys are compared as they are, so that no two are taken for one.
+They travel as whole arrays.
 """
 
 from __future__ import annotations

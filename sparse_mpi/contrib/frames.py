@@ -15,6 +15,7 @@ import numpy as np
 
 from sparse_mpi.arrays import describe
 from sparse_mpi.checks import meant
+from sparse_mpi.collectives.operations import check_exact, may_wrap
 
 KINDS = "a DataFrame of pandas or polars, or a Table of pyarrow"
 Names = list[Hashable]
@@ -54,15 +55,23 @@ def grouped(frame: object, by: object, values: object) -> Groups:
             keys, added = _names("by", by, there), _names("values", values, there)
             if twice := [one for one in dict.fromkeys(keys + added) if (keys + added).count(one) > 1]:
                 raise ValueError(f"by and values must name each column once, got {twice[0]!r} twice")
-            groups: Groups = group(library, frame, keys, added)
+            try:
+                groups: Groups = group(library, frame, keys, added)
+            except (TypeError, ValueError):
+                raise
+            except Exception as error:  # of the library's own kind
+                what = f"frame must be one that {name} can group by {keys} to add up {added}"
+                raise TypeError(f"{what}, got its error {type(error).__name__}: {error}") from error
             facts = {f"column {one!r}": fact for one, fact in groups.facts.items()}
-            return groups._replace(facts={"frame": f"{name}.{kind}", "by": keys, "values": added} | facts)
+            return groups._replace(
+                facts={"frame": f"{name}.{type(frame).__qualname__}", "by": keys, "values": added} | facts
+            )
     raise TypeError(f"frame must be {KINDS}, got {describe(frame)}; collect() one that is lazy")
 
 
 def _names(what: str, given: object, there: Names) -> Names:
     """Return a name, or a list of them, as a list; raise unless ``there`` are columns of each of these names."""
-    names = list(given) if isinstance(given, (list, tuple)) else [given]
+    names = list(given) if isinstance(given, list) or isinstance(given, tuple) and given not in there else [given]
     if not names:
         raise ValueError(f"{what} must name at least one column, got none")
     for name in names:
@@ -86,42 +95,65 @@ def _check_sums(dtypes: dict[Hashable, Any], are_numbers: Callable[[Any], bool])
             raise TypeError(f"values must name {expected}, got {name!r} of type {dtype}; convert it")
 
 
+def _may_wrap(low: Any, high: Any, rows: int, kind: str) -> bool:
+    """Tell if sums of so many integers of type ``kind`` in [low, high] may be outside of it; no integers never are."""
+    try:
+        return may_wrap(np.array([low, high], kind), np.add, rows)
+    except (TypeError, ValueError):  # nulls alone
+        return False
+
+
 def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
     types, dtypes = pd.api.types, {name: frame[name].dtype for name in by + values}
     # pandas would add up strings, too
-    _check_sums({name: dtypes[name] for name in values}, lambda dtype: _plain(dtype).kind in "biufc")
-    part = frame.groupby(by, sort=False, as_index=False, observed=True)[values].sum()
+    _check_sums({name: dtypes[name] for name in values}, lambda dtype: _plain(dtype).str in PANDAS_NUMBERS)
+
+    def summed(frame: Any, names: Names) -> Any:
+        return frame.groupby(by, sort=False, as_index=False, observed=True)[names].sum()
 
     def key(name: Hashable) -> Column:
-        column, dtype = part[name], dtypes[name]
+        column, dtype, plain = part[name], dtypes[name], _plain(dtypes[name])
         if isinstance(dtype, pd.CategoricalDtype):
             return column.cat.codes.to_numpy()
-        if types.is_bool_dtype(dtype) or types.is_integer_dtype(dtype):
-            return column.to_numpy(_plain(dtype))
+        if isinstance(dtype, pd.ArrowDtype):
+            return _key_of_arrow(sys.modules["pyarrow"], name, dtype.pyarrow_dtype, column.array.__arrow_array__())
+        if plain.kind in "biu":
+            return column.to_numpy(plain)
         if types.is_datetime64_any_dtype(dtype) or types.is_timedelta64_dtype(dtype):
             return column.astype("int64").to_numpy()
         codes, distinct = column.factorize()
-        return _strings(name, dtype, codes, distinct.tolist())
+        is_text = types.is_object_dtype(dtype) or isinstance(dtype, pd.StringDtype)
+        if not is_text or not all(isinstance(one, str) for one in distinct):
+            raise _no_key(name, dtype)
+        return Strings(codes, distinct.tolist())
 
-    def sums(name: Hashable) -> np.ndarray:
-        found = part[name].to_numpy(_plain(part[name].dtype))
-        return found.astype(f"{found.dtype.kind}8") if found.dtype.kind in "iu" else found
-
+    if swapped := [name for name in by if isinstance(dtypes[name], np.dtype) and not dtypes[name].isnative]:
+        raise _no_key(swapped[0], dtypes[swapped[0]].str)
+    part = summed(frame, values)
+    sums = [part[name].to_numpy(_plain(part[name].dtype)) for name in values]
+    sums = [column.astype(f"{column.dtype.kind}8") if column.dtype.kind in "iu" else column for column in sums]
+    for name, column in zip(values, sums, strict=True):
+        if column.dtype.kind in "iu" and _may_wrap(frame[name].min(), frame[name].max(), len(frame), column.dtype.str):
+            floats = summed(frame.astype({name: "Float64"}), [name])[name]
+            check_exact(column, floats.to_numpy(np.float64), np.add)
     results = [_types_of_sums(dtypes[name]) for name in values]
 
     def leave(keys: list[Column], sums: list[np.ndarray]) -> Any:
-        made = {}
-        for name, column in zip(by, keys, strict=True):
-            if isinstance(column, Strings):
-                made[name] = pd.Series(column.distinct, dtype=dtypes[name]).take(column.codes).reset_index(drop=True)
-            elif isinstance(dtypes[name], pd.CategoricalDtype):
-                made[name] = pd.Categorical.from_codes(column, dtype=dtypes[name])
+        made = part.reindex(pd.RangeIndex(len(sums[0])))  # of its class, with its names of columns
+        for place, (name, column) in enumerate(zip(by, keys, strict=True)):
+            dtype = dtypes[name]
+            if isinstance(dtype, pd.ArrowDtype):
+                found = dtype.__from_arrow__(_arrow_of_key(sys.modules["pyarrow"], column, dtype.pyarrow_dtype))
+            elif isinstance(column, Strings):
+                found = pd.Series(column.distinct, dtype=dtype).take(column.codes).array
+            elif isinstance(dtype, pd.CategoricalDtype):
+                found = pd.Categorical.from_codes(column, dtype=dtype)
             else:  # numbers of times are of their own unit to NumPy, which not every pandas takes them for
-                is_plain = isinstance(dtypes[name], np.dtype)
-                made[name] = pd.Series(column.astype(dtypes[name]) if is_plain else column, dtype=dtypes[name])
-        for name, (narrow, wide), column in zip(values, results, sums, strict=True):
-            made[name] = pd.Series(column, dtype=narrow if column.dtype == _plain(narrow) else wide)
-        return pd.DataFrame(made)
+                found = pd.Series(column.astype(dtype) if isinstance(dtype, np.dtype) else column, dtype=dtype)
+            made.isetitem(place, found)
+        for place, ((narrow, wide), column) in enumerate(zip(results, sums, strict=True), len(by)):
+            made.isetitem(place, pd.Series(column, dtype=narrow if column.dtype == _plain(narrow) else wide))
+        return made
 
     def told(dtype: Any) -> str:
         is_category = isinstance(dtype, pd.CategoricalDtype)
@@ -129,7 +161,7 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
 
     facts: dict[Any, object] = {name: told(dtype) for name, dtype in dtypes.items()}
     narrow = [_plain(narrow) for narrow, _ in results]
-    return Groups(facts, [key(name) for name in by], [sums(name) for name in values], narrow, leave)
+    return Groups(facts, [key(name) for name in by], sums, narrow, leave)
 
 
 @lru_cache(maxsize=64)
@@ -148,20 +180,19 @@ def _plain(dtype: Any) -> np.dtype:
     return plain if isinstance(plain, np.dtype) else np.dtype(object)
 
 
-def _strings(name: Hashable, dtype: object, codes: np.ndarray, distinct: list[Any]) -> Strings:
-    """Return a column of strings; raise unless they are that."""
-    if not all(isinstance(one, str) for one in distinct):
-        raise _no_key(name, dtype)
-    return Strings(codes, distinct)
-
-
 def _of_polars(pl: Any, frame: Any, by: Names, values: Names) -> Groups:
     _check_sums({name: frame.schema[name] for name in values}, lambda dtype: str(dtype) in POLARS_NUMBERS)
-    part = frame.select(by + values).drop_nulls(by).group_by(by).agg(pl.col(values).sum())
+    part = frame.select(by + values).drop_nulls(by).group_by(by, maintain_order=True).agg(pl.col(values).sum())
+    for name in values:
+        dtype, column = part[name].to_numpy().dtype, frame[name]
+        if dtype.kind in "iu" and _may_wrap(column.min(), column.max(), len(column), dtype.str):
+            floats = pl.col(name).cast(pl.Float64).sum()
+            found = frame.select(by + [name]).drop_nulls(by).group_by(by, maintain_order=True).agg(floats)
+            check_exact(part[name].to_numpy(), found[name].to_numpy(), np.add)
 
     def key(name: Hashable) -> Column:
         column, dtype = part[name], part.schema[name]
-        if dtype.is_integer() or dtype == pl.Boolean:
+        if str(dtype) in POLARS_NUMBERS and not dtype.is_float():
             return column.to_numpy()
         if dtype.is_temporal() or dtype == pl.Enum:
             return column.to_physical().to_numpy()
@@ -197,23 +228,16 @@ def _of_arrow(pa: Any, frame: Any, by: Names, values: Names) -> Groups:
     wanted = [(place, what) for what in ("sum", "count") for place in added]
     part = table.filter(pa.array(there)).group_by(keys, use_threads=False).aggregate(wanted)
 
-    def key(name: Hashable, place: str) -> Column:
-        column, dtype = part[place], table[place].type
-        if types.is_integer(dtype) or types.is_boolean(dtype):
-            return column.to_numpy()
-        if types.is_temporal(dtype):
-            return column.cast(pa.int32() if dtype.bit_width == 32 else pa.int64()).to_numpy()
-        encoded = column.dictionary_encode().combine_chunks()
-        return _strings(name, dtype, encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
+    for place in added:
+        dtype, ends = part[f"{place}_sum"].type, sys.modules["pyarrow.compute"].min_max(table[place]).as_py()
+        if types.is_integer(dtype) and _may_wrap(ends["min"], ends["max"], len(table), str(dtype)):
+            rows = table.set_column(table.column_names.index(place), place, table[place].cast(pa.float64(), safe=False))
+            floats = rows.filter(pa.array(there)).group_by(keys, use_threads=False).aggregate([(place, "sum")])
+            found, exact = (column[f"{place}_sum"].fill_null(0).to_numpy() for column in (part, floats))
+            check_exact(found, exact, np.add)
 
     def leave(keys: list[Column], sums: list[np.ndarray]) -> Any:
-        made = []
-        for place, column in zip(places, keys, strict=False):
-            dtype = table[place].type
-            if isinstance(column, Strings):
-                made.append(pa.array(column.distinct, dtype).take(pa.array(column.codes)))
-            else:
-                made.append(pa.array(column).cast(dtype))
+        made = [_arrow_of_key(pa, column, table[place].type) for place, column in zip(places, keys, strict=False)]
         for column, count in zip(sums[: len(values)], sums[len(values) :], strict=True):
             made.append(pa.array(column, mask=count == 0))  # no sum of nulls alone
         return pa.table(made, names=by + values)
@@ -221,11 +245,33 @@ def _of_arrow(pa: Any, frame: Any, by: Names, values: Names) -> Groups:
     sums = [part[f"{place}_sum"].fill_null(0).to_numpy() for place in added]
     sums += [part[f"{place}_count"].to_numpy() for place in added]
     facts: dict[Any, object] = {name: str(table[place].type) for name, place in zip(by + values, places, strict=True)}
-    return Groups(facts, [*map(key, by, keys)], sums, [column.dtype for column in sums], leave)
+    columns = [_key_of_arrow(pa, name, table[place].type, part[place]) for name, place in zip(by, keys, strict=True)]
+    return Groups(facts, columns, sums, [column.dtype for column in sums], leave)
 
 
+def _key_of_arrow(pa: Any, name: Hashable, dtype: Any, column: Any) -> Column:
+    types = pa.types
+    if types.is_integer(dtype) or types.is_boolean(dtype):
+        return column.to_numpy(zero_copy_only=False)
+    if types.is_temporal(dtype) and not types.is_interval(dtype):
+        return column.cast(pa.int32() if dtype.bit_width == 32 else pa.int64()).to_numpy(zero_copy_only=False)
+    if str(dtype.value_type if types.is_dictionary(dtype) else dtype) not in ARROW_STRINGS:
+        raise _no_key(name, dtype)
+    encoded = column.dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    return Strings(encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
+
+
+def _arrow_of_key(pa: Any, column: Column, dtype: Any) -> Any:
+    if isinstance(column, Strings):
+        return pa.array(column.distinct, dtype).take(pa.array(column.codes))
+    return pa.array(column).cast(dtype)
+
+
+PANDAS_NUMBERS = tuple(np.dtype(kind).str for kind in "? b h i q B H I Q e f d F D".split())  # in this byte order
 POLARS_NUMBERS = ("Boolean", *(f"{kind}{8 * width}" for kind in ("Int", "UInt") for width in (1, 2, 4, 8)))
 POLARS_NUMBERS += ("Float32", "Float64")
+ARROW_STRINGS = ("string", "large_string")
 LIBRARIES = (  # by the name of the module, and of its class
     ("pandas", "DataFrame", _of_pandas),
     ("polars", "DataFrame", _of_polars),

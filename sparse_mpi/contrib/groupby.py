@@ -56,13 +56,13 @@ def groupby_sum(
     Returns:
         A frame of the same library with the columns ``by`` and ``values``, a row for each key, in the order of keys
         (categories of pandas and an Enum of polars in their own, others in that of their texts): the same on all ranks,
-        unless they ``scatter``. Keys keep their types. Sums have those of the library's own, each column by itself, and
-        overflow as there. Floating-point numbers are added up on each rank as the library does it, and then in the
-        order of ranks: equal to those of one process where nothing is rounded, and to rounding elsewhere.
+        unless they ``scatter``. Keys keep their types. Sums have those of the library's own, each column by itself.
+        Floating-point numbers are added up on each rank as the library does it, and then in the order of ranks: equal
+        to those of one process where nothing is rounded, and to rounding elsewhere.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
-            data moves.
+            data moves. ValueError on every rank, too, where a sum of integers is outside of its type.
     """
     transport = as_comm(comm)
 

