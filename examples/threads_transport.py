@@ -10,8 +10,9 @@ blackboard, and reads what the others have put there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from threading import Barrier, Thread
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -91,19 +92,18 @@ class ThreadComm(CountingComm):
         return ThreadComm(members.index(self.rank), boards[members[0]])
 
 
-def run(ranks: int, program: Callable[[ThreadComm], Any]) -> list[Any]:
-    """Return what ``program(comm)`` returns on each of so many threads."""
-    board, results = Board(ranks), [None] * ranks
+class Threads:
+    """So many threads, each of which is a rank."""
 
-    def main(rank: int) -> None:
-        results[rank] = program(ThreadComm(rank, board))
+    def __init__(self, size: int) -> None:
+        self.size = size
 
-    threads = [Thread(target=main, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+    def run(self, program: Callable[[ThreadComm], Any]) -> list[Any]:
+        """Return what ``program(comm)`` returns on each of them."""
+        board = Board(self.size)
+        with ThreadPoolExecutor(self.size) as pool:
+            comms = [ThreadComm(rank, board) for rank in range(self.size)]
+            return list(pool.map(program, comms))
 
 
 def main() -> None:
@@ -124,7 +124,7 @@ def main() -> None:
             total = reducer.step(drawn.standard_normal(10_000).astype(np.float32))
         return comm.traffic.sent, total.values.tobytes()
 
-    outcomes = run(args.ranks, train)
+    outcomes = Threads(args.ranks).run(train)
     print(f"{args.ranks} ranks, {len({values for _, values in outcomes})} result")
     print(f"rank 0 sent {outcomes[0][0]} bytes in 5 steps, of 40000 bytes a gradient")
 

@@ -65,14 +65,7 @@ HOME = {
     "collectives": ("allgather", "allreduce", "allreduce_init", "reduce", "reduce_scatter"),
     "comm.conversion": ("watch",),
     "comm.world": ("World",),
-    "feedback": (
-        "FEEDBACKS",
-        "ErrorFeedback",
-        "GlobalMomentum",
-        "LeakyFeedback",
-        "MomentumCorrection",
-        "NoFeedback",
-    ),
+    "feedback": ("FEEDBACKS", "ErrorFeedback", "GlobalMomentum", "LeakyFeedback", "MomentumCorrection", "NoFeedback"),
     "kernels.heap": ("keep_freed_memory",),
     "reduction": ("SparseAllreduce",),
     "reduction.once": ("sparse_allreduce",),
@@ -94,6 +87,7 @@ MODULES = (  # public, likewise
     "feedback",
     "optim",
     "select",
+    "testing",
     "wire",
 )
 MOVED = ("SparseReduceScatter", "groupby_sum")  # to `contrib`

@@ -126,8 +126,8 @@ class Algorithm(ABC):
 
     No return may depend on one rank's data before the last message: a rank with nothing to say still takes part.
 
-    An algorithm implements ``reduce`` and ``bound``. All other members have a default; an algorithm for which the
-    default is not true overrides it, by a field, a ``ClassVar`` or a property.
+    An algorithm implements ``reduce``. All other members have a default; one for which it is not true overrides it, by
+    a field, a ``ClassVar`` or a property.
     """
 
     selector: Selector | None = None  # picks the entries to send, from all of acc
@@ -170,9 +170,9 @@ class Algorithm(ABC):
         up at the entries of the result, coarsely. It then returns a `Carried`.
         """
 
-    @abstractmethod
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the most that one rank sends in one step."""
+        """Return the most that one rank sends in one step, or raise NotImplementedError."""
+        raise NotImplementedError(f"{self!r} must declare its bound here: write bound(layout, k, ranks) -> Bound")
 
     def prepare(self, residual: Array, comm: Comm, state: Any) -> Any:
         """Do what can be done for the next step before its gradient is known, and return the state. Collective.

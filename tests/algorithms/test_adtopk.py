@@ -12,9 +12,10 @@ from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
+from sparse_mpi.testing.cases import LAYERS
+from sparse_mpi.testing.steps import same_bytes
 
 from ..select.coverage import coverage
-from .conformance import LAYERS, same_bytes
 
 K = 250
 

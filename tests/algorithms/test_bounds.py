@@ -18,9 +18,10 @@ from sparse_mpi.algorithms.global_threshold import Counted
 from sparse_mpi.comm import NullComm
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.select import SELECTORS
+from sparse_mpi.testing import Case
 from sparse_mpi.wire import WIRES
 
-from .conformance import Case, train
+from .conformance import train
 
 N, K = 64_000, 640
 FLAT = Layout.of(N)

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, World
+from sparse_mpi import ALGORITHMS, SparseAllreduce
 from sparse_mpi.algorithms.low_rank import SameShape, parts_of
 from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import Layout
-
-from .conformance import Case, assert_economy, assert_laws, train
+from sparse_mpi.testing import Case, Trials, check_algorithm
 
 NAMES = ("powersgd", "acpsgd")
 every_algorithm = pytest.mark.parametrize("name", NAMES)
@@ -48,12 +47,7 @@ def test_laws_and_bound_hold_on_any_layout(shapes, rank, ranks, dtype, kind):
     }
     case = Case(makes[kind], layout.size, 1, layout.shapes)
     for name in NAMES:
-        algorithm = ALGORITHMS[name](rank=rank)
-        for steps in zip(*World(ranks).run(lambda comm, a=algorithm: train(comm, a, case, dtype, 4)), strict=True):
-            assert_laws(steps, algorithm)
-            assert np.isfinite(steps[0].total).all()
-            for step in steps:
-                assert_economy(step, algorithm, case, dtype, ranks)
+        check_algorithm(ALGORITHMS[name](rank=rank), Trials((ranks,), (case,), (dtype,), examples=0))
 
 
 @every_algorithm

@@ -11,8 +11,9 @@ from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.comm import NullComm
 from sparse_mpi.reduction.arguments import ignores_k
 from sparse_mpi.sparse import Layout
+from sparse_mpi.testing import Case
 
-from .conformance import Case, train
+from .conformance import train
 
 N, K = 20_000, 400
 

@@ -9,9 +9,10 @@ from sparse_mpi import SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.exchange import draw_regions
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.testing import Case
 from sparse_mpi.wire import WIRES
 
-from .conformance import Case, train
+from .conformance import train
 
 
 def support(kind: str, rank: int, size: int, k: int) -> np.ndarray:

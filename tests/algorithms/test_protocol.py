@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS
-from sparse_mpi.algorithms import Algorithm, Bound, Reduction
+from sparse_mpi import ALGORITHMS, World
+from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
@@ -16,12 +16,12 @@ from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.reduction.report import unselected
 from sparse_mpi.select import Selector
 from sparse_mpi.select.exact import Exact
-from sparse_mpi.sparse import Layout, NoState, merge
+from sparse_mpi.sparse import NoState, merge
+from sparse_mpi.testing import CASES
+from sparse_mpi.testing.cases import LAYERS
 from sparse_mpi.wire import decode, encode
 
-from .conformance import LAYERS, Case, assert_count, assert_form, assert_laws, model, train
-
-LAYERED = Case(model, LAYERS.size, 250, LAYERS.shapes)
+from .conformance import train
 
 
 @dataclass(frozen=True)
@@ -36,25 +36,17 @@ class Newcomer(Algorithm):
         rows, _ = comm.allgatherv(encode(selected))
         return Reduction(merge(decode(rows, len(acc), acc.dtype)), selected), state
 
-    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        return Bound(k * (ranks - 1), 0, 4 * ranks, 8 * ranks)
+
+def test_a_newcomer_needs_one_method():
+    for steps in World(3).run(lambda comm: train(comm, Newcomer(), CASES["layers"], np.float32, 4)):
+        assert all(step.report.select_seconds > 0 for step in steps)
+    with pytest.raises(TypeError, match="reduce"):
+        type("Incomplete", (Algorithm,), {})()
 
 
-@pytest.mark.ranks(1, 3)
-def test_a_newcomer_needs_two_methods(ranks):
-    for steps in zip(*ranks.run(lambda comm: train(comm, Newcomer(), LAYERED, np.float32, 4)), strict=True):
-        assert_laws(steps)
-        assert_form(steps[0].total, LAYERED, np.float32)
-        for step in steps:
-            assert_count(step, Newcomer(), LAYERED, ranks.size)
-            assert step.report.select_seconds > 0
-
-
-@pytest.mark.parametrize("missing", sorted(Algorithm.__abstractmethods__))
-def test_an_algorithm_without_one_of_them_cannot_be_made(missing):
-    own = {name: vars(Newcomer)[name] for name in Algorithm.__abstractmethods__ - {missing}}
-    with pytest.raises(TypeError, match=missing):
-        type("Incomplete", (Algorithm,), own)()
+def test_a_bound_is_missed_by_those_who_ask_for_it():
+    with pytest.raises(NotImplementedError, match=r"Newcomer\(.* must declare its bound here: write bound\(layout, k"):
+        Newcomer().bound(LAYERS, 1, 2)
 
 
 @pytest.mark.parametrize("wrong", [Newcomer, object(), Exact(), None])
@@ -69,13 +61,13 @@ def test_a_hybrid_declares_what_its_parts_do(ranks):
     for few in (tensors[:1], tensors[1:]):
         rest = tuple(sorted(set(tensors) - set(few)))
         hybrid = Hybrid((Fused(ALGORITHMS["gtopk"](), few, 0.5), Fused(ALGORITHMS["dense-bf16"](), rest, 1.0)))
-        for steps in ranks.run(lambda comm, h=hybrid: train(comm, h, LAYERED, np.float32, 3)):
+        for steps in ranks.run(lambda comm, h=hybrid: train(comm, h, CASES["layers"], np.float32, 3)):
             for step in steps:
-                fewest, most = hybrid.result_band(LAYERS, LAYERED.k, ranks.size)
+                fewest, most = hybrid.result_band(LAYERS, CASES["layers"].k, ranks.size)
                 assert fewest <= step.report.total <= most
-        assert hybrid.traits.conserves and not hybrid.traits.lossless and hybrid.exact_order(LAYERS, LAYERED.k)
+        assert hybrid.traits.conserves and not hybrid.traits.lossless and hybrid.exact_order(LAYERS, CASES["layers"].k)
         assert unselected(hybrid, LAYERS) == sum(LAYERS.sizes[tensor] for tensor in rest)
-    assert not Hybrid((Fused(ALGORITHMS["dense"](), tensors, 1.0),)).exact_order(LAYERS, LAYERED.k)
+    assert not Hybrid((Fused(ALGORITHMS["dense"](), tensors, 1.0),)).exact_order(LAYERS, CASES["layers"].k)
 
 
 def test_no_selector_is_left_out():

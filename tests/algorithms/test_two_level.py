@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import numpy as np
 import pytest
 
@@ -14,17 +12,10 @@ from sparse_mpi.comm.base import Traffic
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction.arguments import make_algorithm
+from sparse_mpi.testing import CASES, Trials, check_algorithm
+from sparse_mpi.testing.steps import check_counts
 
-from .conformance import (
-    CASES,
-    assert_all,
-    assert_economy,
-    assert_laws,
-    assert_same_as_in_world,
-    counted,
-    gradient,
-    train,
-)
+from .conformance import assert_same_as_in_world, counted, train
 
 RANDOM = CASES["random"]
 
@@ -37,19 +28,16 @@ def bytes_of(steps) -> list:
 @pytest.mark.thin(1)
 def test_the_bound_without_ranks_per_node_holds_for_any_nodes(ranks, case):
     """Also with one rank a node, which the conformance suite does not have."""
-    case, algorithm = CASES[case], TwoLevel(1)
-    seen = ranks.run(lambda comm: train(comm, algorithm, case, np.float32, 4))
-    assert_all(seen, algorithm, case, np.float32)
-    for step in chain.from_iterable(seen):
-        assert_economy(step, TwoLevel(), case, np.float32, ranks.size)
+    check_algorithm(TwoLevel(1), Trials((ranks,), (case,), examples=0))
+    seen = ranks.run(lambda comm: train(comm, TwoLevel(1), CASES[case], np.float32, 4))
+    check_counts(seen, TwoLevel(), CASES[case], np.float32)
 
 
 @pytest.mark.ranks(3, 4, 8)
 @pytest.mark.parametrize("options", [{"residual": "owner"}, {"selector": "sidco-exp", "period": 2}], ids=str)
 def test_settings_of_what_runs_in_the_lanes(ranks, options):
     algorithm = TwoLevel(2, make_algorithm("oktopk", options))
-    for steps in zip(*ranks.run(lambda comm: train(comm, algorithm, RANDOM, np.float32, 6)), strict=True):
-        assert_laws(steps, algorithm)
+    check_algorithm(algorithm, Trials((ranks,), ("random",), seeds=(0, 1), examples=0))
 
 
 @pytest.mark.parametrize("per_node", [2, 4, 8])
@@ -101,7 +89,7 @@ def test_what_is_not_sent_is_kept_once_a_node():
     def body(comm):
         reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=TwoLevel(3))
         for step in range(3):
-            reducer.step(gradient(RANDOM, np.float64, step, comm.rank, comm.size))
+            reducer.step(RANDOM.gradient(np.float64, step, comm.rank, comm.size))
         return np.flatnonzero(reducer.residual), reducer.report.selected
 
     for rank, (kept, selected) in enumerate(World(8).run(body)):
@@ -117,13 +105,13 @@ def test_between_nodes_goes_a_part_of_what_oktopk_sends(ranks_per_node, nodes):
 
     def body(comm, algorithm):
         reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=algorithm)
-        reducer.step(gradient(RANDOM, np.float32, 0, comm.rank, comm.size))
+        reducer.step(RANDOM.gradient(np.float32, 0, comm.rank, comm.size))
         traffic = Traffic()
         if isinstance(algorithm, TwoLevel):
             algorithm._place(comm).lane.traffic = traffic
         else:
             comm.traffic = traffic
-        reducer.step(gradient(RANDOM, np.float32, 1, comm.rank, comm.size))
+        reducer.step(RANDOM.gradient(np.float32, 1, comm.rank, comm.size))
         return traffic.sent
 
     between, flat = (sum(World(8).run(lambda comm, a=a: body(comm, a))) for a in (algorithm, "oktopk"))
@@ -135,7 +123,7 @@ def test_few_entries_leave_lanes_without_work_and_more_bring_them_back(ranks):
         reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=TwoLevel(4))
         found = []
         for step, k in enumerate([40, 1, 3, 40]):
-            total = reducer.step(gradient(RANDOM, np.float64, step, comm.rank, comm.size), check=True, k=k)
+            total = reducer.step(RANDOM.gradient(np.float64, step, comm.rank, comm.size), check=True, k=k)
             found.append(total.nnz)
         return found
 

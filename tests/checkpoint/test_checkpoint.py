@@ -16,8 +16,8 @@ from sparse_mpi.checkpoint import CheckpointError, latest, load, save
 from sparse_mpi.checkpoint.manifest import MANIFEST, read
 from sparse_mpi.checkpoint.trees import dump_tree, load_tree
 from sparse_mpi.comm import NullComm
+from sparse_mpi.testing.steps import same_bytes
 
-from ..algorithms.conformance import same_bytes
 from ..reduction.rules import KINDS
 
 SHAPES = ((12, 10), (7,), (3, 5, 5))

@@ -11,8 +11,8 @@ from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.counting import REDUCIBLE
 from sparse_mpi.comm.world import World
 from sparse_mpi.sparse import Layout
+from sparse_mpi.testing.steps import dense_of, same_bytes
 
-from ..algorithms.conformance import dense_of, same_bytes
 from ..launch import ROOT, launch
 from ..prefork import torchrun
 from ..tiers import COMPARED

@@ -12,17 +12,10 @@ from sparse_mpi.contrib import SparseReduceScatter
 from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS, OkTopkScatter
 from sparse_mpi.feedback import ErrorFeedback
 from sparse_mpi.sparse import equal_boundaries
+from sparse_mpi.testing import CASES, Case
+from sparse_mpi.testing.steps import Step, check_counts, dense_of
 
-from ..algorithms.conformance import (
-    CASES,
-    Case,
-    Step,
-    assert_economy,
-    assert_same_as_in_world,
-    dense_of,
-    gradient,
-    normal,
-)
+from ..algorithms.conformance import assert_same_as_in_world
 
 VARIANTS = {name: (name, {}) for name in REDUCE_SCATTERS} | {
     "oktopk-radix2": ("oktopk", {"radix": 2}),
@@ -70,7 +63,7 @@ def train(comm, algorithm, case, dtype, steps, counts=None, **options) -> list[S
     seen = []
     for step in range(steps):
         reducer.feedback.exact = algorithm == "oktopk" and reducer.algorithm.wire.lossless
-        g = gradient(case, dtype, step, comm.rank, comm.size)
+        g = case.gradient(dtype, step, comm.rank, comm.size)
         nonzero = np.count_nonzero(reducer.residual.astype(dtype) + g)
         part = reducer.step(g)
         seen.append(Step(part, reducer.feedback.sent, reducer.report, nonzero))
@@ -93,7 +86,7 @@ def assert_parts(steps: list[Step], counts) -> None:
 @pytest.mark.ranks(1, 2, 3, 5, 7)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [name for name in CASES if "nonfinite" not in name])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_laws_form_and_economy(ranks, variant, case, cut, dtype):
     (name, options), case, P = VARIANTS[variant], CASES[case], ranks.size
@@ -106,9 +99,8 @@ def test_laws_form_and_economy(ranks, variant, case, cut, dtype):
         lambda comm: SparseReduceScatter(case.layout, comm=comm, algorithm=name, counts=counts, **options).algorithm
     )[0]
     fewest, most = algorithm.result_band(case.layout, min(case.k, case.n), P)
-    for step in chain.from_iterable(seen):
-        assert_economy(step, algorithm, case, dtype, P)
-        assert fewest <= step.report.total <= most
+    check_counts(seen, algorithm, case, dtype)
+    assert all(fewest <= step.report.total <= most for step in chain.from_iterable(seen))
 
 
 @pytest.mark.ranks(1, 2, 3, 5, 7)
@@ -116,8 +108,8 @@ def test_laws_form_and_economy(ranks, variant, case, cut, dtype):
 @pytest.mark.parametrize("name", REDUCE_SCATTERS)
 def test_density_one_is_a_dense_reduce_scatter(ranks, name, cut):
     """As are a dense step, whatever the density, and a flush of what is owed."""
-    case = Case(normal, k=1000)
-    given = [gradient(case, np.float64, 3, rank, ranks.size) for rank in range(ranks.size)]
+    case = CASES["k=n"]
+    given = [case.gradient(np.float64, 3, rank, ranks.size) for rank in range(ranks.size)]
     counts, expected = CUTS[cut](1000, ranks.size), np.sum(given, axis=0)
 
     def body(comm):
@@ -151,7 +143,7 @@ def test_it_costs_at_most_half_of_the_allreduce_and_bounds_are_those_of_the_form
         kinds, sent = (SparseReduceScatter, SparseAllreduce), []
         for reducer in (kind(case.n, k=case.k, comm=comm) for kind in kinds):
             for step in range(4):
-                reducer.step(gradient(case, np.float32, step, comm.rank, comm.size))
+                reducer.step(case.gradient(np.float32, step, comm.rank, comm.size))
             sent.append(reducer.report.traffic.sent)
         return sent
 
@@ -172,7 +164,7 @@ def test_other_ranks_take_over_all_that_is_owed(name, cut, before, after):
     def save(comm):
         saved = reducer(comm)
         for step in range(3):
-            saved.step(normal(np.random.default_rng([step, comm.rank]), 0, 0, 400))
+            saved.step(np.random.default_rng([step, comm.rank]).standard_normal(400))
         return saved.state_dict()
 
     states = World(before).run(save)

@@ -32,6 +32,7 @@ LAYERS = """
     comm
     algorithms  checkpoint  monitor
     reduction  collectives
+    testing
     fault_tolerance
     training
     optim  ddp  fsdp

@@ -21,6 +21,7 @@ from .test_layers import LIBRARY, PACKAGE, ROOT, tree_of
 MOST = {Comm: 15, Feedback: 10, Algorithm: 14}
 # What users import from
 DOORS = "algorithms checkpoint collectives comm ddp fault_tolerance feedback fsdp optim reduction select wire".split()
+DOORS += ["testing"]
 
 
 @pytest.mark.parametrize("protocol", MOST, ids=lambda protocol: protocol.__name__)

@@ -10,11 +10,10 @@ from itertools import combinations, product
 
 import pytest
 
-from ..algorithms.conformance import CASES
-from ..algorithms.test_algorithms import VARIANTS
+from ..algorithms.test_algorithms import CASES, VARIANTS
 from ..tiers import COMPARED, CORE, LARGE, Tiers, cover, ids, keep, parameters, test_of
 
-LAWS = "tests/algorithms/test_algorithms.py::test_laws_form_economy_and_count"
+LAWS = "tests/algorithms/test_algorithms.py::test_all_laws"
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import pytest
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.feedback import GlobalMomentum
 from sparse_mpi.sparse import Layout
+from sparse_mpi.testing.steps import dense_of
 
-from ..algorithms.conformance import dense_of
 from .rules import KINDS
 
 LAYOUT = Layout.of([(6, 5), (7,), (9, 8)])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
 from sparse_mpi.kernels.base import SKETCH
 from sparse_mpi.reduction.clipping import clipping_factor, l2_norm, sketched
+from sparse_mpi.testing.steps import same_bytes
 
-from ..algorithms.conformance import same_bytes
 from ..kernels.test_sketch import ERROR, KINDS
 
 N, K = 3000, 100

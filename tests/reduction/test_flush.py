@@ -13,8 +13,7 @@ from sparse_mpi import (
     SparseAllreduce,
     World,
 )
-
-from ..algorithms.conformance import dense_of
+from sparse_mpi.testing.steps import dense_of
 
 N, K = 60, 5
 few_ranks = pytest.mark.ranks(1, 3)

@@ -8,8 +8,7 @@ import pytest
 from sparse_mpi import MomentumCorrection, SparseAllreduce
 from sparse_mpi.comm import NullComm
 from sparse_mpi.sparse import Layout
-
-from ..algorithms.conformance import dense_of
+from sparse_mpi.testing.steps import dense_of
 
 LAYOUT = Layout.of([(40, 50), (50,), (20, 30), ()])
 # Ways to reduce; after WHOLLY, those in which a rank keeps for itself some of what it selected, or rounds it to little

@@ -9,8 +9,8 @@ from sparse_mpi import ALGORITHMS, ErrorFeedback, SparseAllreduce
 from sparse_mpi.algorithms.published import StaleSelector
 from sparse_mpi.reduction.arguments import takes
 from sparse_mpi.sparse import Layout
+from sparse_mpi.testing.steps import dense_of
 
-from ..algorithms.conformance import dense_of
 from ..gradients import gradient
 from .rules import KINDS
 

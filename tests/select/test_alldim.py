@@ -14,8 +14,8 @@ from sparse_mpi.rows import RULES, fewest, quotas
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.exact import Exact, top_k
+from sparse_mpi.testing.cases import LAYERS
 
-from ..algorithms.conformance import LAYERS
 from .coverage import coverage
 from .test_rows import lines
 

@@ -265,11 +265,11 @@ class Elect(Algorithm):
         return max(1, round(self._least_votes(k, size, ranks) * k))
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        if ranks == 1:
+        if ranks == 1 and not self.lag:
             return super().selected_band(layout, k, ranks)
         votes = self._votes(k, layout.size, ranks)
         fewest, most = super().selected_band(layout, candidates_for(votes, layout.size), ranks)
-        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
+        return fewest * (not self.lag), max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0, k

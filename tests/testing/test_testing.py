@@ -1,0 +1,129 @@
+"""What third parties write in files of their own passes the checks; of each wrong line they name the law it breaks."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from sparse_mpi import SELECTORS, testing
+from sparse_mpi.testing import ConformanceError, Trials, checking_transports
+from sparse_mpi.wire import WIRES
+
+from ..launch import ROOT
+
+THEIRS = {
+    "Stripes": "tests/testing/theirs/algorithm.py",
+    "Sorted": "tests/testing/theirs/selector.py",
+    "Coarse": "tests/testing/theirs/wire.py",
+    "Plain": "tests/testing/theirs/feedback.py",
+    "Threads": "examples/threads_transport.py",
+}
+CHECKS = {
+    "Stripes": lambda kind: testing.check_algorithm(kind()),
+    "Sorted": lambda kind: testing.check_selector(kind()),
+    "Coarse": lambda kind: testing.check_wire(kind()),
+    "Plain": lambda kind: testing.check_feedback(kind()),
+    "Threads": testing.check_transport,
+}
+SENT = "return Reduction(total,"
+CONSUMED = "super().consume(sent, total, ranks)"
+PACKED = "return super().pack(coarse(vector), counts, regions)"
+EARLY = "if not chosen.nnz:\n            return Reduction(chosen, chosen), state\n        #"
+WRONG = [  # in whose file, which line becomes which, the law, and what came
+    ("Stripes", SENT, "return Reduction(take(total, slice(1, None)),", "law 2", "at 1 of 1000 elements"),
+    ("Stripes", "parts.sort(key=lambda part: part[0])", "", "independence of the order", "others on rank"),
+    ("Stripes", "# Send every", EARLY, "the order of calls", "deadlock|called"),
+    ("Stripes", "Bound(pairs,", "Bound(1,", r"bound\(\): bytes", "in step 0, rank"),
+    ("Stripes", "state.step) %", "remembered(self)) %", "resumption", "others on rank"),
+    ("Stripes", "Turn(state.step + 1)", "state.step + 1", "a result for any input", "AttributeError"),
+    ("Stripes", "merge(decode(rows", "(decode(rows", "the form", "SparseVector"),
+    ("Stripes", SENT, f"total.values[:1] += comm.rank\n        {SENT}", "law 1", "total on ranks"),
+    ("Sorted", "x += add.astype(x.dtype)", "pass", "a selection that depends|add", ""),
+    ("Sorted", "np.sort(first[x[first] != 0])", "first[x[first] != 0]", "the form", ""),
+    ("Sorted", "[:k]", "[: k + 1]", "the band", "41"),
+    ("Sorted", "-magnitudes", "np.random.random(len(x))", "a selection that depends", ""),
+    ("Coarse", PACKED, f"{PACKED}._replace(vector=vector)", "the way there and back", "Sparse"),
+    ("Coarse", "lossless: ClassVar[bool] = False", "", "the way there and back", ""),
+    ("Plain", CONSUMED, f"{CONSUMED}\n        self.residual[:3] = 0", "law 2", ""),
+    ("Threads", "concatenate(parts), np", "concatenate(parts[::-1]), np", "streamed|all", "array"),
+    ("Threads", "gathered.max(axis=0)", "gathered.min(axis=0)", "allreduce", "array"),
+]
+
+
+def loaded(name, folder, old="", new=""):
+    """The class of that name in a copy of a third party's file, with one place of it changed."""
+    text = (ROOT / THEIRS[name]).read_text()
+    assert not old or old in text
+    file = folder / "theirs.py"
+    file.write_text(text.replace(old, new) if old else text)
+    return runpy.run_path(str(file))[name]
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_what_obeys_passes(name, tmp_path):
+    CHECKS[name](loaded(name, tmp_path))
+
+
+@pytest.mark.parametrize(("name", "old", "new", "law", "got"), WRONG)
+def test_what_is_wrong_is_named(name, old, new, law, got, tmp_path):
+    with pytest.raises(ConformanceError) as raised:
+        CHECKS[name](loaded(name, tmp_path, old, new))
+    assert re.match(law, raised.value.law), raised.value
+    said = str(raised.value)
+    assert re.search(rf"(?s) is broken by .*\n  again: check_\w+\(.*\n  expected: .*\n  got: .*({got})", said), said
+
+
+def test_the_trial_of_an_error_can_be_made_again(tmp_path):
+    """Alone, by the call that the error shows."""
+    wrong = loaded("Stripes", tmp_path, "Bound(pairs,", "Bound(1,")
+    with pytest.raises(ConformanceError) as first:
+        testing.check_algorithm(wrong(), Trials(range(3, 5), ("ties", "layers")))
+    call = re.search(r"again: (.*)", str(first.value))[1]
+    assert call.startswith("check_algorithm(Stripes(selector=Exact()), Trials(ranks=(3,), cases=('ties',), dtypes=(")
+    with pytest.raises(ConformanceError, match=re.escape(call)):
+        eval(call, vars(testing) | {"Stripes": wrong, "Exact": SELECTORS["exact"]})
+
+
+@pytest.mark.parametrize("tool", ["hypothesis", "fixed seeds"])
+def test_drawn_trials_find_what_named_ones_do_not(tool, tmp_path, monkeypatch):
+    """Hypothesis shrinks it: to one rank, and the shortest vector."""
+    if tool == "fixed seeds":
+        monkeypatch.setattr(testing.trials, "find_spec", lambda name: None)
+    lost = f"if len(acc) > 20:\n            total.values[:] = 0\n        {SENT}"
+    wrong = loaded("Stripes", tmp_path, SENT, lost)
+    with pytest.raises(ConformanceError, match=r"law 2 \(nothing is lost\) is broken by Stripes") as raised:
+        testing.check_algorithm(wrong(), Trials(cases=(), examples=40))
+    simplest = r"ranks=\(1,\), cases=\(Case\(make='constant', n=21, k=1,"
+    assert tool == "fixed seeds" or re.search(simplest, str(raised.value))
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_our_selectors(name):
+    testing.check_selector(SELECTORS[name](), Trials((1,), examples=5))
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_our_wires(name):
+    testing.check_wire(WIRES[name])
+
+
+@pytest.mark.against_world
+def test_our_transports(ranks):
+    testing.check_transport(lambda size: ranks, replace(checking_transports.TALKS, ranks=(ranks.size,), examples=5))
+
+
+def test_neither_pytest_nor_hypothesis_is_needed():
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(('pytest', 'hypothesis'))\n"
+        "import importlib.util as util; find = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'hypothesis' else find(name, *rest)\n"
+        "from sparse_mpi import testing\n"
+        "from sparse_mpi.algorithms import TopkA\n"
+        "testing.check_algorithm(TopkA(), testing.Trials((2,), ('ties',), examples=2))"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, cwd=ROOT)
