@@ -12,6 +12,7 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+MOST_RANKS = 2**20  # of which a state may be: a list of them must fit in memory
 ALIKE = 0.65  # of 1, how much of two spellings is the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
 GONE: dict[str, tuple[str, str]] = {
@@ -92,13 +93,21 @@ def check_range(name: str, value: object, interval: str, remedy: str = "") -> No
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless ``value`` is one of the texts ``choices``."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{meant(value, choices)}")
 
 
 def check_instance(name: str, value: object, kind: type) -> None:
     """Raise TypeError unless ``value`` is an instance of ``kind``, which is not its class itself."""
     if isinstance(value, type) or not isinstance(value, kind):
         raise TypeError(f"{name} must be an instance of {kind.__name__}, got {value!r}")
+
+
+def converted(name: str, what: str, make: Callable[[Any], T], value: object) -> T:
+    """Return ``make(value)``; TypeError if that fails: the argument ``name`` is not ``what`` it must be."""
+    try:
+        return make(value)
+    except Exception as problem:
+        raise TypeError(f"{name} must be {what}, got {value!r:.80}") from problem
 
 
 def meant(given: object, names: Iterable[str]) -> str:

@@ -173,15 +173,15 @@ class Layout:
         try:
             shapes = [(shapes,)] if isinstance(shapes, (int, np.integer)) else shapes
             made = Layout(tuple(tuple(map(_dimension, shape)) for shape in shapes))
-        except TypeError:
+        except (TypeError, ArithmeticError):
             raise TypeError(
                 f"layout must be a length, a sequence of tensor shapes or a Layout, got {layout!r}; "
                 "for a model pass [p.shape for p in model.parameters()]"
             ) from None
-        if any(d < 0 for shape in made.shapes for d in shape) or made.size < 1:
+        if any(d < 0 for shape in made.shapes for d in shape) or not 1 <= made.size < 2**63:
             raise ValueError(
-                f"layout must have no negative dimension and at least one element, got {layout!r}; pass the gradient's "
-                "length, or the shapes of the tensors it is made of"
+                "layout must have no negative dimension, at least one element and fewer than 2^63, got "
+                f"{layout!r}; pass the gradient's length, or the shapes of the tensors it is made of"
             )
         return layout if isinstance(layout, Layout) else made
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparse_mpi.checks import check_instance, check_whole
+from sparse_mpi.checks import check_instance, check_whole, converted
 
 FORMAT, VERSION = "sparse_mpi checkpoint", 1
 MANIFEST, MODEL = "checkpoint.json", "model.bin"
@@ -125,7 +125,7 @@ def place_of(checkpoint: Path) -> Path:
 
 def latest(folder: Path | str) -> Path | None:
     """Return the newest complete checkpoint in ``folder``, or None."""
-    return next(reversed(complete(Path(folder))), None)
+    return next(reversed(complete(converted("folder", "a path", Path, folder))), None)
 
 
 def _hash(content: dict[str, Any]) -> str:

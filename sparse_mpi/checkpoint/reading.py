@@ -11,7 +11,8 @@ from sparse_mpi.checkpoint import manifest
 from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, Entry
 from sparse_mpi.checkpoint.together import together
 from sparse_mpi.checkpoint.trees import load_tree
-from sparse_mpi.comm import Comm
+from sparse_mpi.checks import converted
+from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import tell
 
 
@@ -26,7 +27,7 @@ class Checkpoint(NamedTuple):
     ranks: int  #: that wrote it
 
 
-def load(place: Path | str, comm: Comm) -> Checkpoint:
+def load(place: Path | str, comm: object) -> Checkpoint:
     """Read a checkpoint, on any number of ranks; collective.
 
     Rank 0's ``place`` counts: its folder, or one with checkpoints, of which the newest is taken.
@@ -35,10 +36,11 @@ def load(place: Path | str, comm: Comm) -> Checkpoint:
         CheckpointError: there is none, or a file is missing, truncated, altered or of another format; names the file
             and the checkpoint before.
     """
+    comm = as_comm(comm)
     lead, path, text, advice = comm.rank == 0, Path(), "", ""
     with together(comm, "no checkpoint can be read", "look at that folder"):
         if lead:
-            path, advice = _chosen(Path(place))
+            path, advice = _chosen(converted("place", "a path", Path, place))
     path, advice = Path(tell(comm, str(path))), tell(comm, advice)
     words = f"checkpoint {path} cannot be used", advice
     with together(comm, *words):

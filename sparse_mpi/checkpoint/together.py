@@ -40,5 +40,5 @@ def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
 
 def texts_of(comm: Comm, text: str) -> list[str]:
     """Return the texts of all ranks. Collective."""
-    rows, counts = comm.allgatherv(np.frombuffer(text.encode(), np.uint8))
+    rows, counts = comm.allgatherv(np.frombuffer(text.encode(errors="backslashreplace"), np.uint8))
     return [part.tobytes().decode() for part in np.split(np.asarray(rows), np.cumsum(counts)[:-1])]

@@ -15,13 +15,13 @@ from sparse_mpi.checkpoint import manifest
 from sparse_mpi.checkpoint.manifest import MANIFEST, MODEL, REPLACED, UNFINISHED, Entry, Manifest
 from sparse_mpi.checkpoint.together import CheckpointError, texts_of, together
 from sparse_mpi.checkpoint.trees import dump_tree
-from sparse_mpi.checks import check_whole
-from sparse_mpi.comm import Comm
+from sparse_mpi.checks import check_whole, converted
+from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks, tell
 
 
 def save(
-    folder: Path | str, step: int, identity: Mapping[str, Any], model: Any, state: Any, comm: Comm, keep: int = 2
+    folder: Path | str, step: int, identity: Mapping[str, Any], model: Any, state: Any, comm: object, keep: int = 2
 ) -> Path:
     """Write a checkpoint, or leave everything as it was; collective.
 
@@ -31,7 +31,7 @@ def save(
         identity: JSON values that tell what it is of; `load` hands them back for the caller to compare.
         model: bytes or a buffer, of rank 0; what other ranks give is ignored.
         state: this rank's: dicts, lists, tuples, numbers, strings, NumPy arrays and torch tensors.
-        comm: between the ranks.
+        comm: mpi4py communicator, process group or `Comm`.
         keep: how many checkpoints may stay, this one included; older ones go once this one is on the disk.
 
     Returns its folder.
@@ -41,12 +41,15 @@ def save(
             is none. Raised on every rank.
         CheckpointError: a rank could not write; names rank, file and cause. Older checkpoints are as they were.
     """
-    lead, before = comm.rank == 0, []
+    comm = as_comm(comm)
+    lead, before, about = comm.rank == 0, [], dict[str, Any]()
     with same_on_all_ranks(comm) as say:
         check_whole("step", step, 0)
         check_whole("keep", keep, 1)
         if lead:
-            before = _before(Path(folder))
+            about = converted("identity", "a dict of JSON values", _plain, identity)
+            model = converted("model", "bytes or a buffer", lambda given: memoryview(given), model)
+            before = _before(converted("folder", "a path", Path, folder))
         say(call="save", step=step, keep=keep)
     folder, step = Path(tell(comm, str(folder))), int(step)
     partial, place = folder / f"{UNFINISHED}{manifest.folder_name(step)}", folder / manifest.folder_name(step)
@@ -64,7 +67,7 @@ def save(
         with together(comm, *words):
             if model_entry is not None:
                 number = 1 + max([int(n) for n in map(manifest.number_of, before) if n < math.inf], default=0)
-                described = Manifest(number, step, comm.size, dict(identity), {MODEL: model_entry, **entries})
+                described = Manifest(number, step, comm.size, about, {MODEL: model_entry, **entries})
                 _write(partial / MANIFEST, lambda file: file.write(manifest.dumps(described).encode()))
                 _finish(partial, place)
     except CheckpointError:
@@ -76,6 +79,11 @@ def save(
         _remove_older([path for path in before if path != place], keep)
     comm.barrier()
     return place
+
+
+def _plain(identity: Mapping[str, Any]) -> dict[str, Any]:
+    json.dumps(found := dict(identity))
+    return found
 
 
 def _before(folder: Path) -> list[Path]:

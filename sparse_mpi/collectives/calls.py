@@ -73,16 +73,14 @@ def allreduce(
     source = to_host_input(x)
 
     def work() -> object:
-        call = ready(source, op, transport, zeros, algorithm, network=network, wire=wire)
-        pool, chosen = call.pool, algorithm
+        call = ready(source, op, transport, zeros, algorithm, network=network, wire=wire, tell=tell)
+        pool, chosen, choice = call.pool, algorithm, None
         if algorithm == AUTO:
             if call.few is not None:
                 choice = inlined(pool)
             else:  # only now is it worth to know the network
                 choice = choose(pool, call.form, network if isinstance(network, Network) else fit_network(transport))
             chosen = choice.algorithm
-            if tell is not None:
-                tell(choice)
 
         def run(call: Ready) -> Entries:
             if call.few is not None and chosen == INLINE:
@@ -92,7 +90,10 @@ def allreduce(
         result = call.exact(run, transport)
         if algorithm == AUTO:
             inline.expect(transport, call.words, apart=2 * len(result.keys) >= pool.counts.sum())
-        return call.leave([_finished(result, call.entries, zeros)], call.everywhere)[0]
+        left = call.leave([_finished(result, call.entries, zeros)], call.everywhere)[0]
+        if tell is not None and choice is not None:  # which may raise: no rank waits for this one any more
+            tell(choice)
+        return left
 
     return source.back(in_turn(transport, work))
 

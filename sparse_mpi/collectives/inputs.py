@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.arrays import to_host
-from sparse_mpi.checks import meant
+from sparse_mpi.arrays import describe, to_host
+from sparse_mpi.checks import check_choice
 from sparse_mpi.collectives import inline
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.choice import FEW, USUAL
@@ -83,6 +83,7 @@ def ready(
     root: int = 0,
     network: Network | str = USUAL,
     wire: str | BitPacked | None = None,
+    tell: object = None,
 ) -> Ready:
     """Check arguments, and learn how many entries the ranks have and where. Collective: one allgather of control.
 
@@ -91,12 +92,11 @@ def ready(
     agreement = same_on_all_ranks(transport, HEAD + WORDS + inline.room(transport))
     with agreement as say:
         mine, op = adapt(source.read()), named(op)
-        if zeros not in ZEROS:
-            raise ValueError(f"zeros must be {' or '.join(map(repr, ZEROS))}, got {zeros!r}")
-        if algorithm not in (AUTO, *ALGORITHMS):
-            names = AUTO, *ALGORITHMS
-            raise ValueError(f"algorithm must be one of {', '.join(names)}, got {algorithm!r}{meant(algorithm, names)}")
-        if not isinstance(network, Network) and network != FITTED:
+        check_choice("zeros", zeros, ZEROS)
+        if tell is not None and not callable(tell):
+            raise TypeError(f"tell must be a function of a Choice, or None, got {describe(tell)}")
+        check_choice("algorithm", algorithm, (AUTO, *ALGORITHMS))
+        if not isinstance(network, Network) and not (isinstance(network, str) and network == FITTED):
             raise TypeError(f"network must be a Network, such as Network.of(25, 2), or {FITTED!r}, got {network!r}")
         if not isinstance(root, (int, np.integer)) or not 0 <= root < transport.size:
             raise ValueError(f"root must be a rank in [0, {transport.size}), got {root!r}")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi.arrays import check_place, check_plain, describe, index_dtype, is_on_device
+from sparse_mpi.checks import converted
 from sparse_mpi.collectives import wide
 from sparse_mpi.collectives.entries import Entries, canonical
 from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, WIDE, encoded, ordered
@@ -105,7 +106,7 @@ def here(x: object, what: str) -> np.ndarray:
     check_place(x, what)
     if is_on_device(x):
         raise TypeError(f"{what} must be in host memory as the rest is, got {describe(x)} on a device; move either")
-    return np.asarray(x)
+    return converted(what, "a vector", np.asarray, x)
 
 
 def _numbers(values: object) -> np.ndarray:

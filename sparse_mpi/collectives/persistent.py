@@ -8,11 +8,13 @@ keys, and the owners send back the results, in the order of what is needed: not 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from sparse_mpi.arrays import to_host
+from sparse_mpi.checks import check_choice, converted
 from sparse_mpi.collectives.device import HostInput, to_host_input
 from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.entries import Entries, Runs, canonical
@@ -65,7 +67,8 @@ def allreduce_init(
     def work() -> PersistentAllreduce:
         agreement = same_on_all_ranks(transport, 1)
         with agreement as say:
-            number, trailing = np.dtype(dtype).newbyteorder("="), tuple(int(d) for d in shape)
+            number = converted("dtype", "a dtype of NumPy", np.dtype, dtype).newbyteorder("=")
+            trailing = converted("shape", "whole numbers", lambda some: tuple(map(index, some)), shape)
             if number.kind not in "biufc" or 0 in trailing:
                 raise TypeError(f"dtype must be of numbers, and shape of at least one, got {number} and {trailing}")
             of = named(op)
@@ -80,8 +83,7 @@ def allreduce_init(
                 mine, wanted = np.split(places, [len(mine)])
             if len(np.unique(mine)) != len(mine):
                 raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")
-            if validate not in (ALWAYS, FIRST):
-                raise ValueError(f"validate must be {ALWAYS!r} or {FIRST!r}, got {validate!r}")
+            check_choice("validate", validate, (ALWAYS, FIRST))
             say(op=getattr(of, "__name__", of), dtype=number, shape=trailing, validate=validate)
             agreement.words[0] = kind
         kind = type_of_all(agreement.rows[:, 0], kind, transport)

@@ -225,4 +225,4 @@ def rounds(ranks: int) -> int:
 
 def hashed(text: str) -> int:
     """Return a number of 56 bits, positive as an int64, that stands for a text."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
+    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=7).digest(), "big")

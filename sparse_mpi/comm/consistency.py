@@ -84,7 +84,7 @@ def check_consistency(
     if spread <= 1:
         return rows, bool(spread)
     # Quote: statements differ, and all ranks know that. So all gather the texts, cut to one length.
-    encoded = statement.encode()
+    encoded = statement.encode(errors="backslashreplace")  # texts may be half of a character, or names of files
     if len(encoded) > TEXT_BYTES:  # what differs may be behind the cut
         mark = f"... [{digest:x}]".encode()
         encoded = encoded[: TEXT_BYTES - len(mark)] + mark
@@ -98,7 +98,8 @@ def check_consistency(
 
 def tell(comm: Comm, text: str, root: int = 0) -> str:
     """Return the ``text`` of the rank ``root`` on every rank; what others give is ignored."""
-    return bytes(comm.bcast(np.frombuffer(text.encode(), np.uint8), root, control=True)).decode()
+    own = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
+    return bytes(comm.bcast(own, root, control=True)).decode(errors="surrogatepass")
 
 
 def _quote(said: list[str]) -> str:

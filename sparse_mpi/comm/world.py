@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.checks import check_whole
+from sparse_mpi.checks import check_instance, check_whole
 from sparse_mpi.comm.base import Comm, Counts, Elastic, Job, Turns
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.scheduler import Call, DeadlockError, Killed, Members, MismatchError, WorldRun
@@ -57,6 +57,7 @@ class World:
             check_whole("per_node", per_node, 1, "rank", "None puts all ranks on one node")
         if schedule is not None:
             check_whole("schedule", schedule, 0, remedy="None is the fixed order")
+        check_instance("leave", {} if leave is None else leave, Mapping)
         if wrong := sorted(set(leave or {}).difference(range(ranks))):
             raise ValueError(f"leave must name ranks in [0, {ranks}), got {wrong[0]}")
         self.size: int = ranks

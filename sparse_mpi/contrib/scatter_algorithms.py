@@ -50,7 +50,7 @@ class Scatter(Algorithm):
         super().__post_init__()
         if self.counts is None:
             return
-        if isinstance(self.counts, str) or not hasattr(self.counts, "__len__") or not len(self.counts):
+        if np.asarray(self.counts, object).ndim != 1 or not len(self.counts):
             raise TypeError(
                 f"counts must be a sequence of a number for each rank, got {self.counts!r}; None makes them equal"
             )

@@ -17,6 +17,7 @@ from sparse_mpi import arrays, kernels
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.algorithms.base import Carried
 from sparse_mpi.arrays import Array
+from sparse_mpi.checks import check_switch
 from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
@@ -168,6 +169,7 @@ class Engine:
             if self.objection is not None:
                 objection, self.objection = self.objection, None
                 raise objection
+            check_switch("check", check)
             plan = make_plan()
             if self.absence.frozen:
                 say(frozen=sorted(self.absence.frozen))

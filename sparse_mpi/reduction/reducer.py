@@ -11,6 +11,7 @@ from typing import Any, overload
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import A, Array, Flattens
+from sparse_mpi.checks import check_instance, check_switch
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, ProgressThread, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -80,6 +81,7 @@ class SparseAllreduce:
                     second_moment=second_moment,
                     **options,
                 )
+            check_instance("settings", settings, Settings)
             say(**settings.statement)
         self.engine = Engine(settings, transport)
         self.execution: Direct = Direct(self.engine)  # `ElasticAllreduce` puts transactions in its place
@@ -232,6 +234,7 @@ class SparseAllreduce:
         return leave(engine.commit(attempt, began, before), gradient)
 
     def _plan(self, k: int | None, density: float | None, dense: bool) -> StepPlan:
+        check_switch("dense", dense)
         size = self.engine.layout.size
         if k is None and density is None:
             return StepPlan(size, dense=True) if dense else StepPlan(self.engine.settings.k)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, NAdam, Optimizer, RMSprop
 
-from sparse_mpi.checks import present
+from sparse_mpi.checks import check_range, present
 from sparse_mpi.training.parameters import local
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
@@ -112,6 +112,9 @@ def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
             raise ValueError(f"{option} must be 0 with momentum={mode!r}, got {given[0]}; use momentum='local'")
     if any(group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError(f"amsgrad must be False with momentum={mode!r}, got True; use momentum='local'")
+    for group in optimizer.param_groups:  # which a schedule may have changed
+        for beta in group["betas"] if "betas" in group else [group["alpha"]]:
+            check_range("betas" if "betas" in group else "alpha", float(beta), "[0, 1)")
     coupled = [group for group in optimizer.param_groups if not _decoupled(optimizer, group)]
     decays = [group["weight_decay"] for group in coupled if group["weight_decay"]]
     if mode == TRAVELLING and decays:

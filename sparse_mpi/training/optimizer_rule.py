@@ -13,6 +13,7 @@ from torch.optim import SGD, Optimizer
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe
+from sparse_mpi.checks import check_choice
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
 from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
 from sparse_mpi.reduction.settings import Settings, make_settings
@@ -152,8 +153,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
     ``share`` is that of the entries which arrive in a step, 0 where it is not known. What waits fades only where
     ``feedback`` is the default's name, not an instance. Raises TypeError or ValueError if the mode does not fit.
     """
-    if momentum not in MODES:
-        raise ValueError(f"momentum must be one of {', '.join(MODES)}, got {momentum!r}")
+    check_choice("momentum", momentum, MODES)
     # A name that no rule has is left to the reducer, which reports it
     rule = FEEDBACKS[feedback]() if isinstance(feedback, str) and feedback in FEEDBACKS else feedback
     if momentum == "local":  # the optimizer keeps its momentum: the rule must have none

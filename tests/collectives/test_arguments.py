@@ -78,7 +78,7 @@ def test_bad_data(x, says):
         ((np.array(["a", "b"]), PAIR[1]), {}, "keys=str"),
         (None, {"op": "mean"}, "op must be one of sum, prod"),
         (None, {"op": np.subtract}, "op must be commutative"),
-        (None, {"op": np.hypot, "zeros": "lose"}, "zeros must be 'keep' or 'drop', got 'lose'"),
+        (None, {"op": np.hypot, "zeros": "lose"}, "zeros must be one of keep, drop, got 'lose'"),
         (None, {"op": "and"}, "op must combine values of float64, got 'and', which has no loop"),
         (None, {"op": np.equal}, "op must give float64"),
         (None, {"op": sum}, "op must be one of sum.*or a NumPy ufunc"),

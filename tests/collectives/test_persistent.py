@@ -124,7 +124,7 @@ def test_after_the_first_round_agreement_may_be_spared():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"keys": [1], "validate": "never"}, "validate must be 'always' or 'first', got 'never'"),
+        ({"keys": [1], "validate": "never"}, "validate must be one of always, first, got 'never'"),
         ({"keys": [1, 1]}, "keys must be distinct, got 2 with 1 distinct"),
         ({"keys": [1.5]}, "keys must be a vector of integers"),
         ({"keys": [1], "needed": np.array([2**63], np.uint64)}, "needed must be a vector of integers below"),
