@@ -169,7 +169,8 @@ class Engine:
             if self.objection is not None:
                 objection, self.objection = self.objection, None
                 raise objection
-            check_switch("check", check)
+            if type(check) is not bool:
+                check_switch("check", check)
             plan = make_plan()
             if self.absence.frozen:
                 say(frozen=sorted(self.absence.frozen))

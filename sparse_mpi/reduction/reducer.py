@@ -234,7 +234,8 @@ class SparseAllreduce:
         return leave(engine.commit(attempt, began, before), gradient)
 
     def _plan(self, k: int | None, density: float | None, dense: bool) -> StepPlan:
-        check_switch("dense", dense)
+        if type(dense) is not bool:
+            check_switch("dense", dense)
         size = self.engine.layout.size
         if k is None and density is None:
             return StepPlan(size, dense=True) if dense else StepPlan(self.engine.settings.k)
