@@ -83,7 +83,7 @@ def _names(what: str, given: object, there: Names) -> Names:
 
 def _no_key(name: Hashable, dtype: object) -> TypeError:
     """Return the error about a column that makes no keys."""
-    expected = "columns of strings, integers, bool, dates, times or categories"
+    expected = "columns of strings, real numbers, bool, dates, times or categories"
     return TypeError(f"by must name {expected}, got {name!r} of type {dtype}; convert it, or number what it has")
 
 
@@ -93,6 +93,16 @@ def _check_sums(dtypes: dict[Hashable, Any], are_numbers: Callable[[Any], bool])
         if not are_numbers(dtype):
             expected = "columns of bool or of numbers that NumPy has"
             raise TypeError(f"values must name {expected}, got {name!r} of type {dtype}; convert it")
+
+
+def _ordered(floats: np.ndarray) -> np.ndarray:
+    """Return floats as integers in their order, NaN last; the two zeros are one."""
+    return _flipped(np.where(np.isnan(floats), np.nan, floats + 0.0).view(np.int64))
+
+
+def _flipped(bits: np.ndarray) -> np.ndarray:
+    """Turn bits of float64 into integers in their order, or back."""
+    return bits ^ (bits >> 63 & np.iinfo(np.int64).max)
 
 
 def _may_wrap(low: Any, high: Any, rows: int, kind: str) -> bool:
@@ -119,6 +129,8 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
             return _key_of_arrow(sys.modules["pyarrow"], name, dtype.pyarrow_dtype, column.array.__arrow_array__())
         if plain.kind in "biu":
             return column.to_numpy(plain)
+        if plain.kind == "f":
+            return _ordered(column.to_numpy(np.float64))
         if types.is_datetime64_any_dtype(dtype) or types.is_timedelta64_dtype(dtype):
             return column.astype("int64").to_numpy()
         codes, distinct = column.factorize()
@@ -145,7 +157,9 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
             if isinstance(dtype, pd.ArrowDtype):
                 found = dtype.__from_arrow__(_arrow_of_key(sys.modules["pyarrow"], column, dtype.pyarrow_dtype))
             elif isinstance(column, Strings):
-                found = pd.Series(column.distinct, dtype=dtype).take(column.codes).array
+                found = pd.Series(column.distinct, dtype=dtype).take(column.codes).reset_index(drop=True)
+            elif _plain(dtype).kind == "f":
+                found = pd.Series(_flipped(column).view(np.float64), dtype=dtype)
             elif isinstance(dtype, pd.CategoricalDtype):
                 found = pd.Categorical.from_codes(column, dtype=dtype)
             else:  # numbers of times are of their own unit to NumPy, which not every pandas takes them for
@@ -192,8 +206,8 @@ def _of_polars(pl: Any, frame: Any, by: Names, values: Names) -> Groups:
 
     def key(name: Hashable) -> Column:
         column, dtype = part[name], part.schema[name]
-        if str(dtype) in POLARS_NUMBERS and not dtype.is_float():
-            return column.to_numpy()
+        if str(dtype) in POLARS_NUMBERS:
+            return _ordered(column.cast(pl.Float64).to_numpy()) if dtype.is_float() else column.to_numpy()
         if dtype.is_temporal() or dtype == pl.Enum:
             return column.to_physical().to_numpy()
         if dtype not in (pl.String, pl.Categorical):
@@ -209,6 +223,8 @@ def _of_polars(pl: Any, frame: Any, by: Names, values: Names) -> Groups:
                 column = pl.Series(column.distinct, dtype=pl.String).gather(column.codes)
             elif dtype == pl.Enum:
                 column = dtype.categories.gather(column)
+            elif dtype.is_float() and name in by:
+                column = _flipped(column).view(np.float64)
             made.append(pl.Series(name, column).cast(dtype))
         return pl.DataFrame(made)
 
@@ -253,6 +269,8 @@ def _key_of_arrow(pa: Any, name: Hashable, dtype: Any, column: Any) -> Column:
     types = pa.types
     if types.is_integer(dtype) or types.is_boolean(dtype):
         return column.to_numpy(zero_copy_only=False)
+    if types.is_float32(dtype) or types.is_float64(dtype):
+        return _ordered(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
     if types.is_temporal(dtype) and not types.is_interval(dtype):
         return column.cast(pa.int32() if dtype.bit_width == 32 else pa.int64()).to_numpy(zero_copy_only=False)
     if str(dtype.value_type if types.is_dictionary(dtype) else dtype) not in ARROW_STRINGS:
@@ -265,7 +283,7 @@ def _key_of_arrow(pa: Any, name: Hashable, dtype: Any, column: Any) -> Column:
 def _arrow_of_key(pa: Any, column: Column, dtype: Any) -> Any:
     if isinstance(column, Strings):
         return pa.array(column.distinct, dtype).take(pa.array(column.codes))
-    return pa.array(column).cast(dtype)
+    return pa.array(_flipped(column).view(np.float64) if pa.types.is_floating(dtype) else column).cast(dtype)
 
 
 PANDAS_NUMBERS = tuple(np.dtype(kind).str for kind in "? b h i q B H I Q e f d F D".split())  # in this byte order

@@ -48,7 +48,7 @@ def groupby_sum(
     Args:
         frame: the rows of this rank, perhaps none: a pandas DataFrame, polars DataFrame or pyarrow Table, with columns
             of the same types on all ranks (of categories the same ones, too). It is not modified.
-        by: a column, or a list of them, whose values are the key: strings, integers, bool, dates, times or categories.
+        by: a column, or a list of them, the key: strings, real numbers, bool, dates, times or categories.
         values: a column, or a list of them, of numbers or bool. What is null in them is left out.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         scatter: return to each rank the groups of a range of keys, as `reduce_scatter` does; ranges ascend with ranks.
