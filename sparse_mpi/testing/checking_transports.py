@@ -51,13 +51,7 @@ def _calls(comm: Comm, trial: Trial) -> dict[str, Any]:
     have = [[rng.integers(0, 99, (rows, *shape)).astype(trial.dtype) for rows in row] for row in counts]
     alike = rng.integers(0, 99, (P, 4, *shape)).astype(trial.dtype)[me]
     send = np.repeat(np.concatenate(have[me]), 2, axis=0)[::2]  # with strides
-    lengths, parts = counts.sum(axis=1), {}
-
-    def take(first: int, rows: Any, by_rank: Any) -> None:
-        ends = np.cumsum(by_rank)
-        parts.update({first + n: rows[end - by_rank[n] : end].copy() for n, end in enumerate(ends)})
-
-    comm.streamed_alltoallv(send, counts[me], take)
+    lengths = counts.sum(axis=1)
     comm.barrier()
     return {
         "allgather": comm.allgather(alike),
@@ -65,7 +59,6 @@ def _calls(comm: Comm, trial: Trial) -> dict[str, Any]:
         "allgatherv of counts": comm.allgatherv(send, lengths),
         "alltoallv": comm.alltoallv(send, counts[me]),
         "alltoallv of expected": comm.alltoallv(send, counts[me], counts[:, me]),
-        "streamed_alltoallv": [parts[rank] for rank in sorted(parts) if len(parts[rank])],
         "sendrecv around": comm.sendrecv(have[me][(me + 1) % P], (me + 1) % P, (me - 1) % P),
         "sendrecv to rank 0": [
             comm.sendrecv(have[me][0], 0 if me == source else None, source if me == 0 else None) for source in range(P)

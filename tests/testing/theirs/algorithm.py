@@ -9,6 +9,8 @@ from sparse_mpi.select import Exact, Selector
 from sparse_mpi.sparse import NoState, merge, take
 from sparse_mpi.wire import decode, encode
 
+ARRIVED = []  # ranks, as they come: what the order of a sum must not go by
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -26,11 +28,12 @@ class Stripes(Algorithm):
         chosen, _ = self.selector.select(acc, k, NoState())
         # Send every entry to its owner
         owners = (chosen.indices + state.step) % comm.size
-        ordered, parts = take(chosen, np.argsort(owners, kind="stable")), []
-        counts = np.bincount(owners, minlength=comm.size)
-        comm.streamed_alltoallv(encode(ordered), counts, lambda first, rows, _: parts.append((first, rows.copy())))
-        parts.sort(key=lambda part: part[0])
-        owned = merge(decode(np.concatenate([rows for _, rows in parts]), len(acc), acc.dtype))
+        ordered = take(chosen, np.argsort(owners, kind="stable"))
+        ARRIVED.append(comm.rank)
+        rows, came = comm.alltoallv(encode(ordered), np.bincount(owners, minlength=comm.size))
+        # Add up in rank order
+        parts, order = np.split(rows, np.cumsum(came)[:-1]), range(comm.size)
+        owned = merge(decode(np.concatenate([parts[rank] for rank in order]), len(acc), acc.dtype))
         # Pass the sums on
         rows, _ = comm.allgatherv(encode(owned))
         total = merge(decode(rows, len(acc), acc.dtype))
