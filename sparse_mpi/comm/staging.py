@@ -7,11 +7,12 @@ slow, so the memory is kept and reused.
 from __future__ import annotations
 
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, DeviceArray, Namespace, namespace
+from sparse_mpi.arrays import Array, namespace
 
 MIN_BYTES = 1 << 16  # of the first piece of memory
 ALIGNMENT = 64  # bytes; arrays begin at multiples of it
@@ -27,7 +28,7 @@ class Staging:
     def __init__(self) -> None:
         self._leaving, self._arriving = _Pinned(), _Pinned()
 
-    def download(self, x: DeviceArray) -> np.ndarray:
+    def download(self, x: Any) -> np.ndarray:
         """Copy the device array ``x`` to pinned memory, and wait until the current stream has done so."""
         xp = namespace(x)
         self._leaving.clear()  # the last call is over
@@ -70,7 +71,7 @@ class _Pinned:
     """Pinned memory that is handed out from its beginning to its end, and grows by being replaced."""
 
     def __init__(self) -> None:
-        self.library: Namespace = np  # which pinned the memory
+        self.library: ModuleType = np  # which pinned the memory
         self._memory = np.empty(0, np.uint8)
         self._used = 0
         self._read: list[Any] = []  # events behind the copies that read this memory
@@ -84,13 +85,15 @@ class _Pinned:
         self._read.clear()
         self._used = 0
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: Namespace) -> np.ndarray:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: ModuleType) -> np.ndarray:
         size = prod(shape) * dtype.itemsize
         # Equal is too much as well: an empty array at the very end would not be found by `holds`.
         if self._used + size >= len(self._memory):
             self.clear()  # memory that is let go is pinned for others at once
             # Twice the memory: arrays that grow from step to step are pinned anew only a few times.
-            self._memory = _pin(max(MIN_BYTES, 2 * len(self._memory), size + size // 4), library)
+            room = max(MIN_BYTES, 2 * len(self._memory), size + size // 4)
+            # The array keeps the memory alive, and so do its views.
+            self._memory = np.frombuffer(library.cuda.alloc_pinned_memory(room), np.uint8, room)
             self.library = library
         part = self._memory[self._used : self._used + size]
         self._used += -(-size // ALIGNMENT) * ALIGNMENT
@@ -100,8 +103,3 @@ class _Pinned:
         if not len(self._memory) or not isinstance(x, np.ndarray):
             return False
         return 0 <= x.ctypes.data - self._memory.ctypes.data < len(self._memory)
-
-
-def _pin(size: int, library: Namespace) -> np.ndarray:
-    # The array keeps the memory alive, and so do its views.
-    return np.frombuffer(library.cuda.alloc_pinned_memory(size), np.uint8, size)

@@ -86,7 +86,7 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 def to_bfloat16(x: Array, back: Array | None = None) -> Array:
     with np.errstate(over="ignore"):
-        bits = x.astype(np.float32).view(np.uint32)
+        bits: Array = x.astype(np.float32).view(np.uint32)
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
     bits = rounded_up(bits) >> 16
     bits[nan] = 0x7FC0

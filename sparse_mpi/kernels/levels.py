@@ -46,7 +46,7 @@ def rounded_up(bits: Array) -> Array:
 
 def hashed(x: Array, key: Array | np.uint32) -> Array:
     """Return 32 hash bits of integers: MurmurHash3's finalizer of ``x``, and again after XOR with ``key``."""
-    bits = x.astype(np.uint32)
+    bits: Array = x.astype(np.uint32)
     for mask in (key, np.uint32(0)):
         bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
         bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
