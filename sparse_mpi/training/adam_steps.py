@@ -105,7 +105,7 @@ def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
         able = ", ".join(kind.__name__ for kind in ADAMS[mode])
         raise TypeError(
             f"momentum must not be {mode!r} with {type(optimizer).__name__}, which is none of torch's {able}; "
-            "use 'global' with SGD, and 'local' with others"
+            "use momentum='local', or 'global' with SGD"
         )
     for option in ("momentum", "centered"):  # of RMSprop
         if given := [group[option] for group in optimizer.param_groups if group.get(option)]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sparse_mpi.arrays import as_tensors
-from sparse_mpi.checks import check_instance, check_whole, converted
+from sparse_mpi.checks import check_instance, check_whole
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 
@@ -104,7 +104,8 @@ def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
     """Return names and tensors by name: their order may differ between ranks."""
     if isinstance(params, Mapping):  # a state may hold other things than tensors
         params = ({name: x for name, x in params.items() if isinstance(x, Tensor)} or params).items()
-    pairs = converted("params", "pairs of a name and a tensor", list, params)
+    iterable = isinstance(params, Iterable) and not (isinstance(params, np.ndarray) and not params.ndim)
+    pairs = list(params) if iterable else [params]
     for pair in pairs:
         name, tensor = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
         if not (isinstance(name, str) and isinstance(tensor, Tensor)):

@@ -65,6 +65,11 @@ def decide(
         taken = float(first["momentum"])
         late = getattr(found.feedback, "late", None)
         found = found._replace(momentum=taken, late=taken if late is None else late)
+    if mode == TRAVELLING and not algorithm.traits.carries:
+        raise ValueError(
+            f"algorithm must carry second moments with momentum={TRAVELLING!r}, got {algorithm!r}; use "
+            "algorithm='elect', or momentum='arrival'"
+        )
     if mode == TRAVELLING:
         found = found._replace(second_moment=second_beta(first))
     return found if momentum else found._replace(announcement=_announcement(optimizer, found))
@@ -167,7 +172,7 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
     if type(rule) not in PLAIN or not isinstance(rule, ErrorFeedback) or rule.traits.momentum:
         raise ValueError(
             f"feedback must be 'residual' or leaky with momentum={momentum!r}, which says what happens to late "
-            f"entries, got {feedback!r}; use momentum='local', and an optimizer without momentum"
+            f"entries, got {feedback!r}; use feedback='residual', or momentum='local' and an optimizer without momentum"
         )
     if momentum in TAKING:  # a rule with SGD's momentum takes the place of feedback
         fades = momentum == "matched" and feedback == "residual"
@@ -198,5 +203,7 @@ def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> G
     if mode in ("matched", "global"):
         return GlobalMomentum(momentum, keep=keep, late=matched(momentum, share) if mode == "matched" else None)
     if keep < 1:
-        raise ValueError(f"feedback must be 'residual' with momentum='corrected', got one that keeps {keep}")
+        raise ValueError(
+            f"feedback must keep all with momentum='corrected', got one that keeps {keep}; use feedback='residual'"
+        )
     return MomentumCorrection(momentum, nesterov=groups[0]["nesterov"])

@@ -400,7 +400,7 @@ def test_other_ranks_than_mpis_are_refused(by_mpi):
         ("zero", "TypeError: optimizer must be the one that steps, got ZeroRedundancyOptimizer around .* pass .optim"),
         ("momentum of nobody", "ValueError: optimizer must be given with momentum='matched'"),
         ("check_every", "TypeError: elect has no option check_every; .*; check_every was removed in 0.4.0"),
-        ("nothing can travel", "ValueError: algorithm must carry a second moment beside its values, as elect does"),
+        ("nothing can travel", "ValueError: algorithm must carry second moments with momentum='second-moment', got"),
         *(
             (f"{which}scaler", "TypeError: step must not be taken by a GradScaler that the hook does not know")
             for which in ("", "fused ", "local ")

@@ -139,7 +139,7 @@ def test_a_leak_goes_with_momentum_that_is_taken_over():
         rule = optimizer_of({"feedback": feedback}, momentum=0.8).reduction.buckets[0].reducer.feedback
         assert (rule.momentum, rule.keep) == (0.8, keep) and rule.traits.leak == pytest.approx(1 - keep)
         assert rule.late == pytest.approx(0.6 + 0.2 / 3)  # one entry in three arrives in a step
-    with pytest.raises(ValueError, match="feedback must be 'residual' with momentum='corrected', got one that keeps 0"):
+    with pytest.raises(ValueError, match="feedback must keep all with momentum='corrected', got one that keeps 0"):
         optimizer_of({"feedback": "leaky", "momentum": "corrected"}, momentum=0.8)
     adam = optimizer_of({"feedback": "leaky"}, torch.optim.Adam)
     adam.param_groups[0]["params"][0].grad = torch.ones(3)
