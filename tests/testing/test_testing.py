@@ -103,14 +103,10 @@ def test_drawn_trials_find_what_named_ones_do_not(tool, tmp_path, monkeypatch):
     assert tool == "fixed seeds" or re.search(simplest, str(raised.value))
 
 
-@pytest.mark.parametrize("name", SELECTORS)
-def test_our_selectors(name):
-    testing.check_selector(SELECTORS[name](), Trials((1,), examples=5))
-
-
-@pytest.mark.parametrize("name", WIRES)
-def test_our_wires(name):
-    testing.check_wire(WIRES[name])
+@pytest.mark.parametrize("name", [*SELECTORS, *WIRES])
+def test_our_selectors_and_wires(name):
+    few = Trials((1,), examples=5)
+    testing.check_wire(WIRES[name], few) if name in WIRES else testing.check_selector(SELECTORS[name](), few)
 
 
 @pytest.mark.against_world

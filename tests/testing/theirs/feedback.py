@@ -1,4 +1,4 @@
-"""Error feedback that drops the smallest of what waits, and declares no such loss by a share of the residual."""
+"""Error feedback in a class of its own, which keeps all that was not sent."""
 
 from dataclasses import dataclass
 
