@@ -71,7 +71,7 @@ def may_wrap(values: np.ndarray, op: object, count: int) -> bool:
     if values.dtype.kind not in "iu" or not values.size:
         return False
     most = max(-int(values.min()), int(values.max()))
-    return (most**count if op in ("prod", np.multiply) else most * count) > np.iinfo(values.dtype).max
+    return (most**count if NAMED.get(str(op), op) is np.multiply else most * count) > np.iinfo(values.dtype).max
 
 
 def check_exact(found: np.ndarray, floats: np.ndarray, op: np.ufunc) -> None:
