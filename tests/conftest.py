@@ -166,9 +166,10 @@ def files_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def metrics_folder(tmp_path, monkeypatch):
     """Have reducers write metrics of every step to a folder, as a job called "test", whatever launcher there is."""
+    from sparse_mpi.comm.runtime import RANKS
     from sparse_mpi.monitor import metrics
 
-    for name in (*metrics.JOBS, *metrics.RANKS, "RANK"):
+    for name in (*metrics.JOBS, *RANKS, "RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(metrics.DIRECTORY, str(tmp_path))
     monkeypatch.setenv(metrics.JOB, "test")

@@ -45,6 +45,8 @@ def load(place: Path | str, comm: object) -> Checkpoint:
     words = f"checkpoint {path} cannot be used", advice
     with together(comm, *words):
         if lead:
+            if odd := [file for file in path.iterdir() if not (file.is_file() or file.is_dir())]:  # as a pipe
+                raise ValueError(f"{odd[0]} is no file")
             text = (path / MANIFEST).read_text(encoding="utf-8")
             manifest.loads(text, path / MANIFEST)
     found = manifest.loads(tell(comm, text), path / MANIFEST)

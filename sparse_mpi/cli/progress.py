@@ -22,10 +22,9 @@ def terminal() -> TextIO | None:
     """Return the terminal that shows stderr, directly or as `run` tells of its own; None where a file has it."""
     if sys.stderr.isatty():
         return sys.stderr
-    try:
+    with suppress(OSError):
         return told_terminal()
-    except OSError:
-        return None
+    return None
 
 
 class Bar:
@@ -46,8 +45,7 @@ class Bar:
                 self._bar = tqdm(total=total, desc=f"{title}: ", initial=initial, file=screen, bar_format=form, **look)
         self.shown, self._stays = shown, stay
         self._total, self._done, self._title, self._beside = total, initial, title, ""
-        self._began = monotonic()
-        self._next = self._began + FIRST
+        self._began, self._next = monotonic(), monotonic() + FIRST
         self._lines = shown and self._bar is None  # are printed
         self._told = True  # the last line says how far the work is
 
@@ -78,7 +76,7 @@ class Bar:
 
     def say(self, text: str, refresh: bool = True) -> None:
         """Show ``text`` beside the bar until there is another one; an empty text removes it."""
-        self._beside = text
+        self._beside = f", {text}" if text else ""
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=refresh)
         elif self._lines and monotonic() >= self._next:
@@ -100,8 +98,7 @@ class Bar:
     def _line(self) -> None:
         now = monotonic()
         count = f"{self._done}/{self._total}" if self._total else str(self._done)
-        beside = f", {self._beside}" if self._beside else ""
-        print(f"{self._title}: {count} after {now - self._began:.0f} s{beside}", file=sys.stderr, flush=True)
+        print(f"{self._title}: {count} after {now - self._began:.0f} s{self._beside}", file=sys.stderr, flush=True)
         self._next, self._told = now + min(EVERY, max(SOON, (now - self._began) / 4)), True
 
 

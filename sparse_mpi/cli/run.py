@@ -50,12 +50,15 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from sparse_mpi.cli.launch import environment, find, launch_command, start
     from sparse_mpi.comm.elastic import ulfm
+    from sparse_mpi.comm.job.launcher import METRICS
 
     words = _words(args)
     try:
         line = launch_command.build(args.ranks, (sys.executable, *words), environment.cores(), os.environ, args.elastic)
     except find.LaunchError as error:
         raise SystemExit(f"run: {error}") from None
+    if line.local and (folder := os.environ.get(METRICS)) and not os.access(folder, os.W_OK | os.X_OK):
+        raise Refused(f"{METRICS} must be a folder that can be written to, got {folder}; make it, or unset {METRICS}")
     ranks, cores = line.job.ranks, line.job.cores
     if ranks > MANY * cores:
         print(f"warning: {ranks} ranks share {cores} core{'s' * (cores > 1)} and will be slow", file=sys.stderr)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401  now, for Python refuses once the program has ended
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -35,6 +36,8 @@ _Work = tuple["Handle[Any]", Callable[[], Any]]
 _SERVERS: dict[threading.Thread, tuple[SimpleQueue[_Work | None], float | None]] = {}
 _UNSEEN: set[Handle[Any]] = set()  # of work that has failed, for which nobody has waited yet
 PATIENCE = 30.0  # seconds for the last work of a job whose ranks may be lost, and with them what it waits for
+os.register_at_fork(after_in_child=_SERVERS.clear)  # a child has not their threads
+os.register_at_fork(after_in_child=_UNSEEN.clear)
 
 
 class Span(NamedTuple):
@@ -143,7 +146,7 @@ class ProgressThread:
         if self._turns is not None:
             self._turns.start(partial(self._follow, last, handle, work))
             return handle
-        if self._given is None:
+        if self._given is None or self._thread not in _SERVERS:  # which is the parent's, in a forked child
             given: SimpleQueue[_Work | None] = SimpleQueue()
             self._given = given
             self._thread = threading.Thread(target=_serve, args=(given,), name="sparse_mpi progress", daemon=True)
@@ -214,11 +217,10 @@ def _call_end_at_exit() -> None:
 
 
 def _end() -> None:
-    servers = [server for server in list(_SERVERS.items()) if server[0].is_alive()]  # in a forked process none is
     # Let each thread end after its last work.
-    for _, (given, _) in servers:
+    for given, _ in list(_SERVERS.values()):
         given.put(None)
-    for thread, (_, patience) in servers:
+    for thread, (_, patience) in list(_SERVERS.items()):
         thread.join(patience)
     for handle in list(_UNSEEN):
         error = handle._future.exception()

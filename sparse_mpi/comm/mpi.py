@@ -20,7 +20,7 @@ from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
 from sparse_mpi.comm.making import Raw, alone, pieces, rowtype
 from sparse_mpi.comm.point_to_point import PointToPoint
-from sparse_mpi.comm.runtime import refuse_singletons, require_mpi, takes_device_pointers
+from sparse_mpi.comm.runtime import keep_from_children, refuse_singletons, require_mpi, takes_device_pointers
 
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
 
@@ -50,6 +50,7 @@ class MPIComm(CountingComm):
         from mpi4py import MPI
 
         require_mpi(MPI)
+        keep_from_children(MPI.__file__)
         refuse_singletons(MPI.COMM_WORLD.size)
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {comm!r}")

@@ -7,6 +7,7 @@ not copied. A message whose length the receiver cannot know follows a head of it
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -79,6 +80,9 @@ class ProcessGroupComm(CountingComm):
         super().__init__(rank, len(self._ranks))
         if watchdog is not None:
             self.watched = watchdog.log.over(self._number, self._ranks)
+
+    def _require_running(self) -> None:  # which is guarded in a forked child only
+        raise RuntimeError("comm must be used by the process that made it, got a call in a forked child of that")
 
     def duplicate(self, yield_cpu: bool = False) -> ProcessGroupComm:
         return ProcessGroupComm(parent=self)
@@ -234,6 +238,17 @@ def _store_of(group: ref[Any]) -> object:
 _living: WeakSet[ProcessGroupComm] = WeakSet()
 
 
+def _keep_for_parent() -> None:
+    """Let no group go in a forked child, which has not the threads that this waits for."""
+    kept = [dict(dist.distributed_c10d._world.pg_map), [comm._group for comm in _living]]
+    for comm in _living:
+        comm.guarded = True
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+os.register_at_fork(after_in_child=_keep_for_parent)
+
+
 @atexit.register
 def _let_go() -> None:
     """Free the gloo groups while their threads can be joined; torch would abort a process that has ended well."""
@@ -277,13 +292,8 @@ def start_job() -> None:
 
 def _group_of(mesh: DeviceMesh) -> object:
     if mesh.ndim != 1:
-        names = mesh.mesh_dim_names
-        dimensions = " and ".join(map(repr, names)) if names else f"{mesh.ndim} without names"
-        pick = f"mesh[{names[0]!r}]" if names else "mesh.get_group(0)"
-        raise ValueError(
-            f"comm must be a mesh of one dimension, got one of shape {tuple(mesh.shape)} with the dimensions "
-            f"{dimensions}; pick one, for example {pick}"
-        )
+        pick = f"mesh[{mesh.mesh_dim_names[0]!r}]" if mesh.mesh_dim_names else "mesh.get_group(0)"
+        raise ValueError(f"comm must be a mesh of one dimension, got {mesh}; pick one, for example {pick}")
     return mesh.get_group() if mesh.get_coordinate() is not None else dist.GroupMember.NON_GROUP_MEMBER
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ RANKS = (*MPI_RANKS, "SLURM_PROCID")
 CUDA_SWITCHES = ("MV2_USE_CUDA", "I_MPI_OFFLOAD", "PSP_CUDA")
 
 
-def told_rank() -> int:
-    """Return this process's rank as its launcher tells it, before MPI is started; 0 without a launcher."""
-    told = (os.environ.get(name, "") for name in RANKS)
-    return next((int(rank) for rank in told if rank.isdigit()), 0)
+def told_rank(otherwise: int = 0) -> int:
+    """Return this process's rank as its launcher tells it, before MPI is started; ``otherwise`` without one."""
+    told = (os.environ.get(name, "") for name in (("RANK",) if TORCHRUN in os.environ else (*RANKS, "RANK")))
+    return next((int(rank) for rank in told if rank.isdigit()), otherwise)
 
 
 def ranks_of_mpi(sure: bool = False) -> int:
@@ -69,9 +70,22 @@ def require_mpi(MPI: Any) -> None:
         raise RuntimeError("MPI must be initialised before a communicator is used, and is not; call MPI.Init()")
     if MPI.Is_finalized():
         raise RuntimeError(
-            "MPI must not be finalised before the last call, and is; leave MPI.Finalize() out, which mpi4py calls at "
-            "the end of the program"
+            "MPI must not be finalised before the last call, and is, as in a forked child; leave MPI.Finalize() out, "
+            "which mpi4py calls at the end of the program, and have the parent make this call"
         )
+
+
+def variable(file: str, name: str, kind: type[ctypes.c_bool | ctypes.c_int32]) -> ctypes.c_bool | ctypes.c_int32:
+    """Return a variable of the MPI library that mpi4py's ``file`` is linked to; a new one if there is none."""
+    library = ctypes.CDLL(file)
+    return kind.in_dll(library, name) if hasattr(library, name) else kind()
+
+
+@cache
+def keep_from_children(file: str) -> None:
+    """Let forked children find Open MPI finalised: to finalise it would wait for all ranks."""
+    state = variable(file, "ompi_mpi_state", ctypes.c_int32)
+    os.register_at_fork(after_in_child=lambda: setattr(state, "value", 5))  # OMPI_MPI_STATE_FINALIZE_COMPLETED
 
 
 def takes_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:

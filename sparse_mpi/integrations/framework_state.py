@@ -23,7 +23,11 @@ def rank_file(checkpoint: str | Path, rank: int) -> Path:
 def save(state: SparseState, checkpoint: str | Path) -> None:
     file = rank_file(checkpoint, state.comm.rank)
     file.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(state.state_dict(), file)
+    partial = file.with_name(f"{file.name}.tmp")
+    partial.unlink(missing_ok=True)  # a link, too, which is not followed
+    with partial.open("xb") as written:
+        torch.save(state.state_dict(), written)
+    partial.replace(file)
 
 
 def restore(state: SparseState, checkpoint: str | Path) -> None:
@@ -35,7 +39,10 @@ def restore(state: SparseState, checkpoint: str | Path) -> None:
                 f"a checkpoint must be resumed by as many ranks as have saved it, got {state.comm.size} and {beyond}; "
                 "without the files of its ranks it is resumed by any number, and what these had not sent yet is lost"
             )
-        saved = torch.load(file) if file.exists() else None
+        try:
+            saved = torch.load(file, weights_only=True) if file.is_file() else None
+        except Exception as error:  # whatever torch makes of damaged bytes
+            raise ValueError(f"{file} must be what this rank has saved, got damaged data; resume without it") from error
         say(**{f"{Path(checkpoint).name}.rank*.pt": "found" if saved else "missing"})
     if saved is not None:
         state.load_state_dict(saved)

@@ -95,7 +95,7 @@ class SparseCallback(TrainerCallback):
             ddp.register_comm_hook(self.state, sparse_hook)
             _HOOKED.add(ddp)
         if state.global_step:
-            restore(self.state, _prefix(args.resume_from_checkpoint or _folder(args, state)))
+            restore(self.state, _prefix(args, state, args.resume_from_checkpoint))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self.state is not None and self.state.report is not None:
@@ -111,14 +111,12 @@ class SparseCallback(TrainerCallback):
         **others: Any,
     ) -> None:
         if self._sent and logs is not None:
-            mean = sum(self._sent) / len(self._sent)
+            logs[SENT] = state.log_history[-1][SENT] = sum(self._sent) / len(self._sent)  # that one is a copy
             self._sent.clear()
-            logs[SENT] = mean
-            state.log_history[-1][SENT] = mean  # a copy
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         if self.state is not None:
-            save(self.state, _prefix(_folder(args, state)))
+            save(self.state, _prefix(args, state))
 
 
 def _around(model: nn.Module) -> list[DistributedDataParallel]:
@@ -128,9 +126,5 @@ def _around(model: nn.Module) -> list[DistributedDataParallel]:
     return [ddp for ddp in every if ddp.module is model]
 
 
-def _folder(args: TrainingArguments, state: TrainerState) -> Path:
-    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
-
-
-def _prefix(folder: str | Path) -> Path:
-    return Path(folder) / "sparse_state"
+def _prefix(args: TrainingArguments, state: TrainerState, folder: str | None = None) -> Path:
+    return Path(folder or f"{args.output_dir}/checkpoint-{state.global_step}") / "sparse_state"

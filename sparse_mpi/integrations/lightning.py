@@ -24,8 +24,6 @@ from sparse_mpi.integrations.framework_state import rank_file, restore, save
 
 __all__ = ["SparseDDPStrategy"]
 
-NAME = "sparse_mpi"
-
 
 class SparseDDPStrategy(DDPStrategy):
     """Lightning's strategy for DistributedDataParallel, with gradients reduced sparsely.
@@ -42,7 +40,7 @@ class SparseDDPStrategy(DDPStrategy):
         sparse_state: the state of the hook in the last fit; at first None.
     """
 
-    strategy_name = NAME
+    strategy_name = "sparse_mpi"
 
     def __init__(
         self,
@@ -84,8 +82,7 @@ class SparseDDPStrategy(DDPStrategy):
 
     def load_checkpoint(self, checkpoint_path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         self._checkpoint = checkpoint_path
-        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *arguments, **options)
-        return checkpoint
+        return dict(super().load_checkpoint(checkpoint_path, *arguments, **options))
 
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
         """Restore optimizers, and the state of the hook, from the checkpoint that was read. Collective."""
@@ -94,5 +91,7 @@ class SparseDDPStrategy(DDPStrategy):
             restore(self.sparse_state, self._checkpoint)
 
 
-if NAME not in StrategyRegistry:
-    StrategyRegistry.register(NAME, SparseDDPStrategy, description="DDP whose gradients are reduced sparsely")
+if SparseDDPStrategy.strategy_name not in StrategyRegistry:
+    StrategyRegistry.register(
+        SparseDDPStrategy.strategy_name, SparseDDPStrategy, description="DDP whose gradients are reduced sparsely"
+    )

@@ -21,11 +21,13 @@ from time import monotonic
 from typing import Any
 
 from sparse_mpi.arrays import namespace
+from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.runtime import RANKS, TORCHRUN
+from sparse_mpi.comm.job import launcher
+from sparse_mpi.comm.runtime import TORCHRUN, told_rank
 from sparse_mpi.monitor.step_report import StepReport, combined
 
-DIRECTORY, JOB = "SPARSE_MPI_METRICS_DIR", "SPARSE_MPI_METRICS_JOB"
+DIRECTORY, JOB = launcher.METRICS, "SPARSE_MPI_METRICS_JOB"
 SECONDS = 5.0  # between two times that a file is written, or that the norm of one residual is computed
 MOST_REDUCERS = 64  # of a rank that have series of their own; those of later ones are added up under the name OTHER
 OTHER = "other"
@@ -92,10 +94,10 @@ class RankFile:
         self._process = os.getpid()
 
     def note(self, number: int, engine: Any) -> None:
-        """Note the step that reducer ``number`` has committed, and write the file if that is due."""
-        report = engine.report
-        if report is None:
-            raise RuntimeError("a report must come before it is noted, which found none")
+        """Note the step that reducer ``number`` has committed, and write the file if due; nothing in a forked child."""
+        if os.getpid() != self._process:
+            return
+        report = present(engine.report, "a report must come before it is noted")
         reducer = str(number) if number < MOST_REDUCERS else OTHER
         with self._lock:
             now, series = monotonic(), self._series.setdefault(reducer, Series())
@@ -108,21 +110,22 @@ class RankFile:
                 self.write()
 
     def write(self) -> None:
-        """Write the file now, unless this is a fork of the process that it is of."""
-        if os.getpid() != self._process:
-            return
         temporary = self.path.with_name(f"{self.path.name}.tmp")
         with self._lock:
             try:
-                # A collector finds the old file or the new one, never a part
-                temporary.write_text(self.text(), encoding="utf-8", errors="replace")
+                # A collector finds the old file or the new one, never a part. Links are replaced, not followed
+                temporary.unlink(missing_ok=True)
+                with temporary.open("x", encoding="utf-8", errors="replace") as file:
+                    file.write(self.text())
                 temporary.replace(self.path)
             except OSError as error:
                 with suppress(OSError):
                     temporary.unlink(missing_ok=True)
                 if self.path.parent not in _WARNED:
                     _WARNED.add(self.path.parent)
-                    LOGGER.warning("%s: %s; training goes on without these metrics", DIRECTORY, error)
+                    text = f"{DIRECTORY}: {self.path.parent}: {error.strerror}; training goes on without these metrics"
+                    if launcher.first_to_say(text):
+                        LOGGER.warning(text)
 
     def text(self) -> str:
         job = self._job.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
@@ -143,20 +146,14 @@ def file_of(comm: Comm) -> RankFile:
     job = next((text for text in told if text not in ("", "none")), f"{socket.gethostname()}-{os.getppid()}")
     if job == os.environ.get("SLURM_JOB_ID") and "SLURM_STEP_ID" in os.environ:  # steps may run at the same time
         job += f".{os.environ['SLURM_STEP_ID']}"
-    rank, plain = rank_of(comm), re.sub(r"[^\w.-]", "_", job)
+    rank, plain = told_rank(comm.rank), re.sub(r"[^\w.-]", "_", job)
     path = Path(os.environ[DIRECTORY]).absolute() / f"sparse_mpi-{plain}-{rank}.prom"
     if not _FILES:
         atexit.register(write_all)
     return _FILES.setdefault((os.getpid(), path), RankFile(path, job, rank))
 
 
-def rank_of(comm: Comm) -> int:
-    """Return the rank of this process in its job, as its launcher tells it, or else its rank in ``comm``."""
-    names = ("RANK",) if TORCHRUN in os.environ else (*RANKS, "RANK")
-    told = (os.environ.get(name, "") for name in names)
-    return next((int(text) for text in told if text.isdigit()), comm.rank)
-
-
 def write_all() -> None:
-    for files in _FILES.values():
-        files.write()
+    for (process, _), file in _FILES.items():
+        if process == os.getpid():
+            file.write()

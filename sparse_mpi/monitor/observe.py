@@ -15,7 +15,8 @@ from functools import partial, wraps
 from itertools import count
 from typing import Any
 
-from sparse_mpi.monitor.metrics import DIRECTORY, file_of, rank_of
+from sparse_mpi.comm.runtime import told_rank
+from sparse_mpi.monitor.metrics import DIRECTORY, file_of
 
 RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
 # Methods of an engine, and the phases that they are; in an exchange there are ranges of selections, too
@@ -30,7 +31,7 @@ _NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
 def observe(engine: Any) -> None:
     """Have a new `Engine` observed as the environment says; reducers are numbered alike on all ranks."""
     folder = os.environ.get(DIRECTORY, "")
-    number = next(_NUMBERS[os.getpid(), rank_of(engine.comm), folder])
+    number = next(_NUMBERS[os.getpid(), told_rank(engine.comm.rank), folder])
     if os.environ.get(RANGES, "0") not in ("", "0"):
         add_ranges(engine, number)
     if folder:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -97,6 +98,28 @@ def test_rates_are_those_between_the_last_two_times_that_a_rank_has_written(tmp_
     assert slow.state == "" and slow.per_second == 0.01
 
 
+@pytest.mark.thin(0)
+@pytest.mark.parametrize("part", range(10))
+def test_ranks_whose_files_are_whole_are_shown_beside_damaged_ones(folder, part):
+    World(1).run(steps_of)
+    (file,), shown = folder.iterdir(), Counter()
+    whole, other = file.read_bytes(), file.with_name("sparse_mpi-other.prom")
+    for number in range(300):
+        rng, data = np.random.default_rng([part, number]), bytearray(whole.replace(b'rank="0"', b'rank="1"'))
+        for at in rng.integers(len(data), size=rng.integers(1, 4)):
+            data[at] = rng.choice([rng.integers(256), *b'0-.9e\n"'])
+        data += data[: rng.integers(len(data))] if number % 7 == 0 else b""
+        other.write_bytes(data[: rng.integers(len(data))] if number % 3 == 0 else data)
+        ranks = Ranks(folder)
+        lines = [line.text for line in view(ranks, folder, 200, 24)]
+        assert any(re.match(rf" +0 (slow|stale)? +{STEPS} ", line) for line in lines), lines
+        shown[len(ranks.rows()), len(ranks.damaged)] += 1
+    assert shown.keys() <= {(1, 0), (1, 1), (2, 0)} and min(shown[1, 1], shown[2, 0]) > 20, shown
+    other.unlink()
+    os.mkfifo(other)
+    assert len(Ranks(folder).rows()) == 1
+
+
 def test_the_rank_that_all_wait_for_is_marked():
     rows = [ROW._replace(rank=rank, exchange=0.01 + 0.05 * (rank != 2)) for rank in range(4)]
     assert [row.state for row in marked(rows)] == ["", "", "slow", ""]
@@ -112,6 +135,7 @@ def test_the_rank_that_all_wait_for_is_marked():
 
 class Given:
     job = "a job"
+    damaged = ()
 
     def __init__(self, rows):
         self.rows = lambda: rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -50,6 +51,15 @@ def test_of_the_folders_that_ranks_name_the_first_counts(tmp_path, call):
     World(2).run(lambda comm: save(comm, None if comm.rank else tmp_path))
     World(2).run(lambda comm: call(comm, None if comm.rank else tmp_path))
     assert all("None" in text for text in refusals(lambda comm: call(comm, tmp_path if comm.rank else None)))
+
+
+def test_a_folder_may_have_a_name_that_is_no_text(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    assert World(2).run(lambda comm: save(comm, folder))[0].parent == folder
+    assert World(2).run(lambda comm: checkpoint.load(folder, comm).step) == [1, 1]
+    (folder / "step-00000001" / manifest.MODEL).unlink()
+    told = refusals(lambda comm: checkpoint.load(folder, comm))
+    assert told[0] == told[1] and r"caf\udce9" in told[0]
 
 
 def test_a_step_may_be_a_number_of_numpy(tmp_path):

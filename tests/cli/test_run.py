@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from sparse_mpi.__main__ import main
+
 from ..launch import ROOT, needs_mpi
 from .launcher import finish, running, start
 
@@ -146,6 +148,17 @@ def test_a_dry_run_is_a_line_for_a_shell(python, program, tmp_path):
     assert "mpiexec" in line and shlex.split(line)[-2:] == ["well", "it's"]
     done = subprocess.run(["sh", "-c", line], env={"PATH": PATH}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.count('["it\'s"]') == 2, done.stderr
+
+
+@pytest.mark.parametrize("place", ["missing", "program.py"])
+def test_metrics_that_cannot_be_written_are_refused_before_the_job_starts(
+    program, tmp_path, place, monkeypatch, capsys
+):
+    monkeypatch.setenv("SPARSE_MPI_METRICS_DIR", str(program.with_name(place)))
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "-n", "2", str(program)])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and "SPARSE_MPI_METRICS_DIR must be a folder" in said and said.count("\n") == 1
 
 
 def test_a_module_is_run(tmp_path):

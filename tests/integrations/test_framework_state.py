@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from sparse_mpi import World
+from sparse_mpi.comm import NullComm
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from sparse_mpi.integrations.framework_state import rank_file, restore, save
+framework_state = pytest.importorskip("sparse_mpi.integrations.framework_state")
+rank_file, restore, save = framework_state.rank_file, framework_state.restore, framework_state.save
 
 
 def saved_and_restored(folder, saving: int, restoring: int, lost: int | None = None) -> list:
@@ -48,3 +52,36 @@ def test_other_numbers_of_ranks_are_refused(tmp_path, restoring, lost, message):
 def test_no_files_are_a_warning(tmp_path, caplog):
     assert saved_and_restored(tmp_path, 1, 1, lost=0) == [[]]
     assert "there is no" in caplog.text and "what earlier steps had not sent yet is lost" in caplog.text
+
+
+def test_a_damaged_file_is_refused_by_name_and_links_are_not_followed(tmp_path):
+    (tmp_path / "theirs").write_text("theirs")
+    for name in ("checkpoint.rank0.pt", "checkpoint.rank0.pt.tmp"):
+        (tmp_path / name).symlink_to(tmp_path / "theirs")
+    assert saved_and_restored(tmp_path, 2, 2) == [[{"of": 0}], [{"of": 1}]]
+    assert (tmp_path / "theirs").read_text() == "theirs" and len(list(tmp_path.iterdir())) == 3
+    rng, file, refused = np.random.default_rng(0), rank_file(tmp_path / "checkpoint", 1), 0
+    whole = file.read_bytes()
+    for _ in range(50):
+        at = rng.integers(len(whole))
+        file.write_bytes(whole[:at] + rng.bytes(rng.integers(9)) + whole[at + rng.integers(99) :])
+        try:
+            World(2).run(lambda comm: restore(SimpleNamespace(comm=comm, load_state_dict=len), tmp_path / "checkpoint"))
+        except ValueError as error:
+            refused += "checkpoint.rank1.pt must be what this rank has saved, got " in str(error)
+    assert refused > 25
+
+
+class Payload:
+    def __reduce__(self):
+        return os.mkdir, ("pickled",)
+
+
+def test_a_pickle_is_not_unpickled(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for protocol in (2, 4):
+        torch.save(Payload(), rank_file(tmp_path / "checkpoint", 0), pickle_protocol=protocol)
+        state = SimpleNamespace(comm=NullComm(), load_state_dict=len)
+        with pytest.raises(ValueError, match="must be what this rank has saved"):
+            restore(state, tmp_path / "checkpoint")
+    assert not (tmp_path / "pickled").exists()

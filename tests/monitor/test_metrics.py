@@ -151,12 +151,23 @@ def test_what_cannot_be_written_is_said_once_and_training_goes_on(folder, monkey
         for rank in range(2):
             (place / f"sparse_mpi-test-{rank}.prom").mkdir()
     elif trouble == "full":
-        monkeypatch.setattr(Path, "write_text", no_space)
+        monkeypatch.setattr(Path, "open", no_space)
     with caplog.at_level(logging.WARNING, "sparse_mpi"):
         found = World(2).run(steps_of)
     np.testing.assert_array_equal(found, expected)
     assert len(caplog.records) == 1 and caplog.text.count("SPARSE_MPI_METRICS_DIR") == 1
     assert not list(folder.rglob("*.tmp"))
+
+
+def test_links_are_replaced_and_not_followed(folder, tmp_path_factory):
+    theirs, file = tmp_path_factory.mktemp("theirs") / "file", folder / "sparse_mpi-test-0.prom"
+    theirs.write_text("theirs")
+    for link in (file, file.with_name(f"{file.name}.tmp")):
+        link.symlink_to(theirs)
+        SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
+        assert theirs.read_text() == "theirs" and list(folder.iterdir()) == [file] and not file.is_symlink()
+        assert values(parsed(file))["steps"] == 1
+        file.unlink()
 
 
 def test_a_folder_that_is_made_later_gets_the_files(folder, monkeypatch):
@@ -199,15 +210,6 @@ def test_launchers_tell_job_and_rank(folder, monkeypatch, told, name):
     for variable, value in told.items():
         monkeypatch.setenv(variable, value)
     assert metrics.file_of(NullComm()).path == folder / f"sparse_mpi-{name}.prom"
-
-
-def test_a_fork_leaves_the_files_alone(folder, monkeypatch):
-    SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
-    (folder / "sparse_mpi-test-0.prom").unlink()
-    with monkeypatch.context() as forked:
-        forked.setattr(metrics.os, "getpid", lambda: -1)
-        metrics.write_all()
-    assert not (folder / "sparse_mpi-test-0.prom").exists()
 
 
 JOB = """

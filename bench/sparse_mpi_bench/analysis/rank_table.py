@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sparse_mpi.monitor.metrics import OTHER, SECONDS
+from sparse_mpi.monitor.metrics import METRICS, OTHER, SECONDS
 
 LINE = re.compile(r'sparse_mpi_(\w+)\{job="((?:[^"\\]|\\.)*)",rank="(\d+)",reducer="(\w+)"\} (\S+)')
 WAITS = 0.1  # of a step: where other ranks wait longer, the one that they wait for is slow
+SUMS = ["elements", *(name for name, *_ in METRICS[:9])]  # to wall_seconds_total
 STALE, STEPS = 3 * SECONDS, 3  # without news for so many seconds, and steps
 
 
@@ -51,25 +52,24 @@ class RankRow(NamedTuple):
     age: float  # seconds since it has written
 
 
-def read(file: Path) -> Written | None:
-    """Return what a rank has written; None if it has not done a step, or its file went away."""
-    try:
-        text, when = file.read_text(encoding="utf-8", errors="replace"), file.stat().st_mtime
-    except OSError:
-        return None
+def read(text: str, when: float) -> Written | None:
+    """Return what a rank has written; None if it has not done a step. ValueError or LookupError if text is damaged."""
     series: dict[str, dict[str, float]] = {}
     found = LINE.findall(text)
     for name, _, _, reducer, value in found:
         series.setdefault(reducer, {})[name] = float(value)
-    own = [metrics for reducer, metrics in series.items() if reducer != OTHER and "wall_seconds_total" in metrics]
-    if not own:
+    if not found:
         return None
+    own = [metrics for reducer, metrics in series.items() if reducer != OTHER]
     most = max(own, key=lambda metrics: metrics["steps_total"])
-    sums = {name: sum(metrics[name] for metrics in series.values()) for name in most}
+    sums = {name: sum(metrics[name] for metrics in series.values()) for name in SUMS}
+    least, whole = min(most["steps_total"], sums["elements"]), math.isfinite(sum(sums.values())) and text.endswith("\n")
+    if least < 1 or not whole or len({of[1:3] for of in found}) > 1:
+        raise ValueError("a number or a label is damaged, or the end is missing")
     density = sum(metrics["density_ratio"] * metrics["elements"] for metrics in series.values()) / sums["elements"]
-    norm = math.sqrt(sum(metrics["residual_norm"] ** 2 for metrics in own))
-    job, rank = re.sub(r"\\(.)", r"\1", found[0][1]), int(found[0][2])
-    return Written(job, rank, when, most["steps_total"], most["wall_seconds_total"], sums, density, norm)
+    norm = math.hypot(*(metrics["residual_norm"] for metrics in own))
+    job = "".join(sign if sign.isprintable() else "?" for sign in re.sub(r"\\(.)", r"\1", found[0][1]))
+    return Written(job, int(found[0][2]), when, most["steps_total"], most["wall_seconds_total"], sums, density, norm)
 
 
 class Ranks:
@@ -78,27 +78,28 @@ class Ranks:
     def __init__(self, folder: Path, job: str | None = None, clock: Callable[[], float] = time.time) -> None:
         self._folder, self._wanted, self.job, self._clock = folder, job, job, clock
         self._seen: dict[Path, float] = {}  # when each file was written
-        self._last: dict[Path, Written] = {}
-        self._before: dict[Path, Written] = {}
+        self._last: dict[Path, tuple[Written, Written | None]] = {}  # and the one before
+        self.damaged: set[Path] = set()  # which are not shown, or as they were
 
     def rows(self) -> list[RankRow]:
         for file in self._folder.glob("sparse_mpi-*.prom"):
             self._look(file)
         if self._wanted is None and self._last:
-            self.job = max(self._last.values(), key=lambda written: written.when).job
-        found = [file for file, written in self._last.items() if written.job == self.job]
-        found.sort(key=lambda file: self._last[file].rank)
-        return marked([self._row(self._last[file], self._before.get(file)) for file in found])
+            self.job = max((last for last, _ in self._last.values()), key=lambda written: written.when).job
+        found = [(last, before) for last, before in self._last.values() if last.job == self.job]
+        return marked([self._row(*written) for written in sorted(found, key=lambda written: written[0].rank)])
 
     def _look(self, file: Path) -> None:
         with suppress(OSError):
-            if (when := file.stat().st_mtime) == self._seen.get(file):
+            if (when := file.stat().st_mtime) == self._seen.get(file) or not file.is_file():
                 return
+            text = file.read_text(encoding="utf-8", errors="replace")
             self._seen[file] = when
-            if (written := read(file)) is not None:
-                if file in self._last:
-                    self._before[file] = self._last[file]
-                self._last[file] = written
+            self.damaged.add(file)
+            with suppress(LookupError, ValueError):
+                if (written := read(text, when)) is not None:
+                    self._last[file] = written, self._last.get(file, [None])[0]
+                self.damaged.remove(file)
 
     def _row(self, last: Written, before: Written | None) -> RankRow:
         if before is None or not before.steps < last.steps:  # the first of all, or of a job that has begun anew

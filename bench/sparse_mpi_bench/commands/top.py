@@ -96,13 +96,15 @@ def run(args: argparse.Namespace) -> int:
 def view(ranks: Ranks, folder: Path, width: int | None = None, height: int | None = None) -> list[ScreenLine]:
     """Return the lines, none wider than ``width``, and no more than ``height``; None is no limit."""
     rows = ranks.rows()
+    damaged = f"; {len(ranks.damaged)} damaged files left out" if ranks.damaged else ""
     if not rows:
-        return [ScreenLine(f"no metrics in {folder} yet"[:width])]
+        return [ScreenLine(f"no metrics in {folder} yet{damaged}"[:width])]
     widths = accumulate(abs(column.width) + 1 for column in COLUMNS)
     table = Table(*(column for column, end in zip(COLUMNS, widths, strict=True) if width is None or end <= width))
-    lines = [ScreenLine(_heading(ranks.job, rows)[:width], "bold"), ScreenLine(""), ScreenLine(table.head, "underline")]
+    heading = f"{_heading(ranks.job, rows)}{damaged}"[:width]
+    lines = [ScreenLine(heading, "bold"), ScreenLine(""), ScreenLine(table.head, "underline")]
     room = len(rows) if height is None else max(1, height - len(lines) - 3)
-    shown = rows if len(rows) <= room else sorted(sorted(rows, key=lambda row: not row.state)[:room])
+    shown = sorted(sorted(rows, key=lambda row: not row.state)[:room], key=lambda row: row.rank)
     lines += [ScreenLine(table.row(row).rstrip(), STYLES[row.state]) for row in shown]
     if len(shown) < len(rows):
         lines.append(ScreenLine(f"and {len(rows) - len(shown)} more ranks, none of them slow or stale"[:width]))
@@ -123,20 +125,16 @@ def watch(lines: Callable[[int, int], Sequence[ScreenLine]], every: float) -> No
     try:
         from rich.console import Console
         from rich.live import Live
+        from rich.text import Text
     except ImportError:
         raise Refused("a live view needs rich: pip install rich, or take --once") from None
     console = Console()
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_text([*lines(*console.size), END]), refresh=True)
+            shown = [Text(*line) for line in (*lines(*console.size), END)]
+            live.update(Text("\n", no_wrap=True, overflow="crop").join(shown), refresh=True)
             if pressed(every) == "q":
                 return
-
-
-def _text(lines: Sequence[ScreenLine]) -> Any:
-    from rich.text import Text
-
-    return Text("\n", no_wrap=True, overflow="crop").join(Text(*line) for line in lines)
 
 
 @contextmanager

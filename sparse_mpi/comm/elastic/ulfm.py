@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 from sparse_mpi.comm.base import Comm, Elastic
@@ -24,6 +25,7 @@ from sparse_mpi.comm.job.mpi_watchdog import MPIWatchdog
 from sparse_mpi.comm.job.uncaught import on_uncaught
 from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
 from sparse_mpi.comm.making import Raw
+from sparse_mpi.comm.runtime import variable
 
 SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
 CRASHING = (5, 0, 10)  # Open MPI's version from which on a failure crashes ranks in which a communicator is half made
@@ -53,24 +55,20 @@ class _End:
 
     def __init__(self) -> None:
         self.elastic: Ulfm | None = None  # of the ranks that are left
-        self._process = 0  # that ends alone; a child that it forks does not
+        self.alone = False
 
-    @property
-    def alone(self) -> bool:
-        return self._process == os.getpid()
-
-    def be_alone(self, MPI: object, close: Callable[[], None]) -> None:
+    def be_alone(self, file: str, close: Callable[[], None]) -> None:
         if not self.alone:
-            self._process = os.getpid()
-            _finalize_without_fence(MPI)
+            self.alone = True
+            # MPI_Finalize shall not wait for lost ranks. The option itself is read from the environment in MPI_Init
+            variable(file, "ompi_async_mpi_finalize", ctypes.c_bool).value = True
             on_uncaught(self._die)
         atexit.register(close)
+        os.register_at_fork(after_in_child=partial(atexit.unregister, close))
 
     def _die(self, error: BaseException) -> None:
         traceback.print_exception(type(error), error, error.__traceback__)
         sys.stderr.flush()
-        if not self.alone:  # a child that it has forked ends as Python does
-            return
         if self.elastic is not None and self.elastic.all_die(WAIT):
             sys.stdout.flush()
             os._exit(1)  # without MPI_Finalize, and what else at exit waits for others
@@ -80,16 +78,6 @@ class _End:
         sys.stdout.flush()
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _finalize_without_fence(MPI: Any) -> None:
-    """Have MPI_Finalize not wait for all ranks of the job, lost ones included, by Open MPI's async_mpi_finalize.
-
-    The option itself is read from the environment in MPI_Init, which has been called by now.
-    """
-    library = ctypes.CDLL(MPI.__file__)
-    if hasattr(library, "ompi_async_mpi_finalize"):
-        ctypes.c_bool.in_dll(library, "ompi_async_mpi_finalize").value = True
 
 
 END = _End()
@@ -146,7 +134,7 @@ class Ulfm(Elastic):
 
     def exit_without_abort(self, close: Callable[[], None]) -> None:
         END.elastic = self
-        END.be_alone(self._raw.mpi, close)
+        END.be_alone(self._raw.mpi.__file__, close)
 
     def wait_for_end(self) -> None:
         if self._watchdog is not None:

@@ -10,6 +10,7 @@ from typing import TextIO
 
 FOLDER = "SPARSE_MPI_RUN_FOLDER"  # the variable with the folder
 TERMINAL = "SPARSE_MPI_RUN_TERMINAL"  # the variable with the terminal that shows stderr
+METRICS = "SPARSE_MPI_METRICS_DIR"  # the variable with the folder of metrics
 WORD = "word"  # the file in the folder with what `run` prints where the job is interrupted
 PATIENCE = 3.0  # seconds that a rank waits for another one to end the job with the same error
 
@@ -19,7 +20,7 @@ def first_to_say(text: str) -> bool:
     folder, own = os.environ.get(FOLDER), str(os.getpid())
     if not folder:
         return True
-    said = Path(folder) / f"said-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    said = Path(folder) / f"said-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:16]}"
     with suppress(OSError):  # it is there, or the folder is not, as on another host
         said.symlink_to(own)  # which has its content from the start
     return not said.is_symlink() or os.readlink(said) == own

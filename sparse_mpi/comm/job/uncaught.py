@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import NoReturn
 
@@ -20,44 +22,45 @@ class _Uncaught:
 
     def __init__(self) -> None:
         self.end: Callable[[BaseException], object] | None = None
+        self.installed = False
         self._hook, self._thread_hook = sys.excepthook, threading.excepthook  # the former ones
 
     def install(self) -> None:
+        self.installed = True
+        os.register_at_fork(after_in_child=partial(on_uncaught, None))  # no rank waits for a child
         self._hook, sys.excepthook = sys.excepthook, self._in_main
         self._thread_hook, threading.excepthook = threading.excepthook, self._in_thread
 
     def _in_main(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        end = self.end
         try:
-            if self._hook is not sys.__excepthook__:  # which prints what `end` prints
+            if end is None or self._hook is not sys.__excepthook__:  # which prints what `end` prints
                 self._hook(kind, error, trace)
         finally:
-            self.finish(error)
+            if end is not None:
+                end(error)
 
     def _in_thread(self, failed: threading.ExceptHookArgs) -> None:
         thread, error = failed.thread, failed.exc_value
         # A daemon may fail alone, unless it is one of ours: other ranks wait for its calls.
-        ends = error is not None and (thread is None or not thread.daemon or thread.name.startswith(OURS))
+        end = self.end if thread is None or not thread.daemon or thread.name.startswith(OURS) else None
         try:
-            if not ends or self._thread_hook is not threading.__excepthook__:
+            if end is None or self._thread_hook is not threading.__excepthook__:
                 self._thread_hook(failed)
         finally:
-            if ends:
-                self.finish(error)
-
-    def finish(self, error: BaseException | None) -> None:
-        if self.end is not None and error is not None:
-            self.end(error)
+            if end is not None and error is not None:
+                end(error)
 
 
 _UNCAUGHT = _Uncaught()
 
 
-def on_uncaught(end: Callable[[BaseException], object]) -> None:
+def on_uncaught(end: Callable[[BaseException], object] | None) -> None:
     """Have ``end(error)``, which prints it, called for an exception that nothing catches; the last one given counts.
 
     Hooks that were there before are called first. A daemon thread that is not ours may fail: no rank waits for it.
     """
-    if _UNCAUGHT.end is None:
+    if not _UNCAUGHT.installed:
         _UNCAUGHT.install()
     _UNCAUGHT.end = end
 

@@ -134,3 +134,4 @@ class WatchdogThread:
 
 
 WATCHDOG_THREAD = WatchdogThread()
+os.register_at_fork(after_in_child=lambda: WatchdogThread.__init__(WATCHDOG_THREAD))  # the child is no rank

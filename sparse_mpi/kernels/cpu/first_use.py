@@ -70,7 +70,7 @@ class Turn:
     def _wait(self, file: Path) -> bool:
         deadline, waited = monotonic() + LONGEST, False
         try:
-            self._lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             while monotonic() < deadline:
                 try:
                     fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
