@@ -114,6 +114,7 @@ class GradientReduction:
         self._marks: dict[Tensor, Tensor] = {}  # of the gradients that they brought, while these are looked at
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
+        self._begun = 0  # buckets that were started in a backward pass
         self._open = True
         self._looks = LOOKS if self._overlap else 0  # steps that are still to be looked at
         self._early = self._overlap  # nothing has spoken against reductions before `synchronize`
@@ -194,7 +195,7 @@ class GradientReduction:
     def _reduce(self, problem: str | None = None) -> list[Total]:
         """Reduce what has come, see `synchronize`, or have all ranks raise RuntimeError that says the ``problem``."""
         scale = 1.0 if self._scale is None else float(self._scale.now())
-        if any(bucket.changed for bucket in self.buckets[: self._next]):
+        if any(bucket.changed for bucket in self.buckets[: self._begun]):
             problem = problem or CHANGED
         problem = problem or (LEFT if self._left else None)
         self._look()
@@ -384,6 +385,7 @@ class GradientReduction:
         # In the order of the buckets, which is the same on all ranks: a complete one waits for those before it
         while self._next < len(self.buckets) - 1 and self._ready(self.buckets[self._next]):
             self._start(self.buckets[self._next])
+            self._begun = self._next
 
     def _settled(self, bucket: Bucket) -> bool:
         """Return True if all ranks know of all gradients of a bucket that they are no sparse tensors."""
@@ -442,7 +444,7 @@ class GradientReduction:
                 self.sparse.finish(factor)
 
     def _reset(self) -> None:
-        self._next, self._grown = 0, False
+        self._next, self._begun, self._grown = 0, 0, False
         self._came.clear()
         self._marks.clear()
 
