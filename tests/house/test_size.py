@@ -38,7 +38,7 @@ SIZES = {
     "sparse_mpi/predict": 1_004,
     "sparse_mpi/reduction": 1_867,
     "sparse_mpi/select": 934,
-    "sparse_mpi/testing": 666,
+    "sparse_mpi/testing": 667,
     "sparse_mpi/training": 3_979,
     "sparse_mpi/wire": 1_013,
     "bench": 5_992,

@@ -121,5 +121,5 @@ def test_layout_of_something_else(bad):
 
 @pytest.mark.parametrize("bad", [0, -3, [], [(0, 4)], [(-1, -1)], [(3,), (-2, -2)], Layout(((-1, -1),))])
 def test_layout_without_elements(bad):
-    with pytest.raises(ValueError, match="layout must have no negative dimension and at least one element, got"):
+    with pytest.raises(ValueError, match="layout must have no negative dimension, at least one element and fewer"):
         Layout.of(bad)
