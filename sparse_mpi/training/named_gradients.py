@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -32,7 +32,7 @@ from sparse_mpi.training.parameters import cut_by_tensor, joined, local
 
 T = TypeVar("T")
 Names = tuple[str, ...]
-Total = SparseVector[Tensor] | Tensor  # the sum of a vector over the ranks
+Total: TypeAlias = "SparseVector[Tensor] | Tensor"  # the sum of a vector over the ranks
 VERSION = 4  # of the schema, since release 0.4
 
 
