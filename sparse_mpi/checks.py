@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -12,7 +12,6 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-MOST_RANKS = 2**20  # of which a state may be: a list of them must fit in memory
 ALIKE = 0.65  # of 1, how much of two spellings is the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
 GONE: dict[str, tuple[str, str]] = {
@@ -93,7 +92,7 @@ def check_range(name: str, value: object, interval: str, remedy: str = "") -> No
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless ``value`` is one of the texts ``choices``."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{meant(value, choices)}")
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{meant(value, choices, {})}")
 
 
 def check_instance(name: str, value: object, kind: type) -> None:
@@ -110,15 +109,15 @@ def converted(name: str, what: str, make: Callable[[Any], T], value: object) -> 
         raise TypeError(f"{name} must be {what}, got {value!r:.80}") from problem
 
 
-def meant(given: object, names: Iterable[str]) -> str:
+def meant(given: object, names: Iterable[str], gone: Mapping[str, tuple[str, str]] = GONE) -> str:
     """Return ``"; did you mean oktopk?"`` with the most similar of ``names``, or ``""``.
 
-    A name in `GONE` gets the release in which it was removed, and the remedy. An option is found by its name, without
+    A name in ``gone`` gets the release in which it was removed, and the remedy. An option is found by its name, without
     dashes.
     """
     removed = str(given).lstrip("-").replace("-", "_")
-    if removed in GONE:
-        release, remedy = GONE[removed]
+    if removed in gone:
+        release, remedy = gone[removed]
         return f"; {removed} was removed in {release}: {remedy}"
     like = get_close_matches(str(given), list(names), 1, ALIKE)
     return f"; did you mean {like[0]}?" if like else ""

@@ -84,7 +84,7 @@ WRONG: dict[str, Callable[[], Any]] = {
 
 LOCAL = {  # no rank has to know of their errors
     *("World", "Layout.of", "GlobalMomentum", "MomentumCorrection", "LeakyFeedback"),
-    *("checkpoint.latest", "reduction.watch", "SparseAllreduce.use", "watch"),
+    *("checkpoint.latest", "reduction.watch", "SparseAllreduce.use"),
 }
 # Of what `__all__` names: types of results, registries, what has no arguments or needs torch's process group
 NOT_WALKED = {
