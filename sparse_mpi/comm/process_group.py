@@ -77,6 +77,7 @@ class ProcessGroupComm(CountingComm):
             store, rank = torch_dist.PrefixStore(self._name, _default_store()), self._ranks.index(dist.get_rank())
             self._group: Any = torch_dist.ProcessGroupGloo(store, rank, len(self._ranks), dist.default_pg_timeout)
             _living.add(self)
+            self._barrier()  # gloo fails on a rank that still connects to one which has let its group go
         super().__init__(rank, len(self._ranks))
         if watchdog is not None:
             self.watched = watchdog.log.over(self._number, self._ranks)
@@ -163,10 +164,7 @@ class ProcessGroupComm(CountingComm):
         # Ranks from which nothing is expected send no head: theirs stays as it is set here, no rows of the right size.
         heads[~known, 0] = 0
         told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]  # views, for gloo to fill
-        tell = [
-            header(part, len(part)) if expected is None or len(part) else header(part, len(part))[:0]
-            for part in leaving
-        ]
+        tell = [header(part, len(part))[: 2 * (expected is None or len(part) > 0)] for part in leaving]
         _wait(self._exchange(tell, told, _HEAD))
         # Check what was announced before any row is received.
         came = np.array([announced_rows(head, leaving[0], source) for source, head in enumerate(heads)], np.int64)

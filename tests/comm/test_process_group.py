@@ -24,12 +24,25 @@ RANKS = 3
 CONFORMANCE = [f"tests/comm/test_{name}.py" for name in ("comm", "counting", "split", "process_group")]
 HARNESS = "tests.comm.process_group_harness"
 IN_JOB = """
+import time
 import numpy as np, torch.distributed as dist
 from sparse_mpi.comm import as_comm
 
 dist.init_process_group("gloo")
 comm = as_comm(dist.group.WORLD)
 assert as_comm(dist.group.WORLD) is comm and comm.size == 3
+store, gloo = dist.distributed_c10d._get_default_store(), dist.ProcessGroupGloo
+
+def slow(*given):
+    group = gloo(*given)
+    time.sleep(0.3)
+    store.set("a rank is late", "")
+    return group
+
+if comm.rank == 1:
+    dist.ProcessGroupGloo = slow
+comm.duplicate()  # which goes at once: a rank that still connected to it would fail
+assert store.check(["a rank is late"])
 ends = dist.new_group([0, 2])
 if comm.rank != 1:
     pair = as_comm(ends)

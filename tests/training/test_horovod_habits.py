@@ -1,8 +1,9 @@
 """What Horovod's own test of torch asks of an optimizer and of a broadcast, asked in words of our own.
 
 Lists beside this file say of each test of others that it passes, or why not. horovod.json: the tests of torch in
-Horovod 0.22.1, on two ranks under mpiexec through a shim of names. ddp.json: the tests of DistributedDataParallel that
-torch 2.13 installs, on two ranks of gloo that take the CPU for a GPU, with the hook at density 1 on every model.
+Horovod 0.22.1, on two ranks under mpiexec through a shim of names that gives momentum="local". ddp.json: the tests of
+DistributedDataParallel that torch 2.13 installs, on two ranks of gloo that take the CPU for a GPU, with the hook at
+density 1 on every model, or in the place of the one that a test registers.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def test_a_generator_and_its_critic_are_frozen_in_turns(ranks):
     assert equal(ranks.run(run))
 
 
-@pytest.mark.parametrize(("name", "tests", "least"), [("horovod", 71, 43), ("ddp", 91, 49)])
+@pytest.mark.parametrize(("name", "tests", "least"), [("horovod", 71, 45), ("ddp", 91, 57)])
 def test_what_others_test_passes_or_has_a_reason(name, tests, least):
     said = [*json.loads(Path(__file__).with_name(f"{name}.json").read_text()).values()]
     assert len(said) == tests and said.count("passes") >= least

@@ -116,14 +116,9 @@ def change(how: str, model: nn.Module, optimizer, rank: int) -> None:
     elif how == "replace":
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
-    elif how == "zero_grad":
-        optimizer.zero_grad()
-    elif how == "zeros":
-        optimizer.zero_grad(set_to_none=False)
-    elif how == "another pass":
-        loss_of(model, rank, 4).backward()
-    elif how == "cleared pass":
-        optimizer.zero_grad()
+    elif how in ("zero_grad", "zeros", "cleared pass"):
+        optimizer.zero_grad(set_to_none=how != "zeros")
+    if how in ("another pass", "cleared pass"):
         loss_of(model, rank, 4).backward()
 
 

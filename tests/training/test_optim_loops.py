@@ -57,6 +57,8 @@ def test_gradients_are_clipped_after_they_are_reduced_and_not_reduced_again(rank
         ({"bucket_cap_mb": 0}, r"bucket_cap_mb must be in \(0, inf\]"),
         ({"compression": "zip"}, "zip"),
         ({"named_parameters": [("a", nn.Parameter(torch.zeros(3)))]}, "must have all 6 parameters"),
+        # Compared before a communicator is made that waits in another way than that of the others
+        pytest.param({"overlap": False}, "overlap=False", marks=pytest.mark.ranks(3)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -81,17 +83,6 @@ def test_only_torch_optimizers_once():
     model = net().requires_grad_(False)
     with pytest.raises(ValueError, match="is the model frozen"):
         wrapped(model, NullComm(2))
-
-
-@pytest.mark.ranks(3)
-def test_ranks_agree_on_whether_to_overlap(ranks):
-    """Before a communicator is made that waits in another way than that of the others."""
-
-    def run(comm):
-        with pytest.raises(ValueError, match="overlap=False"):
-            wrapped(net(), comm, overlap=comm.rank != 1)
-
-    ranks.run(run)
 
 
 @pytest.mark.parametrize("how", ["bfloat16", "float16", "autocast"])
