@@ -28,6 +28,7 @@ GONE: dict[str, tuple[str, str]] = {
     "gpu_check": ("0.4.0", "in a checkout, python -m runs.gpu_check"),
     "in_place": ("0.4.0", "leave it out; gradients join the residual as they are reduced"),
     "job": ("0.4.0", "docs/explanation/faults.md says what to do about each line of a rank that waits"),
+    "lag": ("0.4.0", "leave it out; electing ahead of the gradient was no faster"),
     "max_oversubscribe": ("0.4.0", "leave it out; more ranks than cores are only warned of"),
     "memory": ("0.4.0", "write --feedback"),
     "metrics": ("0.4.0", "make the folder, and name it in the variable SPARSE_MPI_METRICS_DIR"),

@@ -87,7 +87,6 @@ class Traits:
     accumulates: bool = False  #: `reduce` hands ``add`` on to its selector; otherwise the caller adds it beforehand
     carries: bool = False  #: `reduce` takes a second vector too, ``beside``, and adds it up where ``total`` has entries
     scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter_algorithms.Scatter`
-    prepares: bool = False  #: `prepare` does a part of the next step's work, which may overlap the backward pass
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
     #: sums are taken in rank order by this library, and so have the same bytes on every transport: those of an
     #: allreduce of floating-point values are not, which each transport adds in an order of its own
@@ -173,15 +172,6 @@ class Algorithm(ABC):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return the most that one rank sends in one step, or raise NotImplementedError."""
         raise NotImplementedError(f"{self!r} must declare its bound here: write bound(layout, k, ranks) -> Bound")
-
-    def prepare(self, residual: Array, comm: Comm, state: Any) -> Any:
-        """Do what can be done for the next step before its gradient is known, and return the state. Collective.
-
-        It is called between two steps, or at the beginning of the next; once more for the same step changes nothing.
-        Where nobody calls it, `reduce` does all the work. ``residual`` ``(n,)``, what this rank has not sent yet, is
-        left as it is.
-        """
-        return state
 
     def forget(self, state: Any) -> Any:
         """Return the state for a next step whose residual is empty, because all that was owed has been sent at once."""

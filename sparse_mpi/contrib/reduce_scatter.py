@@ -72,7 +72,7 @@ class SparseReduceScatter:
         **options: object,
     ) -> None:
         transport: Comm = as_comm(comm)
-        settle(transport)  # a reducer may have prepared its next step there
+        settle(transport)  # another reducer may have begun a step there
         # Agree on who owns what; the reducer then compares all other arguments between ranks
         with same_on_all_ranks(transport) as say:
             shapes, chosen = Layout.of(layout), make_algorithm(algorithm, options, REDUCE_SCATTERS)

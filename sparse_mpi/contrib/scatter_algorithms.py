@@ -174,7 +174,7 @@ class ElectScatter(Scatter):
     """Elect without its last allgather: all ranks know which entries are elected, and send their owners bare values.
 
     Args:
-        selector, votes, wire, radix, lag: as for `Elect`.
+        selector, votes, wire, radix: as for `Elect`.
         counts: see `Scatter`.
     """
 
@@ -182,7 +182,6 @@ class ElectScatter(Scatter):
     votes: float = 0.42
     wire: Wire = BitPacked(Int8())
     radix: int | None = None
-    lag: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,7 +190,7 @@ class ElectScatter(Scatter):
     @cached_property
     def _elect(self) -> Elect:
         """Return the algorithm that elects."""
-        return Elect(self.selector, self.votes, self.wire, self.radix, self.lag)
+        return Elect(self.selector, self.votes, self.wire, self.radix)
 
     @cached_property
     def traits(self) -> Traits:
@@ -220,10 +219,6 @@ class ElectScatter(Scatter):
         sums, sent = self._elect.reduce_scatter(contribution.values, bounds, comm, wire)
         (start, stop), own = boundaries[comm.rank : comm.rank + 2].tolist(), slice(*bounds[comm.rank : comm.rank + 2])
         return Reduction(part_of(sums.values, elected[own], start, stop), contribution._replace(values=sent)), state
-
-    def prepare(self, residual: Array, comm: Comm, state: ElectState) -> ElectState:
-        """Elect the entries of the next step, with lag; see `Elect.prepare`."""
-        return self._elect.prepare(residual, comm, state)
 
     def forget(self, state: ElectState) -> ElectState:
         """Return the state without votes."""

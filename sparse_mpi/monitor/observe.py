@@ -20,7 +20,7 @@ from sparse_mpi.monitor.metrics import DIRECTORY, file_of
 
 RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
 # Methods of an engine, and the phases that they are; in an exchange there are ranges of selections, too
-PHASES = {"agree": "agree", "prepare": "prepare", "accumulate": "accumulate", "reduce": "exchange", "commit": "commit"}
+PHASES = {"agree": "agree", "accumulate": "accumulate", "reduce": "exchange", "commit": "commit"}
 LOGGER = logging.getLogger("sparse_mpi")
 
 Span = Callable[[str], AbstractContextManager[object]]  # a range of this name

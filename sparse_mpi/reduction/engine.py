@@ -117,7 +117,6 @@ class Engine:
         meter: called with this engine after each step, if set; see `monitor.observe`.
         report: counts and times of the last step.
         objection: an error that keeps this rank from the next step; all ranks raise then.
-        prepared: traffic of what was prepared for the next step in the background, if anything was.
     """
 
     def __init__(self, settings: Settings, comm: Comm) -> None:
@@ -133,7 +132,6 @@ class Engine:
         self.meter: Callable[[Engine], None] | None = None
         self.report: StepReport | None = None
         self.objection: Exception | None = None
-        self.prepared: Traffic | None = None
         self._exchanges = [self.exchange]  # of all algorithms that took turns
         self._acc: Array | None = None  # of the step under way
         self._add: Array | None = None  # what a selection has yet to add to it
@@ -196,7 +194,7 @@ class Engine:
         return self.reduce(agreed)
 
     def begin(self, agreed: Agreed) -> None:
-        """Agree on absent gradients, and have the algorithm prepare; needs no gradient."""
+        """Agree on absent gradients; needs no gradient."""
         if agreed.plan.flush:
             return self._set_aside()
         exchange = self.exchange
@@ -212,9 +210,6 @@ class Engine:
             self._withheld = bool(self.absence.everywhere)
             self._set_aside()  # of what is frozen no rank has a gradient
         self.whole = agreed.plan.k >= self.layout.size
-        # Prepare: where that was done behind the last step already, doing it once more changes nothing
-        if exchange.instrumented.traits.prepares and not agreed.plan.dense:
-            self.prepare()
 
     def accumulate(self, flat: Array | None, factor: float | None = None, join: bool = False) -> Array:
         """Return acc ``(n,)``, which the gradient joins once, however often the step is attempted.
@@ -285,10 +280,8 @@ class Engine:
             total, sums = reduction.total, reduction.beside
             self.second_moment.sums = total._replace(values=sums) if isinstance(total, SparseVector) else sums
         whole = agreed.plan.dense or agreed.plan.flush
-        # Report: the traffic of what was prepared in the background belongs to this step
+        # Report
         seconds, traffic = perf_counter() - began, self.comm.traffic - before
-        if self.prepared is not None:
-            traffic, self.prepared = traffic + self.prepared, None
         selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
         self.report = summarise(reduction, selectors, elements, seconds, traffic)
         if self.meter is not None:
@@ -306,12 +299,6 @@ class Engine:
         if self.settings.nonfinite == "raise":
             raise_nonfinite(reduction.total, self.comm if algorithm.traits.scatters else None)
         return reduction.total
-
-    def prepare(self) -> None:
-        """Have the algorithm do for the next step what it can before the gradient is known. Collective."""
-        if self.exchange.instrumented.traits.prepares:
-            state = self.exchange.state
-            self.exchange.state = self.exchange.instrumented.prepare(self.feedback.residual, self.comm, state)
 
     def start_anew(self) -> None:
         self.exchange.state = self.exchange.instrumented.init(self.layout, self.settings.k, self.comm.size)

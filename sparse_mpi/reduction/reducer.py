@@ -66,7 +66,7 @@ class SparseAllreduce:
         **options: object,
     ) -> None:
         transport: Comm = as_comm(comm)
-        settle(transport)  # another reducer may have prepared its next step there
+        settle(transport)  # another reducer may have begun a step there
         # Agree: arguments are checked, and compared between ranks, before the first message
         with same_on_all_ranks(transport) as say:
             if settings is None:
@@ -85,7 +85,6 @@ class SparseAllreduce:
             say(**settings.statement)
         self.engine = Engine(settings, transport)
         self.execution: Direct = Direct(self.engine)  # `ElasticAllreduce` puts transactions in its place
-        self._preparing: Handle[None] | None = None  # what `prepare` has begun
         # Ranges and metrics: nothing of them is imported, nor called in a step, where nobody asks for them
         if "SPARSE_MPI_METRICS_DIR" in os.environ or "SPARSE_MPI_RANGES" in os.environ:
             from sparse_mpi.monitor.observe import observe
@@ -225,8 +224,6 @@ class SparseAllreduce:
     def _step(
         self, gradient: Flattens[A], k: int | None, density: float | None, check: bool, dense: bool
     ) -> SparseVector[A] | A:
-        if self._preparing is not None:
-            self._finish_preparing()
         engine = self.engine
         began, before = perf_counter(), engine.comm.traffic.copy()
         # Attempt: afterwards all ranks have reduced, and nothing has left the residual
@@ -268,36 +265,11 @@ class SparseAllreduce:
 
         def work() -> Any:
             with arrays.on_stream_of(shown):
-                self._finish_preparing()
                 began, before = perf_counter(), self.comm.traffic.copy()
                 attempt = self.execution.complete(None, lambda: FLUSH, check)
                 return leave(self.engine.commit(attempt, began, before), shown)
 
         return in_turn(self.comm, work, shown)
-
-    def prepare(self) -> None:
-        """Begin the part of the next step that needs no gradient, in the background. Collective.
-
-        Without this call the next step does it, with the same result. As with `start`, nothing else may use ``comm``
-        meanwhile, but steps of other reducers, which wait. Where ranks may be lost it does nothing.
-        """
-        engine = self.engine
-
-        def work() -> None:
-            before = self.comm.traffic.copy()
-            engine.prepare()
-            engine.prepared = self.comm.traffic - before
-
-        prepares = engine.exchange.instrumented.traits.prepares
-        if prepares and not self.execution.survives:
-            self._preparing = progress_thread_of(self.comm).start(work, self.residual)
-
-    def _finish_preparing(self) -> None:
-        """Wait for what `prepare` began, and raise what it raised."""
-        if self._preparing is not None:
-            # Cleared first, so that an error is raised once
-            preparing, self._preparing = self._preparing, None
-            preparing.wait()
 
     def use(self, algorithm: str | Algorithm) -> None:
         """Reduce the next steps by another algorithm, which goes on with the same residual. Collective.
@@ -307,7 +279,6 @@ class SparseAllreduce:
         Raises:
             TypeError, ValueError: there is no such algorithm, or ranks may be lost; raised on every rank.
         """
-        self._finish_preparing()
         # The check uses the communicator on this thread, so nothing may be under way on another
         settle(self.comm)
         with same_on_all_ranks(self.comm) as say:
@@ -323,7 +294,6 @@ class SparseAllreduce:
         `load_state_dict` takes tensors as well: ``torch.save(as_tensors(state), file)`` of `sparse_mpi.arrays` makes
         what `torch.load` reads.
         """
-        self._finish_preparing()
         self.execution.catch_up()
         return Snapshot(self.engine).taken()
 
@@ -336,7 +306,6 @@ class SparseAllreduce:
             TypeError, ValueError: it was saved by another algorithm, feedback, layout, k or rank, or is not as it was
                 saved; raised on every rank.
         """
-        self._finish_preparing()
         self.execution.catch_up()
         Snapshot(self.engine).restore(state)
         self.execution.loaded()
@@ -355,7 +324,6 @@ class SparseAllreduce:
             TypeError, ValueError: a state is missing, was saved by another algorithm, feedback, layout or k, or is not
                 as it was saved; raised on every rank.
         """
-        self._finish_preparing()
         self.execution.catch_up()
         Snapshot(self.engine).deal(states, ranks)
         self.execution.loaded()

@@ -227,9 +227,6 @@ class GradientReduction:
         # Finish: results come back in the order of the starts
         self._totals = self._finish(scale, factor)
         self._reduced, self.gradients.flushed = True, False
-        # What the next step needs no gradients for is done behind the optimizer and the passes that follow.
-        for bucket in self.buckets if self._overlap else ():
-            bucket.reducer.prepare()
         return self._totals
 
     def stepped(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from time import sleep
 
 import numpy as np
 import pytest
@@ -107,6 +108,7 @@ def test_a_progress_thread_that_is_dropped_ends_its_thread():
 
 ENDING = """
 import threading
+from time import sleep
 import torch
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm.background import progress_thread_of
@@ -191,3 +193,16 @@ def test_an_error_that_nobody_waits_for_is_not_lost(kind):
     """Other ranks may wait for this one in what has failed here."""
     done = launch(None, "-c", UNSEEN, kind)
     assert done.stdout.splitlines() == ["caught", "ends with IndexError('list index out of range')"], done.stderr
+
+
+@pytest.mark.ranks(3)
+def test_a_reducer_is_made_after_what_another_has_begun(ranks):
+    """Nothing else may use a communicator until the work in its background is done."""
+
+    def body(comm):
+        done = []
+        progress_thread_of(comm).start(lambda: (sleep(0.02), comm.allreduce(np.ones(9)), done.append(1)))
+        SparseAllreduce(N, k=K, comm=comm)
+        assert done == [1]
+
+    ranks.run(body)

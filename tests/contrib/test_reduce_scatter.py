@@ -22,7 +22,6 @@ VARIANTS = {name: (name, {}) for name in REDUCE_SCATTERS} | {
     "oktopk-packed": ("oktopk", {"wire": "packed"}),
     "oktopk-int8": ("oktopk", {"wire": "packed+int8"}),
     "oktopk-random": ("oktopk", {"selector": "random"}),
-    "elect-lag": ("elect", {"lag": 1}),
     "elect-radix2": ("elect", {"radix": 2}),
     "elect-packed": ("elect", {"wire": "packed"}),
 }

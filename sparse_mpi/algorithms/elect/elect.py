@@ -31,7 +31,7 @@ from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import candidates_for, may_vote, vote_deltas, vote_sum_like
 from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split, split_reduce, stages
 from sparse_mpi.algorithms.global_threshold import Counted
-from sparse_mpi.arrays import Array, index_dtype, like, namespace
+from sparse_mpi.arrays import Array, index_dtype, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
@@ -60,7 +60,6 @@ COUNT = Counted(mantissa=7, lowest=NOT_ZERO, nearby=4, searched=8, gathered=8, d
 TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
 STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
-_NOBODY = np.empty(0, np.int32)
 _NO_VOTES = np.empty(0, np.float32)
 ENOUGH_RANKS = 16  # the most ranks on which exchanges have one stage, unless a radix is given
 ENOUGH_VOTES = 16  # with as many votes in a message they have one stage on any number of ranks
@@ -75,7 +74,6 @@ class ElectState:
     k: int = 0  # entries wanted in the last step; 0 before the first
     votes: float = 0.0  # the entries from which a rank takes those it votes for, as a share of k
     turn: int = 0  # the place of rank 0 where ranks divide entries up; it changes from step to step
-    elected: Array = field(default_factory=lambda: _NOBODY)  # entries elected ahead of the next step, if any
     # (n,) sums of this rank's votes for each entry; (width,) of all ranks' for those it owns; written to in place
     my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
@@ -95,9 +93,6 @@ class Elect(Algorithm):
             a single rank. Indices that all ranks know are not sent, unless the format cannot do so.
         radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
             on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
-        lag: 0 elects entries by residual and gradient. 1 elects them by the residual that the step before left, while
-            the gradient is still being computed: when it is there, only values are exchanged. The first step, a step
-            with another k, and a step that finds nothing elected are as with 0.
     """
 
     device_cost = DeviceCost(launches=71, waits=8, copies=29)
@@ -106,21 +101,18 @@ class Elect(Algorithm):
     votes: float = 0.42
     wire: Wire = BitPacked(Int8())
     radix: int | None = None
-    lag: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("votes", self.votes, "(0, 1]", "0.42 times k is usual")
         if self.radix is not None:
             check_whole("radix", self.radix, 2, "groups a stage", "None chooses by the ranks")
-        check_whole("lag", self.lag, 0, "steps", most=1)
 
     @cached_property
     def traits(self) -> Traits:
-        # With lag entries are elected ahead of their step. At the usual density 8 bits a value are as many bytes as
-        # Ok-Topk's 1 % in 32, and as accurate as dense
-        lossless, ahead, carries = self.wire.lossless, self.lag > 0, self.wire.codec is not None
-        return Traits(lossless=lossless, accumulates=not ahead, carries=carries, prepares=ahead, usual_density=0.0275)
+        # At the usual density 8 bits a value are as many bytes as Ok-Topk's 1 % in 32, and as accurate as dense
+        lossless, carries = self.wire.lossless, self.wire.codec is not None
+        return Traits(lossless=lossless, accumulates=True, carries=carries, usual_density=0.0275)
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
         return ElectState(self.selector.init(layout, k), COUNT.init())
@@ -152,27 +144,12 @@ class Elect(Algorithm):
         mine, ours = (contribution._replace(values=x[::2].copy()) for x in (sent, total))
         return Carried(ours, mine, total[1::2].copy()), state
 
-    def prepare(self, residual: Array, comm: Comm, state: ElectState) -> ElectState:
-        """Elect the entries of the next step by ``residual``, unless that was done; see `Algorithm.prepare`."""
-        if not self.lag or state.k == 0 or len(state.elected):
-            return state
-        elected, state = self._elect(residual, state.k, comm, state, None)
-        return replace(state, elected=elected)
-
     def forget(self, state: ElectState) -> ElectState:
         """Return the state without votes: they are of a residual that is no more."""
-        return replace(state, elected=_NOBODY, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
+        return replace(state, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
 
     def elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
-        """Return the ascending indices of the elected entries, alike on all ranks, and the next state.
-
-        They are those that were elected ahead, if any; for another k these are dropped, and voted for again.
-        """
-        if len(state.elected) and k == state.k:
-            return like(state.elected, acc), replace(state, elected=_NOBODY)
-        return self._elect(acc, k, comm, state, add)
-
-    def _elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
+        """Return the ascending indices of the elected entries, alike on all ranks, and the next state."""
         # Alone, a rank needs no votes: it elects its largest entries.
         if comm.size == 1:
             selected, selection = self.selector.select(acc, k, state.selection, add)
@@ -265,11 +242,11 @@ class Elect(Algorithm):
         return max(1, round(self._least_votes(k, size, ranks) * k))
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        if ranks == 1 and not self.lag:
+        if ranks == 1:
             return super().selected_band(layout, k, ranks)
         votes = self._votes(k, layout.size, ranks)
         fewest, most = super().selected_band(layout, candidates_for(votes, layout.size), ranks)
-        return fewest * (not self.lag), max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
+        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0, k
