@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
@@ -100,6 +101,15 @@ def check_instance(name: str, value: object, kind: type) -> None:
     """Raise TypeError unless ``value`` is an instance of ``kind``, which is not its class itself."""
     if isinstance(value, type) or not isinstance(value, kind):
         raise TypeError(f"{name} must be an instance of {kind.__name__}, got {value!r}")
+
+
+def check_shown(name: str, value: object) -> None:
+    """Raise TypeError if the repr of ``value``, by which ranks compare what they were given, has a memory address."""
+    if re.search(" at 0x[0-9a-fA-F]+", repr(value)):
+        raise TypeError(
+            f"{name} must have a repr that says its hyperparameters, for ranks compare it, got {value!r}; decorate "
+            f"the class with @dataclass, or give it a __repr__"
+        )
 
 
 def converted(name: str, what: str, make: Callable[[Any], T], value: object) -> T:

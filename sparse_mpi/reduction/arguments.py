@@ -8,7 +8,7 @@ from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.algorithms.base import DENSITY
-from sparse_mpi.checks import check_range, check_whole, meant
+from sparse_mpi.checks import check_range, check_shown, check_whole, meant
 from sparse_mpi.feedback import FEEDBACKS, Feedback
 from sparse_mpi.select import SELECTORS, Selector
 from sparse_mpi.sparse import Layout
@@ -70,6 +70,7 @@ def _named(argument: str, given: object, registry: Mapping[str, Any], kind: type
         # A class has the members of a protocol such as Wire too, and would pass the second test
         if isinstance(given, type) or not isinstance(given, kind):
             raise TypeError(f"{argument} must be a name or an instance, got {given!r}; names: {names}")
+        check_shown(argument, given)
         return given
     if given not in registry:
         raise ValueError(f"{argument} must be one of {names}, got {given!r}{meant(given, registry)}")
@@ -88,7 +89,7 @@ def make_algorithm(
     Raises:
         ValueError: no algorithm has that name, or an option has a bad value.
         TypeError: the algorithm has no such option or cannot work with that selector, options are given beside an
-            instance, or ``algorithm`` is neither a name nor an instance.
+            instance, or ``algorithm`` is neither a name nor an instance whose repr says its hyperparameters.
     """
     makers: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}
     # None stands for the algorithm's own selector or wire. The caller's dict stays as it is
@@ -102,6 +103,7 @@ def make_algorithm(
             raise ValueError(f"algorithm must {to}, as {names} do here, got {algorithm!r}; give one of these names")
         if options:
             raise TypeError(f"options {sorted(options)} must be given to the instance {algorithm!r} itself")
+        check_shown("algorithm", algorithm)
         return algorithm
     if algorithm not in known:
         names = ", ".join(known)

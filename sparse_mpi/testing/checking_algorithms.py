@@ -11,6 +11,7 @@ from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.testing.steps import Step, check_counts, check_form, check_nonfinite, same_bytes, taken
 from sparse_mpi.testing.trials import Trial, Trials, demand
 
@@ -27,6 +28,7 @@ def check_algorithm(algorithm: Algorithm, trials: Trials = EVERYTHING) -> None:
     - NaN and Inf show in the total of the same step. An algorithm that chooses entries without a look at their values
       cannot do that: leave out the cases with "nonfinite".
     """
+    algorithm = make_algorithm(algorithm, {})
     trials.hold("check_algorithm", algorithm, lambda trial: _obey(algorithm, trial))
 
 

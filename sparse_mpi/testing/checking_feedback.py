@@ -12,6 +12,7 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.arguments import make_feedback
 from sparse_mpi.testing.steps import same_bytes
 from sparse_mpi.testing.trials import Trial, Trials, demand
 
@@ -23,6 +24,7 @@ BEHIND = 3  # steps after which a run is resumed
 
 def check_feedback(rule: Feedback, trials: Trials = ON_FEW) -> None:
     """Raise `ConformanceError` unless the rule obeys all that `Feedback` says of its methods, with Ok-Topk."""
+    rule = make_feedback(rule, None)
     trials.hold("check_feedback", rule, lambda trial: _obey(rule, trial))
 
 

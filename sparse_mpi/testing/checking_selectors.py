@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi.reduction.arguments import make_selector
 from sparse_mpi.select.base import Selector, most_selected
 from sparse_mpi.testing.cases import Case
 from sparse_mpi.testing.steps import check_form, same_bytes
@@ -22,6 +23,7 @@ def check_selector(selector: Selector, trials: Trials = ON_ONE) -> None:
 
     `check_algorithm` of a `TopkA` with this selector tells if ranks can work with it.
     """
+    selector = make_selector(selector)
     trials.hold("check_selector", selector, lambda trial: _obey(selector, trial))
 
 

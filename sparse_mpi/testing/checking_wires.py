@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sparse_mpi.reduction.arguments import make_wire
 from sparse_mpi.rows import quotas
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.sparse import SparseVector, regions_of
@@ -15,6 +16,7 @@ from sparse_mpi.wire import Packed, SizeBound, Wire
 
 def check_wire(wire: Wire, trials: Trials = ON_ONE) -> None:
     """Raise `ConformanceError` unless the format obeys all that `Wire` says of its methods."""
+    wire = make_wire(wire)
     trials.hold("check_wire", wire, lambda trial: _obey(wire, trial))
 
 

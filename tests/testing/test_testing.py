@@ -9,10 +9,14 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
-from sparse_mpi import SELECTORS, testing
+from sparse_mpi import SELECTORS, ErrorFeedback, SparseAllreduce, World, testing
+from sparse_mpi.algorithms import TopkA
+from sparse_mpi.select import Exact
 from sparse_mpi.testing import ConformanceError, Trials, checking_transports
-from sparse_mpi.wire import WIRES
+from sparse_mpi.training.diloco import DiLoCo
+from sparse_mpi.wire import WIRES, Coo
 
 from ..launch import ROOT
 
@@ -29,6 +33,13 @@ CHECKS = {
     "Coarse": lambda kind: testing.check_wire(kind()),
     "Plain": lambda kind: testing.check_feedback(kind()),
     "Threads": testing.check_transport,
+}
+KINDS = {  # of what ranks compare by its repr
+    "algorithm": TopkA,
+    "selector": Exact,
+    "wire": Coo,
+    "feedback": ErrorFeedback,
+    "outer_optimizer": torch.optim.SGD,
 }
 SENT = "return Reduction(total,"
 CONSUMED = "super().consume(sent, total, ranks)"
@@ -112,6 +123,29 @@ def test_our_selectors_and_wires(name):
 @pytest.mark.against_world
 def test_our_transports(ranks):
     testing.check_transport(lambda size: ranks, replace(checking_transports.TALKS, ranks=(ranks.size,), examples=5))
+
+
+@pytest.mark.parametrize("culprits", [(0, 1, 2), (1,)], ids=["all", "one"])
+@pytest.mark.parametrize("argument", KINDS)
+def test_a_repr_that_says_no_hyperparameters_is_refused_on_all_ranks(argument, culprits):
+    """Ranks compare it: one with an address would be another on every rank of a job, whose memory is not shared."""
+    unclear = type("Unclear", (KINDS[argument],), {"__repr__": object.__repr__})
+    net = torch.nn.Linear(2, 2)
+    arguments = [list(net.parameters()), 0.1] if argument == "outer_optimizer" else []
+
+    def body(comm):
+        given = (unclear if comm.rank in culprits else KINDS[argument])(*arguments)
+        with pytest.raises(TypeError if comm.rank in culprits else ValueError) as raised:
+            if argument == "outer_optimizer":
+                DiLoCo(net, torch.optim.SGD(net.parameters(), lr=0.1), given, 2, comm=comm)
+            SparseAllreduce(99, comm=comm, **{"algorithm": "topka", argument: given})
+        return str(raised.value)
+
+    for said in World(3).run(body):
+        assert f"{argument} must have a repr that says its hyperparameters" in said and "@dataclass" in said
+    if hasattr(testing, f"check_{argument}"):
+        with pytest.raises(TypeError, match="must have a repr that says its hyperparameters"):
+            getattr(testing, f"check_{argument}")(unclear())
 
 
 def test_neither_pytest_nor_hypothesis_is_needed():
