@@ -35,6 +35,7 @@ GONE: dict[str, tuple[str, str]] = {
     "metrics": ("0.4.0", "make the folder, and name it in the variable SPARSE_MPI_METRICS_DIR"),
     "mode": ("0.4.0", "leave it out; micro goes by a threshold, and interleaved selection alternates"),
     "refresh": ("0.4.0", "published=vgg has Ok-Topk's stale thresholds, as have PublishedOkTopk and StaleSelector"),
+    "residual": ("0.4.0", "leave it out; senders keep what is not in the result; on sorted shards take elect"),
     "sparse_compare": ("0.4.0", "write bench network --ranks 4 8 --rate 1gbit -- bench sparse"),
     "sparse_volume": ("0.4.0", "write bench volume --keyed"),
     "step_seconds": ("0.4.0", "give k or density"),

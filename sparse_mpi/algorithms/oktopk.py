@@ -40,17 +40,14 @@ from sparse_mpi.algorithms.exchange import (
 )
 from sparse_mpi.algorithms.global_threshold import Counted
 from sparse_mpi.arrays import Array, index_dtype, to_host
-from sparse_mpi.checks import check_choice, check_range, check_whole
+from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
-from sparse_mpi.comm.forwarding import Renumbered
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, contains, regions_of, subtract, take
 from sparse_mpi.wire import Coo, SizeBound, Wire
-
-RESIDUALS = ("sender", "owner")
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,6 @@ class OkTopkState:
     boundaries: np.ndarray  # (P + 1,) int64: region q, rank q's own, is [boundaries[q], boundaries[q + 1])
     age: int = 0  # steps since the boundaries were drawn
     stale: bool = True  # whether the next step must redraw them
-    turn: int = 0  # the rank that owns the first region; it changes where ownership rotates
 
 
 @dataclass(frozen=True)
@@ -76,9 +72,6 @@ class OkTopk(Algorithm):
             some rank (the mean, if it is large), see `exchange.imbalance_limit`. Regions are redrawn for the next step
             when one rank had as many times the entries to add up, and at least twice as many. The paper waits for 4
             times the mean, which alone would allow 8k(P-1)/P words.
-        residual: which rank's residual takes what does not make it into the result. ``"sender"``, the paper's rule:
-            every rank keeps what it selected in vain. ``"owner"``: the owner of a region keeps the sum, and ownership
-            moves on by one rank in every step, so that sums kept on one rank meet the entries of others.
         wire: the message format.
         radix: ranks split and reduce in ceil(log P / log radix) stages of at most radix - 1 messages each, in which
             entries are forwarded and added up on the way. None: in one stage of P - 1 messages, which sends least.
@@ -89,7 +82,6 @@ class OkTopk(Algorithm):
     selector: Selector = Threshold()
     period: int = 64
     trigger: float = 1.5
-    residual: str = "sender"
     wire: Wire = Coo()
     radix: int | None = None
 
@@ -97,14 +89,12 @@ class OkTopk(Algorithm):
         super().__post_init__()
         check_whole("period", self.period, 1, "step")
         check_range("trigger", self.trigger, "[1, inf)", "1.5 times the mean is usual")
-        check_choice("residual", self.residual, RESIDUALS)
         if self.radix is not None:
             check_whole("radix", self.radix, 2, "groups a stage", "None makes a single stage")
 
     @cached_property
     def traits(self) -> Traits:
-        owner, lossless = self.residual == "owner", self.wire.lossless
-        return Traits(delegates_residual=owner, lossless=lossless, accumulates=True, in_default_plans=True)
+        return Traits(lossless=self.wire.lossless, accumulates=True, in_default_plans=True)
 
     @cached_property
     def _rule(self) -> Any:
@@ -120,8 +110,7 @@ class OkTopk(Algorithm):
 
         Returns:
             The reduction and the next state. ``total`` has 0.9k to k entries, fewer only where the sums have no more.
-            ``sent`` is this rank's selection where ``total`` has an entry; with ``residual="owner"`` its whole
-            selection, less the sums of its region that did not make it into the result.
+            ``sent`` is this rank's selection where ``total`` has an entry.
         """
         n, dtype = len(acc), acc.dtype
 
@@ -134,34 +123,29 @@ class OkTopk(Algorithm):
             return Reduction(total, selected), replace(state, selection=selection)
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
-        ring = Renumbered(comm, state.turn) if state.turn else comm
         boundaries, age = state.boundaries, state.age + 1
         if state.stale or age > self.period:
             boundaries, age = draw_regions(selected, k, comm), 1
 
         # Split and reduce: each rank gets the sum of all selections in the region that it owns.
-        summed, sent, added = split_reduce(selected, boundaries, self.radix, self.wire, ring)
+        summed, sent, added = split_reduce(selected, boundaries, self.radix, self.wire, comm)
 
         # Threshold: about k of all sums reach the global threshold, and they are the result.
         load = reduction_load(added, k)
-        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, ring, load)
-        results, regions = take(summed, chosen, int(counts[ring.rank])), regions_of(boundaries)
+        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, comm, load)
+        results, regions = take(summed, chosen, int(counts[comm.rank])), regions_of(boundaries)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
         if counts.max() > imbalance_limit(counts.mean(), self.trigger):
-            results, counts, regions = balance(results, counts, regions, ring)
+            results, counts, regions = balance(results, counts, regions, comm)
 
         # Allgather: every rank gets all results, in the order of the regions.
-        packed = self.wire.pack(results, counts[ring.rank : ring.rank + 1], regions[ring.rank : ring.rank + 1])
-        gathered, lengths = ring.allgatherv(packed.buffer, self.wire.lengths_of(counts, regions, n, dtype))
+        packed = self.wire.pack(results, counts[comm.rank : comm.rank + 1], regions[comm.rank : comm.rank + 1])
+        gathered, lengths = comm.allgatherv(packed.buffer, self.wire.lengths_of(counts, regions, n, dtype))
         total = self.wire.unpack(gathered, lengths, regions, n, dtype)
 
-        # Owed: what this rank selected, or summed as an owner, and total lacks stays in its residual.
-        turn = state.turn
-        if self.residual == "owner":
-            sent, turn = subtract(sent, take(summed, ~chosen)), (turn + 1) % comm.size
-        else:
-            sent = take(sent, contains(total, sent.indices))
+        # Owed: what this rank selected, and total lacks, stays in its residual.
+        sent = take(sent, contains(total, sent.indices))
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
 
@@ -170,7 +154,7 @@ class OkTopk(Algorithm):
         stale = age > 1 and overloaded(loads, k, self.trigger)
         if not stale and uneven(loads):
             boundaries = refitted(boundaries, loads, to_host(total.indices).astype(np.int64))
-        return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale, turn)
+        return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0.9 * fewest_selected(self.selector, k), k

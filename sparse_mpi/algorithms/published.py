@@ -169,7 +169,7 @@ class PublishedOkTopk(OkTopk):
     """Ok-Topk with the published global threshold: it sends more than `OkTopk`, and its results may exceed k.
 
     Args:
-        selector, period, trigger, residual, wire, radix: as for `OkTopk`.
+        selector, period, trigger, wire, radix: as for `OkTopk`.
         threshold_period: steps between exact global thresholds (tau' in the paper).
     """
 

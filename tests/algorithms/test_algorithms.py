@@ -23,7 +23,6 @@ from .conformance import assert_same_as_in_world, train
 # every entry of the registry, and options that change how an algorithm communicates
 SPARSE = [name for name in ALGORITHMS if takes(name, "selector")]
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
-    "oktopk-owner": ("oktopk", {"residual": "owner"}),
     "spardl-block": ("spardl", {"prune": "block"}),
     "oktopk-radix2": ("oktopk", {"radix": 2}),
     "oktopk-exact": ("oktopk", {"published": "vgg", "selector": Threshold(), "trigger": 1.5}),

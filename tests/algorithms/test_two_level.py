@@ -34,7 +34,7 @@ def test_the_bound_without_ranks_per_node_holds_for_any_nodes(ranks, case):
 
 
 @pytest.mark.ranks(3, 4, 8)
-@pytest.mark.parametrize("options", [{"residual": "owner"}, {"selector": "sidco-exp", "period": 2}], ids=str)
+@pytest.mark.parametrize("options", [{"radix": 2}, {"selector": "sidco-exp", "period": 2}], ids=str)
 def test_settings_of_what_runs_in_the_lanes(ranks, options):
     algorithm = TwoLevel(2, make_algorithm("oktopk", options))
     check_algorithm(algorithm, Trials((ranks,), ("random",), seeds=(0, 1), examples=0))

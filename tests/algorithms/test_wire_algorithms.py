@@ -13,9 +13,7 @@ from sparse_mpi.wire import WIRES, Coo
 
 from .conformance import assert_same_as_in_world, train
 
-VARIANTS = {name: (name, {}) for name in ALGORITHMS if takes(name, "wire")} | {
-    "oktopk-owner": ("oktopk", {"residual": "owner"})
-}
+NAMES = [name for name in ALGORITHMS if takes(name, "wire")]
 PACKED = [name for name in WIRES if not isinstance(WIRES[name], Coo)]
 LOSSY = [name for name in WIRES if not WIRES[name].lossless]
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # Inf - Inf
@@ -23,21 +21,18 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # Inf - Inf
 
 @pytest.mark.ranks(1, 2, 3, 5, 8)
 @pytest.mark.parametrize("wire", PACKED)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.thin(1)
-def test_all_laws(ranks, variant, wire):
-    name, options = VARIANTS[variant]
+def test_all_laws(ranks, name, wire):
     cases = "elsewhere", "heavy-tailed", "k=1", "n<P", "layers", "layers, nonfinite"
-    check_algorithm(make_algorithm(name, options | {"wire": wire}), Trials((ranks,), cases, examples=0))
+    check_algorithm(make_algorithm(name, {"wire": wire}), Trials((ranks,), cases, examples=0))
 
 
 @pytest.mark.ranks(1, 3, 4)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_lossless_format_changes_bytes_and_nothing_else(ranks, variant):
-    name, options = VARIANTS[variant]
-
+@pytest.mark.parametrize("name", NAMES)
+def test_the_lossless_format_changes_bytes_and_nothing_else(ranks, name):
     def body(comm, wire):
-        return train(comm, name, CASES["layers"], np.float32, 3, wire=wire, **options)
+        return train(comm, name, CASES["layers"], np.float32, 3, wire=wire)
 
     for plain, packed in zip(*(ranks.run(lambda comm, w=w: body(comm, w)) for w in ("coo32", "packed")), strict=True):
         for a, b in zip(plain, packed, strict=True):
@@ -48,14 +43,13 @@ def test_the_lossless_format_changes_bytes_and_nothing_else(ranks, variant):
 @pytest.mark.thin(0)  # many steps
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("wire", LOSSY)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_what_rounding_takes_is_sent_later(ranks, variant, wire):
+@pytest.mark.parametrize("name", NAMES)
+def test_what_rounding_takes_is_sent_later(ranks, name, wire):
     """Of a gradient that comes once, all arrives in the end, to the precision of float64."""
-    name, options = VARIANTS[variant]
     case = CASES["layers"]
 
     def body(comm):
-        reducer = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, wire=wire, **options)
+        reducer = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, wire=wire)
         given = case.gradient(np.float64, 0, comm.rank, comm.size)
         arrived = reducer.step(given).to_dense()
         for _ in range(60 * WIRES[wire].codec.together):  # what is owed shrinks more slowly where codes are short
@@ -69,9 +63,8 @@ def test_what_rounding_takes_is_sent_later(ranks, variant, wire):
 
 @pytest.mark.ranks(2, 3, 4)
 @pytest.mark.parametrize("wire", PACKED)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.against_world
-def test_world_equals_mpi_in_bytes_and_traffic(ranks, variant, wire):
-    name, options = VARIANTS[variant]
+def test_world_equals_mpi_in_bytes_and_traffic(ranks, name, wire):
     case = CASES["heavy-tailed"]
-    assert_same_as_in_world(ranks, lambda comm: train(comm, name, case, np.float32, 3, wire=wire, **options))
+    assert_same_as_in_world(ranks, lambda comm: train(comm, name, case, np.float32, 3, wire=wire))

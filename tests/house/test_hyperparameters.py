@@ -44,7 +44,7 @@ def test_what_a_field_cannot_mean_is_refused_by_its_name(kind, field):
 
 
 OUT_OF_BOUNDS = {
-    "oktopk": {"period": 0, "trigger": 0.5, "residual": "nobody", "radix": 1},
+    "oktopk": {"period": 0, "trigger": 0.5, "radix": 1},
     "spardl": {"prune": "nothing", "slack": 0.5, "block": 0, "selection": "x", "residual": "x"},
     "micro": {"slack": 1, "block": 0},
     "elect": {"votes": 0, "radix": 1},

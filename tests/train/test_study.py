@@ -21,7 +21,7 @@ from ..launch import ROOT
 
 def test_a_run_trains_the_program_with_the_way_it_names():
     options = ("--tiny", "--max-steps", "2", "--epochs", "1", "--check-every", "1")
-    record = study.train(Run("vgg", 2, "oktopk:residual=owner", "sorted", 3, options))
+    record = study.train(Run("vgg", 2, "oktopk:wire=packed", "sorted", 3, options))
     assert record["seed"] == 3 and record["headline"] == "accuracy" and 0 <= record["score"] <= 1
     (epoch,) = record["epochs"]
     assert epoch["step"] == 2 and epoch["test_accuracy"] == record["score"]
@@ -31,16 +31,16 @@ def test_a_run_trains_the_program_with_the_way_it_names():
 
 def test_what_is_recorded_is_not_run_again_and_ways_are_paired_by_seed(tmp_path, capsys):
     """Scores by hand: the second way is better by 0.1 with each seed, though seeds differ by more."""
-    for seed, way in [(seed, way) for seed in (1, 2, 3) for way in ("dense", "oktopk:residual=owner")]:
+    for seed, way in [(seed, way) for seed in (1, 2, 3) for way in ("dense", "oktopk:wire=packed")]:
         score = 0.2 * seed + 0.1 * (way != "dense")
         epochs = [{"test_loss": 1 / epoch, "test_accuracy": score} for epoch in (1, 2)]
         record = {"way": way, "shards": "shuffled", "seed": seed, "options": ["--tiny"], "headline": "accuracy"}
         name = Run("vgg", 8, way, "shuffled", seed, ("--tiny",)).name
         record |= {"score": score, "loss": 1, "mb_sent": 2, "mb_total": 4, "epochs": epochs}
         (tmp_path / f"{name}.json").write_text(json.dumps(record))
-    ways = ["--ways", "dense", "oktopk:residual=owner", "--seeds", "1", "2", "3", "--out", str(tmp_path)]
+    ways = ["--ways", "dense", "oktopk:wire=packed", "--seeds", "1", "2", "3", "--out", str(tmp_path)]
     study.main(["vgg", *ways, "--", "--tiny"])
-    assert "| shuffled | oktopk:residual=owner | 0.5000 +- 0.4968 | 0.1000 +- 0.0000 |" in capsys.readouterr().out
+    assert "| shuffled | oktopk:wire=packed | 0.5000 +- 0.4968 | 0.1000 +- 0.0000 |" in capsys.readouterr().out
     assert (tmp_path / "gaps.svg").stat().st_size > 5000
     assert (tmp_path / "study.svg").stat().st_size > 5000 and (tmp_path / "tables.md").read_text().count("\n") > 8
     with pytest.raises(SystemExit, match="is of another study"):
