@@ -82,7 +82,10 @@ def attach(
             not hold the same shard of models of their own; ``optimizer`` was made before ``fully_shard``; or arguments
             differ between replicas. Raised on every rank of ``replicas``.
     """
-    transport = as_comm(replicas)
+    try:
+        transport = as_comm(replicas)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"replicas must be ranks, as as_comm takes them: {error}") from None
     place = same_on_all_ranks(transport, 3)
     with place:
         units = units_of(model)

@@ -51,14 +51,15 @@ def as_comm(comm: Any = None) -> Comm:
         return cast(Comm, comm)
     if torch is not None and torch.is_available() and isinstance(comm, (torch.ProcessGroup, torch.DeviceMesh)):
         return cast(Comm, import_module("sparse_mpi.comm.process_group").wrapped(comm))
-    # An object with some members is an incomplete transport. One with none goes to `MPIComm`, which raises TypeError.
+    # An object with some members is an incomplete transport
     lacking = [name for name in MEMBERS if getattr(comm, name, None) is None]
     if len(lacking) < len(MEMBERS):
         raise TypeError(
             f"comm must have all members of Comm, got {type(comm).__name__}, which lacks {', '.join(lacking)}; "
             "derive it from sparse_mpi.comm.counting.CountingComm, which has most of them"
         )
-    return _over_mpi(comm)
+    kinds = "an mpi4py intracommunicator, a process group, a mesh of one dimension, a Comm or None"
+    raise TypeError(f"comm must be {kinds}, got {comm!r:.80}")
 
 
 def comm_of_job() -> Comm:

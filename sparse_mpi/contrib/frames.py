@@ -71,14 +71,23 @@ def grouped(frame: object, by: object, values: object) -> Groups:
 
 def _names(what: str, given: object, there: Names) -> Names:
     """Return a name, or a list of them, as a list; raise unless ``there`` are columns of each of these names."""
-    names = list(given) if isinstance(given, list) or isinstance(given, tuple) and given not in there else [given]
+    names = list(given) if isinstance(given, list) or isinstance(given, tuple) and not _times(given, there) else [given]
     if not names:
         raise ValueError(f"{what} must name at least one column, got none")
     for name in names:
-        if (times := there.count(name)) != 1:
+        if (times := _times(name, there)) != 1:
             hint = f"; frame has {', '.join(map(str, there)) or 'none'}{meant(name, map(str, there))}"
             raise ValueError(f"{what} must name columns of frame, got {name!r}, which {times or 'none'} has{hint}")
     return names
+
+
+def _times(name: object, there: Names) -> int:
+    """Return how many of ``there`` have that name: none that of an array, which has no truth to compare by."""
+    try:
+        hash(name)
+    except TypeError:
+        return 0
+    return there.count(name)
 
 
 def _no_key(name: Hashable, dtype: object) -> TypeError:

@@ -179,7 +179,8 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
         from torch.distributed.fsdp import FSDPModule  # torch >= 2.6
     except ImportError:
         raise TypeError(f"model must be sharded by FSDP2, which needs torch >= 2.6, got {torch.__version__}") from None
-    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    parts = model.modules() if isinstance(model, torch.nn.Module) else ()
+    modules = [module for module in parts if isinstance(module, FSDPModule)]
     if not modules:
         raise TypeError(f"model must be sharded by FSDP2, got a {type(model).__name__} that is not; {SHARD_FIRST}")
     names: dict[Tensor, str] = {

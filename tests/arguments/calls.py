@@ -10,7 +10,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import boost_histogram
 import numpy as np
+import pandas
+import polars
+import pyarrow
 import torch
 
 import sparse_mpi
@@ -82,16 +86,31 @@ WRONG: dict[str, Callable[[], Any]] = {
     "hostile": Hostile,
 }
 
+SHARES = 3  # of these values, of which the fast tier tries one
 LOCAL = {  # no rank has to know of their errors
     *("World", "Layout.of", "GlobalMomentum", "MomentumCorrection", "LeakyFeedback"),
     *("checkpoint.latest", "reduction.watch", "SparseAllreduce.use"),
 }
-# Of what `__all__` names: types of results, registries, what has no arguments or needs torch's process group
+# Of what `__all__` names: types of results, registries, what has no arguments; `attach_job` calls `attach`
 NOT_WALKED = {
     *("ALGORITHMS", "FEEDBACKS", "SELECTORS", "ErrorFeedback", "NoFeedback", "Layout", "Reduction", "SparseVector"),
     *("StepReport", "keep_freed_memory", "Average", "Sum", "sparse_hook", "ShardedReduction", "attach", "Checkpoint"),
-    *("CheckpointError", "Choice", "PersistentAllreduce", "groupby_sum", "histogram_entries", "watch"),
+    *("CheckpointError", "Choice", "PersistentAllreduce"),
 }
+
+
+def objection(raised: list[Any], argument: str, culprits: tuple[int, ...]) -> str | None:
+    """What is wrong of what each of two ranks raised; None if nothing is."""
+    if raised == [None, None]:
+        return None
+    if None in raised:
+        return f"one rank alone: {raised}"
+    if foreign := [error for error in raised if isinstance(error, str)]:
+        return foreign[0]
+    said = str(raised[culprits[-1]])
+    named = argument.rstrip("s") in said or said.startswith("all ranks must call with the same arguments")
+    named |= isinstance(raised[0], (checkpoint.CheckpointError, OSError))  # of a file, which they name
+    return None if named or argument == "x" else f"the argument is not named: {said}"
 
 
 class Call(NamedTuple):
@@ -281,7 +300,17 @@ def calls(comm: Comm, folder: Path) -> Iterator[tuple[str, Callable[[], Call]]]:
                 nonfinite="keep",
             ),
         ),
+        "histogram_entries": lambda: Call(
+            lambda histogram: sparse_mpi.allreduce(contrib.histogram_entries(histogram), comm=comm),
+            dict(histogram=boost_histogram.Histogram(boost_histogram.axis.Regular(4, 0, 1)).fill([0.1, 0.7])),
+        ),
+        "watch": lambda: Call(sparse_mpi.watch, dict(comm=comm, timeout=0)),
     }
+    for library, frame in (("pandas", pandas.DataFrame), ("polars", polars.DataFrame), ("pyarrow", pyarrow.table)):
+        made[f"{library}.groupby_sum"] = lambda frame=frame: Call(
+            contrib.groupby_sum,
+            dict(frame=frame({"a": ["x", "y"], "v": [1, comm.rank]}), by="a", values="v", comm=comm, scatter=False),
+        )
     yield from made.items()
 
 

@@ -10,14 +10,16 @@ import pytest
 from sparse_mpi import World, checkpoint
 from sparse_mpi.comm import NullComm
 
-from .calls import LOCAL, NOT_WALKED, WRONG, calls
+from ..launch import launch
+from ..prefork import torchrun
+from .calls import LOCAL, NOT_WALKED, SHARES, WRONG, calls, objection
 
 NAMES = [name for name, _ in calls(NullComm(), Path())]
 MODULES = ("sparse_mpi", *(f"sparse_mpi.{name}" for name in ("optim", "ddp", "fsdp", "checkpoint", "contrib")))
 KINDS = (TypeError, ValueError, RuntimeError, OSError)
-SHARES = 3
 # A function that does not take what it is told raises in its own name
 OWN = {("tell", "function"), ("tell", "class"), ("tell", "hostile")}
+EACH = [0, *(pytest.param(n, marks=pytest.mark.full("as the first")) for n in range(1, SHARES))]
 
 
 def outcomes(name: str, folder: Path, wrong: dict, culprits: tuple[int, ...]) -> list[Exception | None]:
@@ -42,14 +44,7 @@ def problem(name: str, folder: Path, argument: str, value: str, culprits: tuple[
         raised = outcomes(name, folder, {argument: value}, culprits)
     except Exception as error:  # ranks that wait, and errors of other kinds
         return f"{type(error).__name__}: {error}"
-    if raised == [None, None]:
-        return None
-    if None in raised:
-        return f"one rank alone: {raised}"
-    said = str(raised[culprits[-1]])
-    named = argument.rstrip("s") in said or said.startswith("all ranks must call with the same arguments")
-    named |= isinstance(raised[0], (checkpoint.CheckpointError, OSError))  # of a file, which they name
-    return None if named or argument == "x" else f"the argument is not named: {said}"
+    return objection(raised, argument, culprits)
 
 
 @pytest.fixture
@@ -59,9 +54,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "share", [0, *(pytest.param(n, marks=pytest.mark.full("as the first")) for n in range(1, SHARES))]
-)
+@pytest.mark.parametrize("share", EACH)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore")
 def test_a_wrong_argument_is_an_error_on_all_ranks_that_names_it(folder, name, share):
@@ -78,6 +71,14 @@ def test_a_wrong_argument_is_an_error_on_all_ranks_that_names_it(folder, name, s
                 if (said := problem(name, folder, argument, value, culprits)) is not None:
                     found[argument, value, "alone" if alone else "all"] = said[:300]
     assert not found, "\n".join(f"{key}: {said}" for key, said in found.items())
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("share", EACH)
+def test_a_wrong_argument_of_attach(share):
+    pytest.importorskip("torch.distributed.fsdp", reason="needs FSDP2")
+    done = launch(None, *torchrun(2, "-m", "tests.arguments.attach_job", str(share)), OMP_NUM_THREADS="1")
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr[-3000:]
 
 
 def test_every_public_name_is_walked():

@@ -70,7 +70,7 @@ for wrong in (7, MPI.COMM_NULL):
     try:
         as_comm(wrong)
     except TypeError as error:
-        assert "comm must be an mpi4py intracommunicator, a Comm or None" in str(error)
+        assert "comm must be an mpi4py intracommunicator, " in str(error)
     else:
         raise AssertionError(wrong)
 print("kept")
