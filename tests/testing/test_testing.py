@@ -18,7 +18,7 @@ from sparse_mpi.testing import ConformanceError, Trials, checking_transports
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.wire import WIRES, Coo
 
-from ..launch import ROOT
+from ..launch import ROOT, launch, needs_mpi
 
 THEIRS = {
     "Stripes": "tests/testing/theirs/algorithm.py",
@@ -146,6 +146,20 @@ def test_a_repr_that_says_no_hyperparameters_is_refused_on_all_ranks(argument, c
     if hasattr(testing, f"check_{argument}"):
         with pytest.raises(TypeError, match="must have a repr that says its hyperparameters"):
             getattr(testing, f"check_{argument}")(unclear())
+
+
+@needs_mpi
+@pytest.mark.jobs
+@pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong on a rank"])
+def test_ranks_of_mpiexec_run_the_checks_of_the_guide(wrong, tmp_path):
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs/guides/transport.md").read_text(), re.DOTALL)[1]
+    fails = "run(self, fn):\n        assert as_comm().rank != 1"
+    (tmp_path / "test_ranks.py").write_text(code.replace("run(self, fn):", fails) if wrong else code)
+    done = launch(3, "-m", "pytest", "-q", "--color=no", str(tmp_path), SPARSE_MPI_WATCH="1")
+    if wrong:
+        assert done.returncode and "1 failed" in done.stdout
+    else:
+        assert (done.returncode, done.stdout.count("1 passed")) == (0, 3), done.stdout + done.stderr
 
 
 def test_neither_pytest_nor_hypothesis_is_needed():
