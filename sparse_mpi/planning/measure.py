@@ -44,7 +44,7 @@ def measure(
         density: share of the elements that sparse reductions send.
         comm: communicator of all ranks of the job.
         options: algorithms to choose from, as a command line spells them; "dense" is always among them.
-        progress: show a progress bar on rank 0 if tqdm is installed.
+        progress: show on rank 0 how far it is.
 
     Raises:
         ValueError: an option is no algorithm, or a tensor has no elements.

@@ -1,12 +1,12 @@
-"""Progress on a terminal, also on that of `run`, and in a file."""
+"""Progress on a terminal and in a file."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import struct
+import sys
 import termios
-from contextlib import contextmanager
 
 import pytest
 
@@ -41,31 +41,22 @@ def test_other_ranks_show_nothing(capsys, clock):
     assert not bar.shown and capsys.readouterr() == ("", "")
 
 
-@contextmanager
-def pseudo_terminal(columns):
+def test_a_terminal_has_one_line_no_wider_than_it(monkeypatch, capsys, clock):
     ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    try:
-        yield ours, os.ttyname(theirs)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-def test_a_bar_is_as_wide_as_the_terminal_of_run_at_most(monkeypatch, tmp_path, capsys):
-    """The stderr of a rank is a pipe, but `run` tells of its terminal."""
-    pytest.importorskip("tqdm")
-    with pseudo_terminal(60) as (shown, path):
-        monkeypatch.setenv(launcher.FOLDER, str(tmp_path))
-        monkeypatch.setenv(launcher.TERMINAL, path)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    with os.fdopen(theirs, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
         with Bar(5, "epoch 1/12") as bar:
             bar.say("loss 2.111, 20 images/s, 1.04 MB, k 14728, energy 0.93, xi 0.20, waited 31 steps")
             bar.write("epoch 1: a line")
+            clock[0] += 1
             bar.update(5)
-        written = os.read(shown, 1 << 16).decode()
-    assert "epoch 1/12:   0%|" in written and "\n" not in written.strip()
-    assert max(len(line) for line in written.split("\r")) <= 60
-    assert capsys.readouterr() == ("epoch 1: a line\n", "")
+        written = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    lines = written.split(module.CLEARED)
+    assert [line[:16] for line in lines] == ["", "epoch 1/12: 0/5 ", "", "epoch 1/12: 5/5 ", ""], "gone in the end"
+    assert "\n" not in written and max(map(len, lines)) == 59
+    assert capsys.readouterr().out == "epoch 1: a line\n"
 
 
 def test_of_ranks_with_the_same_error_one_says_it(monkeypatch, tmp_path):

@@ -90,10 +90,9 @@ OUTSIDE = {
     "numba": {"kernels.cpu.*": ANYWHERE},
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
     "psutil": {"cli.launch.*": ANYWHERE, "comm.job.process_liveness": INSIDE},
-    "tqdm": {"cli.progress": INSIDE},
 }
 # None of them comes with `import sparse_mpi`
-HEAVY = ("mpi4py", "cupy", "torch", "numba", "tqdm", "rich", "transformers", "lightning")
+HEAVY = ("mpi4py", "cupy", "torch", "numba", "rich", "transformers", "lightning")
 
 
 class Import(NamedTuple):

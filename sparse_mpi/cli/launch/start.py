@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from sparse_mpi.cli.launch.launch_command import LaunchCommand
-from sparse_mpi.comm.job.launcher import FOLDER, TERMINAL, WORD
+from sparse_mpi.comm.job.launcher import FOLDER, WORD
 from sparse_mpi.comm.job.watchdog import WATCH
 
 LINUX = sys.platform == "linux"
@@ -43,8 +43,7 @@ def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="sparse_mpi-run-", ignore_cleanup_errors=True) as folder, _blocked():
         session = {name: folder for name in command.library.flavour.session if name not in os.environ}
-        settings = {WATCH: "1"} | session | command.environment(os.environ)
-        settings |= {FOLDER: folder, TERMINAL: _terminal()}
+        settings = {WATCH: "1"} | session | command.environment(os.environ) | {FOLDER: folder}
         job = subprocess.Popen(command.words, env=settings, preexec_fn=_before_exec)
         try:
             status, interrupted = _wait(job, command, meanwhile)
@@ -75,13 +74,6 @@ def kill_descendants() -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, POLL)
-
-
-def _terminal() -> str:
-    try:
-        return os.ttyname(sys.stderr.fileno())
-    except OSError:
-        return ""
 
 
 def _before_exec() -> None:

@@ -6,10 +6,8 @@ import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
 FOLDER = "SPARSE_MPI_RUN_FOLDER"  # the variable with the folder
-TERMINAL = "SPARSE_MPI_RUN_TERMINAL"  # the variable with the terminal that shows stderr
 METRICS = "SPARSE_MPI_METRICS_DIR"  # the variable with the folder of metrics
 WORD = "word"  # the file in the folder with what `run` prints where the job is interrupted
 PATIENCE = 3.0  # seconds that a rank waits for another one to end the job with the same error
@@ -24,14 +22,6 @@ def first_to_say(text: str) -> bool:
     with suppress(OSError):  # it is there, or the folder is not, as on another host
         said.symlink_to(own)  # which has its content from the start
     return not said.is_symlink() or os.readlink(said) == own
-
-
-def told_terminal() -> TextIO | None:
-    """Return the terminal of the `run` that started this process, opened; None without one."""
-    path, folder = os.environ.get(TERMINAL), os.environ.get(FOLDER, "")
-    if not path or not Path(folder).is_dir():  # on another host it would be somebody else's
-        return None
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY), "w")
 
 
 def leave_word(text: str) -> None:

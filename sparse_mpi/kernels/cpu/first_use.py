@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -23,30 +22,27 @@ from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 
 CONFIG: Any = numba.config
-QUIET, EVERY = 3.0, 4.0  # seconds until rank 0 says that kernels are compiled, and from one line to the next
+QUIET = 3.0  # seconds until rank 0 says that kernels are compiled
 LONGEST, POLL = 120.0, 0.02  # seconds that a process waits for one that compiles, and from one look to the next
 # Variables in which launchers tell a process its rank: Open MPI, PMIx, PMI, PALS, Slurm, torchrun
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "RANK")
 
 
 class Turn:
-    """The right to compile, for one thread of a process. While rank 0 compiles, or waits, a thread prints lines."""
+    """The right to compile, for one thread of a process. Rank 0 says once that it compiles, or waits, for long."""
 
     def __init__(self) -> None:
         self._depth = 0  # kernels that are compiled: one, and those that it calls
         self._lock: int | None = None
         self._patient = True  # no process has been waited for in vain
-        self._teller: Thread | None = None
-        self._began = self._last = self._said = -EVERY
+        self._began = self._spent = 0.0  # when this turn did, and seconds of those before
+        self._silent = next((os.environ[name] != "0" for name in RANKS if name in os.environ), False)
 
     def take(self, folder: str) -> bool:
         """Begin, as soon as no other process of the node compiles; return True if one has been waited for."""
+        self._began = monotonic() if self._depth == 0 else self._began
         self._depth += 1
-        first_rank = next((os.environ[name] == "0" for name in RANKS if name in os.environ), True)
-        if first_rank and not (self._teller and self._teller.is_alive()):
-            self._began = self._began if monotonic() < self._last + EVERY else monotonic()
-            self._teller = Thread(target=self._tell, daemon=True)
-            self._teller.start()
+        self._tell()
         return self._depth == 1 and self._patient and self._wait(Path(folder, f".compiling-{platform.node()}"))
 
     def end_after(self, compile: Callable[[object], object]) -> Callable[[object], object]:
@@ -58,8 +54,8 @@ class Turn:
                 try:
                     return compile(sig)
                 finally:
-                    if self._depth > before:  # it was not found in the cache
-                        self._last = monotonic()
+                    if self._depth > before == 0:  # it was not found in the cache
+                        self._spent += monotonic() - self._began
                     self._depth = before
                     if not before and self._lock is not None:
                         os.close(self._lock)
@@ -77,6 +73,7 @@ class Turn:
                     return waited
                 except BlockingIOError:
                     waited = True
+                    self._tell()
                     sleep(POLL)
         except OSError:  # a file system without locks: nobody waits
             return False
@@ -84,13 +81,10 @@ class Turn:
         return True
 
     def _tell(self) -> None:
-        while True:
-            sleep(max(0.0, self._began + QUIET - monotonic(), self._said + EVERY - monotonic()))
-            if not self._depth:
-                return
-            self._said = monotonic()
-            text = f"compiling kernels, once per installation: {self._said - self._began:.0f} s so far"
-            print(f"sparse_mpi: {text} (`doctor --compile` does it before)", file=sys.stderr, flush=True)
+        if not self._silent and self._spent + monotonic() - self._began >= QUIET:
+            self._silent = True
+            text = "compiling kernels, once per installation (`doctor --compile` does it before)"
+            print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
 
 
 TURN = Turn()

@@ -45,13 +45,13 @@ class Journal:
         self.bar = self._bar(0)
 
     def _bar(self, step: int) -> Bar:
-        return Bar(self._steps, "first step", self._comm.rank == 0 and self._args.progress, step, stay=True)
+        return Bar(self._steps, "first step", self._comm.rank == 0 and self._args.progress, step)
 
     def close(self) -> None:
         self.bar.close()
 
     def resume(self, step: int) -> None:
-        self.bar.start_at(step)
+        self.bar = self._bar(step)
 
     def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
         due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
@@ -62,7 +62,7 @@ class Journal:
             self.bar = self._bar(now["step"] - 1)
         self.bar.title(f"epoch {now['epoch']}/{self._args.epochs}")
         if due and self.bar.shown:
-            self.bar.say(self._bar_text(step, epoch, seconds), refresh=False)
+            self.bar.say(self._bar_text(step, epoch, seconds))
         self.bar.update()
 
     def watch(self, now: Mapping[str, Any], quality: Quality | None) -> None:
