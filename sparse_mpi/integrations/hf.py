@@ -17,9 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.feedback import Feedback
 from sparse_mpi.integrations.framework_state import restore, save
 
 __all__ = ["SparseCallback"]
@@ -37,9 +35,9 @@ class SparseCallback(TrainerCallback):
     run that resumes on as many ranks goes on with it.
 
     Args:
-        density, algorithm, feedback, momentum, dense_steps, options: as for `SparseState`.
         with_optimizer: give the hook the Trainer's optimizer. Give ``max_grad_norm=0`` to the Trainer: it would clip
             late sums, and not the moments that they are divided by.
+        arguments: of `SparseState`: ``density=0.01``, ``algorithm="oktopk"``, ``momentum="global"`` and so on.
 
     Attributes:
         state: the state of the hook; None before training.
@@ -49,21 +47,9 @@ class SparseCallback(TrainerCallback):
             on every rank when training begins.
     """
 
-    def __init__(
-        self,
-        *,
-        density: float | None = None,
-        algorithm: str | Algorithm = "elect",
-        feedback: str | Feedback = "residual",
-        momentum: str | None = None,
-        dense_steps: int = 2,
-        with_optimizer: bool = True,
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, with_optimizer: bool = True, **arguments: Any) -> None:
         self.state: SparseState | None = None
-        self._with_optimizer = with_optimizer
-        self._arguments: dict[str, Any] = {"density": density, "algorithm": algorithm, "feedback": feedback}
-        self._arguments |= {"momentum": momentum, "dense_steps": dense_steps} | options
+        self._with_optimizer, self._arguments = with_optimizer, arguments
         self._sent: list[int] = []  # bytes of each step since the last log
 
     def on_train_begin(

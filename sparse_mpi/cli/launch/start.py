@@ -12,12 +12,11 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import psutil
 
 from sparse_mpi.cli.launch.launch_command import LaunchCommand
-from sparse_mpi.comm.job.launcher import FOLDER, WORD
+from sparse_mpi.comm.job.launcher import FOLDER
 from sparse_mpi.comm.job.watchdog import WATCH
 
 LINUX = sys.platform == "linux"
@@ -52,9 +51,6 @@ def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
                 job.kill()
             job.wait()
             kill_descendants()
-        word = Path(folder) / WORD
-        if interrupted and word.exists():
-            print(word.read_text(), file=sys.stderr)
     if interrupted and status in (0, 1):  # Open MPI does not tell
         return 128 + signal.SIGINT
     return status if status >= 0 else 128 - status

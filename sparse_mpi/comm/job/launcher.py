@@ -9,7 +9,6 @@ from pathlib import Path
 
 FOLDER = "SPARSE_MPI_RUN_FOLDER"  # the variable with the folder
 METRICS = "SPARSE_MPI_METRICS_DIR"  # the variable with the folder of metrics
-WORD = "word"  # the file in the folder with what `run` prints where the job is interrupted
 PATIENCE = 3.0  # seconds that a rank waits for another one to end the job with the same error
 
 
@@ -22,11 +21,3 @@ def first_to_say(text: str) -> bool:
     with suppress(OSError):  # it is there, or the folder is not, as on another host
         said.symlink_to(own)  # which has its content from the start
     return not said.is_symlink() or os.readlink(said) == own
-
-
-def leave_word(text: str) -> None:
-    """Have `run` print ``text`` if the job is interrupted from now on."""
-    # Without `run`, or on another host than its own, there is no such folder, and nobody to print the text.
-    folder = Path(os.environ.get(FOLDER, ""), WORD)
-    if folder.parent.is_absolute() and folder.parent.is_dir():
-        folder.write_text(text)

@@ -18,7 +18,6 @@ import torch
 from sparse_mpi import checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.comm.job.launcher import leave_word
 from sparse_mpi.fault_tolerance import together
 from sparse_train.options.arguments import NEWEST
 from sparse_train.ranks.job import Interruption, JobError, agreed
@@ -102,8 +101,6 @@ class Checkpoints:
         self._identity, self._comm, self._metrics = identity, comm, metrics
         self._options = options_of(args)
         self._interruption = Interruption()
-        if comm.rank == 0:
-            leave_word("interrupted before the first checkpoint: nothing to resume")
 
     def interrupted(self, step: int) -> bool:
         """Return whether the run must end after ``step`` because of a signal; the same on all ranks."""
@@ -122,8 +119,6 @@ class Checkpoints:
                 print(f"WARNING: {path}", file=sys.stderr)
             return None
         self._metrics.write("checkpoint", step=step, path=str(path), seconds=time.perf_counter() - began)
-        if self._comm.rank == 0:
-            leave_word(f"interrupted: --resume {path} goes on after step {step}")
         return path
 
     def _saved(self, step: int, state: State) -> Path | checkpoint.CheckpointError:

@@ -13,7 +13,6 @@ import torch
 
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.job.launcher import leave_word
 from sparse_mpi.fault_tolerance import Team, TeamComm, team_of
 from sparse_train.options import arguments
 from sparse_train.options.arguments import Settings, Tiny
@@ -156,8 +155,6 @@ class Program:
         position = resumed(found, task.steps) if found else None
         metrics = job.agreed(comm, lambda: record(args, comm, position, **facts))
         checkpoints = Checkpoints(args, identity, comm, metrics) if args.checkpoint_every else None
-        if not checkpoints and comm.rank == 0:
-            leave_word("interrupted: there is nothing to resume; --checkpoint-every N writes checkpoints")
         training = Training(task, optimizer, args, comm, metrics, planning, checkpoints, local)
 
         def resume() -> None:
