@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import Any
 
 from sparse_mpi.cli import options, records, values
 from sparse_mpi.cli.options import count, option
-from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.predict import questions, rates
 from sparse_mpi.predict.advice import DENSITIES
@@ -81,18 +79,11 @@ ADVISE = (
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("predict", help="does it pay on a cluster, and what to use", description=DESCRIPTION)
-    parser.set_defaults(run=partial(_shown, parser))
     text = "does it pay, and what to use: algorithm, message format, density, local steps"
-    question = parser.add_subparsers(title="questions", metavar="WHAT").add_parser(
-        "advise", help=text, description=DESCRIPTION
-    )
+    questions = parser.add_subparsers(title="questions", metavar="WHAT", required=True)
+    question = questions.add_parser("advise", help=text, description=DESCRIPTION)
     options.declare(question, ADVISE)
     question.set_defaults(run=_advise)
-
-
-def _shown(parser: Parser, _: argparse.Namespace) -> int:
-    parser.print_help()
-    return 0
 
 
 def _advise(args: argparse.Namespace) -> int:
