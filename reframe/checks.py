@@ -5,8 +5,8 @@
     reframe -C site.py -c reframe --system mysite:compute -r           as jobs of a partition
     reframe -c reframe -r -S ranks=16 -S Step.model=bert-base          with other numbers
 
-Where the launcher of a partition is `local`, `python -m sparse_mpi run` starts the ranks, as a rule with srun inside of
-Slurm; else that launcher does (`srun`, `mpirun`, ...). README.md in this folder has a configuration of a site.
+Where the launcher of a partition is `local`, `python -m sparse_mpi run` starts the ranks, on one machine; else that
+launcher does (srun, mpirun, ...). README.md in this folder has a configuration of a site.
 """
 
 from __future__ import annotations

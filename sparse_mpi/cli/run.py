@@ -14,10 +14,10 @@ from sparse_mpi.cli.values import Refused
 
 MANY = 4  # ranks for each core
 DESCRIPTION = """\
-Start a Python program on several MPI ranks, with the mpiexec that belongs to this Python's MPI, or with srun inside a
-Slurm allocation, and with the settings that this needs: for root, for more ranks than cores, for machines without
-network hardware, and for threads to share the cores. Environment variables that are set already stay as they are.
-Signals reach the job, its exit status is returned, and no process and no temporary file of it stays behind.
+Start a Python program on several MPI ranks of this machine, with the mpiexec that belongs to this Python's MPI and with
+the settings that this needs: for root, for more ranks than cores, for machines without network hardware, and for
+threads to share the cores. Environment variables that are set already stay as they are. Signals reach the job, its exit
+status is returned, and no process and no temporary file of it stays behind. On several nodes start by srun or mpiexec.
 
   %(prog)s -n 4 example.py --steps 100
   %(prog)s -n 4 -m sparse_mpi bench steps
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         line = launch_command.build(args.ranks, (sys.executable, *words), environment.cores(), os.environ, args.elastic)
     except find.LaunchError as error:
         raise SystemExit(f"run: {error}") from None
-    if line.local and (folder := os.environ.get(METRICS)) and not os.access(folder, os.W_OK | os.X_OK):
+    if (folder := os.environ.get(METRICS)) and not os.access(folder, os.W_OK | os.X_OK):
         raise Refused(f"{METRICS} must be a folder that can be written to, got {folder}; make it, or unset {METRICS}")
     ranks, cores = line.job.ranks, line.job.cores
     if ranks > MANY * cores:

@@ -116,7 +116,7 @@ def test_ranks_share_the_cores(tmp_path, monkeypatch, flavour, asked, threads):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     line = build(asked, ("python", "x.py"), 4, {"PATH": str(tmp_path), "HOME": "/"})
     job = line.job
-    assert line.words == (str(mpiexec), "-n", str(asked), "python", "x.py") and line.local
+    assert line.words == (str(mpiexec), "-n", str(asked), "python", "x.py")
     assert line.variables["OMP_NUM_THREADS"] == threads and job.oversubscribed == (asked == 8)
     yields = {"OMPI_MCA_mpi_yield_when_idle", "MPIR_CVAR_POLLS_BEFORE_YIELD", "I_MPI_THREAD_YIELD"}
     assert bool(yields & set(line.variables)) == job.oversubscribed
@@ -137,34 +137,23 @@ def test_values_of_the_user_win_and_traces_of_another_job_go(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("flavour", "plugins", "option"),
+    ("flavour", "elastic", "remedy"),
     [
-        (OPEN_MPI, "none pmi2 pmix pmix_v4", "--mpi=pmix"),
-        (MPICH, "none,pmi2", "--mpi=pmi2"),
-        (INTEL_MPI, "pmi2", "--mpi=pmi2"),
+        (OPEN_MPI, False, "srun --mpi=pmix"),
+        (OPEN_MPI, True, "mpirun --with-ft ulfm"),
+        (MPICH, False, "srun --mpi=pmi2"),
+        (INTEL_MPI, False, "srun --mpi=pmi2"),
     ],
 )
-def test_inside_an_allocation_it_is_srun(tmp_path, monkeypatch, flavour, plugins, option):
-    monkeypatch.setattr(launch_command, "find_library", lambda _: library(flavour))
-    srun = executable(tmp_path / "srun", f"MPI plugin types are... {plugins}")
-    given = SLURM | {"PATH": f"{tmp_path}:/bin:/usr/bin"}
-    line = build(None, ("python", "x.py"), 2, given)
-    start = (str(srun), option, "-n", "4", "--kill-on-bad-exit=1", "--cpu-bind=none")
-    assert line.words == (*start, "python", "x.py") and line.job.cores == 16 and not line.local
-    assert line.variables["OMP_NUM_THREADS"] == "4" and not any(name.startswith("SLURM_") for name in line.dropped)
-    assert "OMPI_MCA_btl" not in line.variables and "I_MPI_FABRICS" not in line.variables  # there may be a network
-    assert "--overcommit" in build(5, ("python",), 2, given).words
-
-
-def test_an_srun_without_the_right_plugin_is_not_taken(tmp_path, monkeypatch):
-    executable(tmp_path / "srun", "none pmi2 pmix_v4_of_others")
-    mpiexec = executable(tmp_path / "mpiexec", "Open MPI")
-    for module in (find, launch_command):
-        monkeypatch.setattr(module, "find_library", lambda _: library())
+def test_a_slurm_job_on_several_nodes_is_refused_and_one_on_a_node_is_not(
+    tmp_path, monkeypatch, flavour, elastic, remedy
+):
+    mpiexec = executable(tmp_path / "mpiexec", flavour.marks[0])
+    monkeypatch.setattr(find, "find_library", lambda _: library(flavour))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     given = SLURM | {"PATH": f"{tmp_path}:/bin:/usr/bin"}
-    with pytest.raises(LaunchError, match="no --mpi=pmix, which Open MPI needs on 2 nodes"):
-        build(2, ("python",), 2, given)
-    line = build(2, ("python",), 2, given | {"SLURM_JOB_NUM_NODES": "1"})
-    assert line.words[0] == str(mpiexec) and "SLURM_JOB_ID" in line.dropped
-    assert launch_command.srun_for(OPEN_MPI, {"PATH": str(tmp_path / "nowhere")}) is None
+    with pytest.raises(LaunchError, match=f"this Slurm job has 2 nodes: start by {remedy}"):
+        build(2, ("python",), 2, given, elastic)
+    for alone in ({"SLURM_JOB_NUM_NODES": "1"}, {"SLURM_STEP_NUM_NODES": "1"}):
+        line = build(2, ("python",), 2, given | alone)
+        assert line.words[0] == str(mpiexec) and "SLURM_JOB_ID" in line.dropped

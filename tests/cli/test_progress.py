@@ -51,7 +51,9 @@ def test_a_terminal_has_one_line_no_wider_than_it(monkeypatch, capsys, clock):
             bar.write("epoch 1: a line")
             clock[0] += 1
             bar.update(5)
-        written = os.read(ours, 1 << 16).decode()
+        written = ""
+        while written.count(module.CLEARED) < 4:
+            written += os.read(ours, 1 << 16).decode()
     os.close(ours)
     lines = written.split(module.CLEARED)
     assert [line[:16] for line in lines] == ["", "epoch 1/12: 0/5 ", "", "epoch 1/12: 5/5 ", ""], "gone in the end"

@@ -19,10 +19,9 @@ ROOT = Path(__file__).parents[3]  # the folder that holds the package
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "200000 100000" is two CPUs, "max 100000" no limit
 
 
-def dropped(environment: Mapping[str, str], keep: tuple[str, ...] = ()) -> list[str]:
-    """Return the variables by which a launcher told this process of its job, except those that start like ``keep``."""
-    keep = (*keep, "PMIX_MCA_")  # settings of the user
-    return sorted(name for name in environment if name.startswith(INHERITED) and not name.startswith(keep))
+def dropped(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables by which a launcher told this process of its job; PMIX_MCA_ begins settings of the user."""
+    return sorted(name for name in environment if name.startswith(INHERITED) and not name.startswith("PMIX_MCA_"))
 
 
 def outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:

@@ -36,9 +36,8 @@ class Launch:
     """What is to be started."""
 
     ranks: int
-    cores: int  # that they share, on all hosts together
+    cores: int  # that they share
     root: bool  # the launcher runs as root
-    alone: bool = True  # all ranks run on this machine, so that no network hardware is of use
     elastic: bool = False  # ranks are to survive the failure of others
 
     @property
@@ -53,11 +52,10 @@ def _open_mpi(job: Launch) -> dict[str, str]:
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_MCA_btl": "^ofi",  # looks for network hardware, and complains where there is none
     }
     if job.root:
         found |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    if job.alone:
-        found["OMPI_MCA_btl"] = "^ofi"  # looks for network hardware, and complains where there is none
     if job.oversubscribed:
         found["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if job.elastic:
@@ -70,9 +68,7 @@ def _mpich(job: Launch) -> dict[str, str]:
 
 
 def _intel(job: Launch) -> dict[str, str]:
-    found = {"I_MPI_PIN": "0"}
-    if job.alone:
-        found["I_MPI_FABRICS"] = "shm"
+    found = {"I_MPI_PIN": "0", "I_MPI_FABRICS": "shm"}
     if job.oversubscribed:
         found["I_MPI_THREAD_YIELD"] = "2"
     return found

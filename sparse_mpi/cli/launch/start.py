@@ -111,6 +111,6 @@ def _pass(job: subprocess.Popen[bytes], command: LaunchCommand, number: int, aga
     """Send a signal to the launcher, or to the ranks themselves if the launcher would kill them."""
     with suppress(psutil.NoSuchProcess):
         launcher = psutil.Process(job.pid)
-        direct = number == signal.SIGTERM and command.local and command.library.flavour.kills and not again
+        direct = number == signal.SIGTERM and command.library.flavour.kills and not again
         for process in (launcher.children() if direct else []) or [launcher]:
             process.send_signal(number)
