@@ -154,11 +154,6 @@ def test_it_runs_on_nothing():
     assert reducer.step(np.arange(1000.0)).nnz > 0
 
 
-def test_ranks_per_node_is_checked():
-    with pytest.raises(ValueError, match="ranks_per_node must be at least 1, got 0; None asks the communicator"):
-        TwoLevel(0)
-
-
 def test_other_lanes_of_as_many_ranks_begin_anew(monkeypatch):
     """Ranks that are placed block by block, and then in turns: every lane has other members, and all know."""
     saved = {}

@@ -29,23 +29,6 @@ def refusals(call):
     return World(2).run(run)
 
 
-ARGUMENTS = {
-    "step must be at least 0": {"step": -1},
-    "step must be a whole number": {"step": "1"},
-    "step must be a": {"step": 1.5},
-    "step=2": {"step": 2},
-    "keep must be at least 1": {"keep": 0},
-    "keep=3": {"keep": 3},
-}
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("named", ARGUMENTS)
-def test_what_one_rank_cannot_save_is_an_error_on_all(tmp_path, rank, named):
-    told = refusals(lambda comm: save(comm, tmp_path, **(ARGUMENTS[named] if comm.rank == rank else {})))
-    assert all(named in text for text in told) and not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("call", [save, lambda comm, folder: checkpoint.load(folder, comm)], ids=["save", "load"])
 def test_of_the_folders_that_ranks_name_the_first_counts(tmp_path, call):
     World(2).run(lambda comm: save(comm, None if comm.rank else tmp_path))

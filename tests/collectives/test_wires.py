@@ -211,14 +211,6 @@ def test_what_cannot_be_rounded_is_refused_on_all_ranks(values, options, says, f
     assert all(re.search(says, text, re.DOTALL) for text in said), said
 
 
-def test_ranks_that_round_otherwise_are_told():
-    def body(comm):
-        with pytest.raises(ValueError, match=r"wire=packed\+bf16"):
-            collectives.allreduce((np.arange(2), np.ones(2)), comm=comm, wire="packed+bf16" if comm.rank else None)
-
-    World(2).run(body)
-
-
 @pytest.mark.ranks(1, 2, 3, 4)
 @pytest.mark.parametrize("way", WAYS)
 def test_over_mpi_all_ranks_have_the_same_bytes(ranks, way):

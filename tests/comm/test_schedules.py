@@ -10,7 +10,6 @@ change is the sums, the residuals, the parameters and the bytes that each rank c
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
@@ -34,7 +33,6 @@ from sparse_mpi.optim import DistributedOptimizer
 
 from ..fault_tolerance import survivors
 from ..gradients import gradient
-from ..schedules import SEEDS, Schedules
 from ..training.loops import made, residuals, steps, weights
 
 SHAPES = [(12, 10), (10,), (7, 5, 3), (7,)]
@@ -320,42 +318,6 @@ def test_deadlocks_and_mismatches_are_named(seed):
         DeadlockError, match=r"ranks 0, 2 waiting for work in the.*ranks 0, 2 waiting for rank 1 in bar"
     ):
         World(3, schedule=seed).run(behind)
-
-
-@pytest.mark.parametrize(("seed", "error"), [(-1, ValueError), (0.5, TypeError), (True, TypeError)])
-def test_a_schedule_is_a_seed(seed, error):
-    with pytest.raises(error, match=r"schedule must be .*None is the fixed order"):
-        World(2, schedule=seed)
-
-
-# Planted defects: the fixed order shows none of them, or only as a deadlock. Seed 0 finds each of them. Of the first
-# 200 seeds all find the buffer and the early return, and 73 the sums
-
-
-def assert_only_schedules_find(monkeypatch, defect, body, ranks, least, **options):
-    """Assert that a run with the defect is as without in the fixed order, and that seeds find it, and replay it.
-
-    Of 20 seeds at least so many find it, as ``least`` says, and one of those that the fast tier tries.
-    """
-    sound = World(ranks, **options).run(body)
-    assert_same_in_every_order(body, ranks, Schedules(range(3)), **options)
-
-    def said(seed):
-        try:
-            assert_same_in_every_order(body, ranks, Schedules([seed]), **options)
-        except AssertionError as error:
-            return str(error)
-        return None
-
-    with monkeypatch.context() as patch:
-        defect(patch)
-        assert World(ranks, **options).run(body) == sound
-        words = {seed: told for seed in range(20) if (told := said(seed))}
-        assert len(words) >= least and min(words) < SEEDS["fast"]
-        for seed, told in words.items():
-            assert re.fullmatch(rf"(?s)schedule {seed} ends in .*; replay: World\({ranks}, schedule={seed}, .*", told)
-        # What was printed is replayed, to the same words
-        assert said(min(words)) == words[min(words)]
 
 
 def test_a_rank_that_returns_early_and_leaves_a_message_to_the_next_step(monkeypatch):

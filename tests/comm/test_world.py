@@ -23,12 +23,6 @@ def test_every_run_counts_anew():
     assert [t.sent for t in first] == [t.sent for t in second] == [16, 16, 16]
 
 
-@pytest.mark.parametrize("ranks", [0, -1, 1025])
-def test_number_of_ranks_is_checked(ranks):
-    with pytest.raises(ValueError, match=rf"ranks must be in \[1, 1024\], got {ranks}"):
-        World(ranks)
-
-
 def test_exactly_one_rank_runs_at_a_time_in_an_order_that_repeats():
     def trace():
         seen, running = [], set()

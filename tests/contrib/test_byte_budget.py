@@ -49,18 +49,6 @@ def test_a_text_that_says_nothing_is_refused(text, said):
         byte_goal(text)
 
 
-def test_bad_arguments_are_refused_on_all_ranks():
-    def body(comm):
-        with pytest.raises(TypeError, match="budget must be a text with a unit"):
-            ByteBudget(5, comm)
-        with pytest.raises(ValueError, match=r"largest must be in \(0, 1\]"):
-            ByteBudget("5MB/s", comm, largest=2)
-        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
-            ByteBudget(f"{1 + comm.rank}MB/s", comm)
-
-    World(2).run(body)
-
-
 @pytest.mark.parametrize("budget", ["20kB/step", "1200kB/60steps"])
 def test_what_is_sent_meets_a_budget_of_steps(ranks, budget):
     """By the rank that sends most; all ranks take the same densities."""

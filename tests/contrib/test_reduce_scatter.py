@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, World
+from sparse_mpi.algorithms.hybrid import Fused
 from sparse_mpi.contrib import SparseReduceScatter
 from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS, OkTopkScatter
 from sparse_mpi.feedback import ErrorFeedback
@@ -175,3 +176,10 @@ def test_other_ranks_take_over_all_that_is_owed(name, cut, before, after):
 
     owed = np.sum([state["residual"] for state in states], axis=0)
     np.testing.assert_allclose(np.concatenate(World(after).run(resume)), owed, rtol=1e-12, atol=1e-12)
+
+
+def test_an_allreduce_takes_no_algorithm_that_scatters():
+    with pytest.raises(ValueError, match="algorithm must leave the sum on every rank, as dense, .*got OkTopkScatter"):
+        SparseAllreduce(200, comm=World(1).run(lambda comm: comm)[0], algorithm=OkTopkScatter())
+    with pytest.raises(ValueError, match="algorithm must leave the whole sum on every rank, got OkTopkScatter"):
+        Fused(OkTopkScatter(), (0,), 0.5)

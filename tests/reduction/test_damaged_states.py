@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
@@ -11,7 +10,7 @@ from sparse_mpi.feedback import FEEDBACKS
 from sparse_mpi.reduction.form import FORM
 
 from ..gradients import gradient
-from .damage import REFUSED, check_all
+from .damage import check_all
 
 SHAPES = [(6, 5), (10,)]
 
@@ -82,14 +81,3 @@ def test_a_damaged_state_is_refused_where_ranks_may_be_lost():
         lambda comm: reducer_of(comm, ElasticAllreduce),
         lambda reducer, rank: reducer.step(gradient(rank, 3, 40)),
     )
-
-
-@pytest.mark.parametrize("states", [None, {}, "damaged", [None], ["damaged"], [{}], [np.zeros(3)]], ids=str)
-@pytest.mark.parametrize("count", [2, True, 0, None, "2", 2.0])
-def test_what_is_no_list_of_states_is_refused_on_all_ranks(states, count):
-    def run(comm):
-        good = [reducer_of(comm).state_dict()]
-        with pytest.raises(REFUSED, match="state|rank"):
-            reducer_of(comm).take_over(states if comm.rank else good, count)
-
-    World(2).run(run)

@@ -67,10 +67,3 @@ def test_loaded_state_is_a_copy(name):
     for array in whole_state(feedback).values():
         array += 7
     assert all(array.tolist() == [1, 2] for array in saved.values())
-
-
-@pytest.mark.parametrize("kind", [MomentumCorrection, GlobalMomentum])
-@pytest.mark.parametrize(("momentum", "error"), [(1, ValueError), (-0.1, ValueError), ("0.9", TypeError)])
-def test_bad_momentum(momentum, error, kind):
-    with pytest.raises(error, match=r"momentum must be .*in \[0, 1\), got"):
-        kind(momentum)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 
 from sparse_mpi.feedback import FEEDBACKS, LeakyFeedback
@@ -26,12 +25,6 @@ def test_leaky_feedback_keeps_its_share_of_what_is_not_sent(steps):
         owed = (owed - part.to_dense()) / 2
         assert feedback.residual.tolist() == owed.tolist()
         assert feedback.contribution(before, part).tolist() == part.to_dense().tolist()
-
-
-@pytest.mark.parametrize(("keep", "error"), [(0, ValueError), (1.1, ValueError), ("0.9", TypeError), (True, TypeError)])
-def test_bad_keep(keep, error):
-    with pytest.raises(error, match=r"keep must be .*in \(0, 1\], got"):
-        LeakyFeedback(keep)
 
 
 def test_the_table_of_rules_says_what_they_declare():

@@ -122,18 +122,6 @@ def test_a_device_selects_what_the_host_does(device, monkeypatch, rows, longest)
         assert found.values.get().tobytes() == expected.values.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"rows": "columns"}, ValueError, "rows must be one of output, axis1, got 'columns'"),
-        ({"dense": [1, 2]}, TypeError, r"dense must be a tuple of tensors' numbers, or None, got \[1, 2\]"),
-    ],
-)
-def test_bad_hyperparameters_are_named(options, error, message):
-    with pytest.raises(error, match=message):
-        AllDim(**options)
-
-
 def test_dense_tensors_that_the_layout_lacks_are_named():
     with pytest.raises(ValueError, match=r"0 to 10 in this layout, got \[11\]"):
         AllDim(dense=(2, 11)).init(LAYERS, 10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from sparse_mpi import Layout
 from sparse_mpi.select.alldim import AllDim
@@ -57,15 +56,3 @@ def test_dense_tensors_take_no_turns():
         (1, False),
         (10, False),
     ]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"always_alldim": -1}, "always_alldim must be at least 0"),
-        ({"rows": "best"}, "rows must be one of"),
-    ],
-)
-def test_bad_hyperparameters_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        Interleaved(**options)

@@ -44,19 +44,14 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
     sgd = torch.optim.SGD([p for _, p in pairs], lr=0.1, momentum=0.9)
     zero = ZeroRedundancyOptimizer([p for _, p in pairs], optimizer_class=torch.optim.SGD, lr=0.1)
     return {
-        "ranks differ": refused(lambda: SparseState(pairs, density=0.1 + rank)),
-        "dense_steps": refused(lambda: SparseState(pairs, dense_steps=-1)),
-        "parameters": refused(lambda: SparseState([p for _, p in pairs])),
         "of another model": refused(of_another_model),
         "complex": refused(lambda: SparseState(torch.nn.Linear(4, 2, dtype=torch.complex64).named_parameters())),
-        "no scaler": refused(lambda: SparseState(pairs, scaler=1024.0)),
         "one scaler": refused(lambda: SparseState(pairs, scaler=torch.amp.GradScaler("cpu") if rank == 1 else None)),
         "one optimizer": refused(lambda: SparseState(pairs, optimizer=sgd if rank == 1 else None)),
         "zero": refused(lambda: SparseState(pairs, optimizer=zero)),
         "nothing can travel": refused(
             lambda: SparseState(pairs, optimizer=adamw, algorithm="oktopk", momentum="second-moment")
         ),
-        "momentum of nobody": refused(lambda: SparseState(pairs, momentum="matched")),
         "check_every": refused(lambda: SparseState(pairs, check_every=1)),
         "scaler": refused(lambda: step_of_adamw(scaled)),
         "fused scaler": refused(lambda: step_of_adamw(scaled, make=partial(torch.optim.AdamW, fused=True))),

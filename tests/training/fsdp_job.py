@@ -362,9 +362,6 @@ def mistakes(mesh: DeviceMesh) -> dict:
         "not replicas": refused(lambda: attach(sharded(), mesh["shard"])),
         "everybody": refused(lambda: attach(sharded(), dist.group.WORLD)),
         "optimizer": refused(other),
-        "kind": refused(lambda: attach(sharded(), replicas, optimizer=3)),
-        "list": refused(lambda: attach(sharded(), replicas, optimizer=[torch.optim.SGD(net.parameters(), 0.1)])),
-        "momentum": refused(lambda: attach(sharded(), replicas, momentum="arrival")),
         "unused": refused(lambda: unused(0, 1)),
         "unused there": refused(lambda: unused(1)),
         "hook": refused(hooked),
@@ -373,9 +370,7 @@ def mistakes(mesh: DeviceMesh) -> dict:
         "backward again": refused(lambda: not_cleared(3)),
         "step again": refused(not_cleared),
         "detached": refused(detached),
-        "op": refused(lambda: attach(sharded(), replicas, op="mean")),
         "clip_norm": refused(lambda: attach(sharded(), replicas, clip_norm=1.0)),
-        "ranks differ": refused(lambda: attach(sharded(), replicas, density=0.1 + dist.get_rank())),
         "other folder": refused(lambda: attach(sharded(), replicas, algorithm="topka").load(FOLDER / "other")),
     }
 

@@ -137,9 +137,7 @@ def test_frozen_parameters_and_their_groups_stay(ranks):
 
 BAD = {
     "every-0": ({"sync_every": 0}, ValueError, "sync_every must be at least 1"),
-    "every-half": ({"sync_every": 2.5}, TypeError, "sync_every must be a whole number"),
     "multiple": ({"sync_every": 5, "fragments": 2}, ValueError, "multiple of the 2 fragments.* got 5; take 6"),
-    "fragments-0": ({"fragments": 0}, ValueError, r"fragments must be in \[1, 6\], got 0"),
     "fragments-many": (
         {"sync_every": 7, "fragments": 7},
         ValueError,
@@ -150,9 +148,6 @@ BAD = {
         ValueError,
         r"fragment_sync_delay must be in \[0, 1\] steps, got 2; a fragment",
     ),
-    "delay-negative": ({"fragment_sync_delay": -1}, ValueError, "fragment_sync_delay must be in"),
-    "alpha": ({"fragment_update_alpha": 1.5}, ValueError, r"fragment_update_alpha must be in \[0, 1\]"),
-    "density": ({"density": 1.5}, ValueError, "density must be in"),
     "momentum-twice": ({"feedback": GlobalMomentum(0.9)}, ValueError, "momentum must be given once"),
 }
 
@@ -189,8 +184,6 @@ def test_optimizers_that_do_not_fit_are_refused(ranks):
     reducing = [DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), comm=NullComm()) for _ in range(2)]
     refuse(TypeError, "inner_optimizer must not reduce", model, reducing[0], outer)
     refuse(TypeError, "outer_optimizer must not reduce", model, inner, reducing[1])
-    refuse(TypeError, "model must be an instance of Module", model.parameters(), inner, outer)
-    refuse(TypeError, "inner_optimizer must be an instance of Optimizer", model, model, outer)
     refuse(ValueError, "another one than inner_optimizer", model, inner, inner)
     refuse(ValueError, "inner_optimizer must have all 6 parameters", other, inner, nesterov(other.parameters()))
     refuse(ValueError, "outer_optimizer must have all 6 parameters", model, inner, nesterov(model[0].parameters()))
