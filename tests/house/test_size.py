@@ -43,7 +43,7 @@ SIZES = {
     "sparse_mpi/wire": 1_013,
     "bench": 5_992,
     "train": 6_886,
-    "tests": 43_746,
+    "tests": 43_717,
     "runs": 2_488,
     "words of pages": 69_184,
     "words of docstrings": 47_448,

@@ -120,8 +120,3 @@ def test_a_device_selects_what_the_host_does(device, monkeypatch, rows, longest)
         found, _ = AllDim(rows=rows).select(cupy.asarray(x), k, AllDim(rows=rows).init(layout, k))
         assert found.indices.get().tolist() == expected.indices.tolist()
         assert found.values.get().tobytes() == expected.values.tobytes()
-
-
-def test_dense_tensors_that_the_layout_lacks_are_named():
-    with pytest.raises(ValueError, match=r"0 to 10 in this layout, got \[11\]"):
-        AllDim(dense=(2, 11)).init(LAYERS, 10)

@@ -85,10 +85,8 @@ def test_parameters_and_optimizer_state_come_from_the_root(ranks, make):
 STATE = {"w": torch.zeros(3)}
 INFERENCE = torch.inference_mode()(lambda: torch.zeros(3))()
 PARAMS = {  # what comes, and a part of the error
-    "a number": (3, "got 3; pass model.state_dict"),
     "a model": (nn.Linear(2, 3), r"pairs .*got Linear\("),
     "parameters": (list(nn.Linear(2, 2).parameters()), "pairs of a name and a tensor, got Parameter"),
-    "names": (["w"], "pairs of a name and a tensor, got 'w'"),
     "arrays": ({"w": np.zeros(3)}, r"got \('w', array"),
     "pairs with an array": ([("v", torch.zeros(2)), ("w", 3)], r"got \('w', 3\)"),
     "numbers of tensors": ({"w": torch.zeros(3), 1: torch.zeros(3)}, r"got \(1, tensor"),

@@ -49,17 +49,6 @@ def optimizer_of(options, make=torch.optim.SGD, **own):
 @pytest.mark.parametrize(
     ("options", "own", "message"),
     [
-        (
-            {"momentum": "mine"},
-            {},
-            "momentum must be one of local, matched, global, corrected, arrival, second-moment, got",
-        ),
-        ({"momentum": "global", "feedback": "dgc"}, {}, "feedback must be 'residual' or leaky with momentum='global'"),
-        (
-            {"momentum": "corrected"},
-            {"momentum": 0.9, "dampening": 0.1},
-            "dampening must be 0 with momentum='corrected'",
-        ),
         ({"feedback": "dgc"}, {"momentum": 0.8}, "given once, got 0.8 in the optimizer and 0.9 in MomentumCorrection"),
         ({"feedback": GlobalMomentum(0.7)}, {"momentum": 0.8}, "got 0.8 in the optimizer and 0.7 in GlobalMomentum"),
     ],
@@ -74,12 +63,6 @@ def test_momentum_that_cannot_be_taken_over_or_is_given_twice(options, own, mess
 def test_a_mode_needs_the_optimizer_it_is_for(mode, kind):
     with pytest.raises(TypeError, match=f"momentum must not be '{mode}' with {kind}"):
         optimizer_of({"momentum": mode}, getattr(torch.optim, kind))
-
-
-def test_groups_with_momenta_of_their_own_are_refused():
-    groups = [{"params": [torch.ones(3, requires_grad=True)], "momentum": m} for m in (0.5, 0.9)]
-    with pytest.raises(ValueError, match=r"momentum must be the same in all parameter groups .* got 0.5, 0.9"):
-        DistributedOptimizer(torch.optim.SGD(groups, lr=0.1), comm=NullComm(), momentum="global")
 
 
 def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
