@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
 
 from sparse_mpi.arrays import describe
 from sparse_mpi.comm.background import in_turn, progress_thread_of
@@ -28,10 +27,11 @@ class Arrival(NamedTuple):
 
 
 class BackwardPass:
-    """Reduces the buckets of one backward pass, each as soon as it has come, or with a ``scaler`` when all have.
+    """Reduces the buckets of one backward pass, each as soon as it has come, or with a scaler when all have.
 
     Args:
         before: the buckets of the pass before, by their names: one that comes again becomes a vector.
+        used: parameters whose gradients have got something since the last reduction.
         options: of `SparseAllreduce.start`.
 
     Attributes:
@@ -42,14 +42,14 @@ class BackwardPass:
         self,
         gradients: NamedGradients,
         order: StepOrder,
-        scaler: GradScaler | None,
         *,
         before: Collection[Names],
+        used: Collection[Tensor],
         **options: Any,
     ) -> None:
         self.arrivals: list[Arrival] = []
-        self._gradients, self._order, self._scaler = gradients, order, scaler
-        self._before, self._options = before, options
+        self._gradients, self._order = gradients, order
+        self._before, self._used, self._options = before, used, options
         # Reductions: their vectors, the buffers that get the means, and other places for their parts
         self._under_way: list[tuple[GradientVector, Tensor, Sequence[Tensor]]] = []
         self._waiting: list[Arrival] = []  # buckets that are no vectors
@@ -58,7 +58,7 @@ class BackwardPass:
         """Begin to reduce a bucket, and return the future of its mean."""
         devices: list[int | str | torch.device] | None = None if buffer.device.type == "cpu" else [buffer.device]
         self.arrivals.append(Arrival(names, buffer, torch.futures.Future(devices=devices)))
-        if self._scaler is None:  # else nothing may begin before all ranks know that no gradient has overflowed
+        if not self._order.scaled:  # else nothing may begin before all ranks know that no gradient has overflowed
             self._begin(self.arrivals[-1])
         return self.arrivals[-1].future
 
@@ -75,7 +75,8 @@ class BackwardPass:
         members = vector.parameters
         passes = len(members) if _shares(members[0].grad, gradient) else 1
         self._order.check(vector, gradient, vector.left(members, passes))
-        vector.start(gradient, **self._options)
+        # Where torch's optimizers leave a parameter alone, momentum stays as it is
+        vector.start(gradient, (n for n, p in enumerate(members) if p.grad is None), **self._options)
         self._under_way.append((vector, gradient, places))
 
     def finish(self) -> StepReport | None:
@@ -85,8 +86,8 @@ class BackwardPass:
         the exception of the first reduction that has failed; nothing is under way then.
         """
         scale, comm = 1.0, self._gradients.comm
-        if self._scaler is not None:
-            scale = float(self._scaler.get_scale())
+        if self._order.scaled:
+            scale = self._order.loss_scale()
             values = [buffer._values() if buffer.is_sparse else buffer for _, buffer, _ in self.arrivals]
             overflows = np.array([not all(bool(x.isfinite().all()) for x in values)], np.uint8)
             if in_turn(comm, lambda: comm.allreduce(overflows, "max", control=True))[0]:
@@ -102,7 +103,7 @@ class BackwardPass:
         own = [staged(rows, rows, rows.sparse_dim()) for _, rows, _ in self.arrivals if rows.is_sparse]
         rows = progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
         try:
-            finished(partial(_write_mean, *reduction, comm.size / scale) for reduction in self._under_way)
+            finished(partial(self._write_mean, *reduction, comm.size / scale) for reduction in self._under_way)
         finally:
             tables = rows.wait() if rows is not None else None
         vectors = [vector for vector, *_ in self._under_way]
@@ -133,16 +134,25 @@ class BackwardPass:
             for names, buffer, _ in self._waiting:
                 self._start(self._gradients.adopt(names), buffer)
 
+    def _write_mean(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor], divisor: float) -> None:
+        write_mean(vector.wait(), divisor, gradient)
+        parts = vector.split(gradient)
+        # Regrouped gradients were reduced in other memory than DDP's
+        for place, part in zip(places, parts if places else (), strict=True):
+            place.copy_(part.view(-1))
+        # DDP leaves .grad of a parameter alone that no rank has used: what has waited, and momentum, is written here.
+        # Within join, outside of a backward pass, all gradients stay as they are
+        for parameter, part in zip(vector.parameters, parts, strict=True) if not torch.is_grad_enabled() else ():
+            if parameter in self._used:
+                continue
+            if parameter.grad is not None:
+                parameter.grad.copy_(part)
+            elif parameter.requires_grad and bool(part.any()):
+                parameter.grad = part.to(parameter, copy=True)
+
 
 def _shares(gradient: Tensor | None, buffer: Tensor) -> bool:
     return gradient is not None and gradient.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
-
-
-def _write_mean(vector: GradientVector, gradient: Tensor, places: Sequence[Tensor], divisor: float) -> None:
-    write_mean(vector.wait(), divisor, gradient)
-    # Regrouped gradients were reduced in other memory than DDP's
-    for place, part in zip(places, vector.split(gradient) if places else (), strict=True):
-        place.copy_(part.view(-1))
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:

@@ -17,6 +17,7 @@ from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.form import WHOLE
 from sparse_mpi.training.ddp_pass import BackwardPass, names_of_bucket
 from sparse_mpi.training.grammar import StepOrder, scaler_in_use
+from sparse_mpi.training.hooks import Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients, Names, names_in, names_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
@@ -75,6 +76,8 @@ class SparseState:
         self.report: StepReport | None = None
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._pass: BackwardPass | None = None  # the one under way
+        self._hooks: Hooks | None = None
+        self._used: set[torch.Tensor] = set()  # parameters whose gradients have got something since the last reduction
         self._incomplete = False  # a copy, of one that had an optimizer's momentum or a scaler
 
         def prepare() -> None:
@@ -102,7 +105,8 @@ class SparseState:
         """Return what a copy has: no ranks, nothing that is under way, and no optimizer and scaler."""
         incomplete = self._incomplete or self._rule.mode != "local" or self._scaler is not None
         anew: dict[str, Any] = {"_given": None, "_met": False, "_scaler": None, "_before": set(), "_pass": None}
-        return vars(self) | anew | {"_order": StepOrder(None, "local"), "_incomplete": incomplete}
+        anew |= {"_used": set(), "_hooks": None, "_order": StepOrder(None, "local"), "_incomplete": incomplete}
+        return vars(self) | anew
 
     @property
     def comm(self) -> Comm:
@@ -138,6 +142,10 @@ class SparseState:
         gradients.ranks = LiveRanks(transport.duplicate(), None)
         if self._rule.announcement and transport.rank == 0:
             LOGGER.warning(self._rule.announcement)
+        self._hooks = hooks = Hooks(self._arrived)
+        for parameter in self._names:
+            if parameter.requires_grad:
+                hooks.add(parameter)
         self._met = True
 
     def residuals(self) -> dict[str, np.ndarray]:
@@ -170,7 +178,8 @@ class SparseState:
             mean = mean if parameter.grad is None else parameter.grad.copy_(mean)
             parameter.grad = mean if parameter.requires_grad else None
         for parameter in rest:
-            parameter.grad = None
+            # Not None where there was one: a scaler wants something to look at
+            parameter.grad = parameter.grad.zero_() if parameter.requires_grad and parameter.grad is not None else None
         self._order.reduced(*self._gradients)
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,6 +203,9 @@ class SparseState:
         self._gradients.deal([read], self.comm.size, average=True)
         self.steps = read["steps"]
 
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        self._used.add(parameter)
+
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to reduce a bucket of DDP and return the future of its mean."""
         self._meet()
@@ -201,8 +213,8 @@ class SparseState:
             self._pass = BackwardPass(
                 self._gradients,
                 self._order,
-                self._scaler,
                 before=self._before,
+                used=self._used,
                 check=self.check_every > 0 and self.steps % self.check_every == 0,
                 dense=self.steps < self.dense_steps,
             )
@@ -211,7 +223,10 @@ class SparseState:
             # All gradients are here. A callback of autograd would be too late: DDP with static_graph=True waits for
             # the futures of its first step within one.
             done, self._pass = self._pass, None
-            report = done.finish()
+            try:
+                report = done.finish()
+            finally:
+                self._used.clear()
             if report is not None:
                 self.report, self._before = report, {arrival.names for arrival in done.arrivals}
                 self.steps += 1
@@ -225,8 +240,7 @@ def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[
     owes, and means are over all ranks. Momentum that ``state`` has taken over stays the same on all; what an optimizer
     keeps does not, as ever, also for Nesterov's and the momentum of weight decay.
 
-    DDP fails where a sparse embedding has no gradient on some rank, and with ``find_unused_parameters=True`` drops what
-    arrives late of a parameter that no rank has used; `DistributedOptimizer` does not.
+    DDP fails where a sparse embedding has no gradient on some rank; `DistributedOptimizer` does not.
 
     Raises:
         ValueError: the bucket has a parameter that ``state`` does not have.

@@ -105,11 +105,9 @@ class ShardedReduction:
         Between steps, and the optimizer steps then, see `sparse_mpi.ddp.SparseState.flush`.
         """
         self._order.check_flush()
-        after = {parameter: unit.divided_after() for unit in self.units for parameter in unit.parameters}
         for parameter, total in self._gradients.flush():
             if parameter.requires_grad:
-                mean = total / (self._divisor * after[parameter])
-                parameter.grad = sharded_like(parameter, mean.to(local(parameter)))
+                parameter.grad = sharded_like(parameter, (total / self._divisor).to(local(parameter)))
 
     def save(self, folder: Any) -> None:
         """Write all that a resumed run needs to ``folder``, as torch.distributed.checkpoint does. Collective."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from inspect import signature
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ class Unit:
         length: of the padded vector.
         elements: of it that belong to parameters.
         dtype, device: of the vector.
+        sums: FSDP2 adds up, and divides later.
     """
 
     def __init__(self, module: Any, names: dict[Tensor, str]) -> None:
@@ -51,6 +51,7 @@ class Unit:
         policy, first = group.mp_policy, held[0].sharded_param if held else torch.empty(0)
         self.dtype: torch.dtype = policy.reduce_dtype or policy.param_dtype or first.dtype
         self.device: torch.device = group.device
+        self.sums: bool = getattr(group, "force_sum_reduction_for_comms", False)
 
     def without_padding(self, padded: Tensor) -> Tensor:
         """Return the elements ``(n,)`` that belong to parameters: ``padded`` itself where there is no padding."""
@@ -72,25 +73,6 @@ class Unit:
                 "over the replicas is there after backward(), so do its work then"
             )
         return None
-
-    def divided_after(self) -> float:
-        """Return by what FSDP2 divides the vector after its hook, for ``set_gradient_divide_factor`` or float16."""
-        forced = getattr(self._group, "force_sum_reduction_for_comms", False)
-        if self.dtype in (torch.float32, torch.bfloat16) and not forced:
-            return 1.0
-        from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors as factors
-
-        known = {
-            "reduce_scatter_group": self.mesh.get_group(),
-            "all_reduce_group": None,
-            "reduce_dtype": self.dtype,
-            "device_type": self.device.type,
-            "factor": getattr(self._group, "gradient_divide_factor", None),
-            "force_sum_reduction_for_comms": forced,
-        }
-        # Releases of torch differ in what they ask for
-        asked = {name: value for name, value in known.items() if name in signature(factors).parameters}
-        return factors(**asked)[1] or 1.0
 
 
 class UnitVector:
@@ -141,9 +123,6 @@ class UnitVector:
         """Add the mean, the sum over ``divisor``, to ``.grad`` of the parameters, and return it."""
         flat, self._reduced = self._reduced, torch.empty(0)
         write_mean(self.vector.wait(), divisor, flat)
-        for unit, part in self.parts(flat).items():
-            if (after := unit.divided_after()) != 1:
-                part.div_(after)
         # As in torch, units that take no part on any replica have no gradient, unless something was owed
         reducer = self.vector.reducer
         skipped = reducer.absence.everywhere if reducer.whole else ()
@@ -196,6 +175,14 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
     trained = [unit for unit in units if unit.length]
     if not trained:
         raise ValueError("model must have a parameter that needs a gradient, got none; is it frozen?")
+    for unit in trained:
+        # FSDP2 would divide behind its hook, when the sums have gone already
+        late = str(unit.dtype) if unit.dtype not in (torch.float32, torch.bfloat16) else "sums" if unit.sums else None
+        if late is not None:
+            raise TypeError(
+                f"model must reduce means in float32 or bfloat16, got {late} of a {type(unit.module).__name__}; give "
+                "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16), and leave set_force_sum_reduction_for_comms out"
+            )
     for mesh in {unit.mesh for unit in trained}:
         if mesh.ndim != 1:
             raise TypeError(

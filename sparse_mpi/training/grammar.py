@@ -6,7 +6,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
+from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
 from sparse_mpi.arrays import describe
@@ -41,6 +41,15 @@ def scaler_in_use(scaler: GradScaler | None) -> GradScaler | None:
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
     return scaler if scaler is not None and scaler.is_enabled() else None
+
+
+def loss_scale(scaler: GradScaler | None, optimizer: Optimizer | None) -> float:
+    """Return the scale that gradients have as long as ``scaler`` is to take it out for ``optimizer``, or 1."""
+    if scaler is None:
+        return 1.0
+    # The scaler alone knows whether unscale_ was called since its last update
+    stage = None if optimizer is None else scaler._per_optimizer_states[id(optimizer)]["stage"]
+    return 1.0 if stage is OptState.UNSCALED else float(scaler.get_scale())
 
 
 class StepOrder:
@@ -78,6 +87,13 @@ class StepOrder:
             )
         elif left:
             vector.reducer.engine.objection = RuntimeError(LEFT)
+
+    @property
+    def scaled(self) -> bool:
+        return self._scaler is not None
+
+    def loss_scale(self) -> float:
+        return loss_scale(self._scaler, None if self._optimizer is None else self._optimizer())
 
     def check_flush(self) -> None:
         if self._pending():

@@ -154,7 +154,8 @@ class GradientVector:
     def left(self, members: Iterable[Tensor], passes: int = 0) -> bool:
         """Return True if a gradient still is such an update, to which ``passes`` at most have added."""
         known = ((p.grad, *self._updates[p]) for p in members if p in self._updates and p.grad is not None)
-        return any(grad is update() and local(grad)._version <= version + passes for grad, update, version in known)
+        same = (grad for grad, own, version in known if grad is own() and local(grad)._version <= version + passes)
+        return any(bool(local(grad).any()) for grad in same)  # zeros were cleared
 
     def masks(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return for each parameter where its gradient has come, or was added since by the caller; None: everywhere."""

@@ -9,10 +9,11 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler, OptState
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.grammar import loss_scale
 from sparse_mpi.training.reduction import GradientReduction
 
 
@@ -31,12 +32,7 @@ class LossScale:
 
     def now(self) -> float:
         """Return the scale that gradients have now."""
-        optimizer = self._optimizer()
-        if self._scaler is None or optimizer is None:
-            return 1.0
-        # The scaler alone knows whether unscale_ was called
-        stage = self._scaler._per_optimizer_states[id(optimizer)]["stage"]
-        return 1.0 if stage is OptState.UNSCALED else float(self._scaler.get_scale())
+        return loss_scale(self._scaler, self._optimizer())
 
     def found(self) -> bool:
         """Return True if the scaler has found an overflow on this rank since its last update."""

@@ -176,6 +176,42 @@ def frozen_on_one_rank(run: Run) -> str:
     return refused(lambda: reduced(run, 1))
 
 
+class Branches(torch.nn.Module):
+    """Two layers, of which a pass uses one or both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.often, self.seldom = torch.nn.Linear(30, 10), torch.nn.Linear(30, 10)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        return self.often(x) + (self.seldom(x) if both else 0)
+
+
+def unused(to_none: bool, views: bool) -> dict:
+    """Passes of which most leave a layer out, on all ranks: all that gradients gave, came, or is owed."""
+    net = Branches()
+    optimizer = PLAIN(net.parameters())
+    state = SparseState(net.named_parameters(), density=0.05, optimizer=optimizer, algorithm="topka", dense_steps=0)
+    model = DistributedDataParallel(net, gradient_as_bucket_view=views, **UNUSED)
+    model.register_comm_hook(state, sparse_hook)
+    given, applied = ([torch.zeros_like(p, dtype=torch.float64) for p in net.parameters()] for _ in range(2))
+    for number in range(9):
+        optimizer.zero_grad(set_to_none=to_none)
+        draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
+        x, y, both = torch.randn(16, 30, generator=draw), torch.randint(10, (16,), generator=draw), number % 3 == 0
+        own = torch.autograd.grad(cross_entropy(net(x, both), y), net.parameters(), allow_unused=True)
+        cross_entropy(model(x, both), y).backward()
+        for gave, came, gradient, parameter in zip(given, applied, own, net.parameters(), strict=True):
+            gave += 0 if gradient is None else gradient
+            came += 0 if parameter.grad is None else parameter.grad
+        optimizer.step()
+    left = state.residuals()
+    owed = torch.cat([torch.from_numpy(left[name]) for name, _ in net.named_parameters()])
+    flat = {"parameters": list(net.parameters()), "given": given, "applied": applied}
+    return {name: torch.cat([x.detach().flatten() for x in parts]) for name, parts in flat.items()} | {"residual": owed}
+
+
 UNUSED = {"find_unused_parameters": True}
 ORDERS = {
     "orders": orders,
@@ -188,5 +224,7 @@ ORDERS = {
     "copied-taken": copied_without_optimizer,
     "frozen": lambda: frozen(Run({"density": 0.05}, make=PLAIN, **UNUSED)),
     **{f"frozen-{name}": lambda name=name: frozen(taken(name, **UNUSED)) for name in ("momentum", "adamw")},
+    **{f"unused-none-{where}": partial(unused, True, where == "views") for where in ("own", "views")},
+    **{f"unused-zeros-{where}": partial(unused, False, where == "views") for where in ("own", "views")},
     "frozen-one": lambda: frozen_on_one_rank(taken("momentum", **UNUSED)),
 }

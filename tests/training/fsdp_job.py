@@ -222,15 +222,6 @@ def skipped(mesh: DeviceMesh, options: dict | None, optimizer: str, replicas: tu
     return run.save()
 
 
-def divided(mesh: DeviceMesh, options: dict | None) -> dict:
-    """FSDP2 divides a part behind the hook, as float64 might overflow in its view."""
-    run = Run(mesh, options, "momentum", dtype=torch.float64)
-    if options is not None:
-        for unit in (*run.net.layers, run.net):
-            unit.set_gradient_divide_factor(4.0)
-    return run.steps().save()
-
-
 def frozen(mesh: DeviceMesh) -> dict:
     """A layer is frozen for some steps."""
     run = Run(mesh, SPARSE, "momentum").steps(last=7)
@@ -301,10 +292,10 @@ def mistakes(mesh: DeviceMesh) -> dict:
     """What the errors say, by mistake."""
     replicas = mesh["replicate"]
 
-    def sharded(over: DeviceMesh = mesh["shard"]) -> torch.nn.Module:
+    def sharded(over: DeviceMesh = mesh["shard"], dtype: torch.dtype | None = None) -> torch.nn.Module:
         net = Net()
         for layer in (*net.layers, net):
-            fully_shard(layer, mesh=over)
+            fully_shard(layer, mesh=over, mp_policy=MixedPrecisionPolicy(reduce_dtype=dtype))
         return net
 
     def partly() -> torch.nn.Module:
@@ -357,6 +348,7 @@ def mistakes(mesh: DeviceMesh) -> dict:
     return {
         "plain": refused(lambda: attach(Net(), replicas)),
         "two dimensions": refused(lambda: attach(sharded(mesh), replicas)),
+        "float16": refused(lambda: attach(sharded(dtype=torch.float16), replicas)),
         "partly": refused(lambda: attach(partly(), replicas)),
         "twice": refused(lambda: attach(net, replicas)),
         "not replicas": refused(lambda: attach(sharded(), mesh["shard"])),
@@ -389,8 +381,6 @@ RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
     "hsdp-skipped": lambda mesh: skipped(mesh, None, "momentum", (0, 1)),
     "all-skipped": lambda mesh: skipped(mesh, ALL, "momentum", (0, 1)),
     "sparse-skipped": lambda mesh: skipped(mesh, SPARSE, "sgd", (1,)),
-    "hsdp-divided": lambda mesh: divided(mesh, None),
-    "all-divided": lambda mesh: divided(mesh, ALL | {"op": "sum"}),
     "frozen": frozen,
     "oktopk": lambda mesh: Run(mesh, {"density": 0.01, "algorithm": "oktopk", "wire": "coo32"}).steps().save(),
     **{f"saved-{name}": lambda mesh, name=name: saved(mesh, name) for name in RESUMED},

@@ -79,6 +79,11 @@ class Program(NamedTuple):
         return any(call.on is not None for call in self.calls)
 
     @property
+    def parts(self) -> bool:
+        """Whether ranks of torch may come to differ, as along gradients that no pass has reduced."""
+        return self.solo or any(call.name == "unreduced" for call in self.calls)
+
+    @property
     def takes_momentum(self) -> bool:
         """Whether error feedback applies the momentum of the optimizer."""
         return self.optimizer in ("momentum", "nesterov") and self.momentum != "local"
@@ -374,7 +379,8 @@ class Torch:
             for place, parameters in enumerate(zip(*(trainee.parameters for trainee in self.all), strict=True)):
                 mean = _mean([trainee.held[place] for trainee in self.all])
                 for trainee, parameter in zip(self.all, parameters, strict=True):
-                    parameter.grad, trainee.held[place] = _sum(parameter.grad, mean), None
+                    own = None if mean is None else mean.clone()
+                    parameter.grad, trainee.held[place] = _sum(parameter.grad, own), None
 
     def average(self, frozen: bool = False, most: int | None = None) -> None:
         """Make gradients the mean over the ranks, with zeros where one has none; without those that are frozen."""
@@ -429,7 +435,7 @@ def judge(program: Program, ranks: Sequence[Seen]) -> Verdict:
         here = [seen.weights[number] for seen in ranks]
         expected = [seen.weights[number] for seen in alone if number < len(seen.weights)]
         if not all(same(one, here[0]) for one in here):
-            if program.solo and expected and not all(same(one, expected[0]) for one in expected):
+            if program.parts and expected and not all(same(one, expected[0]) for one in expected):
                 return Verdict(None, "as in torch")
             return Verdict(f"weights differ between ranks behind call {number}, {call}", "trained")
         # Momentum that was taken over is in what is reduced: it is not torch's where a program steps along that again,

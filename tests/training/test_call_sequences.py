@@ -1,6 +1,6 @@
 """Drawn programs of calls: equal weights on all ranks, torch's where everything is sent, or one error on all.
 
-A program that fails is printed as Python; put it into `KNOWN`.
+A program that fails is printed as Python; put it into `KNOWN`, or `KNOWN_JOBS`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,26 @@ KNOWN = {
         algorithm="oktopk",
         scaled=True,
     ),
+}
+WHOLE, FIRST, STEP = Call("backward", 0), Call("backward", 1), Call("step")  # passes by what they use
+NONE, ZEROS = Call("zero_grad", True), Call("zero_grad", False)
+KNOWN_JOBS = {
+    "ddp": [
+        # unscale_ before the pass: the scaler leaves the scale in
+        Program((WHOLE, STEP, Call("update"), Call("unscale"), ZEROS, WHOLE, STEP, *END), 2, "nesterov", scaled=True),
+        # Layers that no rank uses: their momentum waits without a gradient, and goes on where that is zero
+        *(
+            Program((WHOLE, STEP, z, FIRST, STEP, NONE, WHOLE, STEP, *END), 2, "momentum", how)
+            for z in (NONE, ZEROS)
+            for how in (None, "corrected")
+        ),
+        Program((WHOLE, STEP, Call("clip", 0.05, 0), ZEROS, FIRST, STEP, *END), 2, "decay", "global", 0.1),
+        # A flush behind an overflow in the first step, when nothing was reduced
+        Program((*OVERFLOW[:1], Call("flush"), *OVERFLOW[1:], *END), 2, density=0.1, scaled=True),
+        # A step behind a pass without reduction
+        Program((WHOLE, STEP, Call("unreduced", 1), STEP, *END), 2, density=0.1, algorithm="oktopk"),
+    ],
+    "fsdp": [Program((WHOLE, Call("change", "in place", 2), STEP, *END), 3, "momentum", density=0.1)],
 }
 
 
@@ -219,7 +239,7 @@ def job(folder: Path, ranks: int, some: list[Program], seconds: float = 240) -> 
 @pytest.mark.jobs
 @pytest.mark.parametrize("door, processes", [("ddp", 2), ("fsdp", 3)])
 def test_programs_with_process_groups(tmp_path: Path, number: int, door: str, processes: int) -> None:
-    some = drawn(door, processes, number // 5)
+    some = [*(known._replace(door=door) for known in KNOWN_JOBS[door]), *drawn(door, processes, number // 5)]
     verdicts = job(tmp_path, processes, some)
     wrong = [f"{v.problem}: {p}" for p, v in zip(some, verdicts, strict=True) if v.problem is not None]
     assert not wrong, "\n".join(wrong)

@@ -34,8 +34,9 @@ LOOPS = (
 )
 COPIES = ("copied", "copied-saved")
 FROZEN = ("frozen", "frozen-momentum", "frozen-adamw")
+UNUSED = tuple(f"unused-{zero}-{where}" for zero in ("none", "zeros") for where in ("own", "views"))
 ORDERS = ("orders", *(f"twice-{how}" for how in ("plain", "none", "local")), "copied-plain", *COPIES, "copied-taken")
-ORDERS += (*FROZEN, "frozen-one")
+ORDERS += (*FROZEN, *UNUSED, "frozen-one")
 GRAPHS = ("static", "static views", "static reentrant", "static anew", "reentrant", "anew", "autocast", "compiled")
 TABLES = tuple(f"tables{how}" for how in ("", "-hook", "-sparse", "-momentum", "-momentum-all", "-skipped", "-scaled"))
 
@@ -254,6 +255,13 @@ def test_a_copy_is_refused_without_the_optimizer_whose_momentum_it_has(by_torchr
     assert_same_bits(by_torchrun["copied-taken"], by_torchrun["momentum-sparse"])
     for rank in by_torchrun["copied-taken"]:
         assert re.match("RuntimeError: state must know the optimizer .* load the copy's state_dict", rank["error"])
+
+
+@pytest.mark.parametrize("run", UNUSED)
+def test_of_layers_that_no_rank_uses_nothing_is_lost(by_torchrun, run):
+    """What has waited of them arrives in steps that leave them out, as with `DistributedOptimizer`."""
+    assert_nothing_lost(by_torchrun[run], 1e-6)
+    assert_alike(by_torchrun[run])
 
 
 @pytest.mark.parametrize("run", FROZEN)
