@@ -164,7 +164,10 @@ class ProcessGroupComm(CountingComm):
         # Ranks from which nothing is expected send no head: theirs stays as it is set here, no rows of the right size.
         heads[~known, 0] = 0
         told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]  # views, for gloo to fill
-        tell = [header(part, len(part))[: 2 * (expected is None or len(part) > 0)] for part in leaving]
+        tell = [
+            header(part, len(part)) if expected is None or len(part) else header(part, len(part))[:0]
+            for part in leaving
+        ]
         _wait(self._exchange(tell, told, _HEAD))
         # Check what was announced before any row is received.
         came = np.array([announced_rows(head, leaving[0], source) for source, head in enumerate(heads)], np.int64)

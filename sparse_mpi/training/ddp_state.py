@@ -178,8 +178,9 @@ class SparseState:
             mean = mean if parameter.grad is None else parameter.grad.copy_(mean)
             parameter.grad = mean if parameter.requires_grad else None
         for parameter in rest:
-            # Not None where there was one: a scaler wants something to look at
-            parameter.grad = parameter.grad.zero_() if parameter.requires_grad and parameter.grad is not None else None
+            # A table has none then; zeros elsewhere give a scaler something to look at
+            dense = parameter.requires_grad and parameter.grad is not None and not parameter.grad.is_sparse
+            parameter.grad = torch.zeros_like(parameter) if dense else None
         self._order.reduced(*self._gradients)
 
     def state_dict(self) -> dict[str, Any]:

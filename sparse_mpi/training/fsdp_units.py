@@ -27,7 +27,6 @@ class Unit:
         length: of the padded vector.
         elements: of it that belong to parameters.
         dtype, device: of the vector.
-        sums: FSDP2 adds up, and divides later.
     """
 
     def __init__(self, module: Any, names: dict[Tensor, str]) -> None:
@@ -51,7 +50,6 @@ class Unit:
         policy, first = group.mp_policy, held[0].sharded_param if held else torch.empty(0)
         self.dtype: torch.dtype = policy.reduce_dtype or policy.param_dtype or first.dtype
         self.device: torch.device = group.device
-        self.sums: bool = getattr(group, "force_sum_reduction_for_comms", False)
 
     def without_padding(self, padded: Tensor) -> Tensor:
         """Return the elements ``(n,)`` that belong to parameters: ``padded`` itself where there is no padding."""
@@ -177,11 +175,12 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
         raise ValueError("model must have a parameter that needs a gradient, got none; is it frozen?")
     for unit in trained:
         # FSDP2 would divide behind its hook, when the sums have gone already
-        late = str(unit.dtype) if unit.dtype not in (torch.float32, torch.bfloat16) else "sums" if unit.sums else None
-        if late is not None:
+        sums = getattr(_param_group(unit.module), "force_sum_reduction_for_comms", False)
+        if sums or unit.dtype not in (torch.float32, torch.bfloat16):
             raise TypeError(
-                f"model must reduce means in float32 or bfloat16, got {late} of a {type(unit.module).__name__}; give "
-                "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16), and leave set_force_sum_reduction_for_comms out"
+                f"model must reduce means in float32 or bfloat16, got {'sums' if sums else unit.dtype} of a "
+                f"{type(unit.module).__name__}; give MixedPrecisionPolicy a reduce_dtype of torch.bfloat16, and leave "
+                "set_force_sum_reduction_for_comms out"
             )
     for mesh in {unit.mesh for unit in trained}:
         if mesh.ndim != 1:

@@ -104,7 +104,7 @@ class StepOrder:
     def reduced(self, *vectors: GradientVector) -> None:
         if self._optimizer is not None:
             self._waiting.update(name for v in vectors if v.names not in self._idle for name in v.names)
-            self._scale = self._scale_now()
+            self._scale = loss_scale(self._scaler, None)
 
     def stepped(self) -> None:
         """Take note of a step, or raise TypeError if it is taken by a scaler that is not known."""
@@ -118,9 +118,6 @@ class StepOrder:
 
     def _pending(self) -> set[str]:
         # A scaler leaves a step out where a sum has overflowed, and lowers its scale then
-        if self._waiting and self._scale_now() < self._scale:
+        if self._waiting and loss_scale(self._scaler, None) < self._scale:
             self._waiting.clear()
         return self._waiting
-
-    def _scale_now(self) -> float:
-        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
