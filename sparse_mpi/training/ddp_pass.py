@@ -50,7 +50,7 @@ class BackwardPass:
         self.arrivals: list[Arrival] = []
         self._gradients, self._order = gradients, order
         self._before, self._used, self._options = before, used, options
-        # Reductions: their vectors, the buffers that get the means, and other places for their parts
+        # Reductions: their vectors, the buffers that get the means, and the places of DDP that get their parts
         self._under_way: list[tuple[GradientVector, Tensor, Sequence[Tensor]]] = []
         self._waiting: list[Arrival] = []  # buckets that are no vectors
 
@@ -66,15 +66,30 @@ class BackwardPass:
         if arrival.buffer.is_sparse:
             return
         if arrival.names in self._gradients.vectors or arrival.names in self._before:
-            self._start(self._gradients.adopt(arrival.names), arrival.buffer)
+            self._adopt(arrival)
         else:
             self._waiting.append(arrival)
 
-    def _start(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor] = ()) -> None:
+    def _adopt(self, arrival: Arrival) -> None:
+        plain = all(self._gradients.parameters[name].is_contiguous() for name in arrival.names)
+        self._start(self._gradients.adopt(arrival.names), [arrival.buffer] if plain else self._places(arrival))
+
+    def _places(self, arrival: Arrival) -> list[Tensor]:
+        members = [self._gradients.parameters[name] for name in arrival.names]
+        parts = arrival.buffer.split([p.numel() for p in members])
+        # In memory a gradient lies as its parameter, channels_last or transposed, if that is dense
+        strides = [p.stride() if torch.empty_like(p, device="meta").stride() == p.stride() else None for p in members]
+        shaped = zip(members, parts, strides, strict=True)
+        return [part.as_strided(p.shape, of) if of else part.view(p.shape) for p, part, of in shaped]
+
+    def _start(self, vector: GradientVector, places: Sequence[Tensor]) -> None:
+        gradient = places[0].reshape(-1) if len(places) == 1 else torch.cat([place.reshape(-1) for place in places])
+        members, buckets = vector.parameters, {place.untyped_storage().data_ptr() for place in places}
+        views = [(p, g) for p in members if (g := p.grad) is not None and g.untyped_storage().data_ptr() in buckets]
         # A pass adds to each gradient, and where they are views of DDP's bucket each of these counts for all
-        members = vector.parameters
-        passes = len(members) if _shares(members[0].grad, gradient) else 1
-        self._order.check(vector, gradient, vector.left(members, passes))
+        self._order.check(vector, gradient, vector.left(members, len(members) if views else 1))
+        for parameter, view in views:  # behind zero_grad() DDP's own comes again, which is then another object
+            parameter.grad = view.detach()
         # Where torch's optimizers leave a parameter alone, momentum stays as it is
         vector.start(gradient, (n for n, p in enumerate(members) if p.grad is None), **self._options)
         self._under_way.append((vector, gradient, places))
@@ -120,39 +135,32 @@ class BackwardPass:
 
         Else the buckets become vectors as they are.
         """
-        parameters, begun = self._gradients.parameters, [vector for vector, *_ in self._under_way]
-        absent = [vector for vector in self._gradients if vector not in begun]
+        absent = [vector for vector in self._gradients if all(vector is not one for one, *_ in self._under_way)]
         parts: dict[str, Tensor] = {}
-        for names, buffer, _ in self._waiting:
-            sizes = [parameters[name].numel() for name in names]
-            parts |= dict(zip(names, buffer.split(sizes), strict=True))
+        for arrival in self._waiting:
+            parts |= zip(arrival.names, self._places(arrival), strict=True)
         if parts.keys() == {name for vector in absent for name in vector.names}:
             for vector in absent:
-                places = [parts[name] for name in vector.names]
-                self._start(vector, torch.cat(places), places)
+                self._start(vector, [parts[name] for name in vector.names])
         else:
-            for names, buffer, _ in self._waiting:
-                self._start(self._gradients.adopt(names), buffer)
+            for arrival in self._waiting:
+                self._adopt(arrival)
 
     def _write_mean(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor], divisor: float) -> None:
         write_mean(vector.wait(), divisor, gradient)
-        parts = vector.split(gradient)
-        # Regrouped gradients were reduced in other memory than DDP's
-        for place, part in zip(places, parts if places else (), strict=True):
-            place.copy_(part.view(-1))
+        for place, part in zip(places, gradient.split([place.numel() for place in places]), strict=True):
+            if place.data_ptr() != part.data_ptr():  # reduced in other memory than DDP's
+                place.copy_(part.view_as(place))
         # DDP leaves .grad of a parameter alone that no rank has used: what has waited, and momentum, is written here.
         # Within join, outside of a backward pass, all gradients stay as they are
-        for parameter, part in zip(vector.parameters, parts, strict=True) if not torch.is_grad_enabled() else ():
+        parts = [] if torch.is_grad_enabled() else vector.split(gradient)
+        for parameter, part in zip(vector.parameters, parts, strict=False):
             if parameter in self._used:
                 continue
             if parameter.grad is not None:
                 parameter.grad.copy_(part)
             elif parameter.requires_grad and bool(part.any()):
                 parameter.grad = part.to(parameter, copy=True)
-
-
-def _shares(gradient: Tensor | None, buffer: Tensor) -> bool:
-    return gradient is not None and gradient.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:

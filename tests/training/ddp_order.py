@@ -212,6 +212,38 @@ def unused(to_none: bool, views: bool) -> dict:
     return {name: torch.cat([x.detach().flatten() for x in parts]) for name, parts in flat.items()} | {"residual": owed}
 
 
+class Product(torch.nn.Module):
+    """Its gradient is what it is called with, to the bit."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight * x).sum()
+
+
+MODES = {"momentum": (SGD, "topka"), "adamw": (ADAMW, "elect"), "arrival": (ADAMW, "topka")}
+
+
+def laid_out(name: str, turned: bool = False, views: bool = False) -> torch.Tensor:
+    """The weights behind some steps and a flush, in memory in the usual order of dimensions or in that of images."""
+    torch.manual_seed(1)
+    weight, (make, algorithm) = torch.randn(8, 5, 3, 3), MODES[name]
+    net = Product(weight.to(memory_format=torch.channels_last) if turned else weight)
+    optimizer = make(net.parameters())
+    state = SparseState(net.named_parameters(), optimizer=optimizer, algorithm=algorithm, density=0.1)
+    model = DistributedDataParallel(net, gradient_as_bucket_view=views)
+    model.register_comm_hook(state, sparse_hook)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(8, 5, 3, 3) * (1 + dist.get_rank())).backward()
+        optimizer.step()
+    state.flush()
+    optimizer.step()
+    return net.weight.detach()
+
+
 UNUSED = {"find_unused_parameters": True}
 ORDERS = {
     "orders": orders,
@@ -226,5 +258,8 @@ ORDERS = {
     **{f"frozen-{name}": lambda name=name: frozen(taken(name, **UNUSED)) for name in ("momentum", "adamw")},
     **{f"unused-none-{where}": partial(unused, True, where == "views") for where in ("own", "views")},
     **{f"unused-zeros-{where}": partial(unused, False, where == "views") for where in ("own", "views")},
+    **{f"laid out-{name}": partial(laid_out, name) for name in MODES},
+    **{f"turned-{name}": partial(laid_out, name, turned=True) for name in MODES},
+    **{f"views-{name}": partial(laid_out, name, views=True) for name in MODES},
     "frozen-one": lambda: frozen_on_one_rank(taken("momentum", **UNUSED)),
 }

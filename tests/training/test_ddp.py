@@ -36,7 +36,8 @@ COPIES = ("copied", "copied-saved")
 FROZEN = ("frozen", "frozen-momentum", "frozen-adamw")
 UNUSED = tuple(f"unused-{zero}-{where}" for zero in ("none", "zeros") for where in ("own", "views"))
 ORDERS = ("orders", *(f"twice-{how}" for how in ("plain", "none", "local")), "copied-plain", *COPIES, "copied-taken")
-ORDERS += (*FROZEN, *UNUSED, "frozen-one")
+MODES, LAYOUTS = ("momentum", "adamw", "arrival"), ("laid out", "turned", "views")
+ORDERS += (*FROZEN, *UNUSED, "frozen-one", *(f"{layout}-{mode}" for layout in LAYOUTS for mode in MODES))
 GRAPHS = ("static", "static views", "static reentrant", "static anew", "reentrant", "anew", "autocast", "compiled")
 TABLES = tuple(f"tables{how}" for how in ("", "-hook", "-sparse", "-momentum", "-momentum-all", "-skipped", "-scaled"))
 
@@ -272,6 +273,13 @@ def test_frozen_parameters_keep_what_they_owe_and_stay(by_torchrun, run):
         assert before[: len(before) // 2].any() and all(torch.equal(before, one) for one in frozen)
         assert not torch.equal(before[len(before) // 2 :], after[len(before) // 2 :])
     assert_alike(by_torchrun[run])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_order_of_a_weight_in_memory_and_views_of_buckets_change_nothing(by_torchrun, mode, layout):
+    first, *_ = by_torchrun[f"laid out-{mode}"]
+    assert all(torch.equal(first, rank) for rank in by_torchrun[f"{layout}-{mode}"])
 
 
 def test_parameters_that_one_rank_alone_has_frozen_are_an_error_of_all(by_torchrun):
