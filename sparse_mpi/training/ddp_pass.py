@@ -91,7 +91,9 @@ class BackwardPass:
         for parameter, view in views:  # behind zero_grad() DDP's own comes again, which is then another object
             parameter.grad = view.detach()
         # Where torch's optimizers leave a parameter alone, momentum stays as it is
-        vector.start(gradient, (n for n, p in enumerate(members) if p.grad is None), **self._options)
+        parts = enumerate(zip(members, vector.split(gradient), strict=True))
+        absent = [number for number, (p, part) in parts if p.grad is None and not bool(part.any())]
+        vector.start(gradient, absent, **self._options)
         self._under_way.append((vector, gradient, places))
 
     def finish(self) -> StepReport | None:
