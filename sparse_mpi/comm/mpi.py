@@ -15,6 +15,7 @@ from sparse_mpi.comm.base import Counts, Job, RankFailure, hashed
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.elastic import ulfm
+from sparse_mpi.comm.job.call_log import DUPLICATE
 from sparse_mpi.comm.job.mpi_watchdog import MPIWatchdog
 from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
@@ -83,7 +84,9 @@ class MPIComm(CountingComm):
         self._require_running()
         # Not by `__init__`, which would duplicate once more. `Raw.add` needs the user before there is a communicator.
         made = object.__new__(MPIComm)
-        with self._raw.one_more():
+        watched = self.watched
+        calling = nullcontext() if watched is None else watched.log.during(DUPLICATE, watched.family)
+        with calling, self._raw.one_more():
             made._set_up(self._raw.add(make(), made), self.staged, yield_cpu, self._survives)
         made._whole = self  # whose communicator is not freed before that
         if self._watchdog is not None:
