@@ -179,7 +179,7 @@ class Algorithm(ABC):
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the smallest and the largest number of entries that ``total`` may have; all n if it is dense."""
-        return 0, layout.size
+        return 0, min(layout.size, self.selected_band(layout, k, ranks)[1] * ranks)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return the fewest and the most entries that one rank selects; all n where nothing is selected."""

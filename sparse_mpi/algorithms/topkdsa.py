@@ -81,6 +81,3 @@ class TopkDSA(Algorithm):
         split = self.wire.max_size(most, layout.size, ranks - 1)
         summed = self.wire.max_size_of_sum(most * ranks, -(-layout.size // ranks))
         return Bound.of(split + summed * (ranks - 1), ranks - 1 + 2 * rounds(ranks), control=4 * (ranks - 1))
-
-    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        return 0, min(layout.size, most_selected(self.selector, layout, k) * ranks)

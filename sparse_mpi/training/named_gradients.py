@@ -292,13 +292,23 @@ class NamedGradients:
         return ElasticAllreduce(settings=settings, team=self.ranks.team, **self._survival)
 
     def flush(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Send all that the ranks owe, also in no vector, and yield each parameter and its sum. Collective."""
+        """Send all that the ranks owe, also in no vector, and yield each parameter and its sum. Collective.
+
+        An error of one vector is raised behind all: others may reduce as many, and wait for each.
+        """
         if self._kept:
             self.adopt(tuple(self._kept))
+        errors: list[Exception] = []
         for vector in self:
-            vector.start_flush()
-            total: Any = vector.wait(flushed=True)
+            try:
+                vector.start_flush()
+                total: Any = vector.wait(flushed=True)
+            except Exception as error:
+                errors.append(error)
+                continue
             yield from zip(vector.parameters, vector.split(total), strict=True)
+        if errors:
+            raise errors[0]
         self.flushed = True
 
     def residuals(self) -> dict[str, np.ndarray]:

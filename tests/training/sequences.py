@@ -357,12 +357,20 @@ class Torch:
             self.each(number, Call("zero_grad", True))
             self.ddp(number, Call("backward", call.value))
             call = Call("bare_step")
+        if call.name in STEPS and self.program.takes_momentum:
+            self.rest()
         self.each(number, call)
         if call.name in ("backward", "overflow", "unreduced"):
             self.used = max(self.used, 2 if call[:2] in PARTIAL else 6)
         if call.name in ("backward", "overflow"):
             self.average(frozen=True, most=self.used)
             self.used = 0
+
+    def rest(self) -> None:
+        """Leave frozen layers alone where ``.grad`` is zero: momentum that was taken over waits until they train."""
+        for parameter in (p for trainee in self.all for p in trainee.parameters):
+            if not parameter.requires_grad and parameter.grad is not None and not parameter.grad.any():
+                parameter.grad = None
 
     def fsdp(self, number: int, call: Call) -> None:
         """Reduce what has come since the last pass that was reduced, and add that to ``.grad``."""

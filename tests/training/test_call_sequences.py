@@ -27,6 +27,7 @@ from .sequences import MAKE, MODES, Call, Program, Seen, Trainee, Verdict, judge
 torch.set_num_threads(1)
 SMALL = 1.5e-4  # MB: a bucket for each layer
 CHANGES = ("in place", "data", "replace", "none", "zeros")  # of gradients
+EACH = 100  # programs of a job, at most
 NUMBERS = {"fast": 150, "wide": 2000, "all": 2000}  # of programs
 END = (Call("zero_grad", True), Call("backward", 0), Call("step"), Call("update")) * 2  # all ranks reduce once more
 OVERFLOW = (Call("overflow", 0), Call("step"), Call("update"))
@@ -73,10 +74,16 @@ KNOWN_JOBS = {
         Program((WHOLE, STEP, Call("clip", 0.05, 0), ZEROS, FIRST, STEP, *END), 2, "decay", "global", 0.1),
         # A flush behind an overflow in the first step, when nothing was reduced
         Program((*OVERFLOW[:1], Call("flush"), *OVERFLOW[1:], *END), 2, density=0.1, scaled=True),
+        # A frozen layer, along whose zeros torch's momentum would go on
+        Program((WHOLE, STEP, Call("freeze", 1), ZEROS, WHOLE, STEP, *END), 2, "momentum"),
         # A step behind a pass without reduction
         Program((WHOLE, STEP, Call("unreduced", 1), STEP, *END), 2, density=0.1, algorithm="oktopk"),
     ],
-    "fsdp": [Program((WHOLE, Call("change", "in place", 2), STEP, *END), 3, "momentum", density=0.1)],
+    "fsdp": [
+        Program((WHOLE, Call("change", "in place", 2), STEP, *END), 3, "momentum", density=0.1),
+        # One rank flushes where the others reduce
+        Program((FIRST, NONE, Call("freeze", 0, 0), FIRST, STEP, Call("flush"), *END), 3, "adam", density=0.1),
+    ],
 }
 
 
@@ -240,6 +247,9 @@ def job(folder: Path, ranks: int, some: list[Program], seconds: float = 240) -> 
 @pytest.mark.parametrize("door, processes", [("ddp", 2), ("fsdp", 3)])
 def test_programs_with_process_groups(tmp_path: Path, number: int, door: str, processes: int) -> None:
     some = [*(known._replace(door=door) for known in KNOWN_JOBS[door]), *drawn(door, processes, number // 5)]
-    verdicts = job(tmp_path, processes, some)
+    verdicts = []
+    for first in range(0, len(some), EACH):
+        (folder := tmp_path / str(first)).mkdir()
+        verdicts += job(folder, processes, some[first : first + EACH])
     wrong = [f"{v.problem}: {p}" for p, v in zip(some, verdicts, strict=True) if v.problem is not None]
     assert not wrong, "\n".join(wrong)
