@@ -85,7 +85,9 @@ class Traits:
     rounds_relative_to_norm: bool = False  #: ``sent`` is rounded relative to the norm of acc, not element by element
     lossless: bool = True  #: values are sent in full precision
     accumulates: bool = False  #: `reduce` hands ``add`` on to its selector; otherwise the caller adds it beforehand
-    carries: bool = False  #: `reduce` takes a second vector too, ``beside``, and adds it up where ``total`` has entries
+    carries: bool = (
+        False  #: `reduce` takes second moments too, ``beside``, and adds them up where ``total`` has entries
+    )
     scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter_algorithms.Scatter`
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
     #: sums are taken in rank order by this library, and so have the same bytes on every transport: those of an
@@ -165,8 +167,8 @@ class Algorithm(ABC):
             add: ``(n,)`` what has yet to be added to ``acc``, in place. An algorithm that `accumulates` hands it on to
                 ``selector.select``, which adds it in the pass that selects. All others are given None.
 
-        An algorithm that `carries` may be given ``beside`` too: ``(n,)`` of the dtype of acc, not negative, to be added
-        up at the entries of the result, coarsely. It then returns a `Carried`.
+        An algorithm that `carries` may be given ``beside`` too: ``(n,)`` of the dtype of acc, not negative, over whose
+        root it selects, and which it adds up at the entries of the result, coarsely. It then returns a `Carried`.
         """
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:

@@ -33,3 +33,6 @@ class Dense(Algorithm):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return 2n(P-1)/P values."""
         return Bound(0, 2 * layout.size * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        return layout.size, layout.size

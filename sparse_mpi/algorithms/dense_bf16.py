@@ -60,3 +60,6 @@ class DenseBF16(Algorithm):
         n, widest = layout.size, -(-layout.size // ranks)
         elements = n - n // ranks + widest * (ranks - 1)
         return Bound(0, 0, ranks - 1 + rounds(ranks), 0, extra=2 * elements)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        return layout.size, layout.size

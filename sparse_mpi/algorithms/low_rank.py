@@ -163,6 +163,9 @@ class LowRank(Algorithm):
         check_whole("rank", self.rank, 1, remedy="4 suits most convolutional networks")
         check_whole("seed", self.seed, 0)
 
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        return layout.size, layout.size
+
     def init(self, layout: Layout, k: int, ranks: int) -> LowRankState:
         """Return random right factors; in float64, for the dtype of the gradient is not known yet."""
         groups = parts_of(layout, self.rank).groups

@@ -12,7 +12,16 @@ from types import SimpleNamespace
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace, widened
-from sparse_mpi.kernels.base import MESSAGE, MISCOUNTED, SKETCH, SKETCHED_ROWS, MalformedMessage, Moments, Number
+from sparse_mpi.kernels.base import (
+    LEAST_SQUARE,
+    MESSAGE,
+    MISCOUNTED,
+    SKETCH,
+    SKETCHED_ROWS,
+    MalformedMessage,
+    Moments,
+    Number,
+)
 from sparse_mpi.kernels.levels import (
     from_ballots,
     from_int8,
@@ -161,6 +170,10 @@ def follow_squares(mean: Array, x: Array, weight: float) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         change = (x * x - mean) * mean.dtype.type(weight)
     mean += np.where(np.isfinite(x) & np.isfinite(mean), change, mean.dtype.type(0))
+
+
+def standardized(x: Array, squares: Array) -> Array:
+    return x / np.sqrt(squares.clip(LEAST_SQUARE, np.finfo(squares.dtype).max))
 
 
 def gather(x: Array, indices: Array) -> Array:

@@ -12,6 +12,7 @@ from sparse_mpi.arrays import Array
 LONG = 1 << 13  # entries from which on a row is long
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
 SKETCHED_ROWS = 128  # so many rows of `SKETCH` entries are added up by themselves, and then the sums of all in order
+LEAST_SQUARE = 1e-20  # in `Kernels.standardized`
 BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 8 levels
 SCALED = 128  # neighbouring values of a message, a block, that share a scale in `Kernels.to_int8`, `to_int4`, `to_int2`
 # The layout of packed messages that stand one after another in a buffer of bytes: a structured array (m,), m >= 1, on
@@ -161,6 +162,12 @@ class Kernels(Protocol):
         """Move ``mean`` ``(n,)``, contiguous, towards the squares of ``x`` in place: ``mean += weight (x^2 - mean)``.
 
         An element stays as it is where it or ``x`` is not finite. Both are of one dtype, float32 or float64.
+        """
+
+    def standardized(self, x: Array, squares: Array) -> Array:
+        """Return ``x / sqrt(squares)`` ``(n,)``, where squares count as 1e-20 at least, and as finite.
+
+        Both are of one dtype, float32 or float64. What is not finite in ``x`` stays so.
         """
 
     def gather(self, x: Array, indices: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import SparseVector
@@ -83,8 +84,13 @@ class Watch:
     def due(self) -> bool:
         return (self.step + 1) % self.every == 0
 
-    def note(self, acc: Array | None, total: SparseVector | Array, k: int, comm: Comm) -> None:
-        """Note the waits of a step that began with ``acc`` ``(n,)``, and measure it if it is due; collective then."""
+    def note(
+        self, acc: Array | None, total: SparseVector | Array, k: int, comm: Comm, squares: Array | None = None
+    ) -> None:
+        """Note the waits of a step that began with ``acc`` ``(n,)``, and measure it if it is due; collective then.
+
+        Where ranks vote in units of the second moment of their gradients, ``squares``, so is the energy.
+        """
         due = self.due
         at, size = (total.indices, total.size) if isinstance(total, SparseVector) else (slice(None), len(total))
         if self._last is None:
@@ -100,15 +106,20 @@ class Watch:
         if due:
             if acc is None:
                 raise RuntimeError("a step that is measured must begin with a copy of acc")
-            self.quality = Quality(*_measured(acc, total, k, comm), self._waited, self._entries)
+            self.quality = Quality(*_measured(acc, total, k, comm, squares), self._waited, self._entries)
             self._waited = self._entries = 0.0
 
 
-def _measured(acc: Array, total: SparseVector | Array, k: int, comm: Comm) -> tuple[float, float, float, float]:
+def _measured(
+    acc: Array, total: SparseVector | Array, k: int, comm: Comm, squares: Array | None
+) -> tuple[float, float, float, float]:
+    taken, entries = (total.to_dense(), total.nnz) if isinstance(total, SparseVector) else (total, len(total))
+    if squares is not None:
+        of_all, standardized = comm.allreduce(squares, control=True), kernels.of(acc).standardized
+        acc, taken = standardized(acc, of_all), standardized(taken, of_all)
     whole = comm.allreduce(acc, control=True).astype(np.float64)
     # What the ranks would send if each sent its own k largest entries
     pooled = comm.allreduce(_largest(acc, k), control=True).astype(np.float64)
-    taken, entries = (total.to_dense(), total.nnz) if isinstance(total, SparseVector) else (total, len(total))
     energy = _energy(whole)
     return (
         energy - _energy(whole - taken),  # removed

@@ -232,8 +232,9 @@ class Engine:
             if self.second_moment is not None:
                 self.second_moment.update(flat, self.absence.everywhere)
             self._acc, self._add = self.feedback.accumulate(flat)
-            # An algorithm that accumulates has its selector add the gradient, in the pass over acc that selects
-            if join or not self.exchange.algorithm.traits.accumulates:
+            # An algorithm that accumulates has its selector add the gradient, in the pass over acc that selects; where
+            # a second moment divides acc, that comes before
+            if join or self.second_moment is not None or not self.exchange.algorithm.traits.accumulates:
                 self._join()
         return self._acc
 
@@ -245,6 +246,8 @@ class Engine:
         acc, add = self._acc, self._add
         if acc is None:
             raise RuntimeError("accumulate must come before reduce, which found nothing to reduce")
+        if self.second_moment is not None:
+            self.second_moment.agreement.meet(self.comm)
         # acc may be the residual itself, which commit changes: whoever looks at it later needs a copy
         initial = acc.copy() if agreed.watched else None
         # Dense: nothing stays in the residual, so the algorithm forgets what it knows of it
@@ -278,7 +281,7 @@ class Engine:
         self.exchange.state, self._acc, self._add = attempt.state, None, None
         if self.second_moment is not None and isinstance(reduction, Carried):
             total, sums = reduction.total, reduction.beside
-            self.second_moment.sums = total._replace(values=sums) if isinstance(total, SparseVector) else sums
+            self.second_moment.commit(total._replace(values=sums) if isinstance(total, SparseVector) else sums)
         whole = agreed.plan.dense or agreed.plan.flush
         # Report
         seconds, traffic = perf_counter() - began, self.comm.traffic - before
@@ -290,7 +293,9 @@ class Engine:
         algorithm = self.settings.dense if whole else self.exchange.algorithm
         try:
             if self.watch is not None and not agreed.plan.flush:
-                self.watch.note(attempt.initial_acc, reduction.total, agreed.plan.k, self.comm)
+                acc, moment = attempt.initial_acc, self.second_moment
+                squares = None if acc is None or moment is None else moment.like(acc)
+                self.watch.note(acc, reduction.total, agreed.plan.k, self.comm, squares)
             if agreed.check and attempt.initial_acc is not None:
                 check_laws(reduction, attempt.initial_acc, self.feedback, algorithm, self.comm)
         finally:

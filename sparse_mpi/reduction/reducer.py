@@ -44,6 +44,7 @@ class SparseAllreduce:
             every rank when ``total`` has one.
         second_moment: keep the moving mean of the squares of this rank's gradients, with this weight of the past, and
             add it up over the ranks where the result has entries, see `SecondMoment`; in ``reducer.second_moment``.
+            Ranks elect entries by their residual over the root of it.
         settings: all these arguments but comm, checked before; nothing else is given then.
 
     Raises:

@@ -2,8 +2,9 @@
 
 The square of a sum of d late gradients is d times that of one, so that Adam cannot tell the second moment from sums.
 But each rank knows the squares of its own gradients. If these are independent, the second moment of their mean is the
-mean of the ranks' second moments over P. An algorithm that `carries` a second vector adds those up where the result has
-entries.
+mean of the ranks' second moments over P; by how much it is more is the `Agreement` of a tensor. An algorithm that
+`carries` a second vector selects by the residual over the root of a rank's own, so that tensors with small gradients
+have their turn, and adds second moments up where the result has entries.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from sparse_mpi import arrays, kernels
 from sparse_mpi.arrays import Array, like
 from sparse_mpi.comm import Comm
 from sparse_mpi.feedback.base import fitted
+from sparse_mpi.reduction.agreement import EVERY, Agreement
 from sparse_mpi.sparse import Layout, SparseVector
 
 MEAN, STEPS, BETAS = "second_moment", "second_moment_steps", "second_moment_betas"  # keys in a state
+AGREEMENT = "second_moment_agreement"  # the same, which releases before 0.4 do not have
+LISTS = STEPS, BETAS, AGREEMENT  # of a number, or two, a tensor
+UNKNOWN = [0.0, 0.0]  # an agreement
 
 
 class SecondMoment:
@@ -44,6 +49,7 @@ class SecondMoment:
         self.sums: SparseVector | Array | None = None
         self._mean: Array | None = None
         self.steps = [0] * len(layout.sizes)
+        self.agreement = Agreement(layout)
 
     @property
     def mean(self) -> Array:
@@ -67,34 +73,46 @@ class SecondMoment:
                 weight = (1 - beta) / (1 - beta**steps)
                 kernels.of(mean).follow_squares(mean[part], wide[part], weight)
             first = last + 1
+        self.agreement.look(wide if max(self.steps) % EVERY == 1 else None)
+
+    def commit(self, sums: SparseVector | Array) -> None:
+        """Take note of the ``sums`` of a step."""
+        self.sums = sums
+        self.agreement.take(1 + max(self.steps) // EVERY)
 
     def like(self, acc: Array) -> Array:
         """Return the mean ``(n,)`` in the library and the dtype of ``acc``."""
         return like(self.mean, acc).astype(acc.dtype, copy=False)
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the mean, on the host, and of gradients and beta of each tensor."""
-        return {MEAN: arrays.to_host(self.mean).copy(), STEPS: list(self.steps), BETAS: list(self.betas)}
+        """Return copies of the mean, on the host, and of gradients, beta and agreement of each tensor."""
+        lists = {STEPS: list(self.steps), BETAS: list(self.betas), AGREEMENT: self.agreement.norms.tolist()}
+        return {MEAN: arrays.to_host(self.mean).copy()} | lists
 
     def by_tensor(self) -> list[dict[str, Any]]:
         state = self.state()
-        rows = zip(self._layout.parts, state[STEPS], state[BETAS], strict=True)
-        return [{MEAN: state[MEAN][part], STEPS: [steps], BETAS: [beta]} for part, steps, beta in rows]
+        rows = zip(*(state[key] for key in LISTS), strict=True)
+        lists = [{key: [number] for key, number in zip(LISTS, row, strict=True)} for row in rows]
+        return [{MEAN: state[MEAN][part]} | numbers for part, numbers in zip(self._layout.parts, lists, strict=True)]
 
     @staticmethod
     def joined(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        lists = {name: [number for state in states for number in state[name]] for name in (STEPS, BETAS)}
+        lists = {name: [number for state in states for number in state.get(name, [UNKNOWN])] for name in LISTS}
         return {MEAN: np.concatenate([state[MEAN] for state in states]), **lists}
 
     def load(self, state: dict[str, Any]) -> None:
         self._mean, self.steps = np.array(state[MEAN]), list(map(int, state[STEPS]))
         self.betas = list(map(float, state[BETAS]))
+        self.agreement.norms = np.array(state.get(AGREEMENT, [UNKNOWN] * len(self.steps)), np.float64)
 
     def check_state(self, state: dict[str, Any]) -> None:
         size, tensors, mean = self._layout.size, len(self.steps), state.get(MEAN)
-        of_tensors: list[Any] = [state.get(name) for name in (STEPS, BETAS)]
+        of_tensors: list[Any] = [state.get(STEPS), state.get(BETAS)]
+        norms: Any = state.get(AGREEMENT, [UNKNOWN] * tensors)
         good = isinstance(mean, np.ndarray) and mean.shape == (size,) and mean.dtype.kind == "f"
         good = good and all(isinstance(numbers, list) and len(numbers) == tensors for numbers in of_tensors)
+        good = good and isinstance(norms, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in norms)
+        good = good and len(norms) == tensors and all(isinstance(x, float) and 0 <= x for pair in norms for x in pair)
         if not good or min(map(min, of_tensors)) < 0 or max(of_tensors[1]) >= 1:
             raise ValueError(
                 f"state must have {MEAN!r}, {size} numbers, and {STEPS!r} and {BETAS!r} of {tensors} tensors, got "

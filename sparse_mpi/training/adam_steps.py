@@ -1,9 +1,11 @@
 """Adam and AdamW of entries that arrive late, in two ways: by a second moment that travels with them, or by arrival.
 
-Where a second moment comes with the entries, see `SecondMoment`, each moves its weight by its value over the root of
-that, at once: the sum that waited in the residual has gathered what a first moment would, so that beta1 has no part.
-The optimizer then keeps no moments. NAdam, which differs from Adam in the first moment alone, is the same, and RMSprop
-but for its bias at the beginning.
+Where a second moment comes with the entries, see `SecondMoment`, each moves its weight by the root of that. Of what has
+come at an entry, and of what is left there from before, the part ``1 - s`` moves the weight after a wait of d steps,
+and the part ``s = beta1^(d^2)`` is left for its next arrival. Where entries arrive in every step that is Adam's first
+moment, which is kept as such; what arrives rarely moves at once, for the sum over its wait has been averaged already.
+Entries that come every d steps are stable up to ``lr h = (2 / d) (1 + s) / (1 - s)`` for a curvature h over the root:
+for d = 1 that is Adam's own limit. NAdam looks ahead by as much, and RMSprop has no first moment.
 
 Otherwise an entry that arrives after d steps, about 100 at a density of 1 %, catches up on them. In Adam a sum of d
 gradients would move its weight once, though its parts would have moved it d times, and enter the second moment as one
@@ -70,13 +72,22 @@ def move(optimizer: Optimizer, mode: str, came: Mapping[Tensor, Came]) -> list[t
         if decoupled and group["weight_decay"]:
             local(parameter).mul_(1 - float(group["lr"]) * group["weight_decay"])
         if mode == TRAVELLING:
-            _divide(parameter, at, came[parameter], group)
+            _divide(parameter, at, came[parameter], optimizer.state[parameter], group)
         else:
             _catch_up(parameter, at, optimizer.state[parameter], group, 0 if decoupled else group["weight_decay"])
-    return set_aside(parameter for parameter, _ in moved)
+    return _set_aside(parameter for parameter, _ in moved)
 
 
-def set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+def begin(optimizer: Optimizer, members: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Make the state of those ``members`` that have a gradient, as a step along zeros does; see `move`."""
+    groups, aside = {p: group for group in optimizer.param_groups for p in group["params"]}, _set_aside(members)
+    for parameter, _ in aside:
+        if "betas" in (group := groups.get(parameter, {})):
+            _begin(parameter, optimizer.state[parameter], group)
+    return aside
+
+
+def _set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Have parameters without ``.grad``, so that a step leaves them alone, and return those with one, and it."""
     aside = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
     for parameter, _ in aside:
@@ -87,17 +98,21 @@ def set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
 def without_moments(state: Mapping[str, Any], mode: str) -> dict[str, Any] | None:
     """Return an optimizer's ``state`` without moments that are of no use in a ``mode``; None: all are.
 
-    Where second moments travel none is of use; else no number of steps alone, as release 0.3 kept it in that mode.
+    Where second moments travel those of RMSprop are not; nowhere is a number of steps alone, as release 0.3 kept it.
     """
-    kept = {
-        key: {} if mode == TRAVELLING or ("step" in one and not one.keys() & {"exp_avg_sq", "square_avg"}) else one
-        for key, one in state["state"].items()
-    }
+    useful = {"exp_avg_sq"} if mode == TRAVELLING else {"exp_avg_sq", "square_avg"}
+    kept = {key: one if "step" not in one or one.keys() & useful else {} for key, one in state["state"].items()}
     return {**state, "state": kept} if any(one and not kept[key] for key, one in state["state"].items()) else None
 
 
-def second_beta(group: Mapping[str, Any]) -> float:
-    return float(group["betas"][1] if "betas" in group else group["alpha"])
+def second_beta(group: Mapping[str, Any], least: float = 0.0) -> float:
+    """Return the beta of a second moment: of one that travels at ``least`` what `memory` returns."""
+    return max(float(group["betas"][1] if "betas" in group else group["alpha"]), least)
+
+
+def memory(share: float) -> float:
+    """Return the least beta of second moments that must outlast waits, where a ``share`` of the entries arrives."""
+    return max(0.0, min(0.999, 1 - share / 21)) if share < 1 else 0.0
 
 
 def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
@@ -143,27 +158,64 @@ def _places(masks: Mapping[Tensor, Any]) -> dict[Tensor, Places]:
     return found
 
 
-def _divide(parameter: Any, at: Places, came: Came, group: State) -> None:
+def _divide(parameter: Any, at: Places, came: Came, state: State, group: State) -> None:
     """Move the weights ``at`` which gradients have come by their second moments."""
     weight, second = local(parameter), present(came.second, "second moments travel with the entries of a step")
     total = local(parameter.grad)[at].double()
     # What the caller has added where nothing has come moves as in Adam's first step, whose second moment is its square
     moment = torch.where(second[at] == 0, total**2, second[at].double())
-    if "alpha" in group:  # RMSprop's moment begins at 0
+    if group["maximize"]:
+        total = -total
+    if "alpha" in group:  # RMSprop has no first moment, and its second one begins at 0
         moment *= 1 - second_beta(group) ** came.steps
-    step = float(group["lr"]) * total / (moment.sqrt() + group["eps"])
-    weight[at] -= (-step if group["maximize"] else step).to(weight.dtype)
+    else:
+        total = _filtered(parameter, at, total, moment, state, group)
+    weight[at] -= (float(group["lr"]) * total / (moment.sqrt() + group["eps"])).to(weight.dtype)
+
+
+def _filtered(parameter: Any, at: Places, total: Tensor, moment: Tensor, state: State, group: State) -> Tensor:
+    """Return by how much the weights ``at`` which a ``total`` has come are to move, before the division; keep the rest.
+
+    The state is torch's own. What is left is ``beta1 / (1 - beta1)`` times the first moment, as in Adam.
+    """
+    _begin(parameter, state, group)
+    step, (beta1, beta2) = int(state["step"]), map(float, group["betas"])
+    average, square, last = local(state["exp_avg"]), local(state["exp_avg_sq"]), local(state[ARRIVED])
+    waited = step - last[at].double()
+    power = waited**2
+    stays = beta1**power
+    gathered = total + beta1 / (1 - beta1) * average[at].double()
+    moved = (1 - stays) * gathered
+    if "momentum_decay" in group:  # NAdam, whose betas rise to beta1
+        now, then = (beta1 * (1 - 0.5 * 0.96 ** (at * group["momentum_decay"])) for at in (step, step + 1))
+        state["mu_product"] *= now
+        product = float(state["mu_product"])
+        moved = (1 - now**power) * total / (1 - product) + then**power * moved / (1 - product * then)
+    else:
+        moved /= 1 - stays * beta1 ** last[at].double()  # all of it, where nothing has come before
+    # In torch's measure: moments that begin at 0
+    average[at] = ((1 - beta1) * beta1 ** (power - 1) * gathered).to(average.dtype)
+    square[at] = (moment * (1 - beta2**step)).to(square.dtype)
+    last[at] = step
+    return moved
+
+
+def _begin(parameter: Any, state: State, group: State) -> None:
+    """Count a step of a parameter, whose state is torch's, and has the steps in which entries came last."""
+    if "step" not in state:
+        state["step"] = torch.tensor(0.0)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        if "momentum_decay" in group:
+            state["mu_product"] = torch.tensor(1.0)
+    if ARRIVED not in state:  # new, or from a checkpoint of torch's own Adam
+        state[ARRIVED] = torch.full_like(parameter, int(state["step"]), dtype=torch.int32)
+    state["step"] += 1
 
 
 def _catch_up(parameter: Any, at: Places, state: State, group: State, decay: float) -> None:
     """Replay the steps that entries ``at`` of ``parameter.grad`` have missed, with a ``decay`` that is part of it."""
     rate, (beta1, beta2) = float(group["lr"]), map(float, group["betas"])
-    if "step" not in state:
-        state["step"] = torch.tensor(0.0)
-        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-    if ARRIVED not in state:  # new, or from a checkpoint of torch's own Adam
-        state[ARRIVED] = torch.full_like(parameter, int(state["step"]), dtype=torch.int32)
-    state["step"] += 1
+    _begin(parameter, state, group)
     step, weight, last = int(state["step"]), local(parameter), local(state[ARRIVED])
     average, square = local(state["exp_avg"]), local(state["exp_avg_sq"])
 

@@ -79,11 +79,11 @@ def DistributedOptimizer(
             late. For SGD ``"global"`` and ``"corrected"``: error feedback, before the selection, see `GlobalMomentum`
             and `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for sums that arrive late, 0.8 for 0.9,
             and below a density of 1 % lets what waits fade unless ``feedback`` is an instance, see `optimizer_rule`.
-            For Adam, AdamW, NAdam and RMSprop ``"second-moment"``: that of each rank's own gradients travels with the
-            entries, for a byte each, and they move their weights at once, without the first moment. For Adam and AdamW
-            ``"arrival"``: an entry that arrives makes up for the steps it has waited, see `adam_steps`. What
-            ``param_groups`` say keeps the meaning that it has in torch. None takes the best that optimizer, algorithm
-            and ``feedback`` allow, and says so by the logger ``sparse_mpi``.
+            For Adam, AdamW, NAdam and RMSprop ``"second-moment"``: ranks vote in units of that of their own gradients,
+            which travels with the entries, for a byte each, and is remembered for 1,000 steps at least, whatever beta2
+            is, see `adam_steps`; take ``clip_norm=1`` with it. For Adam and AdamW ``"arrival"``: an entry that arrives
+            makes up for the steps it has waited. What ``param_groups`` say keeps the meaning that it has in torch. None
+            takes the best that optimizer, algorithm and ``feedback`` allow, and says so by the logger ``sparse_mpi``.
         backward_passes_per_step: the number of backward passes whose gradients are added up before a reduction may
             start early; in a step as many are added up as there were.
         op: "average" or "sum".

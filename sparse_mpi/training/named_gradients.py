@@ -23,7 +23,7 @@ from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
-from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS, SecondMoment
+from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import Layout, SparseVector, leave
@@ -177,7 +177,10 @@ class GradientVector:
             return None
         sums = leave(moment.sums, like)
         values = sums.values if isinstance(sums, SparseVector) else sums
-        return self.split(write_mean(sums, divisor**2, values.new_zeros(len(moment.mean))))
+        parts = self.split(write_mean(sums, divisor**2, values.new_zeros(len(moment.mean))))
+        # Where ranks agree their mean is larger, by as much
+        factors = moment.agreement.of_tensors(self.reducer.comm.size)
+        return [part.mul_(factor) for part, factor in zip(parts, factors.tolist(), strict=True)]
 
 
 class NamedGradients:
@@ -414,7 +417,7 @@ class NamedGradients:
 
 
 def _owed_in(kept: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {key: array for key, array in kept.items() if key not in (MEAN, STEPS, BETAS)}
+    return {key: array for key, array in kept.items() if key not in (MEAN, *LISTS)}
 
 
 def names_in(state: Mapping[str, Any]) -> list[list[str]]:

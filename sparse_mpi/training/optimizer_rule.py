@@ -18,7 +18,7 @@ from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMoment
 from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
 from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.sparse import Layout
-from sparse_mpi.training.adam_steps import TRAVELLING, check_adam, second_beta
+from sparse_mpi.training.adam_steps import TRAVELLING, check_adam, memory, second_beta
 
 ARRIVAL = "arrival"  # the mode in which an entry that arrives makes up for the steps that it has waited
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
@@ -35,6 +35,7 @@ class Rule(NamedTuple):
     mode: str  # one of `MODES`
     feedback: str | Feedback
     second_moment: float | None = None  # the beta of the one that travels
+    least_beta: float = 0.0  # of the one that travels, whatever the optimizer's
     momentum: float | None = None  # that error feedback has taken over
     late: float | None = None  # the one that it applies to sparse sums
     announcement: str = ""  # what to tell whoever has not chosen the mode
@@ -71,7 +72,8 @@ def decide(
             "algorithm='elect', or momentum='arrival'"
         )
     if mode == TRAVELLING:
-        found = found._replace(second_moment=second_beta(first))
+        least = memory(share)
+        found = found._replace(second_moment=second_beta(first, least), least_beta=least)
     return found if momentum else found._replace(announcement=_announcement(optimizer, found))
 
 
@@ -144,9 +146,9 @@ def _announcement(optimizer: Optimizer, found: Rule) -> str:
         "matched": f"{name}'s momentum enters before entries are selected, as {found.late or 0:.3g} for sums that are "
         f"late{fade}, so that .grad has it too (momentum='matched'); 'global' keeps the number{none}, 'local' leaves "
         "it to the optimizer",
-        TRAVELLING: f"{name} divides by second moments of the ranks' own gradients, which travel with the entries "
-        "(momentum='second-moment'); 'arrival' makes up for the steps that an entry has waited, 'local' takes them as "
-        "they come",
+        TRAVELLING: f"{name} elects entries and moves weights in units of second moments of the ranks' own gradients, "
+        "which travel with the entries (momentum='second-moment'); 'arrival' makes up for the steps that an entry has "
+        "waited, 'local' takes them as they come",
         ARRIVAL: f"{name} makes up for the steps that an entry has waited (momentum='arrival'); momentum='local' takes "
         "entries as they come",
     }.get(found.mode, "")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from sparse_mpi.checks import present
-from sparse_mpi.training.adam_steps import ADAMS, TRAVELLING, Came, move, second_beta, set_aside, without_moments
+from sparse_mpi.training.adam_steps import ADAMS, ARRIVED, TRAVELLING, Came, begin, move, second_beta, without_moments
 from sparse_mpi.training.grammar import LEFT
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import ARRIVAL, Rule
@@ -50,6 +50,7 @@ class OptimizerSteps:
         self._rule, self._gradients = rule, gradients
         self._divisor, self._ready = divisor, ready
         self._restore = ExitStack()  # of what is switched off during a step
+        self._arrivals: list[Tensor | None] = []  # of each parameter, in a state that is about to be loaded
         if (before := _STEPS.get(optimizer)) is not None:
             before.remove()
         _STEPS[optimizer] = self
@@ -60,6 +61,7 @@ class OptimizerSteps:
             # Also where the optimizer itself has raised a checkpoint has its momentum
             optimizer.register_state_dict_pre_hook(lambda _: self._restore.close()),
             optimizer.register_load_state_dict_pre_hook(self._loading),
+            optimizer.register_load_state_dict_post_hook(self._loaded),
         ]
         self.follow_betas(optimizer)
 
@@ -103,11 +105,13 @@ class OptimizerSteps:
             elif rule.momentum is not None:
                 late = {p for vector in self._gradients if vector.late for p in vector.parameters}
                 switched_off.enter_context(without_momentum(optimizer, rule, late))
-            if rule.mode == TRAVELLING and not any(float(group["lr"]) for group in optimizer.param_groups):
-                # So torch's checkpoints step along zeros, for a state: here it has none
-                switched_off.callback(_give_back, set_aside(self._gradients.parameters.values()))
-            elif rule.mode in (ARRIVAL, TRAVELLING):
-                switched_off.callback(_give_back, move(optimizer, rule.mode, self._arrived()))
+            if rule.mode in (ARRIVAL, TRAVELLING):
+                came = self._arrived()
+                if not came and not any(float(group["lr"]) for group in optimizer.param_groups):
+                    # So torch's checkpoints step along zeros, before the first reduction, for a state
+                    switched_off.callback(_give_back, begin(optimizer, self._gradients.parameters.values()))
+                else:
+                    switched_off.callback(_give_back, move(optimizer, rule.mode, came))
                 self.follow_betas(optimizer)
             self._gradients.flushed = False
             self._restore = switched_off.pop_all()
@@ -135,7 +139,8 @@ class OptimizerSteps:
         """Have second moments that travel follow the betas of ``optimizer``, which may change."""
         if self._rule.mode != TRAVELLING:
             return
-        betas = {p: second_beta(group) for group in optimizer.param_groups for p in group["params"]}
+        least = self._rule.least_beta
+        betas = {p: second_beta(group, least) for group in optimizer.param_groups for p in group["params"]}
         for vector in self._gradients:
             if (moment := vector.reducer.second_moment) is not None:
                 before = zip(vector.parameters, moment.betas, strict=True)
@@ -148,7 +153,18 @@ class OptimizerSteps:
         ranks = self._gradients.ranks
         if found is not None and (ranks is None or ranks.comm.rank == 0):
             LOGGER.warning("sparse_mpi: moments of %s begin anew, as those it loads are of another kind", optimizer)
+        used = state if found is None else found
+        keys = [key for group in used["param_groups"] for key in group["params"]]
+        self._arrivals = [used["state"].get(key, {}).get(ARRIVED) for key in keys]
         return found
+
+    def _loaded(self, optimizer: Optimizer) -> None:
+        """Have numbers of steps as they were: torch has given them the type of the weights."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for parameter, steps in zip(parameters, self._arrivals, strict=True):
+            if isinstance(steps, Tensor):
+                optimizer.state[parameter][ARRIVED] = steps.to(parameter.device, torch.int32, copy=True)
+        self._arrivals = []
 
 
 def _give_back(moved: list[tuple[Tensor, Tensor]]) -> None:

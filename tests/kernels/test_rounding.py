@@ -109,10 +109,23 @@ def test_following_squares(passes, name, dtype):
     assert mean.tobytes() == host.tobytes()
 
 
+@quiet
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["normal", "special", "student", "tiny"])
+def test_standardizing(passes, name, dtype):
+    x, squares = inputs(dtype)[name], np.square(inputs(dtype)["student"])
+    squares[::7], squares[1::5] = np.inf, 0
+    expected = array.standardized(x, squares)
+    assert passes.standardized(put(passes, x), put(passes, squares)).tobytes() == expected.tobytes()
+    assert (np.isfinite(expected) == np.isfinite(x)).all()
+    assert passes.standardized(put(passes, x[:0]), put(passes, squares[:0])).size == 0
+
+
 def test_each_is_one_launch(cuda, launches):
     x = put(cuda, inputs(np.float32)["normal"])
     back = cuda.cupy.empty_like(x)
     cuda.to_bfloat16(x, back)
     cuda.subtract_dense(x, back)
     cuda.follow_squares(x, back, 0.5)
-    assert len(launches) == 3
+    cuda.standardized(x, back)
+    assert len(launches) == 4

@@ -86,3 +86,17 @@ def test_advice_is_given_where_evidence_ends():
         good._replace(waited=600).advice
     )
     assert "has 5% of the energy that so many entries can have" in good._replace(removed=0.05).advice
+
+
+@pytest.mark.ranks(1, 3)
+def test_where_ranks_vote_in_units_of_second_moments_the_quality_is_in_these(ranks):
+    measure = np.ldexp(np.float32(1), np.arange(N) % 7)
+    options = {"algorithm": "elect", "wire": "packed", "k": 8, "second_moment": 0.9}
+
+    def body(comm):
+        plain = watched(comm, normal, **options)
+        scaled = watched(comm, lambda step, rank: normal(step, rank) * measure, **options)
+        assert plain == scaled
+        return plain[-1].captured
+
+    assert all(0.2 < captured <= 1.001 for captured in ranks.run(body))

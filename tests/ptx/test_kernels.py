@@ -39,6 +39,7 @@ def everything(cuda) -> None:
     # of dense vectors
     cuda.subtract_dense(there(numbers[:n]), values)
     cuda.follow_squares(there(abs(numbers[:n])), values, 0.25)
+    cuda.standardized(values, there(abs(numbers[:n])))
     cuda.kth_bin(cuda.histogram(values, 31, 0, 9), 4)
     cuda.smallest(values)
     cuda.to_bfloat16(values)

@@ -1,4 +1,4 @@
-"""A second moment that travels: what arrives of it, and that it changes nothing of the gradient that it goes with."""
+"""A second moment that travels: what arrives of it, and which entries are elected by it."""
 
 from __future__ import annotations
 
@@ -34,28 +34,39 @@ def mean_square(rank: int, steps: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("options", [{}, {"radix": 2}, {"wire": "packed"}, {"feedback": "gmc"}], ids=str)
-def test_it_arrives_with_the_entries_and_changes_none_of_their_bits(ranks, options):
+def test_it_arrives_with_the_entries(ranks, options):
     def body(comm):
-        with_it, without = reducer(comm, **options), reducer(comm, second_moment=None, **options)
-        found = []
+        made, found = reducer(comm, **options), []
         for step in range(4):
-            total = with_it.step(gradient(comm.rank, step), check=True)
-            same = without.step(gradient(comm.rank, step))
-            assert total.indices.tobytes() == same.indices.tobytes()
-            assert total.values.tobytes() == same.values.tobytes()
-            assert with_it.residual.tobytes() == without.residual.tobytes()
-            found.append((total.indices, with_it.second_moment.sums.values))
+            total = made.step(gradient(comm.rank, step), check=True)
+            found.append((total.indices, made.second_moment.sums.values))
         return found
 
     results = ranks.run(body)
     for step, (indices, sums) in enumerate(results[0]):
         assert all(other[step][1].tobytes() == sums.tobytes() for other in results)
         exact = sum(mean_square(rank, step + 1) for rank in range(ranks.size))[indices]
-        assert len(sums) == len(indices) > 50
+        assert len(sums) == len(indices) > 40
         # Rounded before it is added up, in each of the stages, and once more
         most = ROUNDED ** (1 + len(stages(ranks.size, options.get("radix"))))
-        assert (sums <= most * exact).all() and (exact <= most * sums).all()
+        # The least that arrives is 2^-30 of the largest neighbour
+        floor = sums.max() * ranks.size * 2.0**-30
+        assert (sums <= most * exact.clip(floor)).all() and (exact <= most * sums).all()
         assert ranks.size > 1 or np.allclose(sums, exact, rtol=1e-5)
+
+
+def test_ranks_vote_in_its_units(ranks):
+    """Whatever the measure of each entry, the same are elected, and sums are those in its measure."""
+    measure = np.ldexp(np.float32(1), np.random.default_rng(7).integers(-4, 20, N))
+
+    def body(comm):
+        plain, scaled = (reducer(comm, wire="packed") for _ in range(2))
+        for step in range(5):
+            total, other = (made.step(gradient(comm.rank, step) * by) for made, by in ((plain, 1), (scaled, measure)))
+            assert total.indices.tobytes() == other.indices.tobytes()
+            assert (total.values * measure[total.indices]).tobytes() == other.values.tobytes()
+
+    ranks.run(body)
 
 
 @pytest.mark.against_world
@@ -69,21 +80,21 @@ def test_world_equals_mpi(ranks):
     assert ranks.run(body) == World(ranks.size).run(body)
 
 
-def test_it_costs_about_a_byte_an_entry_and_no_message():
+def test_it_costs_about_a_byte_an_entry():
     size = 40_000
 
     def body(comm):
-        reports = []
+        sent = []
         for made in (reducer(comm, layout=size), reducer(comm, layout=size, second_moment=None)):
-            for step in range(6):
+            for step in range(26):
                 made.step(gradient(comm.rank, step, size))
-            reports.append(made.report)
-        return reports
+                sent.append((made.report.traffic.sent, made.report.traffic.messages))
+        return np.array(sent).reshape(2, 26, 2)[:, 6:]
 
     for with_it, without in World(5).run(body):
         k = 0.03 * size * 4 / 5
-        assert 0 < with_it.traffic.sent - without.traffic.sent <= 1.1 * k
-        assert with_it.traffic.messages == without.traffic.messages
+        more, messages = np.median(with_it, axis=0) - np.median(without, axis=0)
+        assert 0 < more <= 1.1 * k and messages <= 9  # of a search
 
 
 def test_dense_steps_and_flushes_bring_all_of_it(ranks):
@@ -123,7 +134,8 @@ def test_one_finite_spike_arrives_as_inf_at_its_entry_alone(ranks, options, dtyp
 
     def body(comm):
         made, seen = reducer(comm, nonfinite="raise", **options), []
-        for step in range(6):
+        # In units of its own moment it is no spike, and comes as others do
+        for step in range(60):
             x = gradient(comm.rank, step).clip(-1e3, 1e3).astype(dtype)
             if step == 2 and comm.rank == comm.size - 1:
                 x[at] = spike

@@ -126,3 +126,24 @@ def test_betas_that_were_changed_to_none_are_refused(ranks, momentum, betas):
         assert (weight == 1).all()
 
     ranks.run(body)
+
+
+@pytest.mark.parametrize("momentum", ["arrival", "second-moment"])
+def test_a_state_has_steps_of_arrival_to_the_last_whatever_the_type_of_weights(momentum):
+    """torch gives what it loads the type of the weights, in which 1001 is no number."""
+
+    def made():
+        weight = torch.nn.Parameter(torch.zeros(40, dtype=torch.bfloat16))
+        adam = torch.optim.AdamW([weight], lr=0.01)
+        optimizer = DistributedOptimizer(adam, comm=NullComm(), density=0.1, momentum=momentum, algorithm="elect")
+        (weight * torch.arange(40)).sum().backward()
+        optimizer.step()
+        return optimizer, optimizer.state[weight]
+
+    (one, before), (other, _) = made(), made()
+    before["step"] += 1000
+    before["arrived"] += 1000
+    other.load_state_dict(one.state_dict())
+    (after,) = other.state.values()
+    assert after["arrived"].dtype == torch.int32 and torch.equal(after["arrived"], before["arrived"])
+    assert int(after["arrived"].max()) == 1001

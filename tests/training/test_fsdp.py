@@ -149,7 +149,7 @@ def test_a_frozen_layer_keeps_what_it_owes(loops):
 def test_states_of_optimizers_are_sharded_as_parameters_are(two_by_two):
     """Where moments travel there are none."""
     kinds = {name: two_by_two[f"saved-{name}"][0]["kinds"] for name in RESUMED}
-    assert kinds == {"momentum": {"DTensor"}, "adamw": set(), "arrival": {"DTensor"}}
+    assert kinds == {"momentum": {"DTensor"}, "adamw": {"DTensor"}, "arrival": {"DTensor"}}
 
 
 def test_what_is_reduced_in_bfloat16_is_owed_in_float32(loops):

@@ -99,7 +99,7 @@ def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
         (torch.optim.SGD, {"momentum": 0.9}, {"momentum": "global"}, ""),
         (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}, {}, ""),
         (torch.optim.SGD, {"momentum": 0.9}, {"feedback": "none"}, ""),
-        (torch.optim.AdamW, {}, {}, "AdamW divides by second moments of the ranks' own gradients"),
+        (torch.optim.AdamW, {}, {}, "AdamW elects entries and moves weights in units of second moments"),
         (torch.optim.AdamW, {}, {"algorithm": "oktopk"}, "AdamW makes up for the steps that an entry has waited"),
         (torch.optim.Adam, {"amsgrad": True}, {}, ""),
         (torch.optim.RMSprop, {"momentum": 0.9}, {}, ""),

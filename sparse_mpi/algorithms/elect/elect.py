@@ -127,9 +127,13 @@ class Elect(Algorithm):
         add: Array | None = None,
         beside: Array | None = None,
     ) -> tuple[Reduction, ElectState]:
-        """Return the sums of ``acc`` at the elected entries; ``sent`` is this rank's there, less what rounding took."""
+        """Return the sums of ``acc`` at the elected entries; ``sent`` is this rank's there, less what rounding took.
+
+        With second moments ``beside`` ranks vote in Adam's units, by what an entry would move its weight.
+        """
         # Elect: the same entries on all ranks.
-        elected, state = self.elect(acc, k, comm, state, add)
+        scores = acc if beside is None else kernels.of(acc).standardized(acc, beside)
+        elected, state = self.elect(scores, k, comm, state, add)
 
         # Sum: every rank adds all that it has of the elected entries, whether it voted for them or not.
         contribution = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))

@@ -29,6 +29,7 @@ from sparse_mpi.kernels.cpu.rounding import (
     from_ballots,
     from_int8,
     from_levels,
+    standardized,
     subtract_dense,
     to_ballots,
     to_bfloat16,

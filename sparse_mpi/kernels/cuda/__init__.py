@@ -30,6 +30,7 @@ from sparse_mpi.kernels.cuda.launches import (
     from_pairs,
     read_messages,
     split_counts,
+    standardized,
     subtract_dense,
     to_ballots,
     to_bfloat16,

@@ -102,6 +102,13 @@ def follow_squares(mean: Array, x: Array, weight: float) -> None:
         start(followed, blocks_for(mean.size), mean, cupy.ascontiguousarray(x), mean.dtype.type(weight), mean.size)
 
 
+def standardized(x: Array, squares: Array) -> Array:
+    found = cupy.empty(x.size, x.dtype)
+    most = np.finfo(x.dtype).max
+    launch("standardized", "dense.cu", x.size, x, squares, most, x.size, found, REAL=x.dtype.name)
+    return found
+
+
 def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
     codes, scales = cupy.empty(x.size, np.int8), cupy.empty(len(edges) - 1, np.float32)
     given = cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), cupy.asarray(edges)
