@@ -30,19 +30,29 @@ SHAPES = {
 }
 TINY_SHAPE = Shape(layers=2, width=64, heads=4, block=64, vocabulary=256)
 
-# Ours: small models bear ten times the rate that continues the training of a large one
-SCRATCH = Settings(
-    epochs=8, batch_size=8, lr=6e-4, warmup_epochs=0.5, weight_decay=0.1, optimizer="adamw", schedule="linear"
+# Ours, as language models are trained: small ones bear ten times the rate that continues the training of a large one
+USUAL = Settings(
+    epochs=1,
+    batch_size=16,
+    lr=6e-3,
+    warmup_epochs=0.08,
+    weight_decay=0.1,
+    optimizer="adamw",
+    beta2=0.95,
+    schedule="cosine",
+    clip_norm=1.0,
+    warmup_scales=True,
 )
+SCRATCH = replace(USUAL, epochs=8, batch_size=8, lr=6e-4, warmup_epochs=0.64)
 SETTINGS = {
-    "python-reference": replace(SCRATCH, epochs=20, warmup_epochs=1),
+    "python-reference": replace(SCRATCH, epochs=20, warmup_epochs=1.6),
     "shakespeare": SCRATCH,
-    "wikitext-2": replace(SCRATCH, epochs=10, batch_size=2),
+    "wikitext-2": replace(SCRATCH, epochs=10, batch_size=2, warmup_epochs=0.8),
     # ADTopk, HPDC 2024, and the usual three epochs; its rate continues the training of published weights,
     # from scratch it is slow
-    "wikitext-103": replace(SCRATCH, epochs=3, batch_size=2, lr=5e-5, warmup_epochs=0, weight_decay=0.0),
+    "wikitext-103": Settings(epochs=3, batch_size=2, lr=5e-5, optimizer="adamw", schedule="linear"),
 }
-TINY = Tiny("python-reference", Settings(epochs=1, batch_size=16, lr=3e-3, optimizer="adamw"))
+TINY = Tiny("python-reference", USUAL)
 
 
 class GPT2(nn.Module):

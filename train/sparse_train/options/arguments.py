@@ -30,7 +30,6 @@ NEWEST = True  # --resume without a value
 # Options that take messages beside a step, which nothing would repeat
 NOT_ELASTIC = ("plan", "dense_warmup", "watch_every", "check_every")
 COPY_EVERY = 200  # steps
-BETA1 = 0.9  # of Adam
 
 
 def extend_device(parser: ArgumentParser) -> None:
@@ -119,6 +118,8 @@ class Settings:
     milestones: tuple[float, ...] = ()  # of the schedule steps
     weight_decay: float = 0.0
     momentum: float = 0.9  # of the optimizer sgd
+    beta1: float = 0.9  # of adam and adamw, as beta2
+    beta2: float = 0.999
     lr_times_ranks: bool = False  # whether the peak is lr x ranks; no option, and not for an --lr given
     optimizer: str = "sgd"
     schedule: str = "steps"
@@ -203,9 +204,10 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
         args.density = USUAL_DENSITY if args.second_moment else usual_density(args.algo.partition(":")[0])
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs
-    if args.beta1 is not None and (args.optimizer == "sgd" or args.beta1 >= 1):
-        parser.error(f"argument --beta1: must be below 1, for adam or adamw, got {args.beta1} for {args.optimizer}")
-    args.beta1 = BETA1 if args.beta1 is None else args.beta1
+    for name in ("beta1", "beta2"):
+        if name in given and (args.optimizer == "sgd" or not getattr(args, name) < 1):
+            got = f"{getattr(args, name)} for {args.optimizer}"
+            parser.error(f"argument --{name}: must be below 1, for adam or adamw, got {got}")
     for name, choice, needed in (
         ("momentum", "optimizer", "sgd"),
         ("milestones", "schedule", "steps"),
@@ -241,14 +243,16 @@ def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> N
     group.add_argument("--optimizer", choices=tuple(OPTIMIZERS), help=text)
     add("--lr", number, "LR", "learning rate at its peak")
     add("--warmup-epochs", number, "E", "epochs in which it climbs there from LR / ranks")
-    text = "what it does then: falls in steps, in a line to 0 at the end, by a factor each epoch "
+    text = (
+        "what it does then: falls in steps, in a line to 0 at the end, by a factor each epoch, to a tenth by a cosine "
+    )
     group.add_argument("--schedule", choices=tuple(SCHEDULES), help=text + _defaults(settings, "schedule"))
     add("--milestones", number, "E", "epochs after which it falls to a tenth, in steps", nargs="*")
     add("--decay", number, "F", "that factor, of exponential")
     text = "share of its last step that sgd adds; with --feedback dgc of each rank's gradients, and sgd has none"
     add("--momentum", number, "M", text)
-    text = f"share of the mean gradient that adam and adamw keep from step to step, below 1 (default: {BETA1})"
-    group.add_argument("--beta1", type=number, metavar="B", help=text)
+    add("--beta1", number, "B", "share of the mean gradient that adam and adamw keep from step to step, below 1")
+    add("--beta2", number, "B", "share of the mean of its square that they keep")
     add("--weight-decay", number, "W", "weight decay")
     text = "of weights, shards and all that is drawn at random (default: 1)"
     group.add_argument("--seed", type=integer(0), default=1, metavar="S", help=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -59,8 +60,8 @@ def sgd(parameters: Parameters, args: Namespace) -> torch.optim.Optimizer:
 
 
 def adam(parameters: Parameters, args: Namespace, kind: Any = torch.optim.Adam) -> torch.optim.Optimizer:
-    """Make Adam (Kingma and Ba, ICLR 2015), or its variant ``kind``; ``--beta1`` is the share of means that stays."""
-    return kind(parameters, lr=args.lr, betas=(args.beta1, 0.999), weight_decay=args.weight_decay, fused=True)
+    """Make Adam (Kingma and Ba, ICLR 2015), or its variant ``kind``."""
+    return kind(parameters, lr=args.lr, betas=(args.beta1, args.beta2), weight_decay=args.weight_decay, fused=True)
 
 
 OPTIMIZERS: dict[str, Callable[[Parameters, Namespace], torch.optim.Optimizer]] = {
@@ -78,9 +79,15 @@ def linear(epoch: float, args: Namespace) -> float:
     return max(args.epochs - epoch, 0.0) / (args.epochs - args.warmup_epochs)
 
 
+def cosine(epoch: float, args: Namespace) -> float:
+    """Return a factor that falls as a cosine from 1 after warm-up to a tenth after ``args.epochs``."""
+    return 0.55 + 0.45 * math.cos(math.pi * (1 - linear(epoch, args)))
+
+
 SCHEDULES: dict[str, Callable[[float, Namespace], float]] = {
     "steps": lambda epoch, args: 0.1 ** sum(epoch >= milestone for milestone in args.milestones),
     "linear": linear,
+    "cosine": cosine,
     "exponential": lambda epoch, args: args.decay ** int(epoch - args.warmup_epochs),
 }
 
