@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from sparse_mpi import arrays
-from sparse_mpi.arrays import Array, like
+from sparse_mpi.arrays import Array, index_dtype, like
 from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import Layout
 
@@ -47,7 +47,7 @@ class Agreement:
             row[:count] = part.start + (np.arange(size) if size == count else draw.integers(0, size, count))
             sign[:count] = draw.choice([-1, 1], count)
         shape = len(sizes), width, PROJECTIONS
-        return places.reshape(shape), signs.reshape(shape).astype(np.float32)
+        return places.astype(index_dtype(self._layout.size)).reshape(shape), signs.astype(np.float32).reshape(shape)
 
     def look(self, gradient: Array | None) -> None:
         """Project ``gradient`` ``(n,)``, of this rank; None: in this step ranks do not look."""
@@ -69,7 +69,7 @@ class Agreement:
         own = np.ldexp(own, -exponents)
         numbers = np.concatenate([own, np.square(own).mean(axis=1, keepdims=True)], axis=1)
         sums = comm.allreduce(np.rint(one * numbers).astype(np.int32), control=True).astype(np.float64)
-        # Of each tensor in a measure of its own, for which the ratio does not care but the mean over steps does
+        # Back to one measure, in which steps can be averaged
         norms = np.stack([np.square(sums[:, :-1]).mean(axis=1) / one, sums[:, -1]], axis=1)
         self._found = np.ldexp(norms, 2 * exponents)
 

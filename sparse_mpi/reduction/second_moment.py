@@ -73,12 +73,12 @@ class SecondMoment:
                 weight = (1 - beta) / (1 - beta**steps)
                 kernels.of(mean).follow_squares(mean[part], wide[part], weight)
             first = last + 1
-        self.agreement.look(wide if max(self.steps) % EVERY == 1 else None)
+        self.agreement.look(wide if max(self.steps, default=0) % EVERY == 1 else None)
 
     def commit(self, sums: SparseVector | Array) -> None:
         """Take note of the ``sums`` of a step."""
         self.sums = sums
-        self.agreement.take(1 + max(self.steps) // EVERY)
+        self.agreement.take(1 + max(self.steps, default=0) // EVERY)
 
     def like(self, acc: Array) -> Array:
         """Return the mean ``(n,)`` in the library and the dtype of ``acc``."""
@@ -112,7 +112,11 @@ class SecondMoment:
         good = isinstance(mean, np.ndarray) and mean.shape == (size,) and mean.dtype.kind == "f"
         good = good and all(isinstance(numbers, list) and len(numbers) == tensors for numbers in of_tensors)
         good = good and isinstance(norms, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in norms)
-        good = good and len(norms) == tensors and all(isinstance(x, float) and 0 <= x for pair in norms for x in pair)
+        good = (
+            good
+            and len(norms) == tensors
+            and all(isinstance(x, float) and 0 <= x < np.inf for pair in norms for x in pair)
+        )
         if not good or min(map(min, of_tensors)) < 0 or max(of_tensors[1]) >= 1:
             raise ValueError(
                 f"state must have {MEAN!r}, {size} numbers, and {STEPS!r} and {BETAS!r} of {tensors} tensors, got "
