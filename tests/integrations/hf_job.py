@@ -64,7 +64,7 @@ def seen(trainer: Trainer, callback: SparseCallback) -> dict:
         "residual": left,
         "logs": [log for log in trainer.state.log_history if "loss" in log],
         "steps": callback.state.steps,
-        "moments": any("exp_avg" in state for state in trainer.optimizer.optimizer.state.values()),  # of AdamW's own
+        "moments": ["second_moment" in vector["reducer"] for vector in callback.state.state_dict()["vectors"]],
     }
 
 
