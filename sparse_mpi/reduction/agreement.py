@@ -2,7 +2,7 @@
 
 The squared norm of the mean of P independent gradients is 1/P of that of one, and that of the mean of equal ones is the
 same. So the second moment of the mean lies between 1/P of the ranks' own and these. A few random projections of each
-tensor tell where: their squares are those of the norm, on average.
+tensor estimate both norms: the square of a projection is the squared norm, on average.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST = np.int32(-1000)  # stands for the exponent of zeros
 
 
 class Agreement:
-    """The squared norm of the mean gradient of each tensor, over what it were if ranks were independent.
+    """The squared norm of each tensor's mean gradient, divided by the one that independent ranks would have.
 
     Attributes:
         norms: ``(tensors, 2)`` moving means of the squared norm of the sum over the ranks, and of the sum of theirs; 0

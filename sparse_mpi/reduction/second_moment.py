@@ -91,9 +91,8 @@ class SecondMoment:
 
     def by_tensor(self) -> list[dict[str, Any]]:
         state = self.state()
-        rows = zip(*(state[key] for key in LISTS), strict=True)
-        lists = [{key: [number] for key, number in zip(LISTS, row, strict=True)} for row in rows]
-        return [{MEAN: state[MEAN][part]} | numbers for part, numbers in zip(self._layout.parts, lists, strict=True)]
+        rows = zip(self._layout.parts, *(state[key] for key in LISTS), strict=True)
+        return [{MEAN: state[MEAN][part]} | {k: [x] for k, x in zip(LISTS, row, strict=True)} for part, *row in rows]
 
     @staticmethod
     def joined(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -107,17 +106,12 @@ class SecondMoment:
 
     def check_state(self, state: dict[str, Any]) -> None:
         size, tensors, mean = self._layout.size, len(self.steps), state.get(MEAN)
-        of_tensors: list[Any] = [state.get(STEPS), state.get(BETAS)]
-        norms: Any = state.get(AGREEMENT, [UNKNOWN] * tensors)
+        of_tensors: list[Any] = [state.get(STEPS), state.get(BETAS), state.get(AGREEMENT, [UNKNOWN] * tensors)]
         good = isinstance(mean, np.ndarray) and mean.shape == (size,) and mean.dtype.kind == "f"
         good = good and all(isinstance(numbers, list) and len(numbers) == tensors for numbers in of_tensors)
-        good = good and isinstance(norms, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in norms)
-        good = (
-            good
-            and len(norms) == tensors
-            and all(isinstance(x, float) and 0 <= x < np.inf for pair in norms for x in pair)
-        )
-        if not good or min(map(min, of_tensors)) < 0 or max(of_tensors[1]) >= 1:
+        good = good and all(isinstance(pair, list) and len(pair) == 2 for pair in of_tensors[2])
+        good = good and all(isinstance(x, float) and 0 <= x < np.inf for pair in of_tensors[2] for x in pair)
+        if not good or min(map(min, of_tensors[:2])) < 0 or max(of_tensors[1]) >= 1:
             raise ValueError(
                 f"state must have {MEAN!r}, {size} numbers, and {STEPS!r} and {BETAS!r} of {tensors} tensors, got "
                 f"{arrays.describe(mean)}, {of_tensors[0]!r} and {of_tensors[1]!r}; save it from a reducer with a "

@@ -1,9 +1,9 @@
 """Adam and AdamW of entries that arrive late, in two ways: by a second moment that travels with them, or by arrival.
 
-Where a second moment comes with the entries, see `SecondMoment`, each moves its weight by the root of that. Of what has
-come at an entry, and of what is left there from before, the part ``1 - s`` moves the weight after a wait of d steps,
-and the part ``s = beta1^(d^2)`` is left for its next arrival. Where entries arrive in every step that is Adam's first
-moment, which is kept as such; what arrives rarely moves at once, for the sum over its wait has been averaged already.
+Where second moments travel with the entries, see `SecondMoment`, a weight moves by a sum over their root. What arrives
+is added to what earlier arrivals have left. After a wait of d steps the part ``1 - s`` of that sum moves the weight,
+and the part ``s = beta1^(d^2)`` is left for the next arrival. An entry that arrives in every step so has Adam's first
+moment, which is kept as such. One that arrives rarely moves at once: the wait has averaged its sum already.
 Entries that come every d steps are stable up to ``lr h = (2 / d) (1 + s) / (1 - s)`` for a curvature h over the root:
 for d = 1 that is Adam's own limit. NAdam looks ahead by as much, and RMSprop has no first moment.
 
