@@ -80,13 +80,18 @@ def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
     return SparseVector(*kernels.of(vector.values).truncate(vector.indices, vector.values, k, reuse), vector.size)
 
 
-def at_least(x: Array, threshold: int, most: int, add: Array | None = None) -> SparseVector | None:
+def at_least(
+    x: Array, threshold: int, most: int, add: Array | None = None, squares: Array | None = None
+) -> SparseVector | None:
     """Return the entries of ``x`` whose magnitude bits reach ``threshold``, or None if there are more than ``most``.
 
-    ``add`` ``(n,)``, if there is one, is added to ``x`` in place, in the same pass.
+    ``add`` ``(n,)``, if there is one, is added to ``x`` in place, in the same pass. With ``squares`` ``(n,)`` entries
+    are those of ``x`` over their roots, see `Kernels.standardized`.
     """
     passes = kernels.of(x)
-    if add is None:
+    if squares is not None:
+        found = passes.select_standardized(x, squares, threshold, most, add)
+    elif add is None:
         found = passes.select(x, threshold, most)
     else:
         found = passes.accumulate_select(x, add, threshold, most)

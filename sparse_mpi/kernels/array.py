@@ -176,6 +176,14 @@ def standardized(x: Array, squares: Array) -> Array:
     return x / np.sqrt(squares.clip(LEAST_SQUARE, np.finfo(squares.dtype).max))
 
 
+def select_standardized(
+    x: Array, squares: Array, threshold: int, most: int, add: Array | None = None
+) -> tuple[Array, Array] | None:
+    if add is not None:
+        accumulate(x, add)
+    return select(standardized(x, squares), threshold, most)
+
+
 def gather(x: Array, indices: Array) -> Array:
     return x[indices]
 

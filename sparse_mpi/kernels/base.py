@@ -170,6 +170,14 @@ class Kernels(Protocol):
         Both are of one dtype, float32 or float64. What is not finite in ``x`` stays so.
         """
 
+    def select_standardized(
+        self, x: Array, squares: Array, threshold: int, most: int, add: Array | None = None
+    ) -> tuple[Array, Array] | None:
+        """Return what `select` finds in ``x`` as `standardized`, to whose contiguous memory all of ``add`` goes first.
+
+        ``add`` is as the gradient of `accumulate_select`. On the host it is one pass, without an array of n entries.
+        """
+
     def gather(self, x: Array, indices: Array) -> Array:
         """Return ``x[indices]`` ``(m,)``."""
 

@@ -232,9 +232,8 @@ class Engine:
             if self.second_moment is not None:
                 self.second_moment.update(flat, self.absence.everywhere)
             self._acc, self._add = self.feedback.accumulate(flat)
-            # An algorithm that accumulates has its selector add the gradient, in the pass over acc that selects; where
-            # a second moment divides acc, that comes before
-            if join or self.second_moment is not None or not self.exchange.algorithm.traits.accumulates:
+            # An algorithm that accumulates has its selector add the gradient, in the pass over acc that selects
+            if join or not self.exchange.algorithm.traits.accumulates:
                 self._join()
         return self._acc
 

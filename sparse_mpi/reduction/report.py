@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -38,12 +38,20 @@ class Instrumented(Wrapper):
 
         What it has only queued on a device, after the last number that the host waited for, seems to take no time.
         """
+        return self._measured(self.selector.select, x, k, state, add)
+
+    def select_standardized(
+        self, x: Array, squares: Array, k: int, state: Any, add: Array | None = None
+    ) -> tuple[SparseVector, Any]:
+        return self._measured(self.selector.select_standardized, x, squares, k, state, add)
+
+    def _measured(self, select: Callable[..., tuple[SparseVector, Any]], *given: Any) -> tuple[SparseVector, Any]:
         start = perf_counter()
-        result, state = self.selector.select(x, k, state, add)
+        result, state = select(*given)
         self.span = start, perf_counter()
         self.seconds += self.span[1] - start
         self.selected += len(result.indices)
-        self.added += add is not None
+        self.added += given[-1] is not None
         return result, state
 
 

@@ -38,6 +38,13 @@ class Selector(ABC):
         by `accumulate` otherwise. It may have half the precision of ``x``.
         """
 
+    def select_standardized(
+        self, x: Array, squares: Array, k: int, state: Any, add: Array | None = None
+    ) -> tuple[SparseVector, Any]:
+        """Select from ``x`` over the roots of ``squares`` ``(n,)``, as `select` does, to which ``add`` goes first."""
+        accumulate(x, add)
+        return self.select(kernels.of(x).standardized(x, squares), k, state)
+
     @property
     def band(self) -> tuple[float, float]:
         """Return the fewest and the most entries it selects, as multiples of k, where so many are not zero."""
@@ -89,6 +96,11 @@ class Wrapper(Selector):
 
     def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
         return self.selector.select(x, k, state, add)
+
+    def select_standardized(
+        self, x: Array, squares: Array, k: int, state: Any, add: Array | None = None
+    ) -> tuple[SparseVector, Any]:
+        return self.selector.select_standardized(x, squares, k, state, add)
 
 
 def accumulate(x: Array, add: Array | None) -> None:

@@ -45,20 +45,21 @@ class Threshold(Selector):
         self, x: Array, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
         """Select exactly k entries of ``x`` ``(n,)``, of equal magnitudes those of lower index, but no zeros."""
-        threshold = int(state.threshold)  # a device has told it long ago
-        return self._from_passed(x, k, state, threshold, at_least(x, max(threshold, NOT_ZERO), k + k // 2, add))
+        return self.select_standardized(x, None, k, state, add)
 
-    def _from_passed(
-        self, x: Array, k: int, state: ThresholdState, threshold: int, passed: SparseVector | None
+    def select_standardized(
+        self, x: Array, squares: Array | None, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
-        """Select the k largest of the entries that passed the threshold, or of all if these are too few or too many."""
-        if passed is None:
-            selected, change = largest(x, k), 1 / 2
-        elif (reached := len(passed.indices)) < k and threshold > NOT_ZERO:
-            selected, change = largest(x, k), 3 / 2
-        else:  # enough, or all that are not zero
+        threshold = int(state.threshold)  # a device has told it long ago
+        passed = at_least(x, max(threshold, NOT_ZERO), k + k // 2, add, squares)
+        reached = k if passed is None else len(passed.indices)
+        # Enough, or all that are not zero? Otherwise too few or too many passed: look at all of them
+        if passed is not None and (reached >= k or threshold <= NOT_ZERO):
             change = 3 / 4 if 4 * reached > 5 * k else 1.0
             selected = truncate(passed, k, reuse=True)
+        else:
+            change = 1 / 2 if passed is None else 3 / 2
+            selected = largest(x if squares is None else kernels.of(x).standardized(x, squares), k)
         margin = state.margin
         if threshold:
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)

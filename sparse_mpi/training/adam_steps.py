@@ -1,25 +1,22 @@
-"""Adam and AdamW of entries that arrive late, in two ways: by a second moment that travels with them, or by arrival.
+"""Adam of entries that arrive late.
 
-Where second moments travel with the entries, see `SecondMoment`, a weight moves by a sum over their root. What arrives
-is added to what earlier arrivals have left. After a wait of d steps the part ``1 - s`` of that sum moves the weight,
-and the part ``s = beta1^(d^2)`` is left for the next arrival. An entry that arrives in every step so has Adam's first
-moment, which is kept as such. One that arrives rarely moves at once: the wait has averaged its sum already.
-Entries that come every d steps are stable up to ``lr h = (2 / d) (1 + s) / (1 - s)`` for a curvature h over the root:
-for d = 1 that is Adam's own limit. NAdam looks ahead by as much, and RMSprop has no first moment.
+What arrives of an entry is added to what earlier arrivals have left. After a wait of d steps the part ``1 - s`` of that
+sum moves the weight, over the root of a second moment, and the part ``s = beta1^(d^2)`` is left for the next arrival.
+An entry that arrives in every step so has Adam's first moment, which is kept as such. One that arrives rarely moves at
+once: the wait has averaged its sum already. Entries that come every d steps are stable up to
+``lr h = (2 / d) (1 + s) / (1 - s)`` for a curvature h over the root: for d = 1 that is Adam's own limit. NAdam looks
+ahead by as much, and RMSprop has no first moment.
 
-Otherwise an entry that arrives after d steps, about 100 at a density of 1 %, catches up on them. In Adam a sum of d
-gradients would move its weight once, though its parts would have moved it d times, and enter the second moment as one
-gradient that is d times too large. So each entry's waiting time is kept, and what arrives is taken for d equal
-gradients in d steps, all of which are replayed at once. Waiting times follow from the results, which are the same on
-all ranks, so that nothing more is sent. An entry has arrived if the result has its index, also with a value of 0; all
-have if the result is dense or was to have all. So at density 1 training is that of torch's Adam, to rounding.
+The second moment travels with the entries, see `SecondMoment`, or it is found by arrival: a sum of d gradients would
+enter it as one that is d times too large, so what arrives is taken for d equal gradients. Waiting times follow from the
+results, which are the same on all ranks, so that nothing more is sent. An entry has arrived if the result has its
+index, also with a value of 0; all have if the result is dense or was to have all. So at density 1 training by arrival
+is that of torch's Adam, to rounding.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -71,10 +68,8 @@ def move(optimizer: Optimizer, mode: str, came: Mapping[Tensor, Came]) -> list[t
         # Decay all weights where that is decoupled from the gradient; else it is part of each gradient of the wait
         if decoupled and group["weight_decay"]:
             local(parameter).mul_(1 - float(group["lr"]) * group["weight_decay"])
-        if mode == TRAVELLING:
-            _divide(parameter, at, came[parameter], optimizer.state[parameter], group)
-        else:
-            _catch_up(parameter, at, optimizer.state[parameter], group, 0 if decoupled else group["weight_decay"])
+        given = came[parameter] if mode == TRAVELLING else Came(None)
+        _move(parameter, at, given, optimizer.state[parameter], group, 0 if decoupled else group["weight_decay"])
     return _set_aside(parameter for parameter, _ in moved)
 
 
@@ -158,46 +153,53 @@ def _places(masks: Mapping[Tensor, Any]) -> dict[Tensor, Places]:
     return found
 
 
-def _divide(parameter: Any, at: Places, came: Came, state: State, group: State) -> None:
-    """Move the weights ``at`` which gradients have come by their second moments."""
-    weight, second = local(parameter), present(came.second, "second moments travel with the entries of a step")
-    total = local(parameter.grad)[at].double()
-    # What the caller has added where nothing has come moves as in Adam's first step, whose second moment is its square
-    moment = torch.where(second[at] == 0, total**2, second[at].double())
+def _move(parameter: Any, at: Places, came: Came, state: State, group: State, decay: float) -> None:
+    """Move the weights ``at`` which gradients have come, with a ``decay`` that is part of each gradient of a wait.
+
+    The state is torch's own: what is left for the next arrival is ``beta1 / (1 - beta1)`` times the first moment.
+    """
+    weight, total = local(parameter), local(parameter.grad)[at].double()
     if group["maximize"]:
         total = -total
     if "alpha" in group:  # RMSprop has no first moment, and its second one begins at 0
+        moment = _travelled(present(came.second, "RMSprop goes by no arrival")[at], total)
         moment *= 1 - second_beta(group) ** came.steps
+        moved = total
     else:
-        total = _filtered(parameter, at, total, moment, state, group)
-    weight[at] -= (float(group["lr"]) * total / (moment.sqrt() + group["eps"])).to(weight.dtype)
+        _begin(parameter, state, group)
+        step, (beta1, beta2) = int(state["step"]), map(float, group["betas"])
+        average, square, last = local(state["exp_avg"]), local(state["exp_avg_sq"]), local(state[ARRIVED])
+        waited = step - last[at].double()
+        if decay:
+            total += decay * waited * weight[at]
+        if came.second is None:  # the second moment of d equal gradients
+            mean = total / waited
+            moment = (mean**2 + (square[at].double() - mean**2) * beta2**waited) / (1 - beta2**step)
+        else:
+            moment = _travelled(came.second[at], total)
+        # Filter: what earlier arrivals have left comes along, and a part stays for later ones
+        power = waited**2
+        stays = beta1**power
+        gathered = total + beta1 / (1 - beta1) * average[at].double()
+        moved = (1 - stays) * gathered
+        if "momentum_decay" in group:  # NAdam, whose betas rise to beta1
+            now, then = (beta1 * (1 - 0.5 * 0.96 ** (at * group["momentum_decay"])) for at in (step, step + 1))
+            state["mu_product"] *= now
+            product = float(state["mu_product"])
+            moved = (1 - now**power) * total / (1 - product) + then**power * moved / (1 - product * then)
+        else:
+            moved /= 1 - stays * beta1 ** last[at].double()  # all of it, where nothing has come before
+        # In torch's measure: moments that begin at 0
+        average[at] = ((1 - beta1) * beta1 ** (power - 1) * gathered).to(average.dtype)
+        square[at] = (moment * (1 - beta2**step)).to(square.dtype)
+        last[at] = step
+    weight[at] -= (float(group["lr"]) * moved / (moment.sqrt() + group["eps"])).to(weight.dtype)
 
 
-def _filtered(parameter: Any, at: Places, total: Tensor, moment: Tensor, state: State, group: State) -> Tensor:
-    """Return by how much the weights ``at`` which a ``total`` has come are to move, before the division; keep the rest.
-
-    The state is torch's own. What is left is ``beta1 / (1 - beta1)`` times the first moment, as in Adam.
-    """
-    _begin(parameter, state, group)
-    step, (beta1, beta2) = int(state["step"]), map(float, group["betas"])
-    average, square, last = local(state["exp_avg"]), local(state["exp_avg_sq"]), local(state[ARRIVED])
-    waited = step - last[at].double()
-    power = waited**2
-    stays = beta1**power
-    gathered = total + beta1 / (1 - beta1) * average[at].double()
-    moved = (1 - stays) * gathered
-    if "momentum_decay" in group:  # NAdam, whose betas rise to beta1
-        now, then = (beta1 * (1 - 0.5 * 0.96 ** (at * group["momentum_decay"])) for at in (step, step + 1))
-        state["mu_product"] *= now
-        product = float(state["mu_product"])
-        moved = (1 - now**power) * total / (1 - product) + then**power * moved / (1 - product * then)
-    else:
-        moved /= 1 - stays * beta1 ** last[at].double()  # all of it, where nothing has come before
-    # In torch's measure: moments that begin at 0
-    average[at] = ((1 - beta1) * beta1 ** (power - 1) * gathered).to(average.dtype)
-    square[at] = (moment * (1 - beta2**step)).to(square.dtype)
-    last[at] = step
-    return moved
+def _travelled(second: Tensor, total: Tensor) -> Tensor:
+    """Return second moments that have come, where they have; a ``total`` that the caller has added has its square."""
+    # So it moves as in Adam's first step
+    return torch.where(second == 0, total**2, second.double())
 
 
 def _begin(parameter: Any, state: State, group: State) -> None:
@@ -210,61 +212,3 @@ def _begin(parameter: Any, state: State, group: State) -> None:
     if ARRIVED not in state:  # new, or from a checkpoint of torch's own Adam
         state[ARRIVED] = torch.full_like(parameter, int(state["step"]), dtype=torch.int32)
     state["step"] += 1
-
-
-def _catch_up(parameter: Any, at: Places, state: State, group: State, decay: float) -> None:
-    """Replay the steps that entries ``at`` of ``parameter.grad`` have missed, with a ``decay`` that is part of it."""
-    rate, (beta1, beta2) = float(group["lr"]), map(float, group["betas"])
-    _begin(parameter, state, group)
-    step, weight, last = int(state["step"]), local(parameter), local(state[ARRIVED])
-    average, square = local(state["exp_avg"]), local(state["exp_avg_sq"])
-
-    # What arrives is the sum of the gradients of the steps since the last arrival: take the mean for each of them.
-    before = last[at].double()
-    waited = step - before
-    total = local(parameter.grad)[at].double()
-    mean = (-total if group["maximize"] else total) / waited
-    if decay:
-        mean += decay * weight[at]
-
-    # Replay: the moments after these steps, and the sum over them of first moments without bias.
-    first, second = average[at].double(), square[at].double()
-    old, new = _weights(before, step, beta1)
-    moved = old * first + new * mean
-    # A moment of d equal gradients is their mean, plus what d steps leave of its distance from that
-    first = mean + (first - mean) * beta1**waited
-    second = mean**2 + (second - mean**2) * beta2**waited
-    # All replayed steps are divided by the root of the last second moment
-    scale = (second / (1 - beta2**step)).sqrt() + group["eps"]
-
-    # Move the weights that far, and keep what the next arrival needs.
-    weight[at] -= (rate * moved / scale).to(weight.dtype)
-    average[at], square[at] = first.to(average.dtype), second.to(square.dtype)
-    last[at] = step
-
-
-def _weights(before: Tensor, step: int, beta: float) -> tuple[Tensor, Tensor]:
-    """Return by what the old first moment and the new mean are multiplied in the sum of the replayed first moments.
-
-    Replayed are steps s = ``before`` + 1, in float64 for each entry, to ``step``. As Adam does, each divides its moment
-    by ``1 - beta ** s``.
-    """
-    waited = step - before
-    if beta == 0:  # each step moves by the mean alone
-        return torch.zeros_like(before), waited
-    # The sums over s of beta ** s / (1 - beta ** s) are differences of tails; soon these are as of beta ** s itself.
-    tails = _tails(beta, before.device)
-    last = len(tails) - 1
-    biased = tails[before.long().clamp(max=last)] - tails[min(step, last)]
-    settled = beta * (1 - beta**waited) / (1 - beta)
-    old = torch.where(before < last // 2, biased / beta**before, settled)
-    return old, waited + torch.where(before < last // 2, biased, 0) - old
-
-
-@cache
-def _tails(beta: float, device: torch.device) -> Tensor:
-    """Return, for t = 0, 1, .., the sums over all s > t of ``beta ** s / (1 - beta ** s)``, until they vanish."""
-    steps = torch.arange(1, 2 + math.ceil(-74 / math.log(beta)), dtype=torch.float64)  # e ** -74: 2 ** -107
-    terms = beta**steps / (1 - beta**steps)
-    # Add from the end, where terms are smallest
-    return torch.cat([terms.flip(0).cumsum(0).flip(0), torch.zeros(1, dtype=torch.float64)]).to(device)

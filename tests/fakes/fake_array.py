@@ -386,9 +386,9 @@ class WholeArrays:
             if name in CHANGING:
                 return change(*arguments[:1], getattr(array, name), *arguments[1:], **options)
             DEVICE.stack[-1].work.finish()
-            if name == "accumulate_select":
+            if name in ("accumulate_select", "select_standardized"):
                 DEVICE.work(passed[0]._a)
-            if name in ("select", "accumulate_select", "merge", "merge_runs"):
+            if name in ("select", "accumulate_select", "select_standardized", "merge", "merge_runs"):
                 counted()
             if name == "select_rows":
                 return wrap(select_rows(DEVICE.read(arguments[0]._a), *arguments[1:]))

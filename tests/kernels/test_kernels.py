@@ -100,6 +100,16 @@ def test_accumulate_select(passes, n, dtype, gradient_type):
                 found = passes.accumulate_select(a, put(passes, gradient)[start : start + n], threshold, most)
                 assert same(found, array.accumulate_select(b, added, threshold, most))
                 assert a.tobytes() == b.tobytes() == acc.tobytes()
+        squares = np.square(inputs(dtype, n)["student"])
+        squares[::7], squares[1::5] = np.inf, 0
+        limit, over = thresholds(array.standardized(acc, squares), 0.9)[1], put(passes, squares)
+        for more in (None, added):
+            for most in (n, max(1, n // 100)):
+                a, b = put(passes, x), x.copy()
+                given = None if more is None else put(passes, gradient)[start : start + n]
+                found = passes.select_standardized(a, over, limit, most, given)
+                assert same(found, array.select_standardized(b, squares, limit, most, more))
+                assert a.tobytes() == b.tobytes() == (x if more is None else acc).tobytes()
 
 
 @pytest.mark.thin(2)

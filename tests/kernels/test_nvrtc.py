@@ -24,7 +24,8 @@ FLUSHING = "-ftz=true"  # by CuPy, to every RawModule of source code
 # What each source is compiled with besides, by those who start its kernels
 VARIANTS = {
     "select.cu": [{"INDEX": "int32", "ROUNDS": 8}, {"INDEX": "int64", "ROUNDS": 8}]
-    + [{"INDEX": "int32", "ROUNDS": 8, "GRADIENT": gradient} for gradient in ("float32", "float16", "uint16")],
+    + [{"INDEX": "int32", "ROUNDS": 8, "GRADIENT": gradient} for gradient in ("float32", "float16", "uint16")]
+    + [{"INDEX": "int32", "ROUNDS": 8, "SQUARES": 1} | more for more in ({}, {"GRADIENT": "float32"})],
     "histogram.cu": [{"threads": 1024}, {"threads": 1024, "IN_SHARED": 1}],
     "count.cu": [{}],
     "largest.cu": [{"INDEX": index, "DIGIT": 11} for index in ("int32", "int64")]
@@ -92,7 +93,7 @@ def test_every_source_is_compiled_here():
 @pytest.mark.parametrize("source", VARIANTS)
 def test_nvrtc_takes_the_sources_and_flushes_no_subnormal_numbers(source, compiling):
     for macros in VARIANTS[source]:
-        halves = HALVES if source in HALF_TOO and "GRADIENT" not in macros else ()
+        halves = HALVES if source in HALF_TOO and not {"GRADIENT", "SQUARES"} & macros.keys() else ()
         for real in ("float32",) if source in SINGLE_ONLY else ("float32", "float64", *halves):
             compiling.kernel("", source, **{"REAL": real, **macros})
             assert ".ftz" not in compiling.ptx[-1].replace(ONLY_SO, "")

@@ -34,6 +34,7 @@ def everything(cuda) -> None:
     indices, values, x, limit = there(plain), there(numbers[:n]), there(numbers), int(np.float32(0.5).view(np.int32))
     cuda.select(values, limit, n)
     cuda.accumulate_select(there(numbers[:n]), values, limit, n)
+    cuda.select_standardized(there(numbers[:n]), there(abs(numbers[:n])), limit, n, values)
     cuda.accumulate(there(numbers[:n]), values)
     cuda.moments(values, 0)
     # of dense vectors

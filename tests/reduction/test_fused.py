@@ -58,20 +58,25 @@ def test_half_precision_is_as_if_widened_first(ranks, name, feedback, dtype):
     ranks.run(body)
 
 
-def test_steady_steps_select_in_the_accumulating_pass(monkeypatch):
-    """No selection of its own, no addition of its own."""
-    reducer = SparseAllreduce(N, k=K, comm=World(1).run(lambda comm: comm)[0])
-    gradient = np.full(N, 1e-6, np.float32)
-    gradient[7 : 7 + K] = 1  # the same ones are the largest in every step
-    reducer.step(gradient)
+@pytest.mark.parametrize("second_moment, fused", [(None, "accumulate_select"), (0.9, "select_standardized")])
+def test_steady_steps_select_in_the_accumulating_pass(second_moment, fused, monkeypatch):
+    """No selection of its own, no addition of its own, no division of its own."""
+    given = {"algorithm": "elect", "second_moment": second_moment}
+    reducer = SparseAllreduce(N, k=K, comm=World(1).run(lambda comm: comm)[0], **given)
+    gradients = np.random.default_rng(0).standard_normal((40, N)).astype(np.float32)
     passes = []
-    for name in ("select", "accumulate_select"):
+    for name in ("select", "accumulate", "standardized", "accumulate_select", "select_standardized"):
         real = getattr(cpu, name)
         monkeypatch.setattr(
             cpu, name, lambda *args, name=name, real=real, **named: passes.append(name) or real(*args, **named)
         )
-    reducer.step(gradient)
-    assert passes == ["accumulate_select"]
+    steps = []
+    for gradient in gradients:
+        reducer.step(gradient)
+        steps.append(tuple(passes))
+        passes.clear()
+    later = steps[20:]  # the threshold of a step before is missed now and then
+    assert {step[0] for step in later} == {fused} and later.count((fused,)) > len(later) / 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

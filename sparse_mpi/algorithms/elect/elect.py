@@ -19,7 +19,7 @@ are of gradients that are gone, which costs a twentieth of the energy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import isqrt
 from typing import Any
 
@@ -132,8 +132,7 @@ class Elect(Algorithm):
         With second moments ``beside`` ranks vote in Adam's units, by what an entry would move its weight.
         """
         # Elect: the same entries on all ranks.
-        scores = acc if beside is None else kernels.of(acc).standardized(acc, beside)
-        elected, state = self.elect(scores, k, comm, state, add)
+        elected, state = self.elect(acc, k, comm, state, add, beside)
 
         # Sum: every rank adds all that it has of the elected entries, whether it voted for them or not.
         contribution = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))
@@ -152,11 +151,22 @@ class Elect(Algorithm):
         """Return the state without votes: they are of a residual that is no more."""
         return replace(state, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
 
-    def elect(self, acc: Array, k: int, comm: Comm, state: ElectState, add: Array | None) -> tuple[Array, ElectState]:
+    def elect(
+        self,
+        acc: Array,
+        k: int,
+        comm: Comm,
+        state: ElectState,
+        add: Array | None,
+        beside: Array | None = None,
+    ) -> tuple[Array, ElectState]:
         """Return the ascending indices of the elected entries, alike on all ranks, and the next state."""
+        standardized = self.selector.select_standardized
+        select = partial(self.selector.select, acc) if beside is None else partial(standardized, acc, beside)
+
         # Alone, a rank needs no votes: it elects its largest entries.
         if comm.size == 1:
-            selected, selection = self.selector.select(acc, k, state.selection, add)
+            selected, selection = select(k, state.selection, add)
             largest = truncate(selected, k)
             return largest.indices[largest.values != 0], replace(state, selection=selection, k=k)
 
@@ -169,7 +179,7 @@ class Elect(Algorithm):
         least = self._least_votes(k, len(acc), comm.size)
         share = max(state.votes, least) if k == state.k else least
         nominees, votes = max(1, round(share * k)), max(1, round(least * k))
-        candidates, selection = self.selector.select(acc, candidates_for(nominees, len(acc)), state.selection, add)
+        candidates, selection = select(candidates_for(nominees, len(acc)), state.selection, add)
         if share > least:
             place = (comm.rank + state.turn) % comm.size
             candidates = take(candidates, may_vote(candidates.indices, place, comm.size, least / share))

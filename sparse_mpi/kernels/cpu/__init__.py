@@ -29,7 +29,6 @@ from sparse_mpi.kernels.cpu.rounding import (
     from_ballots,
     from_int8,
     from_levels,
-    standardized,
     subtract_dense,
     to_ballots,
     to_bfloat16,
@@ -38,3 +37,4 @@ from sparse_mpi.kernels.cpu.rounding import (
     to_int4,
     to_int8,
 )
+from sparse_mpi.kernels.cpu.standardizing import select_standardized, standardized

@@ -109,7 +109,8 @@ class SharedCache(FunctionCache):
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    made = numba.njit(nogil=True, boundscheck=False, **options)(function)
+    # Divide as NumPy does: a loop that may have to raise ZeroDivisionError is not vectorised
+    made = numba.njit(nogil=True, boundscheck=False, error_model="numpy", **options)(function)
     before = CONFIG.CACHE_DIR
     for folder in (lambda: before, private_folder):  # Numba's own cache fails where package and home are read-only
         CONFIG.CACHE_DIR = folder()

@@ -102,7 +102,7 @@ def select(x: Array, threshold: int, most: int) -> Found | None:
     def scan(lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
         return _select(source[lo:hi], scratch_for(source), limit, room, most, lo, indices, values)
 
-    return _compacted(scan, scan, x, most)
+    return compacted(scan, scan, x, most)
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
@@ -125,10 +125,10 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
     def scan(lo: int, hi: int, room: int, most: int, indices: Array, values: Array) -> int:
         return _select(residual[lo:hi], scratch_for(residual), limit, room, most, lo, indices, values)
 
-    return _compacted(accumulated, scan, residual, most)
+    return compacted(accumulated, scan, residual, most)
 
 
-def _compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
+def compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
     """Scan a part of ``x`` on each thread, and move what they find together.
 
     Each part has room for a quarter more than its share of ``most``. If one finds more than that, but all together find
@@ -193,7 +193,7 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
         if count <= room:
             count = append(part, threshold, offset + lo, count, indices, values)
         elif count <= most:
-            count += _count(bits_of(part), threshold)
+            count += counted(bits_of(part), threshold)
         else:
             break
     return count
@@ -219,7 +219,7 @@ def _accumulate_select(residual, gradient, scratch, threshold, room, most, offse
                 count = append_marked(acc, group * LANES, masks[group], offset + lo, count, indices, values)
             count = append_rest(acc, groups * LANES, threshold, offset + lo, count, indices, values)
         elif count <= most:
-            count += _count(bits_of(acc), threshold)
+            count += counted(bits_of(acc), threshold)
     return count
 
 
@@ -266,7 +266,7 @@ def append_rest(x, whole, threshold, offset, count, indices, values):
 
 
 @compiled
-def _count(bits, threshold):
+def counted(bits, threshold):
     magnitude, count = np.iinfo(bits.dtype).max, 0
     for i in range(bits.size):
         count += (bits[i] & magnitude) >= threshold

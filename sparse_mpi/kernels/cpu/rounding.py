@@ -6,7 +6,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels import threads
-from sparse_mpi.kernels.base import BALLOTS, LEAST_SQUARE, SCALED, code_places
+from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import real_of
 from sparse_mpi.kernels.cpu.passes import bits_of, mixed
@@ -90,19 +90,6 @@ def _follow_squares(mean, x, weight):
     for i in range(mean.size):
         change = (x[i] * x[i] - mean[i]) * weight
         mean[i] = mean[i] + change if (x[i] - x[i]) + (mean[i] - mean[i]) == 0 else mean[i]
-
-
-def standardized(x: Array, squares: Array) -> Array:
-    found, most = np.empty_like(x), np.finfo(squares.dtype).max
-    threads.each(lambda lo, hi: _standardized(x[lo:hi], squares[lo:hi], found[lo:hi], most), threads.parts(len(x)))
-    return found
-
-
-@compiled
-def _standardized(x, squares, found, most):
-    least = squares.dtype.type(LEAST_SQUARE)
-    for i in range(x.size):
-        found[i] = x[i] / np.sqrt(min(max(squares[i], least), most))
 
 
 def to_float16(x: Array) -> Array:

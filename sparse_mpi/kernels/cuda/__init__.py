@@ -112,17 +112,31 @@ def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
 
 
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-    # Half precision is widened in registers
+    given, types = _gradient(residual, gradient)
+    return _compacted(residual, (residual, *given), threshold, most, **types)
+
+
+def select_standardized(
+    x: Array, squares: Array, threshold: int, most: int, add: Array | None = None
+) -> tuple[Array, Array] | None:
+    x, squares, (given, types) = cupy.ascontiguousarray(x), cupy.ascontiguousarray(squares), _gradient(x, add)
+    return _compacted(x, (squares, np.finfo(x.dtype).max, x, *given), threshold, most, SQUARES=1, **types)
+
+
+def _gradient(residual: Array, gradient: Array | None) -> tuple[list[Array], dict[str, Any]]:
+    """Return what select.cu is given of a gradient, if there is one; half precision is widened in registers."""
+    if gradient is None:
+        return [], {}
     gradient = cupy.ascontiguousarray(gradient)
     if gradient.dtype != residual.dtype and gradient.dtype.name not in WIDENED:
         gradient = gradient.astype(residual.dtype)
-    return _compacted(residual, (residual, gradient), threshold, most, GRADIENT=gradient.dtype.name)
+    return [gradient], {"GRADIENT": gradient.dtype.name}
 
 
 def _compacted(
-    x: Array, read: tuple[Array, ...], threshold: int, most: int, known: bool = False, **macros: Any
+    x: Array, read: tuple[Any, ...], threshold: int, most: int, known: bool = False, **macros: Any
 ) -> tuple[Array, Array] | None:
-    """Return what select.cu finds in the contiguous ``x`` when it is given the arrays ``read``.
+    """Return what select.cu finds in the contiguous ``x`` when it is given what it has to ``read``.
 
     If it is ``known`` that it will find as many as ``most``, the host does not wait.
     """

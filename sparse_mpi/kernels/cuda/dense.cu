@@ -20,10 +20,6 @@ subtract_dense(REAL* x, const REAL* values, int64 n) {
     x[i] = value - value == 0 ? x[i] - value : (REAL)0;
 }
 
-// Rounded to nearest, as on the host
-__device__ inline float32 root(float32 x) { return __fsqrt_rn(x); }
-__device__ inline float64 root(float64 x) { return __dsqrt_rn(x); }
-
 // Products that are rounded before anything is added to them, as on the host
 __device__ inline float32 product(float32 a, float32 b) { return __fmul_rn(a, b); }
 __device__ inline float64 product(float64 a, float64 b) { return __dmul_rn(a, b); }
@@ -36,13 +32,11 @@ follow_squares(REAL* mean, const REAL* x, REAL weight, int64 n) {
     if (x[i] - x[i] + (mean[i] - mean[i]) == 0) mean[i] += change;
 }
 
-// x over the root of its squares, which count as 1e-20 at least, and as finite.
 extern "C" __global__ void __launch_bounds__(THREADS)
 standardized(const REAL* x, const REAL* squares, REAL most, int64 n, REAL* found) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= n) return;
-    const REAL least = squares[i] > (REAL)1e-20 ? squares[i] : (REAL)1e-20;
-    found[i] = x[i] / root(least < most ? least : most);
+    found[i] = over_root(x[i], squares[i], most);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -1,5 +1,6 @@
 // Ordered compaction in one pass: each tile counts what it selects, learns from the tiles before it where to write
-// (`preceding` in types.cu), and writes. With GRADIENT, the residual is accumulated on the way.
+// (`preceding` in types.cu), and writes. With GRADIENT, the residual is accumulated on the way; with SQUARES, an entry
+// is selected by what it is over the root of its square.
 //
 // A tile belongs to a block of THREADS; each warp has a consecutive part of it, read in ROUNDS of one vector a lane.
 // state, zeroed: [0] tiles taken, [1 + tile] see `preceding`. found: memory of the host, if any, for their number.
@@ -17,10 +18,17 @@ struct alignas(VECTOR * sizeof(GRADIENT)) Gradients { GRADIENT at[VECTOR]; };
 
 __device__ inline int byte(uint64 word, int which) { return (int)(word >> (8 * which) & 255); }
 
-#ifdef GRADIENT
-#define PARAMETERS REAL *x, const GRADIENT *gradient
+#ifdef SQUARES
+#define OVER const REAL *squares, REAL largest,
+#define SCORE(x, at) over_root(x, squares[at], largest)
 #else
-#define PARAMETERS const REAL *x
+#define OVER
+#define SCORE(x, at) (x)
+#endif
+#ifdef GRADIENT
+#define PARAMETERS OVER REAL *x, const GRADIENT *gradient
+#else
+#define PARAMETERS OVER const REAL *x
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -57,7 +65,8 @@ compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, Real* 
 #pragma unroll
         for (int r = 0; r < ROUNDS; ++r) {
 #pragma unroll
-            for (int j = 0; j < VECTOR; ++j) reached |= (uint32)(magnitude(own[r].at[j]) >= limit) << (r * VECTOR + j);
+            for (int j = 0; j < VECTOR; ++j)
+                reached |= (uint32)(magnitude(SCORE(own[r].at[j], first + r * STEP + j)) >= limit) << (r * VECTOR + j);
         }
     } else {
         for (int bit = 0; bit < ROUNDS * VECTOR; ++bit) {
@@ -66,7 +75,7 @@ compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, Real* 
 #ifdef GRADIENT
             x[at] += widen(gradient[at]);
 #endif
-            reached |= (uint32)(magnitude(x[at]) >= limit) << bit;
+            reached |= (uint32)(magnitude(SCORE(x[at], at)) >= limit) << bit;
         }
     }
 
@@ -103,7 +112,7 @@ compact(PARAMETERS, int64 n, int64 threshold, int64 most, INDEX* indices, Real* 
             if (to >= most) break;
             const int64 at = first + r * STEP + __ffs((int)left) - 1;
             indices[to] = (INDEX)at;
-            values[to] = widen(x[at]);  // from the nearest cache, which saves the registers that would hold it
+            values[to] = SCORE(widen(x[at]), at);  // from the nearest cache, which saves the registers that would hold it
         }
         position += byte(all, r);
     }

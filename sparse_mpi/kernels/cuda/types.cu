@@ -110,3 +110,14 @@ __device__ inline int64 place_of(bool chosen, int64 tile, uint64* found, int64* 
     for (int w = 0; w < warp; ++w) place += counts[w];
     return place + __popc(mine & ((1u << lane) - 1));
 }
+
+// Rounded to nearest, as on the host
+__device__ inline float32 root(float32 x) { return __fsqrt_rn(x); }
+__device__ inline float64 root(float64 x) { return __dsqrt_rn(x); }
+
+// x over the root of its square, which counts as 1e-20 at least, and as finite.
+template <typename R>
+__device__ inline R over_root(R x, R square, R most) {
+    const R least = square > (R)1e-20 ? square : (R)1e-20;
+    return x / root(least < most ? least : most);
+}
