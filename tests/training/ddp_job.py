@@ -207,6 +207,7 @@ RUNS = {
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
     "exact": lambda: straight(TOP, bucket_cap_mb=LARGE),
     "optimizer": lambda: by_optimizer(EXACT | {"compression": "topka"}),
+    "clipped": lambda: straight({"algorithm": "dense", "clip_norm": 0.01}, bucket_cap_mb=LARGE),
     "bfloat16": lambda: straight({"density": 0.05}, torch.bfloat16),
     "float16": lambda: straight({"density": 0.05}, torch.float16),
     "tables": lambda: embeddings(None),

@@ -17,7 +17,7 @@ RANKS = 3
 HALF = ("float16", "bfloat16")
 TRAINED = ("dense", "everything", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "flushed", *HALF)
 RULES = ("dgc", "leaky", "moments")
-OTHERS = tuple(f"{rule}{how}" for rule in RULES for how in ("", "-resumed"))
+OTHERS = ("clipped", *(f"{rule}{how}" for rule in RULES for how in ("", "-resumed")))
 SGDS = ("momentum", "nesterov")
 TAKEN = (*SGDS, "adamw")  # optimizers that the hook takes over
 # Of each: by DDP alone, with everything sent, and at 5 %, also in other ways
@@ -165,6 +165,12 @@ def test_residuals_move_into_other_buckets(by_torchrun):
 def test_distributed_optimizer_trains_to_the_same_bits(by_torchrun, hook, optimizer):
     """Where the optimizer keeps its momentum, and where error feedback takes it over by default."""
     assert_same_bits(by_torchrun[hook], by_torchrun[optimizer])
+
+
+def test_the_hook_clips_the_mean(by_torchrun):
+    """In each of six steps to a norm of 0.01, which a sketch tells to some percent."""
+    clipped, free = ({float(rank["applied"].norm()) for rank in by_torchrun[run]} for run in ("clipped", "dense"))
+    assert len(clipped) == 1 and 0.01 < max(clipped) < 1.1 * 6 * 0.01 < min(free) / 10
 
 
 @pytest.mark.parametrize("run", [*TAKEN, *PASSES, *ZEROS])
