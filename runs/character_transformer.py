@@ -62,8 +62,7 @@ def run(comm: Any, model: Model, args: argparse.Namespace, way: str) -> dict[str
     """Train one replica, and return what came of it."""
     algorithm, *words = way.split(":")
     options: dict[str, Any] = dict(word.split("=") for word in words)
-    if "density" in options:
-        options["density"] = float(options["density"])
+    options |= {name: float(options[name]) for name in ("density", "clip_norm") if name in options}
     train, test, _ = args.text
     plain = getattr(torch.optim, args.optimizer)(model.parameters(), lr=args.rate)
     optimizer = DistributedOptimizer(

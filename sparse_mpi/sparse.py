@@ -85,8 +85,8 @@ def at_least(
 ) -> SparseVector | None:
     """Return the entries of ``x`` whose magnitude bits reach ``threshold``, or None if there are more than ``most``.
 
-    ``add`` ``(n,)``, if there is one, is added to ``x`` in place, in the same pass. With ``squares`` ``(n,)`` entries
-    are those of ``x`` over their roots, see `Kernels.standardized`.
+    ``add`` ``(n,)``, if there is one, is added to ``x`` in place, in the same pass. With ``squares`` ``(n,)`` they are
+    entries of ``x / sqrt(squares)``, see `Kernels.standardized`.
     """
     passes = kernels.of(x)
     if squares is not None:

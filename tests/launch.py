@@ -48,4 +48,6 @@ def launch(
         os.killpg(process.pid, signal.SIGKILL)
         out, error = process.communicate()
         pytest.fail(f"{' '.join(arguments)} on {ranks or 'no'} ranks takes more than {seconds:g} s: {out}\n{error}")
+    # Why a process failed stands before torchrun's report that one did
+    error = error.partition("torch/distributed/elastic/multiprocessing/api.py")[0]
     return subprocess.CompletedProcess(process.args, process.returncode, out, error)

@@ -173,9 +173,9 @@ class Kernels(Protocol):
     def select_standardized(
         self, x: Array, squares: Array, threshold: int, most: int, add: Array | None = None
     ) -> tuple[Array, Array] | None:
-        """Return what `select` finds in ``x`` as `standardized`, to whose contiguous memory all of ``add`` goes first.
+        """Return what `select` finds in ``standardized(x, squares)``, in one pass that allocates no n entries.
 
-        ``add`` is as the gradient of `accumulate_select`. On the host it is one pass, without an array of n entries.
+        All of ``add``, as the gradient of `accumulate_select`, first joins the contiguous ``x`` in place.
         """
 
     def gather(self, x: Array, indices: Array) -> Array:

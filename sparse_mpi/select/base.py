@@ -41,7 +41,7 @@ class Selector(ABC):
     def select_standardized(
         self, x: Array, squares: Array, k: int, state: Any, add: Array | None = None
     ) -> tuple[SparseVector, Any]:
-        """Select from ``x`` over the roots of ``squares`` ``(n,)``, as `select` does, to which ``add`` goes first."""
+        """Select about k entries of ``x / sqrt(squares)``, as `select` does; ``add`` first joins ``x`` in place."""
         accumulate(x, add)
         return self.select(kernels.of(x).standardized(x, squares), k, state)
 

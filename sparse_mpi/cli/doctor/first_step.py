@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from sparse_mpi.cli.doctor.findings import Finding
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import spelled
+from sparse_mpi.reduction.arguments import can_carry, spelled
 
 SIZES = (1 << 16, (1 << 20) + (1 << 14))  # of which a sample gives the threshold, and of which a histogram does
 DEFAULTS = ("oktopk", "elect")  # the algorithms of `SparseAllreduce` and of `DistributedOptimizer`
@@ -44,8 +45,9 @@ def make_steps(algorithm: str) -> None:
 
     def rank(comm: Any) -> None:
         draw = np.random.default_rng(comm.rank)
-        for size in SIZES:
-            reducer = SparseAllreduce(size, density=0.01, comm=comm, algorithm=name, **options)
+        moments = (None, 0.999) if can_carry(name, options) else (None,)  # without, and as Adam has it
+        for size, moment in product(SIZES, moments):
+            reducer = SparseAllreduce(size, density=0.01, comm=comm, algorithm=name, second_moment=moment, **options)
             for _ in range(2):
                 reducer.step(draw.standard_normal(size, np.float32))
 

@@ -1,4 +1,4 @@
-"""Numbers over the root of their second moments, and what of them reaches a threshold."""
+"""``x / sqrt(squares)``, and selection from that."""
 
 from __future__ import annotations
 
