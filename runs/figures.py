@@ -35,7 +35,7 @@ FIGURES = {
     f"{RESULTS}/accuracy-vgg.svg": draw(
         "accuracy-vgg", "Elect: no gap to dense was found, with 1/80 of the bytes", "--kind", "gaps"
     ),
-    f"{RESULTS}/accuracy-lstm.svg": draw("accuracy-lstm", "Elect comes nearest to dense", "--kind", "gaps"),
+    f"{RESULTS}/accuracy-gpt2.svg": draw("accuracy-gpt2", "Elect in every step is nearest to dense", "--kind", "gaps"),
     f"{RESULTS}/residual-vgg.svg": draw(
         "residual-vgg", "On sorted shards senders that keep the rest train better than owners", "--kind", "curves"
     ),
