@@ -52,10 +52,9 @@ class Threshold(Selector):
     ) -> tuple[SparseVector, ThresholdState]:
         threshold = int(state.threshold)  # a device has told it long ago
         passed = at_least(x, max(threshold, NOT_ZERO), k + k // 2, add, squares)
-        reached = k if passed is None else len(passed.indices)
         # Enough, or all that are not zero? Otherwise too few or too many passed: look at all of them
-        if passed is not None and (reached >= k or threshold <= NOT_ZERO):
-            change = 3 / 4 if 4 * reached > 5 * k else 1.0
+        if passed is not None and (len(passed.indices) >= k or threshold <= NOT_ZERO):
+            change = 3 / 4 if 4 * len(passed.indices) > 5 * k else 1.0
             selected = truncate(passed, k, reuse=True)
         else:
             change = 1 / 2 if passed is None else 3 / 2

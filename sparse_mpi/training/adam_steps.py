@@ -68,8 +68,10 @@ def move(optimizer: Optimizer, mode: str, came: Mapping[Tensor, Came]) -> list[t
         # Decay all weights where that is decoupled from the gradient; else it is part of each gradient of the wait
         if decoupled and group["weight_decay"]:
             local(parameter).mul_(1 - float(group["lr"]) * group["weight_decay"])
-        given = came[parameter] if mode == TRAVELLING else Came(None)
-        _move(parameter, at, given, optimizer.state[parameter], group, 0 if decoupled else group["weight_decay"])
+        given, decay = came[parameter], 0 if decoupled else group["weight_decay"]
+        if mode == TRAVELLING:
+            present(given.second, "second moments travel with the entries of a step")
+        _move(parameter, at, given, optimizer.state[parameter], group, decay)
     return _set_aside(parameter for parameter, _ in moved)
 
 

@@ -37,8 +37,7 @@ class SparseState:
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
-        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket. Options are those of the
-            algorithm, and ``clip_norm``.
+        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket; ``clip_norm`` is an option.
         optimizer: of these parameters, which steps by ``momentum``; of a ZeroRedundancyOptimizer pass ``.optim``. None:
             optimizers get the means as they come, of which Adam makes less than of dense ones.
         momentum: as for `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
