@@ -42,7 +42,7 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(prog="python -m runs.gpu_check.share", description="one rank's share of a step, by a World")
     parser.add_argument("--ranks", type=integer(1), default=8)
-    parser.add_argument("--n", type=integer(1), nargs="+", default=[14_728_266, 109_000_000], help="elements")
+    parser.add_argument("--n", type=integer(1), nargs="+", default=[14_728_266], help="elements")
     parser.add_argument(
         "--algorithms", nargs="+", choices=tuple(ALGORITHMS), default=["dense", "topka", "oktopk", "elect"]
     )
@@ -61,10 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name in args.algorithms:
                 bar.say(f"{name}, n = {n:,}")
                 cases.append({"n": n, "algorithm": name, **share(name, base, args)})
+                if args.json is not None:  # after each, whenever the machine goes away
+                    args.json.write_text(json.dumps({"ranks": args.ranks, "cases": cases}, indent=1) + "\n")
                 bar.update()
     print(render(cases, args.ranks))
-    if args.json is not None:
-        args.json.write_text(json.dumps({"ranks": args.ranks, "cases": cases}, indent=1) + "\n")
     return 0
 
 
