@@ -33,6 +33,8 @@ README = """\
 GPU=$PWD/.gpu
 xz -dk $GPU/libnccl.so.2.xz && tar xf $GPU/ompi.tar.xz -C $GPU
 python3 -m pip install --no-index --no-deps --find-links $GPU/wheels mpi4py
+# The library takes the mpiexec beside Python first. In a virtual environment leave this line out
+ln -s "$(command -v python3)" $GPU/ompi/bin/python3
 export LD_PRELOAD=$GPU/libnccl.so.2 NCCL_MULTI_RANK_GPU_ENABLE=1
 export OPAL_PREFIX=$GPU/ompi PATH=$GPU/ompi/bin:$PATH LD_LIBRARY_PATH=$GPU/ompi/lib:$LD_LIBRARY_PATH
 export MPI4PY_LIBMPI=$GPU/ompi/lib/libmpi.so.40 SPARSE_MPI_CUDA_AWARE=1
