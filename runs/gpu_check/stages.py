@@ -18,6 +18,7 @@ MARGIN = 2.0  # times its estimate that a stage may take: on one H100 they took 
 FEW = ("dense", "topka", "oktopk", "elect")  # algorithms that are compared on the largest model
 WAYS = ("dense", "dense:no-overlap", "elect", "elect:no-overlap")  # of which training steps are timed
 TOOLKITS = ("$CUDA_HOME/bin", "/usr/local/cuda/bin")  # folders of CUDA's tools that need not be on the path
+CARRIED = ROOT / ".gpu"  # what `runs.gpu_check.carry` made, unpacked: an NCCL, and an MPI that takes device pointers
 MODULES = {"scikit-learn": "sklearn"}  # of packages that are imported by another name
 
 
@@ -88,12 +89,15 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
             without,
         ),
     ]
+    share = ("-m", "runs.gpu_check.share", *(("--n", "20000", "--steps", "2") if pretend else ()), *record("share"))
+    found.append(Stage("share", 60, "imports 10, four algorithms three times 50", (*fakes, *share), without))
     # Times of steps, on ranks that share a GPU if there are fewer.
     steps = ("--steps", "2", "--warmup", "1") if pretend else ("--steps", "10")
     for number, seconds in ((1, 20), (2, 20), (4, 25)):
         name, basis = f"allreduce-{number}", f"imports of all ranks {seconds - 10}, 13 steps of each algorithm 10"
         command = (*LIBRARY, "bench", "steps", *DEVICE, *flat, *steps, *record(name))
         found.append(Stage(name, seconds, basis, ranks(number, *command), without, mpi=True))
+    found += _between_gpus(checkout, pretend, record("pointers"))
     # Results against those of the CPU, with both laws.
     every = tuple(ALGORITHMS)
     for model, algorithms, seconds in (("vgg16", every, 30), ("resnet50", every, 30), ("bert-base", FEW, 90)):
@@ -125,6 +129,43 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     command = ranks(1, *program, *picture)
     needs = checkout or _missing("scikit-learn", "matplotlib")
     found.append(Stage("timeline", 15, "imports 10, 6 steps and a picture 5", command, needs, mpi=True))
+    return found
+
+
+def _between_gpus(checkout: str, pretend: bool, record: tuple[str, ...]) -> list[Stage]:
+    """Return the stages of arrays that go from GPU to GPU: over NCCL, torch's NCCL, and an MPI by device pointers.
+
+    Several ranks share one GPU, which takes an NCCL of 2.30; that and the MPI are carried along.
+    """
+    fakes = ("-m", "tests.fakes") if pretend else ()
+    nccl, mpi = CARRIED / "libnccl.so.2", CARRIED / "ompi"
+    missing = "needs {}: python -m runs.gpu_check.carry, where there is a network; then unpack it as .gpu/README says"
+    without_nccl = checkout or ("" if pretend or nccl.exists() else missing.format(nccl.relative_to(ROOT)))
+    without_mpi = checkout or ("" if pretend or mpi.exists() else missing.format(mpi.relative_to(ROOT)))
+    shared = () if pretend else ("env", f"LD_PRELOAD={nccl}", "NCCL_MULTI_RANK_GPU_ENABLE=1")
+    job = ("tests.comm.nccl_job",)
+    found = []
+    for ranks in (2, 4):
+        command = (*shared, sys.executable, *LIBRARY, "run", "-n", str(ranks), *fakes, "-m", *job)
+        basis = f"imports and NCCL {10 + 5 * ranks}, every call and algorithm twice 30"
+        found.append(Stage(f"nccl-{ranks}", 40 + 5 * ranks, basis, command, without_nccl, mpi=True))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *fakes, "-m")
+    command = (*shared, sys.executable, *torchrun, "tests.comm.torch_nccl_job")
+    basis = "imports and NCCL 20, every algorithm twice, optimizer, hook and FSDP2 40"
+    found.append(Stage("torch-nccl", 60, basis, command, without_nccl))
+    steps = ("bench", "steps", *DEVICE, "--check", *(("--n", "20000") if pretend else ("--model", "vgg16")))
+    words = (*fakes, *LIBRARY, *steps, "--steps", "5", "--warmup", "2", *record)
+    carried = {
+        "OPAL_PREFIX": mpi,
+        "LD_LIBRARY_PATH": mpi / "lib",
+        "MPI4PY_LIBMPI": mpi / "lib" / "libmpi.so.40",
+        "SPARSE_MPI_CUDA_AWARE": 1,
+    }
+    start = ("env", *(f"{name}={value}" for name, value in carried.items()), str(mpi / "bin" / "mpiexec"))
+    command = (*start, "--oversubscribe", "-n", "2", sys.executable, *words)
+    command = (*LIBRARY, "run", "-n", "2", *words) if pretend else command
+    basis = "imports 10, two steps of each algorithm on the CPU and the GPU 20, seven in turns 10"
+    found.append(Stage("pointers", 40, basis, command, without_mpi, mpi=pretend))
     return found
 
 
