@@ -151,7 +151,7 @@ def _between_gpus(checkout: str, pretend: bool, record: tuple[str, ...]) -> list
         found.append(Stage(f"nccl-{ranks}", 40 + 5 * ranks, basis, command, without_nccl, mpi=True))
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *fakes, "-m")
     command = (*shared, sys.executable, *torchrun, "tests.comm.torch_nccl_job")
-    basis = "imports and NCCL 20, every algorithm twice, optimizer, hook and FSDP2 40"
+    basis = "imports and NCCL 20, every algorithm twice and three doors of training 40"
     found.append(Stage("torch-nccl", 60, basis, command, without_nccl))
     steps = ("bench", "steps", *DEVICE, "--check", *(("--n", "20000") if pretend else ("--model", "vgg16")))
     words = (*fakes, *LIBRARY, *steps, "--steps", "5", "--warmup", "2", *record)
