@@ -83,6 +83,7 @@ class CountingComm(ABC):
     """
 
     staged = True  #: whether arrays on a device pass through host memory on their way
+    queued = False  #: whether calls with these are queued on the current stream; else they find it at its end
     concurrent = False  #: whether one thread may call it while others compute, or call other communicators
     guarded = False  # whether `_require_running` and `_confirm` are to be asked around each call
     watched: Watched | None = None  # notes the calls for the watchdog of this rank, where there is one
@@ -240,7 +241,7 @@ class CountingComm(ABC):
             return self._staging.download(send)
         # Or give it as it is: the transport reads memory from beginning to end, without regard to strides and streams.
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
-        if not on_host:
+        if not (on_host or self.queued):
             synchronize(contiguous)
         return contiguous
 

@@ -1,7 +1,8 @@
 """`ProcessGroupComm`: the transport over torch.distributed, for jobs that torchrun starts and that have no MPI.
 
-It works in host memory, whatever the backend of the group it is made from. Arrays go to gloo as tensors of their bytes,
-not copied. A message whose length the receiver cannot know follows a head of its rows and bytes a row.
+Arrays in host memory go to a gloo group of its own, as tensors of their bytes, not copied. Arrays on a device go over
+the NCCL of the group it is made from, see `device_group`, or through host memory where some rank's group has none. A
+message whose length the receiver cannot know follows a head of its rows and bytes a row, over gloo in any case.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import cache
 from itertools import count
 from socket import gethostname
 from typing import Any
@@ -21,10 +24,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.comm.base import Counts, Job, hashed
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.counting import CountingComm
+from sparse_mpi.comm.device_group import DeviceGroup, has_nccl
 from sparse_mpi.comm.job.call_log import DUPLICATE
 from sparse_mpi.comm.job.store_watchdog import StoreWatchdog
 from sparse_mpi.comm.job.uncaught import Abort
@@ -46,13 +50,19 @@ class ProcessGroupComm(CountingComm):
     floating-point numbers are added in gloo's order, the same on all ranks. With a ``parent`` the ranks are those of
     that, or ``some`` of them, given by their ascending numbers there. For its watchdog see `sparse_mpi.watch`.
 
+    Where the group has NCCL on all ranks, it carries what is on a device (``staged`` is False): on the current stream,
+    without a wait, in the communicator of the group. NCCL wants one order of all calls on all ranks, so nothing is
+    reduced beside the backward pass then (``concurrent`` is False), and in a call all ranks or none have their array on
+    a device. A duplicate shares the group. A part has one that torch makes; but its arrays pass through host memory if
+    ``init_process_group`` was given a ``device_id`` and ``group`` is not all of the job.
+
     Raises:
         RuntimeError: torch.distributed was not initialised.
         ValueError: SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
         TypeError: ``group`` is no process group, or this process is not in it.
     """
 
-    concurrent = True
+    queued = True
 
     def __init__(
         self, group: object = None, some: Sequence[int] | None = None, parent: ProcessGroupComm | None = None
@@ -79,6 +89,15 @@ class ProcessGroupComm(CountingComm):
             _living.add(self)
             self._barrier()  # gloo fails on a rank that still connects to one which has let its group go
         super().__init__(rank, len(self._ranks))
+        if parent is None:
+            lacking = np.flatnonzero(self._allgather(np.array(not has_nccl(group))))
+            self._lacking: tuple[int, ...] = tuple(lacking.tolist())
+            self._device = None if self._lacking else DeviceGroup(group, self._ranks)
+        else:
+            self._lacking = parent._lacking
+            self._device = None if parent._device is None else parent._device.part(self._ranks)
+        # Threads of ranks would launch in orders of their own, which NCCL does not allow.
+        self.staged = self.concurrent = self._device is None
         if watchdog is not None:
             self.watched = watchdog.log.over(self._number, self._ranks)
 
@@ -110,9 +129,27 @@ class ProcessGroupComm(CountingComm):
         colors = self._allgather(np.array(color))
         return ProcessGroupComm(None, np.flatnonzero(colors == color).tolist(), self)
 
+    def _enter(self, send: Array, rows: bool = False) -> Array:
+        if not isinstance(send, np.ndarray) and is_device(send):
+            if self._device is not None:
+                self._device.meet(send)
+            elif self.rank == 0 and self.size > 1:
+                _warn_of_staging(self._lacking, self.size)
+        return super()._enter(send, rows)
+
+    def _nccl(self, send: Array) -> DeviceGroup | None:
+        """Return what carries ``send``, of a call: None for gloo."""
+        return None if isinstance(send, np.ndarray) else self._device
+
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:
             return send.copy()
+        if (nccl := self._nccl(send)) is not None:
+            heads = self._sendrecv(header(send, len(send))[None], dest, source)
+            rows = None if heads is None or source is None else announced_rows(heads[0], send, source)
+            into = None if rows is None else empty_rows(send, rows)
+            nccl.exchange(send, dest if dest != self.rank else None, into, source)
+            return into
         announced, works = [], []
         # Announce: the head is on its way before this rank waits for one, so that no two ranks wait for each other.
         if dest is not None and dest != self.rank:
@@ -133,6 +170,8 @@ class ProcessGroupComm(CountingComm):
         return came
 
     def _allgather(self, send: Array) -> Array:
+        if (nccl := self._nccl(send)) is not None:
+            return nccl.allgather(send)
         out = np.empty((self.size, *send.shape), send.dtype)
         if out.size:  # gloo is given no empty tensors
             self._group.allgather([[_bytes(part) for part in out.reshape(self.size, -1)]], [_bytes(send)]).wait()
@@ -141,6 +180,8 @@ class ProcessGroupComm(CountingComm):
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if counts is None:
             counts = np.asarray(self._allgather(np.array(len(send), np.int64)))
+        if (nccl := self._nccl(send)) is not None:
+            return nccl.allgatherv(send, counts), counts.copy()
         # Messages from rank to rank, since gloo's all_gather takes arrays of one length only.
         out = empty_rows(send, int(counts.sum()))
         arriving = cut(out, counts)
@@ -149,28 +190,30 @@ class ProcessGroupComm(CountingComm):
         return out, counts.copy()
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        nccl = self._nccl(send)
+        # NCCL moves what all ranks know without a word; gloo's messages have heads, by which errors are found.
+        came = expected.copy() if nccl and expected is not None else self._trade_rows(send, counts, expected)
+        if nccl is not None:
+            return nccl.alltoallv(send, counts, came), came
         leaving = cut(send, counts)
-        came = self._trade_rows(leaving, expected)
         out = empty_rows(send, int(came.sum()))
         arriving = cut(out, came)
         arriving[self.rank][...] = leaving[self.rank]
         _wait(self._exchange(leaving, arriving, _ROWS))
         return out, came
 
-    def _trade_rows(self, leaving: list[Array], expected: Counts | None) -> Counts:
+    def _trade_rows(self, send: Array, counts: Counts, expected: Counts | None) -> Counts:
         """Exchange how many rows each rank will send to this one (P,), but for empty ``expected`` ones."""
-        heads = np.tile(header(leaving[self.rank], len(leaving[self.rank])), (self.size, 1))
+        own = [header(send, rows) for rows in counts.tolist()]
+        heads = np.tile(own[self.rank], (self.size, 1))
         known = np.ones(self.size, bool) if expected is None else expected > 0
         # Ranks from which nothing is expected send no head: theirs stays as it is set here, no rows of the right size.
         heads[~known, 0] = 0
         told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]  # views, for gloo to fill
-        tell = [
-            header(part, len(part)) if expected is None or len(part) else header(part, len(part))[:0]
-            for part in leaving
-        ]
+        tell = [head if expected is None or head[0] else head[:0] for head in own]
         _wait(self._exchange(tell, told, _HEAD))
         # Check what was announced before any row is received.
-        came = np.array([announced_rows(head, leaving[0], source) for source, head in enumerate(heads)], np.int64)
+        came = np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
         if expected is not None and (came != expected).any():
             source = int(np.flatnonzero(came != expected)[0])
             raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
@@ -179,6 +222,8 @@ class ProcessGroupComm(CountingComm):
     def _allreduce(self, send: Array, op: str) -> Array:
         if not send.size:
             return send.copy()
+        if (nccl := self._nccl(send)) is not None:
+            return nccl.allreduce(send, op)
         # gloo reduces in place: what it gets is a copy, in a type that it knows.
         carrier = _CARRIERS.get(send.dtype.name, send.dtype)
         flip = send.dtype == np.uint64 and op == "max"  # with the top bit flipped, signed order is unsigned order
@@ -192,7 +237,9 @@ class ProcessGroupComm(CountingComm):
         rows = np.array([len(send)], np.int64)
         self._broadcast(rows, root)  # others must make room
         out = send.copy() if self.rank == root else empty_rows(send, int(rows[0]))
-        if out.size:
+        if out.size and (nccl := self._nccl(out)) is not None:
+            nccl.broadcast(out, root)
+        elif out.size:
             self._broadcast(out, root)
         return out
 
@@ -218,6 +265,18 @@ class ProcessGroupComm(CountingComm):
 
     def _irecv(self, rows: Array, source: int, tag: int = _ROWS) -> list[Any]:
         return [self._group.recv([_bytes(rows)], source, tag)] if rows.size else []
+
+
+@cache
+def _warn_of_staging(lacking: tuple[int, ...], ranks: int) -> None:
+    """Warn, once a process, that arrays on a device are copied to the host, and say how they would not be."""
+    if lacking:
+        who = "" if len(lacking) == ranks else f" on rank{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
+        why = f"the process group has no NCCL for them{who}; initialise torch.distributed with "
+        why += "init_process_group('cpu:gloo,cuda:nccl') or init_process_group('nccl') on all ranks"
+    else:
+        why = "torch makes no group of a part of these ranks; leave device_id out of init_process_group"
+    warnings.warn(f"gloo carries arrays on GPUs through host memory, since {why}", RuntimeWarning, stacklevel=2)
 
 
 def _watchdog(limit: float) -> StoreWatchdog | None:

@@ -1,0 +1,173 @@
+"""Device arrays over torch's own NCCL group and over gloo: calls, algorithms, optimizer, hook and FSDP2 agree.
+
+    torchrun --standalone --nproc-per-node 2 -m tests.comm.torch_nccl_job
+    torchrun --standalone --nproc-per-node 2 -m tests.fakes -m tests.comm.torch_nccl_job
+
+The second one is a rehearsal on the pretended device, without DDP and FSDP2. Several ranks share a GPU where NCCL takes
+that (2.30 and later). Sums of two ranks have the same bits in any order; of more, dense ones may differ by rounding.
+Each case is a line of rank 0; the job ends with 1 if a case differs or fails, and by itself after ``LIMIT`` seconds.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from sparse_mpi import ALGORITHMS, Layout, SparseAllreduce
+from sparse_mpi.arrays import to_host
+from sparse_mpi.comm import as_comm
+from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.fsdp import attach
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.testing import check_transport
+from sparse_mpi.testing.checking_transports import TALKS
+
+from .test_nccl import OnDevice
+
+LIMIT = 240.0  # seconds
+LAYOUT, K, STEPS = Layout(((400, 300), (200, 250))), 1700, 4
+PRETENDED = "tests.fakes.fake_array" in sys.modules
+Found = list[bytes] | list[np.ndarray]
+
+
+def calls(comm: Any) -> Found:
+    """Every call of `Comm`, also on a part and a duplicate, against a World."""
+
+    def run(fn: Callable[[Any], Any]) -> list[Any]:
+        results: list[Any] = [None] * comm.size
+        dist.all_gather_object(results, fn(OnDevice(comm)), group=BESIDE)
+        return results
+
+    ranks = SimpleNamespace(size=comm.size, run=run)
+    check_transport(lambda _: ranks, replace(TALKS, ranks=(comm.size,), examples=0))
+    found = []
+    for name in ("int8", "int16", "uint16", "uint32", "uint64", "float64"):
+        own = (np.arange(-3, 4) << comm.rank).astype(name)  # without a sign, large ones
+        found += [OnDevice(comm).allreduce(own, op) for op in ("sum", "max")]
+    return found
+
+
+def algorithm(name: str) -> Callable[[Any], Found]:
+    """The totals of a few steps, the last one dense."""
+
+    def steps(comm: Any) -> Found:
+        import cupy
+
+        reducer, totals = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=name), []
+        for step in range(STEPS):
+            drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size).astype(np.float32)
+            total = reducer.step(cupy.asarray(drawn), dense=step == STEPS - 1)
+            totals.append(to_host(total.to_dense() if hasattr(total, "to_dense") else total))
+        return totals
+
+    return steps
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 8)).to("cuda")
+
+
+def trained(model: Any, optimizer: Any, rank: int) -> None:
+    for step in range(STEPS):
+        drawn = torch.from_numpy(np.random.default_rng([rank, step, 7]).standard_normal((16, 64)).astype(np.float32))
+        optimizer.zero_grad()
+        model(drawn.to("cuda")).square().mean().backward()
+        optimizer.step()
+
+
+def weights(model: Any) -> Found:
+    return [getattr(p, "to_local", lambda p=p: p)().detach().cpu().numpy() for p in model.parameters()]
+
+
+def optimizer(comm: Any) -> Found:
+    model = net()
+    wrapped = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), density=0.05, comm=comm)
+    trained(model, wrapped, comm.rank)
+    return weights(model)
+
+
+def hook(comm: Any) -> Found:
+    bare = net()
+    model, inner = DistributedDataParallel(bare, bucket_cap_mb=0.02), torch.optim.AdamW(bare.parameters(), 0.01)
+    state = SparseState(bare.named_parameters(), density=0.05, comm=comm, dense_steps=1, optimizer=inner)
+    model.register_comm_hook(state, sparse_hook)
+    trained(model, inner, comm.rank)
+    return weights(bare)
+
+
+def sharded(comm: Any) -> Found:
+    mesh = init_device_mesh("cuda", (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+    model = net()
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh["shard"])
+    inner = torch.optim.AdamW(model.parameters(), 0.01)
+    attach(model, mesh["replicate"] if not comm.job.staged else comm, optimizer=inner, density=0.05, dense_steps=1)
+    trained(model, inner, comm.rank)
+    return weights(model)
+
+
+def differs(one: Found, other: Found, exact: bool) -> str:
+    if all(a.tobytes() == b.tobytes() for a, b in zip(one, other, strict=True)):
+        return ""
+    most = max(float(np.abs(np.asarray(a, float) - b).max()) for a, b in zip(one, other, strict=True))
+    return "" if most < 1e-5 and not exact else f"differs by {most:.3g}"
+
+
+def main() -> int:
+    """Run all cases over NCCL and over gloo, and return how many of them are wrong, at most 1."""
+    nccl, gloo = as_comm(dist.group.WORLD), as_comm(BESIDE)
+    assert (nccl.job.staged, gloo.job.staged) == (False, True), "the group has no NCCL for CUDA"
+    cases = {"calls": calls} | {name: algorithm(name) for name in ALGORITHMS} | {"optimizer": optimizer}
+    cases |= {} if PRETENDED else {"DDP's hook": hook, "FSDP2": sharded}
+    wrong = 0
+    for name, case in cases.items():
+        since, text = perf_counter(), ""
+        try:
+            found = [case(gloo), case(nccl)]  # staged first, which loads all kernels
+            text = differs(*found, exact=nccl.size == 2)
+        except Exception:
+            text = traceback.format_exc()
+        texts: list[str] = [""] * nccl.size
+        dist.all_gather_object(texts, text, group=BESIDE)
+        wrong += any(texts)
+        if nccl.rank == 0:
+            print(f"{name}: {max(texts) or 'agrees'} ({perf_counter() - since:.1f} s)", flush=True)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")  # where ranks share a GPU
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if PRETENDED:
+        from ..fakes.fake_torch_nccl import over_gloo
+
+        over_gloo()
+        dist.init_process_group("gloo")
+    else:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=timedelta(seconds=60))
+    BESIDE = dist.new_group(backend="gloo")
+    status = main()
+    sys.stdout.flush()
+    with suppress(Exception):
+        dist.barrier(group=BESIDE)
+    os._exit(status)  # without destroying communicators, which may wait for the other ranks
