@@ -1,0 +1,228 @@
+"""Device arrays over the NCCL of torch's groups: pretended between the ranks of a `World`, in a job, and for real."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sparse_mpi import ALGORITHMS, SparseAllreduce
+from sparse_mpi.comm import as_comm
+from sparse_mpi.comm.counting import REDUCIBLE
+from sparse_mpi.comm.process_group import ProcessGroupComm
+from sparse_mpi.comm.world import World
+from sparse_mpi.sparse import Layout
+from sparse_mpi.testing import check_transport
+from sparse_mpi.testing.checking_transports import TALKS
+
+from ..fakes import fake_torch_nccl
+from .test_nccl import OnDevice, on_host
+
+pytestmark = [pytest.mark.ranks(1, 2, 3, 4)]
+NCCL, GLOO = "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo"
+LAYOUT = Layout.of([(20, 25), (500,)])
+
+
+@pytest.fixture
+def torch_nccl(device, monkeypatch):
+    """Process groups pretended, on a pretended device."""
+    return fake_torch_nccl.install(monkeypatch)
+
+
+class GroupRanks:
+    """What the fixture ``ranks`` gives, over process groups whose backends are those of ``configs``, rank by rank."""
+
+    def __init__(self, ranks, torch_nccl) -> None:
+        self.size, self._ranks, self._dist = ranks.size, ranks, torch_nccl
+
+    def run(self, fn, wrap=OnDevice, configs=(NCCL,)):
+        def body(comm):
+            self._dist.over(comm, configs[comm.rank % len(configs)])
+            return fn(wrap(ProcessGroupComm()))
+
+        return self._ranks.run(body)
+
+
+def bare(comm):
+    return comm
+
+
+@pytest.fixture
+def ranks(ranks, torch_nccl):
+    return GroupRanks(ranks, torch_nccl)
+
+
+def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
+    """On parts and duplicates too; the pretended NCCL is strict about lengths, types and streams."""
+    check_transport(lambda _: ranks, replace(TALKS, ranks=(ranks.size,), examples=0))
+
+
+@pytest.mark.parametrize("dtype", sorted({dtype.name for dtype in REDUCIBLE}))
+def test_every_type_is_reduced_to_its_ends(ranks, dtype):
+    """Torch's NCCL knows no 16-bit integers, and none without a sign but bytes."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        own = [np.array([0.5, -1.5, np.finfo(kind).max / 64], kind) * rank for rank in range(ranks.size)]
+    else:
+        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+        own = [np.array([high, low, rank, high - rank, low + rank], kind) for rank in range(ranks.size)]
+    for total, largest in ranks.run(lambda comm: [comm.allreduce(own[comm.rank], op) for op in ("sum", "max")]):
+        assert total.dtype == largest.dtype == kind
+        np.testing.assert_array_equal(total, np.sum(own, axis=0, dtype=kind))
+        np.testing.assert_array_equal(largest, np.max(own, axis=0))
+
+
+def test_what_goes_over_nccl_and_what_over_gloo(ranks, torch_nccl, device):
+    """With known counts nothing goes over gloo, nothing crosses the bus and nobody waits; host arrays go over gloo."""
+    size = ranks.size
+
+    def body(comm):
+        own = sys.modules["cupy"].asarray(np.arange(size * 4, dtype=np.float32).reshape(size, 4) + comm.rank)
+        each, uneven = np.ones(size, int), np.arange(size)
+        comm.allreduce(own)
+        for send in (own.get(), own):
+            comm.barrier()
+            before = len(torch_nccl.calls), len(device.copies), len(device.synchronised), len(gloo_calls)
+            comm.alltoallv(send, each, each)
+            comm.allgatherv(send, each * size)
+            comm.allgatherv(send[: comm.rank], uneven)
+            comm.allgather(send)
+            comm.allreduce(send, "max")
+            now = len(torch_nccl.calls), len(device.copies), len(device.synchronised), len(gloo_calls)
+            if send is own:
+                assert now[1:] == before[1:]
+        comm.barrier()
+        comm.alltoallv(own, each)
+        comm.bcast(own)
+        return comm.job.staged, comm.job.concurrent, len(device.copies) == now[1], len(device.synchronised) == now[2]
+
+    gloo_calls = torch_nccl.gloo
+    assert ranks.run(body, wrap=bare) == [(False, False, True, True)] * size
+    names = set(torch_nccl.calls)
+    assert names == {"all_reduce", "all_to_all_single", "all_gather_into_tensor", "broadcast"} | (
+        {"all_gather"} if size > 1 else set()
+    )
+
+
+def test_torch_works_on_the_stream_of_the_caller(ranks, torch_nccl, device):
+    """The pretended NCCL refuses any other one; torch's own current stream is left as it was."""
+
+    def body(comm):
+        cupy = sys.modules["cupy"]
+        own, before = cupy.asarray(np.arange(comm.size, dtype=np.float32)), list(device.torch)
+        with cupy.cuda.Stream(non_blocking=True):
+            total = comm.allreduce(own)
+        assert device.torch == before
+        return total.get().tolist()
+
+    expected = [float(i * ranks.size) for i in range(ranks.size)]
+    assert ranks.run(body, wrap=bare) == [expected] * ranks.size
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_training_gives_the_same_bytes(ranks, name):
+    """As with host arrays over a World; each rank sends, and counts, the same."""
+    exact = ALGORITHMS[name]().traits.device_difference == 0
+
+    def body(comm, place):
+        reducer = SparseAllreduce(LAYOUT, k=40, comm=comm, algorithm=name)
+        totals = []
+        for step in range(4):
+            total = reducer.step(place(np.random.default_rng([step, comm.rank]).standard_normal(1000, np.float32)))
+            totals.append(on_host(total.to_dense() if hasattr(total, "to_dense") else total))
+        traffic = reducer.report.traffic
+        return totals, (traffic.sent, traffic.received, traffic.messages, traffic.control)
+
+    over_nccl = ranks.run(lambda comm: body(comm, sys.modules["cupy"].asarray), wrap=bare)
+    for found, expected in zip(over_nccl, World(ranks.size).run(lambda comm: body(comm, np.asarray)), strict=True):
+        assert found[1] == expected[1]
+        for one, other in zip(found[0], expected[0], strict=True):
+            assert one.tobytes() == other.tobytes() if exact else np.allclose(one, other, atol=1e-5)
+
+
+def test_parts_have_groups_of_their_own_and_duplicates_share_one(ranks, torch_nccl):
+    def body(comm):
+        twin, whole, part = comm.duplicate(), comm.split(0), comm.split(comm.rank % 2)
+        assert as_comm(comm) is comm and part.traffic is comm.traffic and twin.traffic is not comm.traffic
+        shared = twin._device is comm._device is whole._device, (part._device is comm._device) == (comm.size < 2)
+        return [made.job.staged for made in (twin, whole, part)], all(shared), part._device._ranks
+
+    expected = [[rank for rank in range(ranks.size) if rank % 2 == own % 2] for own in range(ranks.size)]
+    assert ranks.run(body, wrap=bare) == [([False] * 3, True, members) for members in expected]
+
+
+@pytest.mark.ranks(4)
+def test_parts_of_a_part_are_staged_where_torch_would_split_the_whole(ranks, torch_nccl):
+    """With a ``device_id`` torch makes groups by a call of all ranks of the job; this says so once."""
+
+    def body(comm):
+        torch_nccl.default.bound_device_id = 0
+        pair = comm.split(comm.rank // 2)
+        alone = pair.split(pair.rank)
+        halves = pair.split(0)
+        return pair.job.staged, alone.job.staged, halves.job.staged
+
+    assert ranks.run(body, wrap=bare) == [(False, True, False)] * 4
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize(
+    ("configs", "who"), [((GLOO,), ""), ((NCCL, GLOO, NCCL), " on rank 1"), ((GLOO, NCCL, GLOO), " on ranks 0, 2")]
+)
+def test_without_nccl_on_a_rank_all_are_staged_and_one_says_so(ranks, torch_nccl, device, configs, who):
+    """At the first array on a device, once, on rank 0; with what to do."""
+
+    def body(comm):
+        assert comm.job.staged and comm.job.concurrent
+        comm.allreduce(np.ones(3))
+        assert not said
+        own = sys.modules["cupy"].asarray(np.arange(3.0))
+        return [comm.duplicate().allreduce(own).get().tolist() for _ in range(2)]
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert ranks.run(body, wrap=bare, configs=configs) == [[[0, 3, 6]] * 2] * 3
+    (one,) = said
+    expected = (
+        f"gloo carries arrays on GPUs through host memory, since the process group has no NCCL for them{who}; initialise "
+        "torch.distributed with init_process_group('cpu:gloo,cuda:nccl') or init_process_group('nccl') on all ranks"
+    )
+    assert str(one.message) == expected and not torch_nccl.calls
+
+
+def test_where_torch_sees_no_gpu_nothing_is_said_of_them(ranks, torch_nccl, monkeypatch):
+    """The default of torch names NCCL on machines without a GPU, too: work in the background goes on there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = ranks.run(lambda comm: (comm.allreduce(np.ones(2)).tolist(), comm.job[:2]), wrap=bare)
+    assert found == [([ranks.size] * 2, (True, True))] * ranks.size
+
+
+@pytest.mark.ranks(2)
+def test_rows_of_another_size_are_refused(ranks):
+    def body(comm):
+        send, peer = np.zeros((2, 1 + comm.rank)), 1 - comm.rank
+        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
+            comm.sendrecv(send, peer, peer)
+        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
+            comm.alltoallv(send, [1, 1])
+
+    ranks.run(body)
+
+
+@pytest.mark.ranks(3)
+def test_a_message_between_some_ranks_may_be_the_first(ranks):
+    """NCCL wants all ranks of a group in its first call: they meet when each has its first array."""
+
+    def body(comm):
+        own = np.full(2, comm.rank)
+        if comm.rank < 2:
+            return comm.sendrecv(own, 1 - comm.rank, 1 - comm.rank).tolist()
+        return comm.sendrecv(own, None, None)
+
+    assert ranks.run(body) == [[1, 1], [0, 0], None]
