@@ -83,7 +83,7 @@ class CountingComm(ABC):
     """
 
     staged = True  #: whether arrays on a device pass through host memory on their way
-    queued = False  #: whether calls with these are queued on the current stream; else they find it at its end
+    ordered = False  #: whether exchanges of device arrays are queued on the current stream, and the host waits for none
     concurrent = False  #: whether one thread may call it while others compute, or call other communicators
     guarded = False  # whether `_require_running` and `_confirm` are to be asked around each call
     watched: Watched | None = None  # notes the calls for the watchdog of this rank, where there is one
@@ -239,9 +239,10 @@ class CountingComm(ABC):
         # Stage: the copy in host memory is contiguous, and complete when it is returned.
         if self.staged and not isinstance(send, np.ndarray):
             return self._staging.download(send)
-        # Or give it as it is: the transport reads memory from beginning to end, without regard to strides and streams.
+        # Or give it as it is: the transport reads memory from beginning to end, without regard to strides, and to
+        # streams if it is not ordered by them.
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
-        if not (on_host or self.queued):
+        if not (on_host or self.ordered):
             synchronize(contiguous)
         return contiguous
 

@@ -62,7 +62,7 @@ class ProcessGroupComm(CountingComm):
         TypeError: ``group`` is no process group, or this process is not in it.
     """
 
-    queued = True
+    ordered = True
 
     def __init__(
         self, group: object = None, some: Sequence[int] | None = None, parent: ProcessGroupComm | None = None

@@ -33,7 +33,7 @@ class OnDevice:
             return found
 
         def call(*arguments, **options):
-            if name in ("split", "duplicate"):
+            if name == "split":
                 return OnDevice(found(*arguments))
             send, *others = arguments or [None]
             results = found(*([] if send is None else [sys.modules["cupy"].asarray(send), *others]), **options)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce
+from sparse_mpi.arrays import to_host
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.counting import REDUCIBLE
 from sparse_mpi.comm.process_group import ProcessGroupComm
@@ -20,7 +21,7 @@ from sparse_mpi.testing import check_transport
 from sparse_mpi.testing.checking_transports import TALKS
 
 from ..fakes import fake_torch_nccl
-from .test_nccl import OnDevice, on_host
+from .on_device import OnDevice
 
 pytestmark = [pytest.mark.ranks(1, 2, 3, 4)]
 NCCL, GLOO = "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo"
@@ -133,7 +134,7 @@ def test_training_gives_the_same_bytes(ranks, name):
         totals = []
         for step in range(4):
             total = reducer.step(place(np.random.default_rng([step, comm.rank]).standard_normal(1000, np.float32)))
-            totals.append(on_host(total.to_dense() if hasattr(total, "to_dense") else total))
+            totals.append(to_host(total.to_dense() if hasattr(total, "to_dense") else total))
         traffic = reducer.report.traffic
         return totals, (traffic.sent, traffic.received, traffic.messages, traffic.control)
 
@@ -188,8 +189,8 @@ def test_without_nccl_on_a_rank_all_are_staged_and_one_says_so(ranks, torch_nccl
         assert ranks.run(body, wrap=bare, configs=configs) == [[[0, 3, 6]] * 2] * 3
     (one,) = said
     expected = (
-        f"gloo carries arrays on GPUs through host memory, since the process group has no NCCL for them{who}; initialise "
-        "torch.distributed with init_process_group('cpu:gloo,cuda:nccl') or init_process_group('nccl') on all ranks"
+        f"gloo carries arrays on GPUs through host memory, since the process group has no NCCL for them{who}; "
+        "initialise torch.distributed with init_process_group('cpu:gloo,cuda:nccl') or init_process_group('nccl') on all ranks"
     )
     assert str(one.message) == expected and not torch_nccl.calls
 

@@ -3,8 +3,8 @@
     torchrun --standalone --nproc-per-node 2 -m tests.comm.torch_nccl_job
     torchrun --standalone --nproc-per-node 2 -m tests.fakes -m tests.comm.torch_nccl_job
 
-The second one is a rehearsal on the pretended device, without DDP and FSDP2. Several ranks share a GPU where NCCL takes
-that (2.30 and later). Sums of two ranks have the same bits in any order; of more, dense ones may differ by rounding.
+The second one is a rehearsal on the pretended device: DDP and FSDP2 compute on the CPU, and what they send travels as
+device arrays. Several ranks share a GPU where NCCL takes that (2.30 and later). Sums of two ranks have the same bits in any order; of more, dense ones may differ by rounding.
 Each case is a line of rank 0; the job ends with 1 if a case differs or fails, and by itself after ``LIMIT`` seconds.
 """
 
@@ -39,11 +39,12 @@ from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.testing import check_transport
 from sparse_mpi.testing.checking_transports import TALKS
 
-from .test_nccl import OnDevice
+from .on_device import OnDevice
 
 LIMIT = 240.0  # seconds
 LAYOUT, K, STEPS = Layout(((400, 300), (200, 250))), 1700, 4
 PRETENDED = "tests.fakes.fake_array" in sys.modules
+WHERE = "cpu" if PRETENDED else "cuda"  # models
 Found = list[bytes] | list[np.ndarray]
 
 
@@ -82,14 +83,14 @@ def algorithm(name: str) -> Callable[[Any], Found]:
 
 def net() -> nn.Sequential:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 8)).to("cuda")
+    return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 8)).to(WHERE)
 
 
 def trained(model: Any, optimizer: Any, rank: int) -> None:
     for step in range(STEPS):
         drawn = torch.from_numpy(np.random.default_rng([rank, step, 7]).standard_normal((16, 64)).astype(np.float32))
         optimizer.zero_grad()
-        model(drawn.to("cuda")).square().mean().backward()
+        model(drawn.to(WHERE)).square().mean().backward()
         optimizer.step()
 
 
@@ -114,12 +115,13 @@ def hook(comm: Any) -> Found:
 
 
 def sharded(comm: Any) -> Found:
-    mesh = init_device_mesh("cuda", (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(WHERE, (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
     model = net()
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh["shard"])
     inner = torch.optim.AdamW(model.parameters(), 0.01)
-    attach(model, mesh["replicate"] if not comm.job.staged else comm, optimizer=inner, density=0.05, dense_steps=1)
+    replicas = comm if PRETENDED or comm.job.staged else mesh["replicate"]
+    attach(model, replicas, optimizer=inner, density=0.05, dense_steps=1)
     trained(model, inner, comm.rank)
     return weights(model)
 
@@ -135,13 +137,14 @@ def main() -> int:
     """Run all cases over NCCL and over gloo, and return how many of them are wrong, at most 1."""
     nccl, gloo = as_comm(dist.group.WORLD), as_comm(BESIDE)
     assert (nccl.job.staged, gloo.job.staged) == (False, True), "the group has no NCCL for CUDA"
-    cases = {"calls": calls} | {name: algorithm(name) for name in ALGORITHMS} | {"optimizer": optimizer}
-    cases |= {} if PRETENDED else {"DDP's hook": hook, "FSDP2": sharded}
+    cases = {"calls": calls} | {name: algorithm(name) for name in ALGORITHMS}
+    trained = {"optimizer": optimizer, "DDP's hook": hook, "FSDP2": sharded}
     wrong = 0
-    for name, case in cases.items():
+    for name, case in (cases | trained).items():
         since, text = perf_counter(), ""
         try:
-            found = [case(gloo), case(nccl)]  # staged first, which loads all kernels
+            moved = OnDevice if PRETENDED and name in trained else lambda comm: comm
+            found = [case(moved(gloo)), case(moved(nccl))]  # staged first, which loads all kernels
             text = differs(*found, exact=nccl.size == 2)
         except Exception:
             text = traceback.format_exc()
