@@ -25,6 +25,7 @@ FILES = (
     "tests/kernels",
     "tests/collectives/test_device_kinds.py",
     "tests/comm/test_nccl.py",
+    "tests/comm/test_torch_nccl.py",
     "tests/training/test_gpu_background.py",
 )
 UNKNOWN = "ignore::pytest.PytestConfigWarning"  # options of plugins that are not there

@@ -124,6 +124,7 @@ class Engine:
         self.feedback: Feedback = settings.feedback.start(settings.layout, comm.size)
         self.exchange: Exchange = self._exchange(settings.algorithm)
         self.ranks: int = comm.size
+        self._staged = comm.job.staged  # else arrays of all ranks must be in the same place: NCCL moves those of a GPU
         self.whole: bool = False
         self.absence = Absence(len(self.layout.shapes))
         beta = settings.second_moment
@@ -184,6 +185,8 @@ class Engine:
                     if remembered.dtype.itemsize > dtype.itemsize:
                         dtype = remembered.dtype
                 say(dtype=wide, acc=dtype, k="dense" if plan.dense else plan.k, check=check)
+                if not self._staged:
+                    say(place="a GPU" if arrays.is_device(flat) else "the host")
                 agreement.flag = self.absence.news(self.comm)
         watched = check or (self.watch is not None and self.watch.due and not plan.flush)
         return Agreed(flat, plan, check, dtype, agreement.flag, watched)

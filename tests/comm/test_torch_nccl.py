@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,10 +22,13 @@ from sparse_mpi.sparse import Layout
 from sparse_mpi.testing import check_transport
 from sparse_mpi.testing.checking_transports import TALKS
 
-from ..fakes import fake_torch_nccl
+from ..fakes import fake_torch, fake_torch_nccl
+from ..launch import launch
 from .on_device import OnDevice
+from .test_schedules import hooked, trained
+from .test_stream_schedules import assert_same_in_every_order, reduced
 
-pytestmark = [pytest.mark.ranks(1, 2, 3, 4)]
+pytestmark = pytest.mark.ranks(1, 2, 3, 4)
 NCCL, GLOO = "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo"
 LAYOUT = Layout.of([(20, 25), (500,)])
 
@@ -190,7 +195,8 @@ def test_without_nccl_on_a_rank_all_are_staged_and_one_says_so(ranks, torch_nccl
     (one,) = said
     expected = (
         f"gloo carries arrays on GPUs through host memory, since the process group has no NCCL for them{who}; "
-        "initialise torch.distributed with init_process_group('cpu:gloo,cuda:nccl') or init_process_group('nccl') on all ranks"
+        "initialise torch.distributed with init_process_group('cpu:gloo,cuda:nccl') or init_process_group('nccl') "
+        "on all ranks"
     )
     assert str(one.message) == expected and not torch_nccl.calls
 
@@ -202,6 +208,18 @@ def test_where_torch_sees_no_gpu_nothing_is_said_of_them(ranks, torch_nccl, monk
         warnings.simplefilter("error")
         found = ranks.run(lambda comm: (comm.allreduce(np.ones(2)).tolist(), comm.job[:2]), wrap=bare)
     assert found == [([ranks.size] * 2, (True, True))] * ranks.size
+
+
+@pytest.mark.ranks(3)
+def test_gradients_on_the_host_of_some_ranks_are_refused_on_all(ranks):
+    """NCCL would wait for them, and they for gloo."""
+
+    def body(comm):
+        reducer, gradient = SparseAllreduce(100, k=4, comm=comm), np.ones(100, np.float32)
+        with pytest.raises(ValueError, match=r"same arguments(.|\n)*rank 1: .*place=the host"):
+            reducer.step(gradient if comm.rank == 1 else sys.modules["cupy"].asarray(gradient))
+
+    ranks.run(body, wrap=bare)
 
 
 @pytest.mark.ranks(2)
@@ -227,3 +245,58 @@ def test_a_message_between_some_ranks_may_be_the_first(ranks):
         return comm.sendrecv(own, None, None)
 
     assert ranks.run(body) == [[1, 1], [0, 0], None]
+
+
+def over(torch_nccl, comm, body, **options):
+    torch_nccl.over(comm)
+    return body(ProcessGroupComm(), **options)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])
+@pytest.mark.parametrize("body", [trained, hooked])
+def test_the_optimizer_and_ddps_hook_have_the_same_bytes(torch_nccl, monkeypatch, body, algorithm):
+    """As over a World: models are on the pretended device."""
+    fake_torch.install_torch(monkeypatch)
+    found, expected = (
+        World(3).run(partial(call, body=body, device="cuda", algorithm=algorithm))
+        for call in (partial(over, torch_nccl), lambda comm, body, **options: body(comm, **options))
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_bytes_are_the_same_in_every_order_of_streams(torch_nccl, device, schedules, algorithm):
+    body = partial(reduced, device=device, algorithm=algorithm)
+    assert_same_in_every_order(partial(over, torch_nccl, body=body), 3, schedules.few)
+
+
+SHARED = "NCCL_MULTI_RANK_GPU_ENABLE"  # with which NCCL takes several ranks on a GPU, from 2.30 on
+
+
+def run_job(ranks, *words):
+    """Run `torch_nccl_job`, started as a user does it: whatever torch has loaded has been made for the device."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words]
+    done = launch(None, *command, "-m", "tests.comm.torch_nccl_job", seconds=280)
+    lines = [line.rpartition(" (")[0] for line in done.stdout.splitlines() if line.endswith(" s)")]
+    cases = ["calls", *ALGORITHMS, "optimizer", "DDP's hook", "FSDP2"]
+    assert lines == [f"{case}: agrees" for case in cases] and done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+@pytest.mark.jobs
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "size", [2, *(pytest.param(n, marks=pytest.mark.full("two ranks run it all")) for n in (3, 4))]
+)
+def test_a_job_over_nccl_agrees_with_gloo(size):
+    """Processes of torchrun, whose NCCL is pretended: all algorithms, the optimizer, DDP's hook, FSDP2."""
+    run_job(size, "-m", "tests.fakes")
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(
+    torch.cuda.device_count() < 2 - (SHARED in os.environ), reason=f"needs two GPUs, or one and {SHARED}"
+)
+def test_two_ranks_for_real():
+    run_job(2)

@@ -4,8 +4,9 @@
     torchrun --standalone --nproc-per-node 2 -m tests.fakes -m tests.comm.torch_nccl_job
 
 The second one is a rehearsal on the pretended device: DDP and FSDP2 compute on the CPU, and what they send travels as
-device arrays. Several ranks share a GPU where NCCL takes that (2.30 and later). Sums of two ranks have the same bits in any order; of more, dense ones may differ by rounding.
-Each case is a line of rank 0; the job ends with 1 if a case differs or fails, and by itself after ``LIMIT`` seconds.
+device arrays. Several ranks share a GPU where NCCL takes that (2.30 and later). Sums of two ranks have the same bits in
+any order; of more, dense ones may differ by rounding. Each case is a line of rank 0. The job ends with 1 if a case
+differs or fails, and by itself after ``LIMIT`` seconds.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ OUTSIDE = {
         "cli.doctor.*": INSIDE,
         "comm.streams": INSIDE,
         "comm.process_group": ANYWHERE,
+        "comm.device_group": ANYWHERE,
         "monitor.observe": INSIDE,
         "training.*": ANYWHERE,
         "optim": ANYWHERE,
