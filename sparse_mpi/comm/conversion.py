@@ -65,7 +65,8 @@ def as_comm(comm: Any = None) -> Comm:
 def comm_of_job() -> Comm:
     """Return the `Comm` of all ranks of this job as `as_comm` does, for a program that is to run by any launcher.
 
-    Where torchrun started this process and nobody has initialised torch.distributed, that is done here, over gloo.
+    Where torchrun started this process and nobody has initialised torch.distributed, that is done here, over gloo, and
+    NCCL where each process of a machine can have a GPU.
     """
     if TORCHRUN in os.environ:
         import_module("sparse_mpi.comm.process_group").start_job()

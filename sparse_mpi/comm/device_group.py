@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -31,12 +32,26 @@ def has_nccl(group: Any) -> bool:
 
 
 class DeviceGroup:
-    """The NCCL of ``group``, whose ranks are ``ranks`` of the default group. Calls are collective, but `exchange`."""
+    """The NCCL of ``group`` (None: the default one), whose ranks are ``ranks`` of the default group.
+
+    Calls are collective, but for `exchange`.
+
+    Raises:
+        RuntimeError: from calls, once the group has been destroyed.
+    """
 
     def __init__(self, group: Any, ranks: Sequence[int]) -> None:
-        self._group = group
+        # Weak, for wrappers are kept as long as their groups
+        self._kept = ref(dist.group.WORLD if group is None else group)
         self._ranks = list(ranks)
         self._met = False
+
+    @property
+    def _group(self) -> Any:
+        group = self._kept()
+        if group is None:  # which torch would take for the default group
+            raise RuntimeError("the process group of comm must last while comm is used, it has been destroyed")
+        return group
 
     def part(self, ranks: Sequence[int]) -> DeviceGroup | None:
         """Return that of some of the ranks, made by torch where they are fewer; collective among these.

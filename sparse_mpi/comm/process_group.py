@@ -28,7 +28,7 @@ from sparse_mpi.arrays import Array, is_device
 from sparse_mpi.comm.base import Counts, Job, hashed
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.device_group import DeviceGroup, has_nccl
+from sparse_mpi.comm.device_group import BACKEND, DeviceGroup, has_nccl
 from sparse_mpi.comm.job.call_log import DUPLICATE
 from sparse_mpi.comm.job.store_watchdog import StoreWatchdog
 from sparse_mpi.comm.job.uncaught import Abort
@@ -337,7 +337,7 @@ def wrapped(group: object = None) -> ProcessGroupComm:
 
 
 def start_job() -> None:
-    """Initialise the default process group over gloo, unless it is initialised."""
+    """Initialise the default process group, unless it is: with NCCL beside gloo if each process here can have a GPU."""
     if not dist.is_initialized():
         # There are the addresses of processes that have ended, for which torch would look, and might wait.
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -347,7 +347,16 @@ def start_job() -> None:
                 "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun, and start that with --standalone or "
                 "--rdzv-backend c10d"
             )
-        dist.init_process_group("gloo")
+        gpus = torch.cuda.device_count() if dist.is_nccl_available() else 0
+        if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > gpus:
+            return dist.init_process_group("gloo")
+        dist.init_process_group(f"cpu:gloo,{BACKEND}")
+        atexit.register(_end_job)  # or torch warns of it
+
+
+def _end_job() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _group_of(mesh: DeviceMesh) -> object:

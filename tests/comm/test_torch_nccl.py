@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce
 from sparse_mpi.arrays import to_host
-from sparse_mpi.comm import as_comm
+from sparse_mpi.comm import as_comm, process_group
 from sparse_mpi.comm.counting import REDUCIBLE
 from sparse_mpi.comm.process_group import ProcessGroupComm
 from sparse_mpi.comm.world import World
@@ -161,6 +163,17 @@ def test_parts_have_groups_of_their_own_and_duplicates_share_one(ranks, torch_nc
     assert ranks.run(body, wrap=bare) == [([False] * 3, True, members) for members in expected]
 
 
+@pytest.mark.ranks(1)
+def test_a_group_that_is_gone_is_not_taken_for_the_default_one(ranks, torch_nccl):
+    def body(comm):
+        torch_nccl.over(World(1).run(bare)[0])
+        gc.collect()
+        with pytest.raises(RuntimeError, match="process group of comm must last while comm is used, it has been destr"):
+            comm.allreduce(sys.modules["cupy"].asarray(np.ones(3)))
+
+    ranks.run(body, wrap=bare)
+
+
 @pytest.mark.ranks(4)
 def test_parts_of_a_part_are_staged_where_torch_would_split_the_whole(ranks, torch_nccl):
     """With a ``device_id`` torch makes groups by a call of all ranks of the job; this says so once."""
@@ -269,6 +282,21 @@ def test_the_optimizer_and_ddps_hook_have_the_same_bytes(torch_nccl, monkeypatch
 def test_bytes_are_the_same_in_every_order_of_streams(torch_nccl, device, schedules, algorithm):
     body = partial(reduced, device=device, algorithm=algorithm)
     assert_same_in_every_order(partial(over, torch_nccl, body=body), 3, schedules.few)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize(("gpus", "backends"), [(2, NCCL), (1, "gloo")])
+def test_programs_take_nccl_where_each_process_has_a_gpu(monkeypatch, gpus, backends):
+    made = []
+    there = SimpleNamespace(
+        is_initialized=lambda: False, is_nccl_available=lambda: True, init_process_group=made.append
+    )
+    monkeypatch.setattr(process_group, "dist", there)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    process_group.start_job()
+    assert made == [backends]
+    process_group._end_job()
 
 
 SHARED = "NCCL_MULTI_RANK_GPU_ENABLE"  # with which NCCL takes several ranks on a GPU, from 2.30 on

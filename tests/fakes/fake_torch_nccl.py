@@ -163,7 +163,7 @@ class OverWorld:
     def over(self, comm, config: str = "cpu:gloo,cuda:nccl") -> None:
         """Have the default group of this rank be of all ranks of ``comm``, with these backends."""
         self._rank.default = Group("0", [*range(comm.size)], config, comm.duplicate())
-        self._rank.made = Counter()
+        self._rank.made, self._rank.groups = Counter(), []
 
     default = property(lambda self: self._rank.default)
     group = property(lambda self: SimpleNamespace(WORLD=self.default))
@@ -197,11 +197,12 @@ class OverWorld:
         assert backend == "nccl" and use_local_synchronization and self.get_rank() in ranks
         self._rank.made[tuple(ranks)] += 1
         name = f"{ranks}/{self._rank.made[tuple(ranks)]}"
-        return Group(name, list(ranks), "cuda:nccl", Gloo(self, name, ranks.index(self.get_rank()), len(ranks)).comm)
+        made = Group(name, list(ranks), "cuda:nccl", Gloo(self, name, ranks.index(self.get_rank()), len(ranks)).comm)
+        self._rank.groups.append(made)  # torch keeps them
+        return made
 
     def _begin(self, name: str, group: Group):
         self.calls.append(name)
-        group = group or self.default
         group.met = True
         return group.comm
 
@@ -229,10 +230,9 @@ class OverWorld:
     def broadcast(self, x, root, group):
         comm = self._begin("broadcast", group)
         x = given(x).numpy()
-        x[...] = comm._bcast(x.copy(), (group or self.default).ranks.index(root))
+        x[...] = comm._bcast(x.copy(), group.ranks.index(root))
 
     def P2POp(self, move, x, peer, group):
-        group = group or self.default
         assert group.met, "the first call of a group is one of all its ranks"
         return move, given(x).numpy(), group.ranks.index(peer), group
 
