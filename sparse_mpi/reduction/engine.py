@@ -186,7 +186,7 @@ class Engine:
                         dtype = remembered.dtype
                 say(dtype=wide, acc=dtype, k="dense" if plan.dense else plan.k, check=check)
                 if not self._staged:
-                    say(place="a GPU" if arrays.is_device(flat) else "the host")
+                    say(device=arrays.is_device(flat))
                 agreement.flag = self.absence.news(self.comm)
         watched = check or (self.watch is not None and self.watch.due and not plan.flush)
         return Agreed(flat, plan, check, dtype, agreement.flag, watched)

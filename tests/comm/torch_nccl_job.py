@@ -3,10 +3,9 @@
     torchrun --standalone --nproc-per-node 2 -m tests.comm.torch_nccl_job
     torchrun --standalone --nproc-per-node 2 -m tests.fakes -m tests.comm.torch_nccl_job
 
-The second one is a rehearsal on the pretended device: DDP and FSDP2 compute on the CPU, and what they send travels as
-device arrays. Several ranks share a GPU where NCCL takes that (2.30 and later). Sums of two ranks have the same bits in
-any order; of more, dense ones may differ by rounding. Each case is a line of rank 0. The job ends with 1 if a case
-differs or fails, and by itself after ``LIMIT`` seconds.
+The second one rehearses it on the pretended device: DDP and FSDP2 compute on the CPU, and what they send travels as
+device arrays. NCCL takes several ranks on a GPU from 2.30 on. Of two ranks all sums have the same bits, of more dense
+ones may differ by rounding. It ends with 1 if a case differs or fails, and by itself after ``LIMIT`` seconds.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
+import cupy
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -40,11 +40,12 @@ from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.testing import check_transport
 from sparse_mpi.testing.checking_transports import TALKS
 
+from ..fakes import fake_torch_nccl
 from .on_device import OnDevice
 
 LIMIT = 240.0  # seconds
 LAYOUT, K, STEPS = Layout(((400, 300), (200, 250))), 1700, 4
-PRETENDED = "tests.fakes.fake_array" in sys.modules
+PRETENDED = not hasattr(cupy, "__file__")
 WHERE = "cpu" if PRETENDED else "cuda"  # models
 Found = list[bytes] | list[np.ndarray]
 
@@ -70,11 +71,9 @@ def algorithm(name: str) -> Callable[[Any], Found]:
     """The totals of a few steps, the last one dense."""
 
     def steps(comm: Any) -> Found:
-        import cupy
-
         reducer, totals = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=name), []
         for step in range(STEPS):
-            drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size).astype(np.float32)
+            drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size, np.float32)
             total = reducer.step(cupy.asarray(drawn), dense=step == STEPS - 1)
             totals.append(to_host(total.to_dense() if hasattr(total, "to_dense") else total))
         return totals
@@ -87,23 +86,20 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 8)).to(WHERE)
 
 
-def trained(model: Any, optimizer: Any, rank: int) -> None:
+def trained(model: Any, optimizer: Any, rank: int) -> Found:
+    """The weights after a few steps."""
     for step in range(STEPS):
-        drawn = torch.from_numpy(np.random.default_rng([rank, step, 7]).standard_normal((16, 64)).astype(np.float32))
+        drawn = torch.from_numpy(np.random.default_rng([rank, step, 7]).standard_normal((16, 64), np.float32))
         optimizer.zero_grad()
         model(drawn.to(WHERE)).square().mean().backward()
         optimizer.step()
-
-
-def weights(model: Any) -> Found:
     return [getattr(p, "to_local", lambda p=p: p)().detach().cpu().numpy() for p in model.parameters()]
 
 
 def optimizer(comm: Any) -> Found:
     model = net()
-    wrapped = DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), density=0.05, comm=comm)
-    trained(model, wrapped, comm.rank)
-    return weights(model)
+    inner = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    return trained(model, DistributedOptimizer(inner, density=0.05, comm=comm), comm.rank)
 
 
 def hook(comm: Any) -> Found:
@@ -111,8 +107,7 @@ def hook(comm: Any) -> Found:
     model, inner = DistributedDataParallel(bare, bucket_cap_mb=0.02), torch.optim.AdamW(bare.parameters(), 0.01)
     state = SparseState(bare.named_parameters(), density=0.05, comm=comm, dense_steps=1, optimizer=inner)
     model.register_comm_hook(state, sparse_hook)
-    trained(model, inner, comm.rank)
-    return weights(bare)
+    return trained(model, inner, comm.rank)
 
 
 def sharded(comm: Any) -> Found:
@@ -123,8 +118,7 @@ def sharded(comm: Any) -> Found:
     inner = torch.optim.AdamW(model.parameters(), 0.01)
     replicas = comm if PRETENDED or comm.job.staged else mesh["replicate"]
     attach(model, replicas, optimizer=inner, density=0.05, dense_steps=1)
-    trained(model, inner, comm.rank)
-    return weights(model)
+    return trained(model, inner, comm.rank)
 
 
 def differs(one: Found, other: Found, exact: bool) -> str:
@@ -138,15 +132,12 @@ def main() -> int:
     """Run all cases over NCCL and over gloo, and return how many of them are wrong, at most 1."""
     nccl, gloo = as_comm(dist.group.WORLD), as_comm(BESIDE)
     assert (nccl.job.staged, gloo.job.staged) == (False, True), "the group has no NCCL for CUDA"
-    cases = {"calls": calls} | {name: algorithm(name) for name in ALGORITHMS}
-    trained = {"optimizer": optimizer, "DDP's hook": hook, "FSDP2": sharded}
-    wrong = 0
-    for name, case in (cases | trained).items():
-        since, text = perf_counter(), ""
+    doors, wrong = {"optimizer": optimizer, "DDP's hook": hook, "FSDP2": sharded}, 0
+    for name, case in ({"calls": calls} | {name: algorithm(name) for name in ALGORITHMS} | doors).items():
+        since = perf_counter()
         try:
-            moved = OnDevice if PRETENDED and name in trained else lambda comm: comm
-            found = [case(moved(gloo)), case(moved(nccl))]  # staged first, which loads all kernels
-            text = differs(*found, exact=nccl.size == 2)
+            moved = OnDevice if PRETENDED and name in doors else lambda comm: comm
+            text = differs(case(moved(gloo)), case(moved(nccl)), exact=nccl.size == 2)  # gloo first: it loads kernels
         except Exception:
             text = traceback.format_exc()
         texts: list[str] = [""] * nccl.size
@@ -162,9 +153,7 @@ if __name__ == "__main__":
     os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")  # where ranks share a GPU
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if PRETENDED:
-        from ..fakes.fake_torch_nccl import over_gloo
-
-        over_gloo()
+        fake_torch_nccl.over_gloo()
         dist.init_process_group("gloo")
     else:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
