@@ -38,7 +38,7 @@ class Traffic:
     received: int = 0  #: payload bytes
     messages: int = 0  #: all messages sent, of control too
     control: int = 0  #: bytes sent for counts, boundaries, histograms
-    seconds: float = 0.0  #: inside communication calls
+    seconds: float = 0.0  #: inside communication calls; over NCCL the host only queues them
     #: when each call began and ended, from when a list is put here; no part of copies, sums and differences
     calls: list[tuple[float, float]] | None = field(default=None, compare=False, repr=False)
 

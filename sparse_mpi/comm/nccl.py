@@ -5,20 +5,30 @@
 
 NCCL has neither messages of unknown length nor a barrier, and knows no tags. So a `sendrecv`, a `bcast`, and an
 `allgatherv` or `alltoallv` of unknown counts wait for one small exchange of lengths on the host; with counts, or
-``expected``, there is none. Rows are bytes to NCCL; an alltoallv is one group of sends and receives. A call returns
-when its result is there. Meanwhile NCCL is asked whether it has failed: a call then raises, and so do all later ones.
+``expected``, there is none. Rows are bytes to NCCL. An alltoallv is one group of sends and receives; an allgatherv is
+an allgather, or one group of broadcasts where lengths differ, so that NCCL sends each message into a node once.
 
-Sums are added in an order of NCCL's choice, which it does not promise to be the same on all ranks.
+Calls follow the current stream: they return once they are queued there, and the host waits neither before nor after.
+A thread asks NCCL meanwhile whether it has failed, and how long an exchange takes. If one fails or takes longer than
+SPARSE_MPI_TIMEOUT, the thread says so and aborts the communicator, which ends what waits on the device. What that
+leaves in results is undefined; every later call raises.
 
-Never run on a device so far: the tests pretend NCCL in one process, but for one with one rank, which needs a GPU. Sends
-and receives between GPUs are untried, and so is the speed of all of this.
+NCCL's communicator, and its memory on the device, is made by the first call with a device array. That call must be
+made by all ranks, in the same order among their other calls, also where it is a `sendrecv` of some of them.
+
+Sums are added in an order of NCCL's choice, which it does not promise to be the same on all ranks. Which ranks and
+networks it has been tried between is said in docs/guides/gpus.md.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet, finalize
 
 import numpy as np
 
@@ -27,11 +37,9 @@ from sparse_mpi.comm.base import Comm, Counts, Job
 from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.job.watchdog import TIMEOUT, time_limit
-from sparse_mpi.comm.polling import wait_until
+from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCHDOG_THREAD, Watchdog, time_limit
 
 ID_BYTES = 128  # of the number by which NCCL's ranks find each other
-NOT_READY = 600  # CUDA's status of a stream that is at work
 
 
 class NcclComm(CountingComm):
@@ -42,12 +50,14 @@ class NcclComm(CountingComm):
     Raises:
         TypeError: ``comm`` is no `Comm`.
         ImportError: CuPy is not installed on some rank.
-        RuntimeError: CuPy finds no NCCL there, or NCCL fails, for instance because two ranks have the same GPU. So do
-            calls, where NCCL has failed or takes longer than SPARSE_MPI_TIMEOUT.
+        RuntimeError: CuPy finds no NCCL there. So do calls where NCCL fails, for instance because two ranks have the
+            same GPU, and all calls after one that has failed or taken longer than SPARSE_MPI_TIMEOUT.
         ValueError: the ranks have different versions of NCCL, or SPARSE_MPI_TIMEOUT is no number of seconds.
     """
 
     staged = False
+    ordered = True
+    guarded = True
     concurrent = False  # NCCL does not allow two communicators of a device to be busy in an order that ranks choose
 
     def __init__(self, comm: Comm, yield_cpu: bool = False) -> None:
@@ -56,23 +66,19 @@ class NcclComm(CountingComm):
         self._host = comm.duplicate(yield_cpu)
         self._yield_cpu = yield_cpu
         super().__init__(self._host.rank, self._host.size)
-        # Agree that all ranks have NCCL, in one version; the id that rank 0 has drawn travels with that.
-        check = same_on_all_ranks(self._host, words=ID_BYTES // 8)
-        with check as say:
+        with same_on_all_ranks(self._host) as say:
             self._nccl, self._limit = _library(), time_limit(None)
             say(NCCL=self._nccl.get_version())
-            if self.rank == 0:
-                made = self._nccl.get_unique_id()  # bytes, and before CuPy 14 numbers
-                check.words[:] = np.frombuffer(made if isinstance(made, bytes) else np.array(made, np.int8), np.int64)
         # By NumPy's names. Integers of 16 bits are not among them: `_allreduce` carries them as int32.
         names = "int8 uint8 int32 uint32 int64 uint64 float32 float64".split()
         self._kinds = {name: getattr(self._nccl, f"NCCL_{name.upper()}") for name in names}
         self._ops = {"sum": self._nccl.NCCL_SUM, "max": self._nccl.NCCL_MAX}
-        self._comm = _communicator(self._nccl, self.size, check.rows[0].tobytes(), self.rank)
+        self._link: Link | None = None  # made by the first call with a device array
 
     def free(self) -> None:
-        """Free NCCL's communicator and its memory on the device; the last call. Collective."""
-        self._comm.destroy()
+        """Free NCCL's communicator, if there is one, and its memory on the device; the last call. Collective."""
+        if self._link is not None:
+            self._link.close()
 
     def duplicate(self, yield_cpu: bool = False) -> NcclComm:
         return NcclComm(self._host, yield_cpu)
@@ -84,46 +90,73 @@ class NcclComm(CountingComm):
     def _split(self, color: int) -> NcclComm:
         return NcclComm(self._host.split(color), self._yield_cpu)
 
+    def _require_running(self) -> None:
+        if self._link is not None:
+            self._link.require_running()
+
+    def _open(self, send: Array) -> Link:
+        """Return the link over NCCL, made on the device of ``send`` by the first call, which is collective."""
+        if self._link is None:
+            check = same_on_all_ranks(self._host, words=ID_BYTES // 8)
+            with check:
+                if self.rank == 0:
+                    made = self._nccl.get_unique_id()  # bytes, and before CuPy 14 numbers
+                    own = made if isinstance(made, bytes) else np.array(made, np.int8)
+                    check.words[:] = np.frombuffer(own, np.int64)
+            with send.device:
+                made = _communicator(self._nccl, self.size, check.rows[0].tobytes(), self.rank)
+            self._link = Link(made, self.rank, self.size, self._limit, send.device)
+            finalize(self, self._link.close).atexit = False  # other ranks may be gone by then
+        return self._link
+
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if not is_device(send):
             return self._host.sendrecv(send, dest, source)
+        link = self._open(send)
         if source == self.rank:
             return send.copy()
         # The length goes over the host, for NCCL's receive must be queued with the length of its send.
         head = self._host.sendrecv(header(send, len(send))[None], dest, source)
         came = None if head is None or source is None else empty_rows(send, announced_rows(head[0], send, source))
-        self._exchange({} if dest is None else {dest: send}, {} if source is None or came is None else {source: came})
+        leaving = {} if dest is None else {dest: send}
+        self._exchange(link, leaving, {} if source is None or came is None else {source: came})
         return came
 
     def _allgather(self, send: Array) -> Array:
         if not is_device(send):
             return self._host.allgather(send)
         out = namespace(send).empty((self.size, *send.shape), send.dtype)
-        if send.nbytes:
-            self._comm.allGather(address(send), address(out), send.nbytes, self._nccl.NCCL_UINT8, _stream(send))
-        self._finish()
+        with self._open(send).exchange() as (comm, stream):
+            if send.nbytes:
+                comm.allGather(address(send), address(out), send.nbytes, self._nccl.NCCL_UINT8, stream)
         return out
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if not is_device(send):
             return self._host.allgatherv(send, counts)
+        link = self._open(send)
         if counts is None:
             counts = np.asarray(self._host.allgather(np.array(len(send), np.int64)))
-        # One group of messages, since NCCL's allGather takes arrays of one length only.
+        if (counts == len(send)).all():
+            return self._allgather(send).reshape(-1, *send.shape[1:]), counts.copy()
+        # Arrays of different lengths: one group of broadcasts, which NCCL makes side by side.
         out = empty_rows(send, int(counts.sum()))
-        arriving = cut(out, counts)
-        arriving[self.rank][...] = send
-        self._exchange(dict.fromkeys(range(self.size), send), dict(enumerate(arriving)))
+        with link.exchange() as (comm, stream), self._group():
+            for root, rows in enumerate(cut(out, counts)):
+                if rows.nbytes:
+                    given = address(send if root == self.rank else rows)
+                    comm.broadcast(given, address(rows), rows.nbytes, self._nccl.NCCL_UINT8, root, stream)
         return out, counts.copy()
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         if not is_device(send):
             return self._host.alltoallv(send, counts, expected)
+        link = self._open(send)
         came = self._exchange_counts(send, counts) if expected is None else expected.copy()
         out = empty_rows(send, int(came.sum()))
         leaving, arriving = cut(send, counts), cut(out, came)
         arriving[self.rank][...] = leaving[self.rank]
-        self._exchange(dict(enumerate(leaving)), dict(enumerate(arriving)))
+        self._exchange(link, dict(enumerate(leaving)), dict(enumerate(arriving)))
         return out, came
 
     def _exchange_counts(self, send: Array, counts: Counts) -> Counts:
@@ -136,73 +169,149 @@ class NcclComm(CountingComm):
         if not is_device(send):
             return self._host.allreduce(send, op)
         carried = send.astype(np.int32) if send.dtype.itemsize == 2 else send.copy()  # NCCL knows no 16-bit integers
-        if send.size:
-            at, kind = address(carried), self._kinds[carried.dtype.name]
-            self._comm.allReduce(at, at, carried.size, kind, self._ops[op], _stream(send))
-        # The conversion is queued behind the sum on the same stream; the end of both is waited for.
-        total = carried.astype(send.dtype, copy=False)
-        self._finish()
-        return total
+        with self._open(send).exchange() as (comm, stream):
+            if send.size:
+                at, kind = address(carried), self._kinds[carried.dtype.name]
+                comm.allReduce(at, at, carried.size, kind, self._ops[op], stream)
+        return carried.astype(send.dtype, copy=False)
 
     def _bcast(self, send: Array, root: int) -> Array:
         if not is_device(send):
             return self._host.bcast(send, root)
+        link = self._open(send)
         rows = self._host.bcast(np.array([len(send)], np.int64), root)
         out = send.copy() if self.rank == root else empty_rows(send, int(rows[0]))
-        if out.nbytes:
-            at = address(out)
-            self._comm.broadcast(at, at, out.nbytes, self._nccl.NCCL_UINT8, root, _stream(send))
-        self._finish()
+        with link.exchange() as (comm, stream):
+            if out.nbytes:
+                at = address(out)
+                comm.broadcast(at, at, out.nbytes, self._nccl.NCCL_UINT8, root, stream)
         return out
 
     def _barrier(self) -> None:
         self._host.barrier()
 
-    def _exchange(self, leaving: dict[int, Array], arriving: dict[int, Array]) -> None:
+    def _exchange(self, link: Link, leaving: dict[int, Array], arriving: dict[int, Array]) -> None:
         """Send ``leaving[q]`` to each other rank q and fill ``arriving[q]`` from there, in one group, nearest first."""
         # Within a group sends and receives go on together; one by one each could wait for its peer's.
-        self._nccl.groupStart()
-        try:
+        with link.exchange() as (comm, stream), self._group():
             for step in range(1, self.size):
                 source, dest = (self.rank - step) % self.size, (self.rank + step) % self.size
                 for move, peer, rows in (
-                    (self._comm.recv, source, arriving.get(source)),
-                    (self._comm.send, dest, leaving.get(dest)),
+                    (comm.recv, source, arriving.get(source)),
+                    (comm.send, dest, leaving.get(dest)),
                 ):
                     if rows is not None and rows.nbytes:
-                        move(address(rows), rows.nbytes, self._nccl.NCCL_UINT8, peer, _stream(rows))
-        finally:  # all that this thread calls later would be of the same group
-            self._nccl.groupEnd()
-        self._finish()
+                        move(address(rows), rows.nbytes, self._nccl.NCCL_UINT8, peer, stream)
 
-    def _finish(self) -> None:
-        """Wait until the current stream has done its work, or NCCL has failed."""
-        from cupy import cuda
-
-        stream, begun = cuda.get_current_stream(), perf_counter()
-
-        # The host polls: a wait for the stream might never end where NCCL has failed, for its kernels wait for peers.
-        def ended() -> bool:
-            status = cuda.runtime.streamQuery(stream.ptr)
-            if status != NOT_READY:
-                if status:
-                    stream.synchronize()  # which raises what has failed on the device
-                return True
-            self._comm.check_async_error()
-            if self._limit and perf_counter() - begun > self._limit:
-                raise RuntimeError(f"a call over NCCL must end within {TIMEOUT}={self._limit:g} seconds, it did not")
-            return False
-
+    @contextmanager
+    def _group(self) -> Iterator[None]:
+        self._nccl.groupStart()
         try:
-            if self._yield_cpu:
-                wait_until(ended)
-            else:
-                while not ended():
-                    pass
-        except BaseException:
-            # This ends the kernels that wait for peers, and the use of the communicator.
-            self._comm.abort()
-            raise
+            yield
+        finally:  # also after an error: all that this thread calls later would be of the same group
+            self._nccl.groupEnd()
+
+
+class Link(Watchdog):
+    """A communicator of NCCL, and what is known of its exchanges; other threads may `poll` it."""
+
+    def __init__(self, made: Any, rank: int, size: int, limit: float, device: Any) -> None:
+        super().__init__(rank, size, limit)
+        self.made, self._device = made, device
+        self._closing = threading.RLock()  # held while a thread asks NCCL, and while the communicator is given up
+        self._failure: Exception | None = None
+        self._entered = 0.0  # when the exchange began that the host is queueing; 0: it queues none
+        self._queued = 0  # exchanges
+        self._stream: Any = None  # of the last one
+        # An event behind exchanges that were queued, when it was recorded, and behind how many of them
+        self._event: Any = None
+        self._recorded, self._behind = 0.0, 0
+        _WATCH.over(self)
+
+    @contextmanager
+    def exchange(self) -> Iterator[tuple[Any, int]]:
+        """Yield NCCL's communicator and the current stream's address, to queue one exchange."""
+        from cupy.cuda import get_current_stream
+
+        self._stream, self._entered = get_current_stream(), perf_counter()
+        try:
+            yield self.made, self._stream.ptr
+            self._queued += 1
+        finally:
+            self._entered = 0.0
+            self.require_running()  # what has raised above may be that the communicator was aborted
+
+    def require_running(self) -> None:
+        """Raise RuntimeError if NCCL has failed, or an exchange has taken too long."""
+        if self._failure is not None:
+            raise RuntimeError(f"NCCL must not have failed before a call, it has: {self._failure}") from self._failure
+
+    def poll(self) -> None:
+        """Ask NCCL whether it has failed, and see how long exchanges take; abort the communicator if need be."""
+        with self._closing:
+            if self.made is None or self._failure is not None:
+                return
+            try:
+                self.made.check_async_error()
+                if self.timeout and self._late():
+                    raise RuntimeError(
+                        f"a call over NCCL must end within {TIMEOUT}={self.timeout:g} seconds, it did not"
+                    )
+            except Exception as error:
+                self._failure = error
+                self.say(f"gives up NCCL: {error}")
+                # This ends the kernels that wait for peers, and so what the host waits for.
+                self.made.abort()
+
+    def _late(self) -> bool:
+        now, entered = perf_counter(), self._entered
+        if entered and now - entered > self.timeout:  # as where ranks find each other, in the first of them
+            return True
+        if self._event is None or self._event.done:
+            if self._behind == self._queued:
+                return False
+            from cupy.cuda import Event
+
+            with self._device:
+                self._behind, self._recorded = self._queued, now
+                self._event = self._stream.record(Event(disable_timing=True))
+        return now - self._recorded > self.timeout
+
+    def close(self) -> None:
+        """Wait for what is queued, and free the communicator; done once."""
+        if self._stream is not None and self.made is not None:
+            with suppress(Exception):  # what has failed on the device is said where its results are used
+                self._stream.synchronize()
+        with self._closing:
+            made, self.made = self.made, None
+            if made is not None:
+                made.destroy()
+
+
+class _Watch(Watchdog):
+    """The watchdog over all links of this process, as long as they live."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, 0)
+        self._links: WeakSet[Link] = WeakSet()
+        self._changing = threading.Lock()  # of that set
+        self.started = False
+
+    def over(self, link: Link) -> None:
+        with self._changing:
+            self._links.add(link)
+        if not self.started:
+            self.started = True
+            WATCHDOG_THREAD.add(self)
+
+    def poll(self) -> None:
+        with self._changing:
+            links = list(self._links)
+        for link in links:
+            link.poll()
+
+
+_WATCH = _Watch()
 
 
 def _library() -> ModuleType:
@@ -221,7 +330,3 @@ def _communicator(nccl: ModuleType, ranks: int, number: bytes, rank: int) -> Any
         return nccl.NcclCommunicator(ranks, number, rank)
     except TypeError:  # before CuPy 14
         return nccl.NcclCommunicator(ranks, tuple(np.frombuffer(number, np.int8).tolist()), rank)
-
-
-def _stream(x: Array) -> int:
-    return namespace(x).cuda.get_current_stream().ptr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from time import sleep
 
 import numpy as np
 import pytest
@@ -10,13 +12,15 @@ import pytest
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm, as_comm
 from sparse_mpi.comm.base import host_leader
-from sparse_mpi.comm.nccl import NcclComm
+from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
+from sparse_mpi.comm.nccl import _WATCH, NcclComm
 from sparse_mpi.comm.world import World
 from sparse_mpi.testing import CASES
 
-from ..fakes import fake_nccl
+from ..fakes import fake_cuda, fake_nccl
 from ..fakes.fake_device import NOT_READY
 from ..kernels.test_gpu import device_count
+from .test_device_budget import LAYOUT, K
 
 pytestmark = pytest.mark.ranks(1, 3)
 
@@ -91,12 +95,16 @@ def test_what_goes_over_nccl_and_what_over_the_host(ranks, nccl, device):
     def body(comm):
         own = sys.modules["cupy"].asarray(np.arange(size) + comm.rank)
         each = np.ones(size, int)
+        comm.barrier()  # of the host; NCCL has no communicator yet
+        assert comm._link is None
+        comm.bcast(own)
         comm._host.barrier()
         before = len(nccl.calls)
         for send in (own.get(), own):
             host = comm._host.traffic.copy()
             comm.alltoallv(send, each, each)
             comm.allgatherv(send, each * size)
+            comm.allgatherv(send[comm.rank :], np.arange(size, 0, -1))
             comm.allgather(send)
             comm.allreduce(send)
         assert (comm._host.traffic - host).messages == 0
@@ -171,29 +179,55 @@ def test_where_no_identifier_is_made_all_raise(ranks, nccl):
     def body(comm):
         nccl.failed = True
         with pytest.raises(RuntimeError if comm.rank == 0 else ValueError, match="NCCL_ERROR_SYSTEM_ERROR"):
-            NcclComm(comm._host)
+            comm.allreduce(sys.modules["cupy"].ones(3))
 
     ranks.run(body, wrap=lambda comm: comm)
 
 
-def test_an_exchange_waits_for_the_device_once(ranks, device):
+def test_no_exchange_waits_for_the_device(ranks, device):
     def body(comm):
-        own, each = sys.modules["cupy"].asarray(np.arange(ranks.size)), np.ones(ranks.size, int)
-        waits = []
-        for call in (lambda: comm.alltoallv(own, each, each), lambda: comm.allgatherv(own, each * ranks.size)):
-            before = len(device.synchronised)
-            call()
-            waits.append(len(device.synchronised) - before)
-        return waits
+        own, each, peer = sys.modules["cupy"].asarray(np.arange(ranks.size)), np.ones(ranks.size, int), comm.rank ^ 1
+        comm.allreduce(own)
+        before = len(device.synchronised)
+        comm.alltoallv(own, each)
+        comm.alltoallv(own, each, each)
+        comm.allgatherv(own, each * ranks.size)
+        comm.allgatherv(own[comm.rank :])
+        comm.allgather(own)
+        comm.allreduce(own)
+        comm.bcast(own)
+        comm.sendrecv(own, *[peer if peer < ranks.size else None] * 2)
+        return len(device.synchronised) - before
 
-    # the first one before it, for what is sent to be there
-    assert ranks.run(body, wrap=lambda comm: comm) == [[2, 2]] * ranks.size
+    assert ranks.run(body, wrap=lambda comm: comm) == [0] * ranks.size
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize(("algorithm", "most"), [("elect", 4), ("oktopk", 5), ("topka", 2)])
+def test_a_step_waits_only_for_what_the_host_must_know(ranks, device, algorithm, most, monkeypatch):
+    if fake_cuda.COMPILER is None:
+        pytest.skip("emulating CUDA needs g++")
+    fake_cuda.install_kernels(monkeypatch)
+
+    def body(comm):
+        reducer, waits = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=algorithm), []
+        for step in range(10):
+            drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size).astype(np.float32)
+            gradient = sys.modules["cupy"].asarray(drawn)
+            device.synchronised.clear()
+            reducer.step(gradient)
+            waits.append(len(device.synchronised))
+        return min(waits)
+
+    assert max(ranks.run(body, wrap=lambda comm: comm)) <= most
 
 
 @pytest.mark.ranks(3)
 def test_a_group_is_ended_after_an_error_too(ranks, nccl):
     def body(comm):
         own, each = sys.modules["cupy"].asarray(np.arange(3)), np.ones(3, int)
+        comm.bcast(own)
+        comm._host.barrier()
         nccl.failed = True
         with pytest.raises(fake_nccl.NcclError):
             comm.alltoallv(own, each, each)
@@ -205,53 +239,96 @@ def test_a_group_is_ended_after_an_error_too(ranks, nccl):
 
 
 @pytest.mark.parametrize("yield_cpu", [False, True])
-def test_a_failure_of_nccl_ends_a_call(ranks, nccl, device, yield_cpu):
-    """The stream never ends: another rank is gone. All later calls raise too."""
+def test_a_failure_of_nccl_ends_the_communicator(ranks, nccl, capfd, yield_cpu):
+    """Another rank is gone. What asks NCCL says so, and all later calls raise."""
 
     def body(comm):
         over, x = comm.duplicate(yield_cpu), sys.modules["cupy"].ones(3)
-        nccl._rank.comm.barrier()
-        device.stuck[0] = NOT_READY
+        over.allreduce(x)
+        comm._host.barrier()
         nccl.failed = True
-        with pytest.raises(fake_nccl.NcclError, match="remote process exited"):
-            over._finish()
-        device.stuck.clear()
-        assert over._comm.gone == "aborted"
-        with pytest.raises(fake_nccl.NcclError, match="invalid argument"):
-            over.allreduce(x)
+        over._link.poll()
+        assert over._link.made.gone == "aborted"
+        for call in (over.allreduce, over.bcast):
+            with pytest.raises(RuntimeError, match="must not have failed before a call, it has: NCCL_ERROR.*remote"):
+                call(x)
+        with pytest.raises(RuntimeError, match="remote process exited"):
+            over.barrier()
 
     ranks.run(body, wrap=lambda comm: comm)
+    for rank in range(ranks.size):
+        assert f"rank {rank} of {ranks.size} gives up NCCL: NCCL_ERROR_UNHANDLED" in capfd.readouterr().err or rank
 
 
-def test_a_call_that_takes_too_long_ends(nccl, device, monkeypatch):
+@pytest.fixture
+def alone(nccl, monkeypatch):
+    """One rank over NCCL, whose calls must not take long."""
     nccl.over(NullComm())
     monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "0.01")
     comm = NcclComm(NullComm())
+    comm.allreduce(sys.modules["cupy"].ones(3))
+    return comm
+
+
+def test_an_exchange_that_takes_too_long_ends(alone, device, monkeypatch):
+    for _ in range(3):  # all is done by now
+        alone._link.poll()
+        sleep(0.02)
     device.stuck[0] = NOT_READY
+    alone.allreduce(sys.modules["cupy"].ones(3))  # returns: the host does not wait
+    alone._link.poll()
+    sleep(0.02)
+    alone._link.poll()
+    assert alone._link.made.gone == "aborted"
     with pytest.raises(RuntimeError, match=r"must end within SPARSE_MPI_TIMEOUT=0\.01 seconds, it did not"):
-        comm._finish()
-    assert comm._comm.gone == "aborted"
+        alone.barrier()
     monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "soon")
     with pytest.raises(ValueError, match="SPARSE_MPI_TIMEOUT must be a number of seconds, got 'soon'"):
         NcclComm(NullComm())
 
 
-def test_a_failure_of_the_device_ends_a_call(nccl, device):
+def test_a_host_that_cannot_queue_an_exchange_ends(alone):
+    """As where the other ranks, which NCCL looks for in the first one, do not come."""
+    with pytest.raises(RuntimeError, match="must end within SPARSE_MPI_TIMEOUT"), alone._link.exchange():
+        sleep(0.02)
+        alone._link.poll()
+    assert alone._link.made.gone == "aborted"
+
+
+def test_a_thread_asks_all_communicators_as_long_as_they_live(nccl, monkeypatch):
+    added = []
+    monkeypatch.setattr(_WATCH, "started", False)
+    monkeypatch.setattr(WATCHDOG_THREAD, "add", added.append)
     nccl.over(NullComm())
-    comm = NcclComm(NullComm())
-    device.stuck[0] = 700
-    with pytest.raises(RuntimeError, match="CUDA's error 700"):
-        comm._finish()
+    comms = [NcclComm(NullComm()) for _ in range(2)]
+    links = []
+    for comm in comms:
+        comm.allgather(sys.modules["cupy"].ones(3))
+        links.append(comm._link.made)
+    assert added == [_WATCH]
+    comms.pop()
+    del comm
+    gc.collect()
+    assert [made.gone for made in links] == ["", "destroyed"], "who lets a communicator go frees it"
+    nccl.failed = True
+    _WATCH.poll()
+    assert [made.gone for made in links] == ["aborted", "destroyed"]
 
 
-def test_a_communicator_can_be_freed(ranks):
+def test_a_communicator_can_be_freed(ranks, nccl):
+    """Those over which no device array went cost nothing, and have nothing to free."""
+
     def body(comm):
-        twin = comm.duplicate()
-        twin.free()
-        comm.allreduce(sys.modules["cupy"].ones(3))
-        return twin._comm.gone, comm._comm.gone
+        twin, idle = comm.duplicate(), comm.duplicate()
+        x = sys.modules["cupy"].ones(3)
+        twin.allreduce(x)
+        made = twin._link.made
+        for unused in (twin, idle):
+            unused.free()
+        comm.allreduce(x)
+        return made.gone, comm._link.made.gone, idle._link
 
-    assert ranks.run(body, wrap=lambda comm: comm) == [("destroyed", "")] * ranks.size
+    assert ranks.run(body, wrap=lambda comm: comm) == [("destroyed", "", None)] * ranks.size
 
 
 @pytest.mark.gpu

@@ -14,6 +14,8 @@ import threading
 
 import numpy as np
 
+from sparse_mpi.comm.nccl import _WATCH
+
 from .fake_device import CUDA, DEVICE
 
 TYPES = "INT8 UINT8 INT32 UINT32 INT64 UINT64 FLOAT32 FLOAT64".split()
@@ -76,6 +78,10 @@ class Nccl:
             return
         self.calls.append("group")
         (comm,) = {communicator.comm for communicator, *_ in moves}
+        if moves[0][1] == "broadcast":
+            for _, _, root, (given, room) in moves:
+                room[:] = filling(comm.bcast(given, root), room)
+            return
         leaving = {peer: rows for _, outward, peer, rows in moves if outward}
         arriving = {peer: rows for _, outward, peer, rows in moves if not outward}
         assert len(leaving) + len(arriving) == len(moves), "a message to one rank a group"
@@ -150,10 +156,12 @@ class Communicator:
         )
 
     def broadcast(self, send, out, count, kind, root, stream):
+        given, room = (self.nccl.memory(address, count, kind, stream) for address in (send, out))
+        if self.nccl._rank.group is not None:
+            self.nccl._rank.group.append((self, "broadcast", root, (given, room)))
+            return
         self.nccl.calls.append("broadcast")
-        came = self.comm.bcast(self.nccl.memory(send, count, kind, stream), root)
-        room = self.nccl.memory(out, count, kind, stream)
-        room[:] = filling(came, room)
+        room[:] = filling(self.comm.bcast(given, root), room)
 
 
 def filling(came: np.ndarray, room: np.ndarray) -> np.ndarray:
@@ -164,6 +172,7 @@ def filling(came: np.ndarray, room: np.ndarray) -> np.ndarray:
 def install(monkeypatch) -> Nccl:
     """On top of `fake_array.install`."""
     nccl = Nccl()
+    monkeypatch.setattr(_WATCH, "started", True)  # tests poll by themselves
     monkeypatch.setattr(CUDA, "nccl", nccl, raising=False)
     monkeypatch.setitem(sys.modules, "cupy.cuda", CUDA)
     return nccl
