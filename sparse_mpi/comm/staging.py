@@ -1,7 +1,8 @@
 """Pinned host memory, through which device arrays pass to and from an MPI that does not take device pointers.
 
 A copy between pinned memory and a device runs at the full speed of the bus and in the order of its stream. Pinning is
-slow, so the memory is kept and reused.
+slow, so the memory is kept and reused, until for a long time much less has been needed: a node has no more of it than
+its ranks need, long after a dense step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 from sparse_mpi.arrays import Array, namespace
 
 MIN_BYTES = 1 << 16  # of the first piece of memory
+CALLS = 1000  # memory is let go if the last so many calls needed less than one part in ``SPARE`` of it
+SPARE = 8
 ALIGNMENT = 64  # bytes; arrays begin at multiples of it
 
 
@@ -68,13 +71,14 @@ class Staging:
 
 
 class _Pinned:
-    """Pinned memory that is handed out from its beginning to its end, and grows by being replaced."""
+    """Pinned memory that is handed out from its beginning to its end, and grows and shrinks by being replaced."""
 
     def __init__(self) -> None:
         self.library: ModuleType = np  # which pinned the memory
         self._memory = np.empty(0, np.uint8)
         self._used = 0
         self._read: list[Any] = []  # events behind the copies that read this memory
+        self._calls, self._most, self._before = 0, 0, 0  # the most that these calls have used, and as many before them
 
     def read_until(self, event: Any) -> None:
         self._read.append(event)
@@ -83,7 +87,11 @@ class _Pinned:
         for event in self._read:
             event.synchronize()
         self._read.clear()
-        self._used = 0
+        self._calls, self._most, self._used = self._calls + 1, max(self._most, self._used), 0
+        if self._calls == CALLS:
+            if len(self._memory) > max(MIN_BYTES, SPARE * max(self._most, self._before)):
+                self._memory = np.empty(0, np.uint8)
+            self._calls, self._most, self._before = 0, 0, self._most
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: ModuleType) -> np.ndarray:
         size = prod(shape) * dtype.itemsize
@@ -92,8 +100,9 @@ class _Pinned:
             self.clear()  # memory that is let go is pinned for others at once
             # Twice the memory: arrays that grow from step to step are pinned anew only a few times.
             room = max(MIN_BYTES, 2 * len(self._memory), size + size // 4)
-            # The array keeps the memory alive, and so do its views.
-            self._memory = np.frombuffer(library.cuda.alloc_pinned_memory(room), np.uint8, room)
+            # The array keeps the memory alive, and so do its views. A pool would keep it longer.
+            memory = library.cuda.PinnedMemoryPointer(library.cuda.PinnedMemory(room), 0)
+            self._memory = np.frombuffer(memory, np.uint8, room)
             self.library = library
         part = self._memory[self._used : self._used + size]
         self._used += -(-size // ALIGNMENT) * ALIGNMENT
