@@ -147,7 +147,10 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def check(x: object, argument: str) -> None:
-    """Raise TypeError unless ``x`` is an array that this library takes; ImportError where that needs CuPy."""
+    """Raise TypeError unless ``x`` is an array that this library takes; ImportError where that needs CuPy.
+
+    RuntimeError where the current stream is being captured into a graph.
+    """
     if type(x) is np.ndarray and _dtype_name(x.dtype) in FLOATS:  # the rest need not be looked at
         return
     if not (isinstance(x, np.ndarray) or is_device(x) or _is_torch(x)):
@@ -157,6 +160,7 @@ def check(x: object, argument: str) -> None:
         )
     check_plain(x, argument)
     check_place(x, argument)
+    refuse_capture(x, argument)
     if _dtype_name(x.dtype) not in FLOATS:
         raise TypeError(
             f"{argument} must be of dtype {', '.join(FLOATS)}, got {_dtype_name(x.dtype)}; "
@@ -183,6 +187,21 @@ def check_place(x: object, argument: str) -> None:
         raise ImportError(
             f"{argument} must be on the CPU where CuPy is not installed, got {x.device}; "
             f"install cupy-cuda13x (cupy-cuda12x with CUDA 12), or pass {argument}.cpu()"
+        )
+
+
+def refuse_capture(x: Any, argument: str) -> None:
+    """Raise RuntimeError if ``x`` is on a device, whose current stream is being captured into a graph."""
+    if isinstance(x, np.ndarray) or not is_on_device(x):
+        return
+    if is_device(x):
+        captured = sys.modules["cupy"].cuda.get_current_stream().is_capturing()
+    else:
+        captured = sys.modules["torch"].cuda.is_current_stream_capturing()
+    if captured:
+        raise RuntimeError(
+            f"{argument} must not be reduced while its stream is captured into a CUDA graph, it is: a reduction waits "
+            "for counts, and graphs do not wait; capture forward and backward passes alone, and reduce after each replay"
         )
 
 

@@ -42,6 +42,7 @@ def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
     found: Any = np.zeros(1)
     for number, gradient in enumerate(gradients):
         # An overflow ends as Inf or NaN, for which `clipping_factor` returns 1: no warning
+        arrays.refuse_capture(gradient, "gradient")
         with arrays.on_stream_of(gradient), np.errstate(over="ignore", invalid="ignore"):
             x = arrays.widened(arrays.enter(gradient))
             # Each part has hashes of its own, by its number: equal indices of two parts must not fall together

@@ -215,3 +215,24 @@ def test_pinned_memory_is_kept_over_mpi(ranks, device):
         assert len(device.pinned) == pinned
 
     ranks.run(body)
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("place", [lambda cupy, x: cupy.asarray(x), lambda cupy, x: to_torch(cupy.asarray(x))])
+@pytest.mark.parametrize("call", ["step", "once"])
+def test_a_reduction_in_a_graph_says_what_to_do(ranks, device, place, call):
+    """On all ranks, if one of them captures its stream; nothing is waited for before that."""
+
+    def body(comm):
+        x = place(sys.modules["cupy"], vector(comm.rank))
+        reducer = SparseAllreduce(N, k=K, comm=comm)
+        reduce = reducer.step if call == "step" else lambda x: sparse_allreduce(x, k=K, comm=comm)
+        if comm.rank == 0:
+            device.captured.update({0, TORCH_STREAM})
+        error = RuntimeError if comm.rank == 0 else ValueError
+        with pytest.raises(error, match="must not be reduced while its stream is captured into a CUDA graph, it is"):
+            reduce(x)
+        device.captured.clear()
+        reduce(x)
+
+    ranks.run(body)

@@ -425,6 +425,7 @@ def install(monkeypatch) -> Device:
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", SimpleNamespace(available=False))
     monkeypatch.setattr(torch, "from_dlpack", to_torch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: TorchStream(DEVICE.torch[-1]))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: DEVICE.torch[-1] in DEVICE.captured)
     monkeypatch.setattr(torch.cuda, "ExternalStream", TorchStream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     monkeypatch.setattr(kernels, "device", WholeArrays)

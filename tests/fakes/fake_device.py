@@ -130,7 +130,11 @@ class Stream:
             self.synchronize()
         return self.log.stuck.get(self.ptr, 0)
 
+    def is_capturing(self) -> bool:
+        return self.ptr in self.log.captured
+
     def synchronize(self) -> None:
+        assert not self.is_capturing(), "CUDA's error 900"
         assert self.log.stuck.get(self.ptr) != NOT_READY, "waits for ever"
         if self.ptr in self.log.stuck:
             raise RuntimeError(f"CUDA's error {self.log.stuck[self.ptr]}")
@@ -172,6 +176,7 @@ class Log:
         self.races: list[str] = []  # memory that was touched on two streams, and neither waited for the other
         self.streams: dict[int, Stream] = {}
         self.stuck: dict[int, int] = {}  # streams whose work does not end, and their status
+        self.captured: set[int] = set()  # streams that are captured into a graph
         self.wrapped: list[int] = []  # streams of torch for which CuPy has made one
         self._touched: dict[int, Touched] = {}
 

@@ -15,6 +15,7 @@ from sparse_mpi.optim import DistributedOptimizer
 
 from ..comm.test_background import Threaded
 from ..fakes import fake_torch
+from ..fakes.fake_device import TORCH_STREAM
 from . import test_gpu_background as real
 
 OPTIONS = [
@@ -77,3 +78,23 @@ def test_rows_of_embeddings_pass_through_the_host(gpu, overlap):
     for one in World(3).run(lambda comm: trained(comm, "cuda")):
         np.testing.assert_allclose(one, expected, rtol=1e-6)
     assert not gpu.early and not gpu.races
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_step_in_a_graph_says_what_to_do(gpu, overlap, clip_norm):
+    model = real.net()
+    optimizer = real.wrapped(model, Threaded(1), overlap=overlap, clip_norm=clip_norm)
+    for _ in range(3):  # from the third step on, reductions begin in the backward pass
+        optimizer.zero_grad()
+        real.loss_of(model, 0, 0, torch.float32).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    loss = real.loss_of(model, 0, 0, torch.float32)
+    gpu.captured.update({0, TORCH_STREAM})
+    with pytest.raises(
+        RuntimeError, match="captured into a CUDA graph, it is: .* capture forward and backward passes alone"
+    ):
+        loss.backward()
+        optimizer.step()
+    gpu.captured.clear()
