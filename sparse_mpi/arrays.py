@@ -200,8 +200,8 @@ def refuse_capture(x: Any, argument: str) -> None:
         captured = sys.modules["torch"].cuda.is_current_stream_capturing()
     if captured:
         raise RuntimeError(
-            f"{argument} must not be reduced while its stream is captured into a CUDA graph, it is: a reduction waits "
-            "for counts, and graphs do not wait; capture forward and backward passes alone, and reduce after each replay"
+            f"{argument} must not be reduced while its stream is captured into a CUDA graph, it is: reductions wait "
+            "for counts, graphs do not; capture forward and backward passes alone, and reduce after each replay"
         )
 
 
