@@ -9,8 +9,29 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from sparse_mpi.checks import check_range
 from sparse_mpi.comm.background import Handle
 from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
+
+HOST_MB, DEVICE_MB = 25.0, 250.0  # of a bucket, in 10^6 bytes; on a device there are no more than a few
+
+
+def largest_bucket(bucket_cap_mb: float | str | None, parameters: Collection[Tensor]) -> float | None:
+    """Return the most that a bucket of these parameters holds, in 10^6 bytes: what was asked for, unless "auto" was.
+
+    Raises:
+        TypeError, ValueError: it is neither a number above 0, None nor "auto".
+    """
+    if bucket_cap_mb is None:
+        return None
+    if not isinstance(bucket_cap_mb, str) or bucket_cap_mb != "auto":
+        check_range(
+            "bucket_cap_mb", bucket_cap_mb, "(0, inf]", "None reduces everything at once, 'auto' is the default"
+        )
+        return float(bucket_cap_mb)
+    if not any(parameter.is_cuda for parameter in parameters):
+        return HOST_MB
+    return max(DEVICE_MB, sum(parameter.numel() * parameter.element_size() for parameter in parameters) / 4e6)
 
 
 def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:

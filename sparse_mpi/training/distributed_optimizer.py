@@ -12,9 +12,10 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.checks import check_choice, check_range, check_switch, check_whole, takes_alias
+from sparse_mpi.checks import check_choice, check_switch, check_whole, takes_alias
 from sparse_mpi.comm.consistency import same_on_all_ranks, tell
 from sparse_mpi.feedback import Feedback
+from sparse_mpi.training.bucket import largest_bucket
 from sparse_mpi.training.grammar import scaler_in_use
 from sparse_mpi.training.live_ranks import ranks_given
 from sparse_mpi.training.named_gradients import names_of
@@ -43,7 +44,7 @@ def DistributedOptimizer(
     momentum: str | None = None,
     backward_passes_per_step: int = 1,
     op: str = Average,
-    bucket_cap_mb: float | None = 25.0,
+    bucket_cap_mb: float | str | None = "auto",
     overlap: bool = True,
     scaler: GradScaler | None = None,
     **options: object,
@@ -87,8 +88,10 @@ def DistributedOptimizer(
         backward_passes_per_step: the number of backward passes whose gradients are added up before a reduction may
             start early; in a step as many are added up as there were.
         op: "average" or "sum".
-        bucket_cap_mb: the most gradients that are reduced together, in 10^6 bytes. None reduces everything at once,
-            which selects the largest entries of all and overlaps with nothing.
+        bucket_cap_mb: the most gradients that are reduced together, in 10^6 bytes. ``"auto"`` is 25 for parameters in
+            host memory. On a GPU, where a reduction costs the host the same whatever its length, it is 250 or a quarter
+            of the model, whichever is larger. None reduces everything at once, which selects the largest entries of all
+            and overlaps with nothing.
         overlap: start reductions before a step, as gradients become final. On a GPU the communicator must allow work
             in the background, as MPI does with MPI_THREAD_MULTIPLE; otherwise they start in the step, with the same
             results.
@@ -111,8 +114,7 @@ def DistributedOptimizer(
         trained = {name: p for name, p in named.items() if p.requires_grad}
         if not trained:
             raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
-        if bucket_cap_mb is not None:
-            check_range("bucket_cap_mb", bucket_cap_mb, "(0, inf]", "None reduces everything at once")
+        most = largest_bucket(bucket_cap_mb, trained.values())
         check_whole("backward_passes_per_step", backward_passes_per_step, 1)
         check_switch("overlap", overlap)
         check_choice("op", op, (Average, Sum))
@@ -132,7 +134,7 @@ def DistributedOptimizer(
         )
         if team is not None and clip_norm is not None and op == Sum:
             raise ValueError(f"clip_norm must be None where ranks may be lost and op is 'sum', got {clip_norm}")
-        say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=backward_passes_per_step, op=op)
+        say(**settings.statement, bucket_cap_mb=most, overlap=overlap, passes=backward_passes_per_step, op=op)
         shapes = sorted((name, tuple(p.shape)) for name, p in trained.items())
         say(scaled=scaler is not None, momentum=rule.mode, parameters=shapes)
     # A parameter is its name: all take the order of the first rank
@@ -150,7 +152,7 @@ def DistributedOptimizer(
         survival=survival,
         passes=backward_passes_per_step,
         average=op == Average,
-        bucket_cap_mb=bucket_cap_mb,
+        bucket_cap_mb=most,
         overlap=overlap,
         scale=None if scaler is None else scale,
     )

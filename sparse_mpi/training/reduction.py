@@ -75,7 +75,7 @@ class GradientReduction:
         survival: Mapping[str, Any] | None = None,
         passes: int = 1,
         average: bool = True,
-        bucket_cap_mb: float | None = 25.0,
+        bucket_cap_mb: float | None,
         overlap: bool = True,
         scale: Any = None,
     ) -> None:

@@ -12,6 +12,7 @@ import torch
 from sparse_mpi import World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.training.bucket import largest_bucket
 
 from ..comm.test_background import Threaded
 from ..fakes import fake_torch
@@ -98,3 +99,19 @@ def test_a_step_in_a_graph_says_what_to_do(gpu, overlap, clip_norm):
         loss.backward()
         optimizer.step()
     gpu.captured.clear()
+
+
+@pytest.mark.parametrize(("elements", "most"), [(10, 250), (2 * 10**8, 250), (10**9, 1000)])
+def test_buckets_on_a_gpu_are_few(gpu, elements, most):
+    """The host pays the same for each, whatever its length; and a large model has about four."""
+    whole = torch.empty(1).expand(elements)
+    assert largest_bucket("auto", [whole]) == 25
+    assert largest_bucket("auto", [whole.as_subclass(fake_torch.CudaTensor)]) == most
+    assert largest_bucket(7, [whole]) == 7 and largest_bucket(None, [whole]) is None
+
+
+def test_bucket_cap_is_auto_by_default(gpu):
+    optimizer = DistributedOptimizer(torch.optim.SGD(real.net().parameters(), 0.1), comm=NullComm())
+    assert optimizer.reduction._max_bytes == 250e6
+    with pytest.raises(TypeError, match="bucket_cap_mb must be a number in .0, inf., got 'large'"):
+        DistributedOptimizer(torch.optim.SGD(real.net().parameters(), 0.1), comm=NullComm(), bucket_cap_mb="large")
