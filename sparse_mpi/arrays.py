@@ -7,7 +7,7 @@ results leave as tensors on the same device. CuPy and torch are looked up only i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
 from types import ModuleType
@@ -18,6 +18,7 @@ import numpy as np
 
 HALF_KINDS = ("float16", "bfloat16")
 FLOATS = ("float32", "float64", *HALF_KINDS)
+SHARED_BYTES = 1 << 20  # of an array from which on it is allocated by torch where torch's tensors are reduced
 _CONSTANTS: dict[tuple[int, int], Any] = {}  # what devices keep of `constant`, by identity and device
 # What the library works on: an array of NumPy, or one of CuPy, which has no types of its own and the same methods. A
 # torch tensor is one after `enter`
@@ -95,7 +96,9 @@ def synchronize_device(x: object) -> None:
 def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
-    Work of the library and of the caller is then queued in turns, and neither waits for the device.
+    Work of the library and of the caller is then queued in turns, and neither waits for the device. For a torch tensor,
+    CuPy takes long arrays from torch's memory and gives them back to it: each library keeps what it has freed from the
+    other.
     """
     if isinstance(x, np.ndarray) or not is_on_device(x):
         return nullcontext()
@@ -106,8 +109,32 @@ def on_stream_of(x: object) -> AbstractContextManager[Any]:
 def _on_torch_stream(x: Any) -> Iterator[None]:
     cupy = sys.modules["cupy"]
     stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
-    with cupy.cuda.Device(x.device.index), _stream_over(cupy, x.device.index, stream):
+    on_stream = _stream_over(cupy, x.device.index, stream)
+    with cupy.cuda.Device(x.device.index), on_stream, cupy.cuda.using_allocator(_allocator(cupy)):
         yield
+
+
+@cache
+def _allocator(cupy: ModuleType) -> Callable[[int], Any]:
+    """Return what allocates CuPy's arrays on its current stream: long ones from torch's memory, others as before.
+
+    Short ones, which are many, are not worth torch's longer way. Arrays may outlive the context in which they are made.
+    """
+    torch, short = sys.modules["torch"], cupy.cuda.get_allocator()
+
+    def take(size: int, device: int) -> int:
+        return torch.cuda.caching_allocator_alloc(size, device, cupy.cuda.get_current_stream().ptr)
+
+    def give_back(pointer: int, device: int) -> None:
+        if not sys.is_finalizing():
+            torch.cuda.caching_allocator_delete(pointer)
+
+    long = cupy.cuda.PythonFunctionAllocator(take, give_back).malloc
+
+    def allocate(size: int) -> Any:
+        return long(size) if size >= SHARED_BYTES else short(size)
+
+    return allocate
 
 
 class _Foreign(NamedTuple):

@@ -21,7 +21,7 @@ from sparse_mpi.kernels import array
 
 from ..ptx import arithmetic
 from . import fake_cuda
-from .fake_device import CUDA, DEVICE, Device, SelectedDevice, TorchStream, memory_of, unheld
+from .fake_device import CUDA, DEVICE, TORCH_MEMORY, Device, SelectedDevice, TorchStream, allocate, memory_of, unheld
 from .fake_torch import CudaTensor
 from .schedule import NOW
 
@@ -65,7 +65,7 @@ def wrap(result, worked: bool = True):
         a, computed = empty(a.shape, a.dtype)._a, a
         a[...] = computed
     if worked:
-        DEVICE.work(a)
+        DEVICE.work(allocate(a))
     return ndarray._of(a)
 
 
@@ -123,7 +123,7 @@ def change(target: ndarray, function, *inputs, **options) -> None:
 def empty(shape, dtype=float):
     """``cupy.empty``."""
     shape, dtype = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape), np.dtype(dtype)
-    return ndarray._of(NOW[0].empty(shape, dtype, DEVICE.stack[-1]) if NOW else np.empty(shape, dtype))
+    return ndarray._of(NOW[0].empty(shape, dtype, DEVICE.stack[-1]) if NOW else allocate(np.empty(shape, dtype)))
 
 
 def is_mask(key) -> bool:
@@ -426,6 +426,8 @@ def install(monkeypatch) -> Device:
     monkeypatch.setattr(torch, "from_dlpack", to_torch)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: TorchStream(DEVICE.torch[-1]))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: DEVICE.torch[-1] in DEVICE.captured)
+    monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", TORCH_MEMORY.alloc)
+    monkeypatch.setattr(torch.cuda, "caching_allocator_delete", TORCH_MEMORY.delete)
     monkeypatch.setattr(torch.cuda, "ExternalStream", TorchStream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     monkeypatch.setattr(kernels, "device", WholeArrays)

@@ -10,11 +10,12 @@ Computation is at once, unless a `schedule` holds: all that streams are told is 
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from itertools import count
 from math import inf
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
-from weakref import ref
+from weakref import finalize, ref
 
 import numpy as np
 
@@ -176,6 +177,7 @@ class Log:
         self.races: list[str] = []  # memory that was touched on two streams, and neither waited for the other
         self.streams: dict[int, Stream] = {}
         self.stuck: dict[int, int] = {}  # streams whose work does not end, and their status
+        self.longest = 0  # bytes that CuPy's pool has handed out at once
         self.captured: set[int] = set()  # streams that are captured into a graph
         self.wrapped: list[int] = []  # streams of torch for which CuPy has made one
         self._touched: dict[int, Touched] = {}
@@ -212,6 +214,7 @@ class Device(threading.local):
 
     def __init__(self) -> None:
         self.current: list[int] = []
+        self.allocators = [pooled]
         self.enter(Log(), TORCH_STREAM)
 
     def __getattr__(self, name: str):
@@ -321,6 +324,70 @@ def new_stream(*, non_blocking: bool) -> Stream:
     return DEVICE.stream(FIRST + len(DEVICE.streams))
 
 
+class Memory:
+    """``cupy.cuda.MemoryPointer`` of an allocator in Python, or of CuPy's pool, which frees nothing."""
+
+    def __init__(self, pointer: int, free=None) -> None:
+        self.pointer, self.free = pointer, free
+
+
+class FunctionAllocator:
+    """``cupy.cuda.PythonFunctionAllocator``."""
+
+    def __init__(self, take, give_back) -> None:
+        self._take, self._give_back = take, give_back
+
+    def malloc(self, size: int) -> Memory:
+        device = DEVICE.current[-1] if DEVICE.current else 0
+        pointer = self._take(size, device)
+        return Memory(pointer, lambda: self._give_back(pointer, device))
+
+
+def pooled(size: int) -> Memory:
+    """``malloc`` of CuPy's pool, which keeps what it has."""
+    DEVICE.log.longest = max(DEVICE.log.longest, size)
+    return Memory(0)
+
+
+@contextmanager
+def using_allocator(allocator):
+    DEVICE.allocators.append(allocator)
+    try:
+        yield
+    finally:
+        DEVICE.allocators.pop()
+
+
+def allocate(a: np.ndarray) -> np.ndarray:
+    """Note that ``a`` is new memory of the device, of the allocator that is in use; it is given back as ``a`` dies."""
+    if a.base is None and not NOW:
+        memory = DEVICE.allocators[-1](a.nbytes)
+        if memory.free is not None:
+            finalize(a, memory.free)
+    return a
+
+
+class TorchMemory:
+    """The memory of torch's caching allocator, of all threads: what it has handed out, by address."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, int] = {}
+        self.most = 0
+        self._next = count(1)
+
+    def alloc(self, size: int, device: int, stream: int) -> int:
+        assert stream == DEVICE.stack[-1].ptr, "memory of another stream than the current one"
+        self.live[pointer := next(self._next)] = size
+        self.most = max(self.most, sum(self.live.values()))
+        return pointer
+
+    def delete(self, pointer: int) -> None:
+        del self.live[pointer]
+
+
+TORCH_MEMORY = TorchMemory()
+
+
 class ForeignStream:
     """A stream over one of torch's; whichever thread enters it does so on the device that it works on."""
 
@@ -349,6 +416,9 @@ CUDA = SimpleNamespace(  # ``cupy.cuda``, of CuPy 14
     get_current_stream=lambda: DEVICE.stack[-1],
     get_elapsed_time=lambda first, later: float(later.time - first.time),
     alloc_pinned_memory=pin,
+    PythonFunctionAllocator=FunctionAllocator,
+    get_allocator=lambda: DEVICE.allocators[-1],
+    using_allocator=using_allocator,
     PinnedMemory=pin,  # of no pool
     PinnedMemoryPointer=lambda memory, offset: memory[offset:],
     runtime=SimpleNamespace(
