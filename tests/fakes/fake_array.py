@@ -174,7 +174,7 @@ class ndarray:
     flags = property(lambda self: SimpleNamespace(c_contiguous=self._a.flags.c_contiguous, owndata=True))
     T = property(lambda self: wrap(self._a.T, worked=False))
     data = property(lambda self: SimpleNamespace(ptr=self._a.ctypes.data))
-    device = property(lambda self: SelectedDevice(0))
+    device = property(lambda self: SelectedDevice(DEVICE.device_of(self._a)))
 
     def __len__(self):
         return len(self._a)

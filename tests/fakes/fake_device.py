@@ -159,6 +159,7 @@ class Touched(NamedTuple):
     owner: ref
     wrote: dict[int, int]
     read: dict[int, int]
+    device: int  # that was current when it was first touched
 
 
 class Log:
@@ -189,14 +190,20 @@ class Log:
         """Whether nothing has read or written the memory of ``a``, which `empty` has made."""
         return memory_of(a).ctypes.data not in self._touched
 
+    def device_of(self, a: np.ndarray) -> int:
+        """The number of the device that the memory of ``a`` is on: the current one, until something has touched it."""
+        touched = self._touched.get(memory_of(a).ctypes.data)
+        return DEVICE.here if touched is None else touched.device
+
     def touch(self, a: np.ndarray, write: bool) -> None:
         """The current stream reads or writes ``a``, whose memory must not be another one's at the same time."""
         stream, owner = DEVICE.stack[-1], memory_of(a)
         later(stream.clock, DEVICE.known)
         at = owner.ctypes.data
         if at not in self._touched:
-            self._touched[at] = Touched(ref(owner, lambda _: self._touched.pop(at, None)), {}, {})
-        _, wrote, read = self._touched[at]
+            self._touched[at] = Touched(ref(owner, lambda _: self._touched.pop(at, None)), {}, {}, DEVICE.here)
+        _, wrote, read, device = self._touched[at]
+        assert device == DEVICE.here, f"memory of device {device} is used while {DEVICE.here} is current"
         for ptr, epoch in [*wrote.items(), *(read.items() if write else ())]:
             if stream.clock.get(ptr, 0) < epoch:
                 self.races.append(f"{'write' if write else 'read'} on stream {stream.ptr} beside stream {ptr}")
@@ -213,6 +220,7 @@ class Device(threading.local):
     """
 
     def __init__(self) -> None:
+        self.number = 0  # of the device that this thread has chosen; of two that there are, a new thread has the first
         self.current: list[int] = []
         self.allocators = [pooled]
         self.enter(Log(), TORCH_STREAM)
@@ -223,6 +231,11 @@ class Device(threading.local):
     def enter(self, log: Log, torch_stream: int) -> None:
         self.log, self.stack, self.torch = log, [log.stream(0)], [torch_stream]
         self.known: dict[int, int] = {}  # epochs that this thread has waited for
+
+    @property
+    def here(self) -> int:
+        """The number of the current device."""
+        return self.current[-1] if self.current else self.number
 
     def join(self, log: Log) -> None:
         """A thread that enters a stream of another one works on the other's device; torch's stream is the null one."""
@@ -289,8 +302,8 @@ class SelectedDevice:
     compute_capability = "90"
     attributes: ClassVar = {"MaxSharedMemoryPerBlockOptin": 227 << 10, "MultiProcessorCount": 2}
 
-    def __init__(self, number: int = 0) -> None:
-        self.id = number
+    def __init__(self, number: int | None = None) -> None:
+        self.id = DEVICE.here if number is None else number
 
     def __enter__(self):
         DEVICE.current.append(self.id)
@@ -300,7 +313,7 @@ class SelectedDevice:
         DEVICE.current.pop()
 
     def use(self) -> None:
-        pass
+        DEVICE.number = self.id
 
     def synchronize(self) -> None:
         for stream in list(DEVICE.streams.values()):
@@ -338,7 +351,7 @@ class FunctionAllocator:
         self._take, self._give_back = take, give_back
 
     def malloc(self, size: int) -> Memory:
-        device = DEVICE.current[-1] if DEVICE.current else 0
+        device = DEVICE.here
         pointer = self._take(size, device)
         return Memory(pointer, lambda: self._give_back(pointer, device))
 

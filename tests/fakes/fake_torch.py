@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from .fake_device import DEVICE, TorchStream
+from .fake_device import DEVICE, SelectedDevice, TorchStream
 
 T = torch.Tensor
 PLAIN_TO = T.to
@@ -33,7 +33,7 @@ FACTORIES = "arange as_tensor empty eye full linspace ones rand randint randn ra
 class CudaTensor(T):
     """A torch tensor that says it is on the device."""
 
-    device = property(lambda self: torch.device("cuda", 0))
+    device = property(lambda self: torch.device("cuda", DEVICE.here))
     is_cuda = property(lambda self: True)
     is_cpu = property(lambda self: False)
 
@@ -239,7 +239,13 @@ class Autograd(Thread):
 
     def call(self, work):
         """What ``work()`` returns, called on this thread."""
-        self.given.put((future := Future(), work))
+        number = DEVICE.number
+
+        def on_its_device():
+            DEVICE.number = number  # torch has a thread for each device, where that is current
+            return work()
+
+        self.given.put((future := Future(), on_its_device))
         return future.result()
 
 
@@ -323,7 +329,9 @@ def install_torch(monkeypatch, gpus: int = 1) -> None:
     told = {
         "is_available": lambda: True,
         "device_count": lambda: gpus,
-        "set_device": lambda device: None,
+        "set_device": lambda device: SelectedDevice(
+            torch.device(device).index if isinstance(device, str) else device
+        ).use(),
         "get_device_name": lambda device=None: "a pretended GPU",
         "synchronize": lambda device=None: waited(0),
         "current_stream": current,
