@@ -18,6 +18,7 @@ import numpy as np
 
 from sparse_mpi import arrays, kernels
 from sparse_mpi.arrays import A, Array, Flattens, namespace
+from sparse_mpi.kernels.base import Number
 
 if TYPE_CHECKING:
 
@@ -78,6 +79,12 @@ def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
     Of equal magnitudes those of lower index are taken. With ``reuse`` the result may overwrite ``vector``.
     """
     return SparseVector(*kernels.of(vector.values).truncate(vector.indices, vector.values, k, reuse), vector.size)
+
+
+def truncate_least(vector: SparseVector, k: int, reuse: bool = False) -> tuple[SparseVector, Number]:
+    """Return what `truncate` does, and the least magnitude bits of its k values; 0 if there are fewer than k."""
+    *kept, least = kernels.of(vector.values).truncate_least(vector.indices, vector.values, k, reuse)
+    return SparseVector(*kept, vector.size), least
 
 
 def at_least(

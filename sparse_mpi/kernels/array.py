@@ -234,6 +234,11 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     return indices[keep], values[keep]
 
 
+def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
+    kept = truncate(indices, values, k)
+    return *kept, smallest(kept[1]) if len(kept[1]) == k else 0
+
+
 def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
     return indices[chosen], values[chosen]
 

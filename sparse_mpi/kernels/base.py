@@ -206,6 +206,11 @@ class Kernels(Protocol):
         taken. With ``reuse`` the arguments may be overwritten.
         """
 
+    def truncate_least(
+        self, indices: Array, values: Array, k: int, reuse: bool = False
+    ) -> tuple[Array, Array, Number]:
+        """Return what `truncate` does, and the least magnitude bits of its k values; 0 if there are fewer than k."""
+
     def compress(self, indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
         """Return the pairs where the mask ``chosen`` ``(m,)`` is True; if ``count`` tells how many, nothing waits."""
 

@@ -19,7 +19,7 @@ from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.base import Later, Number
 from sparse_mpi.select.base import NOT_ZERO, Selector
 from sparse_mpi.select.exact import largest
-from sparse_mpi.sparse import Layout, SparseVector, at_least, truncate
+from sparse_mpi.sparse import Layout, SparseVector, at_least, truncate_least
 
 MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
 CHANCE = 1 / 4  # over the root of k: growth of a k-th magnitude that tells nothing
@@ -55,16 +55,16 @@ class Threshold(Selector):
         # Enough, or all that are not zero? Otherwise too few or too many passed: look at all of them
         if passed is not None and (len(passed.indices) >= k or threshold <= NOT_ZERO):
             change = 3 / 4 if 4 * len(passed.indices) > 5 * k else 1.0
-            selected = truncate(passed, k, reuse=True)
+            selected, kth = truncate_least(passed, k, reuse=True)
         else:
             change = 1 / 2 if passed is None else 3 / 2
-            selected = largest(x if squares is None else kernels.of(x).standardized(x, squares), k)
+            selected, kth = truncate_least(largest(x if squares is None else kernels.of(x).standardized(x, squares), k), k)
         margin = state.margin
         if threshold:
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
         if len(selected.indices) < k:  # all that are not zero: they are to be found again in one pass
             return selected, ThresholdState(NOT_ZERO, margin)
-        kth, below = kernels.of(selected.values).smallest(selected.values), int(margin * (1 << np.finfo(x.dtype).nmant))
+        below = int(margin * (1 << np.finfo(x.dtype).nmant))
 
         def expected() -> int:
             return max(_following(int(state.kth), int(kth), k, x.dtype) - below, NOT_ZERO)

@@ -397,7 +397,7 @@ class WholeArrays:
                 return found
             if name == "count_select":
                 return found[0], wrap(found[1])
-            return (*wrap(found[:2]), found[2]) if name == "deal" else wrap(found)
+            return (*wrap(found[:2]), found[2]) if name in ("deal", "truncate_least") else wrap(found)
 
         return call
 

@@ -78,14 +78,13 @@ def test_count_of_anything(passes, data):
 @emulated
 @pytest.mark.parametrize("number", [1, 32, 200])
 def test_a_single_launch_and_a_single_wait(cuda, launches, number):
-    """One table goes there, and counts are told to the host; nothing is cleared apart."""
+    """Thresholds are read from memory of the host, and counts told to it; nothing is copied."""
     x = inputs(np.float32)["normal"]
     on_device, limits = put(cuda, x), limits_of(x, number)
     copied, waited = len(DEVICE.copies), len(DEVICE.synchronised)
     cuda.count(on_device, limits)
     assert len(launches) == 1
-    moved = [(copy.to, copy.bytes) for copy in DEVICE.copies[copied:]]
-    assert moved == [("device", 16 * number + 8)]
+    assert len(DEVICE.copies) == copied
     assert len(DEVICE.synchronised) == waited + 1
 
 

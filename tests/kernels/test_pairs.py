@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array
 
 from ..fakes import fake_cuda
@@ -32,6 +33,9 @@ def check(passes, indices, values, k, part=slice(None)):
     found = passes.truncate(here[part], there[part], k)
     assert found[0].size == found[1].size == min(k, len(values[part])) and same(found, expected)
     assert same((here, there), (indices, values))
+    *found, least = passes.truncate_least(here[part], there[part], k)
+    assert same(found, expected) and same((here, there), (indices, values))
+    assert int(least) == (magnitude_bits(expected[1]).min() if len(expected[1]) == k else 0)
     assert same(passes.truncate(here[part], there[part], k, reuse=True), expected)
 
 

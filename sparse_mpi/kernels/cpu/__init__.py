@@ -22,6 +22,7 @@ from sparse_mpi.kernels.cpu.pairs import (
     subtract,
     top_k_rows,
     truncate,
+    truncate_least,
 )
 from sparse_mpi.kernels.cpu.passes import accumulate, accumulate_select, select, sketch
 from sparse_mpi.kernels.cpu.rounding import (

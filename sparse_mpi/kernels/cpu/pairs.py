@@ -8,6 +8,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
+from sparse_mpi.kernels.cpu.counts import smallest
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, prefetch, reached
 from sparse_mpi.kernels.cpu.merging import merge
@@ -94,14 +95,18 @@ def mark(bits, indices):
 
 
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
+    return truncate_least(indices, values, k, reuse)[:2] if len(values) > k else (indices, values)
+
+
+def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, int]:
     if len(values) <= k:
-        return indices, values
+        return indices, values, int(smallest(values)) if len(values) == k else 0
     kind = bits_type(values).type
     magnitude = kind(np.iinfo(kind).max)
     kth, ties = kth_of(values, magnitude, k) if len(values) < MANY else _kth_of_many(values, magnitude, k)
     kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
     keep_largest(indices, values, magnitude, kind(kth), ties, *kept)
-    return kept
+    return *kept, int(kth)
 
 
 def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:

@@ -18,6 +18,7 @@ from sparse_mpi.arrays import Array, constant, index_dtype, wide_type
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, mark, to_float16
 from sparse_mpi.kernels.base import LONG, SKETCH, SKETCHED_ROWS, Later, Moments, Number
+from sparse_mpi.kernels.cuda.cleared import cleared
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
@@ -54,14 +55,13 @@ WIDENED = {"float16", "float32", "uint16"}  # types of gradients that select.cu 
 
 
 def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
-    # The thresholds travel in one table with their counts, which needs no clearing then
     x, number = cupy.ascontiguousarray(x), len(thresholds)
-    table = np.concatenate([thresholds.astype(np.int64), np.zeros(number + 1, np.int64)])
     if x.size == 0 or number == 0:
-        return table[number : 2 * number]
-    told = Told(number)
+        return np.zeros(number, np.int64)
+    told = Told(number, thresholds)
     blocks = min(MAX_BLOCKS, blocks_for(x.size, 16 * THREADS))
-    start(kernel("count", "count.cu", REAL=x.dtype.name), blocks, x, x.size, cupy.asarray(table), number, told.pointer)
+    given = x, x.size, cleared(number + 1), number, told.pointer
+    start(kernel("count", "count.cu", REAL=x.dtype.name), blocks, *given)
     return told.written().numbers().copy()
 
 
@@ -77,8 +77,9 @@ def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Ar
 
 def smallest(values: Array) -> Number:
     # The host waits when it asks for the number, if that is not there by then
-    found, given = Told(1), (values, values.size)
-    launch("smallest", "dense.cu", 1, *given, found.pointer, threads=SELECTING, REAL=values.dtype.name)
+    blocks, found, values = min(SHARES, blocks_for(values.size, PAIRS)), Told(1), cupy.ascontiguousarray(values)
+    given = values, values.size, cleared(1 + blocks), found.pointer
+    start(kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype.name), blocks, *given, threads=SELECTING)
     return Later(found.written().number)
 
 
@@ -145,7 +146,7 @@ def _compacted(
     tiles = blocks_for(x.size * values.itemsize, TILE_BYTES)
     if tiles == 0:
         return indices, values
-    state, counted = cupy.zeros(1 + tiles, np.uint64), None if known else Told(1)
+    state, counted = cleared(1 + tiles), None if known else Told(1)
     compact = kernel("compact", "select.cu", REAL=x.dtype.name, INDEX=indices.dtype.name, ROUNDS=ROUNDS, **macros)
     start(compact, tiles, *read, x.size, threshold, most, indices, values, state, pointer(counted))
     found = room if counted is None else counted.written().number()
@@ -231,17 +232,13 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
         return indices, values
     of_types: dict[str, Any] = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
     told, heads = Told(1), cupy.empty(pairs, np.int64)
-    launch("heads", "sparse.cu", pairs, indices, order, pairs, heads, _tiles(pairs), told.pointer, **of_types)
+    launch("heads", "sparse.cu", pairs, indices, order, pairs, heads, cleared(1 + blocks_for(pairs)), told.pointer, **of_types)
     # Let one thread add up each run of equal indices, in order.
     runs = told.written().number()
     distinct, totals = cupy.empty(runs, indices.dtype), cupy.empty(runs, values.dtype)
     arguments = (indices, values, order, heads, runs, pairs, distinct, totals)
     launch("add_runs", "sparse.cu", runs, *arguments, **of_types)
     return distinct, totals
-
-
-def _tiles(size: int) -> Array:
-    return cupy.zeros(1 + blocks_for(size), np.uint64)
 
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
@@ -257,16 +254,28 @@ def add_rows(matrix: Array) -> Array:
 
 
 def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
+    return (indices, values) if values.size <= k else _kept(indices, values, k, None)
+
+
+def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
     if values.size <= k:
-        return indices, values
+        return indices, values, smallest(values) if values.size == k else 0
+    found = Told(1)
+    kept = _kept(indices, values, k, found)
+    return *kept, Later(found.written().number)
+
+
+def _kept(indices: Array, values: Array, k: int, least: Told | None) -> tuple[Array, Array]:
+    """Return the k largest of more pairs than that, and have the ``least`` magnitude of them told, if asked for."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     kept, largest = cupy.empty(k, indices.dtype), cupy.empty(k, values.dtype)
     each = max(PAIRS, blocks_for(values.size, SHARES))
     shares, passes = blocks_for(values.size, each), blocks_for(8 * values.itemsize - 1, DIGIT)
-    state = cupy.zeros(1 + passes + 2 * shares + passes * (1 << DIGIT) // 2, np.uint64)
+    state = cleared(2 + passes + 3 * shares + passes * (1 << DIGIT) // 2)
     of_types = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
     keep = kernel("keep_largest", "largest.cu", SELECTING, DIGIT=DIGIT, **of_types)
-    start(keep, shares, indices, values, values.size, int(k), each, kept, largest, state, threads=SELECTING)
+    given = indices, values, values.size, int(k), each, kept, largest, state, pointer(least)
+    start(keep, shares, *given, threads=SELECTING)
     return kept, largest
 
 
@@ -278,7 +287,7 @@ def compress(indices: Array, values: Array, chosen: Array, count: int | None = N
     told = Told(1) if count is None else None
     count, types = indices.size, dict[str, Any](REAL=values.dtype.name, INDEX=indices.dtype.name)
     given = map(cupy.ascontiguousarray, (indices, values, chosen))
-    launch("compress", "sparse.cu", count, *given, count, kept, of_kept, _tiles(count), pointer(told), **types)
+    launch("compress", "sparse.cu", count, *given, count, kept, of_kept, cleared(1 + blocks_for(count)), pointer(told), **types)
     found = size if told is None else told.written().number()
     return kept[:found], of_kept[:found]
 

@@ -8,19 +8,18 @@ constexpr int64 CHUNK = (int64)THREADS * ROUNDS * VECTOR;
 constexpr int WARPS = THREADS / 32;
 static_assert(GROUP <= THREADS, "each threshold of a group has a thread");
 
-// table: the thresholds; after them their counts and the number of blocks that are done, which are 0 before. The last
-// block tells the counts to memory of the host.
+// counts: as many as there are thresholds, and the number of blocks that are done; all are 0 before. told: the thresholds,
+// in memory of the host, to which the last block writes the counts behind them.
 extern "C" __global__ void __launch_bounds__(THREADS)
-count(const REAL* x, int64 n, int64* table, int64 thresholds, int64* told) {
+count(const REAL* x, int64 n, uint64* counts, int64 thresholds, int64* told) {
     __shared__ bool last;
     __shared__ Bits limits[GROUP];
     __shared__ uint32 bins[GROUP][32];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const bool vectors = aligned(x, sizeof(Vector));
-    uint64* counts = (uint64*)table + thresholds;
     for (int64 first = 0; first < thresholds; first += GROUP) {
         const int size = thresholds - first < GROUP ? (int)(thresholds - first) : GROUP;
-        if (threadIdx.x < size) limits[threadIdx.x] = (Bits)table[first + threadIdx.x];
+        if (threadIdx.x < size) limits[threadIdx.x] = (Bits)told[first + threadIdx.x];
         for (int bin = warp; bin < size; bin += WARPS) bins[bin][lane] = 0;
         __syncthreads();
 
@@ -73,5 +72,5 @@ count(const REAL* x, int64 n, int64* table, int64 thresholds, int64* told) {
     if (threadIdx.x == 0) last = atomicAdd(counts + thresholds, 1ull) + 1 == gridDim.x;
     __syncthreads();
     if (!last) return;
-    for (int64 i = threadIdx.x; i < thresholds; i += THREADS) told[i] = (int64)((volatile uint64*)counts)[i];
+    for (int64 i = threadIdx.x; i < thresholds; i += THREADS) told[thresholds + i] = (int64)((volatile uint64*)counts)[i];
 }

@@ -48,20 +48,13 @@ add_rows(const REAL* matrix, int64 rows, int64 columns, REAL* total) {
     total[i] = sum;
 }
 
-// One block: the least magnitude, to memory of the host.
+// The least magnitude, to memory of the host; state as in `tell_least`.
 extern "C" __global__ void __launch_bounds__(THREADS)
-smallest(const REAL* values, int64 n, int64* found) {
-    __shared__ Bits least[THREADS];
+smallest(const REAL* values, int64 n, uint64* state, int64* told) {
     Bits own = UNSIGNED;
-    for (int64 i = threadIdx.x; i < n; i += THREADS) {
+    for (int64 i = blockIdx.x * (int64)THREADS + threadIdx.x; i < n; i += gridDim.x * (int64)THREADS) {
         const Bits bits = magnitude(values[i]);
         if (bits < own) own = bits;
     }
-    least[threadIdx.x] = own;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half && least[threadIdx.x + half] < least[threadIdx.x])
-            least[threadIdx.x] = least[threadIdx.x + half];
-    }
-    if (threadIdx.x == 0) *found = (int64)least[0];
+    tell_least(own, blockIdx.x, state, told);
 }

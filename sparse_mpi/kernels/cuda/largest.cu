@@ -168,12 +168,13 @@ select_rows(const REAL* x, const int64* table, INDEX* indices, REAL* values) {
 // relies on the same.)
 //
 // state, zeroed: [0] tickets drawn, [1 + pass] shares counted in that pass, then two words a share: FOUND and how many
-// it has beyond the bound, FOUND and how many at it. Then the counts of each pass, 32 bits a bin.
+// it has beyond the bound, FOUND and how many at it. Then the counts of each pass, 32 bits a bin, and the state of
+// `tell_least`. least: memory of the host, if any, for the least magnitude of those that are kept.
 constexpr uint64 FOUND = 1ull << 63;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 keep_largest(const INDEX* indices, const REAL* values, int64 m, int64 k, int64 each, INDEX* kept, REAL* largest,
-             uint64* state) {
+             uint64* state, int64* least) {
     __shared__ uint32 counts[BINS];
     __shared__ int64 drawn;
     __shared__ uint64 before[2];
@@ -244,8 +245,12 @@ keep_largest(const INDEX* indices, const REAL* values, int64 m, int64 k, int64 e
     }
     if (sum) atomicAdd(before + (threadIdx.x & 1), sum);
     __syncthreads();
-    compact(values, first, end, kth, (uint32)before[0], (uint32)before[1], [=](uint32 to, int64 at) {
+    Bits own = UNSIGNED;
+    compact(values, first, end, kth, (uint32)before[0], (uint32)before[1], [&](uint32 to, int64 at) {
+        const REAL value = values[at];
         kept[to] = indices[at];
-        largest[to] = values[at];
+        largest[to] = value;
+        if (magnitude(value) < own) own = magnitude(value);
     });
+    if (least) tell_least(own, share, (uint64*)(bins + PASSES * BINS), least);
 }

@@ -51,8 +51,8 @@ def _table(messages: np.ndarray) -> Array:
 def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
     # The host waits when it looks at the counts
     regions = len(boundaries) - 1
-    told, indices = Told(regions), cupy.ascontiguousarray(indices)
-    given = indices, indices.size, cupy.asarray(boundaries, np.int64), regions, told.pointer
+    told, indices = Told(regions, boundaries), cupy.ascontiguousarray(indices)
+    given = indices, indices.size, regions, told.pointer
     launch("split_counts", "sparse.cu", regions, *given, REAL="float32", INDEX=indices.dtype.name)
     return told.written()
 

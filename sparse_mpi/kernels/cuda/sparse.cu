@@ -48,12 +48,13 @@ __device__ inline int64 lower_bound(const INDEX* indices, int64 count, int64 bou
     return low;
 }
 
-// How many of ascending indices lie in each region between boundaries, to memory of the host.
+// How many of ascending indices lie in each region between boundaries. told: the boundaries, one more than regions, in
+// memory of the host, to which the counts are written behind them.
 extern "C" __global__ void __launch_bounds__(THREADS)
-split_counts(const INDEX* indices, int64 count, const int64* boundaries, int64 regions, int64* told) {
+split_counts(const INDEX* indices, int64 count, int64 regions, int64* told) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= regions) return;
-    told[i] = lower_bound(indices, count, boundaries[i + 1]) - lower_bound(indices, count, boundaries[i]);
+    told[regions + 1 + i] = lower_bound(indices, count, told[i + 1]) - lower_bound(indices, count, told[i]);
 }
 
 // Pairs as rows of units, `split` units of an index and `rest` of a value; a thread a unit. INDEX is the unit.

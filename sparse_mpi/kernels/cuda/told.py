@@ -1,6 +1,7 @@
-"""Whole numbers that a kernel writes into memory of the host, which takes no copy.
+"""Whole numbers in memory of the host that a kernel writes, or reads before that: neither takes a copy.
 
-Pinned memory is mapped: a device writes to it over the bus, and the host sees what it wrote after an event behind it.
+Pinned memory is mapped: a device reads and writes it over the bus, and the host sees what it wrote after an event
+behind it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ def pointer(told: Told | None) -> np.uintp:
 
 
 class Told:
-    """Room for ``count`` whole numbers; a kernel takes ``pointer`` for an array of int64."""
+    """Room for ``count`` whole numbers; a kernel takes ``pointer`` for an array of int64.
+
+    That begins with the numbers that the kernel is ``given`` ``(m,)``, if there are any.
+    """
 
     _event: Any = None  # behind the kernel, until it has been waited for
 
-    def __init__(self, count: int) -> None:
-        self._numbers = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * count), np.int64, count)
-        self.pointer = np.uintp(self._numbers.ctypes.data)
+    def __init__(self, count: int, given: np.ndarray | None = None) -> None:
+        before = 0 if given is None else len(given)
+        memory = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * (before + count)), np.int64, before + count)
+        if given is not None:
+            memory[:before] = given
+        self._numbers = memory[before:]
+        self.pointer = np.uintp(memory.ctypes.data)
 
     def written(self) -> Told:
         """Return this, once the kernel is started on the current stream."""

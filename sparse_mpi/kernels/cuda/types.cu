@@ -111,6 +111,42 @@ __device__ inline int64 place_of(bool chosen, int64 tile, uint64* found, int64* 
     return place + __popc(mine & ((1u << lane) - 1));
 }
 
+// The least of what all threads of a warp have
+template <typename T>
+__device__ inline T least_of_warp(T own) {
+    for (int apart = 16; apart; apart /= 2) {
+        const T other = __shfl_xor_sync(WARP, own, apart);
+        if (other < own) own = other;
+    }
+    return own;
+}
+
+// Tells the least of what all threads of all blocks have to memory of the host; the block that is done last does so.
+// state, zeroed: [0] blocks that are done, [1 + block] what each has.
+__device__ inline void tell_least(Bits own, int64 block, uint64* state, int64* told) {
+    __shared__ Bits of_warps[THREADS / 32];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    own = least_of_warp(own);
+    if (lane == 0) of_warps[warp] = own;
+    __syncthreads();
+    if (warp) return;
+    uint64 least = (uint64)least_of_warp(of_warps[lane < THREADS / 32 ? lane : 0]);
+    volatile uint64* of_blocks = state + 1;
+    int last = 0;
+    if (lane == 0) {
+        of_blocks[block] = least;
+        __threadfence();  // it comes before the block is done
+        last = atomicAdd(state, 1ull) + 1 == gridDim.x;
+    }
+    if (!__shfl_sync(WARP, last, 0)) return;
+    for (int64 other = lane; other < gridDim.x; other += 32) {
+        const uint64 there = of_blocks[other];
+        if (there < least) least = there;
+    }
+    least = least_of_warp(least);
+    if (lane == 0) *told = (int64)least;
+}
+
 // Rounded to nearest, as on the host
 __device__ inline float32 root(float32 x) { return __fsqrt_rn(x); }
 __device__ inline float64 root(float64 x) { return __dsqrt_rn(x); }

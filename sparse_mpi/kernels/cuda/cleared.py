@@ -1,0 +1,51 @@
+"""Words that are 0, for kernels whose blocks count in them: cut from a block that is cleared once in several steps.
+
+Clearing each few words by themselves would be one launch more for every kernel that needs them.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from sparse_mpi.arrays import Array
+
+WORDS = 1 << 17  # of a block: one MB
+SECTOR = 4  # words: no two kernels meet in what a device reads at once
+STREAMS = 8  # whose blocks a thread keeps
+
+
+class Rest(NamedTuple):
+    """What is left of a block. All of it is used on one stream, behind the launch that clears it."""
+
+    stream: Any  # held, so that no other one gets its handle meanwhile
+    words: Array
+
+
+class Blocks(threading.local):
+    """The block of each stream that this thread works on; threads share none, which would take a lock."""
+
+    def __init__(self) -> None:
+        self.left: dict[tuple[int, int], Rest] = {}
+
+
+BLOCKS = Blocks()
+
+
+def cleared(count: int) -> Array:
+    """Return ``(count,)`` uint64, zeros on the current stream; nobody else gets the same words."""
+    room = -(-count // SECTOR) * SECTOR
+    if 4 * room > WORDS:
+        return cupy.zeros(count, np.uint64)
+    stream = cupy.cuda.get_current_stream()
+    key = cupy.cuda.Device().id, stream.ptr
+    rest = BLOCKS.left.get(key)
+    if rest is None or len(rest.words) < room:
+        if len(BLOCKS.left) == STREAMS and key not in BLOCKS.left:
+            BLOCKS.left.clear()
+        rest = Rest(stream, cupy.zeros(WORDS, np.uint64))
+    BLOCKS.left[key] = Rest(rest.stream, rest.words[room:])
+    return rest.words[:count]
