@@ -65,12 +65,13 @@ def leave(result: SparseVector | Array, caller: Flattens[A]) -> SparseVector[A] 
     return arrays.leave(result, caller)
 
 
-def merge(vector: SparseVector) -> SparseVector:
+def merge(vector: SparseVector, lengths: np.ndarray | None = None) -> SparseVector:
     """Sum the entries that share an index, in the order in which they stand; indices of the result ascend.
 
-    So ranks that merge the same buffer, in which the entries of several ranks stand, get the same bits.
+    So ranks that merge the same buffer, in which the entries of several ranks stand, get the same bits. If these are
+    known to be ascending runs of ``lengths`` ``(runs,)``, a device need not sort.
     """
-    return SparseVector(*kernels.of(vector.values).merge(*vector), vector.size)
+    return SparseVector(*kernels.of(vector.values).merge(*vector, lengths=lengths), vector.size)
 
 
 def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
@@ -126,6 +127,17 @@ def take(vector: SparseVector, chosen: Array | slice, count: int | None = None) 
     if not isinstance(chosen, slice) and chosen.dtype == bool:
         return SparseVector(*kernels.of(chosen).compress(vector.indices, vector.values, chosen, count), vector.size)
     return SparseVector(vector.indices[chosen], vector.values[chosen], vector.size)
+
+
+def reaching(vector: SparseVector, threshold: int, count: int, chosen: Array | None = None) -> SparseVector:
+    """Return the ``count`` entries whose magnitude bits reach ``threshold``, of those of a mask ``(nnz,)``, if any."""
+    kept = kernels.of(vector.values).compress(vector.indices, vector.values, chosen, count, threshold)
+    return SparseVector(*kept, vector.size)
+
+
+def where(vector: SparseVector, other: SparseVector) -> SparseVector:
+    """Return ``vector`` with 0 for its values where ``other`` has no entry, for which no host waits."""
+    return vector._replace(values=kernels.of(vector.values).among(other.indices, vector.indices, vector.values))
 
 
 def subtract(a: SparseVector, b: SparseVector) -> SparseVector:

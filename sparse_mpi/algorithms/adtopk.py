@@ -40,7 +40,7 @@ class ADTopk(Algorithm):
         wire: the message format of the entries of rows.
     """
 
-    device_cost = DeviceCost(launches=19, waits=2, copies=2)
+    device_cost = DeviceCost(launches=18, waits=2, copies=2)
 
     selector: Selector = Interleaved()
     wire: Wire = Coo()

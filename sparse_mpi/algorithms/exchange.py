@@ -26,7 +26,7 @@ from sparse_mpi.sparse import (
     split_counts,
     subtract,
 )
-from sparse_mpi.wire import Packed, SizeBound, Wire
+from sparse_mpi.wire import Coo, Packed, SizeBound, Wire
 from sparse_mpi.wire.packed import Ballots, KnownCounts, Paired, cut_messages
 
 T = TypeVar("T")
@@ -34,10 +34,17 @@ MOVED = KnownCounts()  # the format of results that move, of which every rank kn
 WireFormat: TypeAlias = Wire | Paired | Ballots  # of which an exchange needs `pack`, `unpack` and `lossless`
 
 
-def exchange(packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm) -> SparseVector:
-    """Send each rank its message, and unpack those of all ranks, in rank order."""
+def exchange(
+    packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm
+) -> tuple[SparseVector, np.ndarray | None]:
+    """Send each rank its message, and unpack those of all ranks, in rank order; return `run_lengths` too."""
     messages, lengths = comm.alltoallv(packed.buffer, packed.lengths)
-    return unpack(messages, lengths, region, wire, packed.vector)
+    return unpack(messages, lengths, region, wire, packed.vector), run_lengths(lengths, wire)
+
+
+def run_lengths(lengths: np.ndarray, wire: WireFormat) -> np.ndarray | None:
+    """Return how many entries there are in messages of these ``lengths`` ``(m,)``, where the format tells at once."""
+    return lengths if isinstance(wire, Coo) else None
 
 
 def unpack(
@@ -202,15 +209,15 @@ def split_reduce(
     the sums of all regions, and how many entries it had to add up. One stage takes P - 1 messages a rank, and sends
     each entry once. Several take fewer messages, but forward entries, adding them up on the way.
     """
-    received, senders, contributed, added = split(selected, None, boundaries, radix, wire, comm)
-    return _added_up(received, senders, boundaries[comm.rank : comm.rank + 2]), contributed, added
+    came = split(selected, None, boundaries, radix, wire, comm)
+    return _added_up(came, boundaries[comm.rank : comm.rank + 2], wire), came.contributed, came.added
 
 
 class SplitResult(NamedTuple):
     """What the last stage of a `split` brought, and what all stages did."""
 
     received: SparseVector  # message after message, in the rank order of their senders
-    senders: int  # of these messages
+    lengths: np.ndarray  # (senders,) of these messages, see `Packed.lengths`
     contributed: SparseVector  # this rank's contribution to the sums of all regions
     added: int  # entries that there were to add up, in all stages
 
@@ -229,12 +236,12 @@ def split(
         comm: the ranks in the order of their regions.
     """
     first, last = 0, comm.size  # the ranks that work on the same stretch of indices as this one
-    partial, senders, contributed, added = selected, 1, None, 0
-    while contributed is None or last - first > 1:
+    partial, came = selected, None
+    while came is None or last - first > 1:
         # Divide these ranks into groups, and cut the partial sums into a message for each group's regions.
         groups = divided(first, last, radix)
-        if contributed is not None:
-            partial, counts = _added_up(partial, senders, boundaries[[first, last]]), None
+        if came is not None:
+            partial, counts = _added_up(came, boundaries[[first, last]], wire), None
         if counts is None:
             parts = split_counts(partial, boundaries[groups])
         else:
@@ -246,28 +253,43 @@ def split(
         first, last = int(groups[own]), int(groups[own + 1])
         region = boundaries[[first, last]]
         if len(groups) == comm.size + 1:
-            received, senders = exchange(packed, region, wire, comm), comm.size
+            messages, lengths = comm.alltoallv(packed.buffer, packed.lengths)
         else:
             messages, lengths = _exchange_groups(packed, groups, own, comm)
-            received, senders = unpack(messages, lengths, region, wire, packed.vector), len(lengths)
+        received = unpack(messages, lengths, region, wire, packed.vector)
 
         # Take what rounding lost out of this rank's contribution, which starts as its whole selection.
-        if contributed is None:
-            contributed = packed.vector
-        elif not wire.lossless:
+        contributed, added = (packed.vector, 0) if came is None else (came.contributed, came.added)
+        if came is not None and not wire.lossless:
             contributed = subtract(contributed, subtract(partial, packed.vector))
 
         # Go on within the own group, whose messages are added up in the rank order of their senders.
-        partial, added = received, added + len(received.indices)
-    return SplitResult(partial, senders, contributed, added)
+        came = SplitResult(received, lengths, contributed, added + len(received.indices))
+    return came
 
 
-def _added_up(received: SparseVector, messages: int, region: np.ndarray) -> SparseVector:
-    """Add up ``messages`` in their order; without a merge if each of them has every index of ``region``."""
-    width = int(region[1] - region[0])
-    if not width or len(received.indices) < messages * width:
-        return merge(received)
-    sums = kernels.of(received.values).add_rows(received.values.reshape(messages, width))
+def _added_up(came: SplitResult, region: np.ndarray, wire: WireFormat) -> SparseVector:
+    """Add up messages in their order; without a merge if each of them has every index of ``region``."""
+    summed = _rows_added(came, region)
+    return merge(came.received, run_lengths(came.lengths, wire)) if summed is None else summed
+
+
+def added_up_loosely(came: SplitResult, region: np.ndarray, wire: WireFormat) -> tuple[SparseVector, Array | None]:
+    """Return the sum of messages with the gaps, if any, of `Kernels.merge_loosely`."""
+    if (summed := _rows_added(came, region)) is not None:
+        return summed, None
+    indices, values, size = came.received
+    lengths = run_lengths(came.lengths, wire)
+    *sums, chosen = kernels.of(values).merge_loosely(indices, values, size, lengths=lengths)
+    return SparseVector(*sums, size), chosen
+
+
+def _rows_added(came: SplitResult, region: np.ndarray) -> SparseVector | None:
+    """Return the sum of messages each of which has every index of ``region``; None if some has not."""
+    width, senders, received = int(region[1] - region[0]), len(came.lengths), came.received
+    if not width or len(received.indices) < senders * width:
+        return None
+    sums = kernels.of(received.values).add_rows(received.values.reshape(senders, width))
     return SparseVector(received.indices[:width], sums, received.size)
 
 

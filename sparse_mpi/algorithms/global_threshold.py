@@ -24,7 +24,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
-from sparse_mpi.sparse import SparseVector, all_at_least, take
+from sparse_mpi.sparse import SparseVector, all_at_least, reaching, take
 
 NOTHING: SparseVector = SparseVector(np.empty(0, np.int32), np.empty(0), 0)
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
@@ -93,15 +93,22 @@ def sum_type(k: int, ranks: int) -> np.dtype:
     return np.min_scalar_type((k + 1) * ranks)
 
 
-def result_mask(values: Array, counted: RankCounts, k: int, rank: int) -> tuple[Array, np.ndarray]:
-    """Return mask and counts of `Counted.cut`: all entries above the bracket, and ties in rank order up to k."""
-    bits = magnitude_bits(values)
+def result_of(
+    sums: SparseVector, counted: RankCounts, k: int, rank: int, chosen: Array | None = None
+) -> tuple[SparseVector, np.ndarray]:
+    """Return entries and counts of `Counted.cut`: all entries above the bracket, and ties in rank order up to k."""
+    room = max(k - int(counted.above.sum()), 0)
+    ties = np.diff(np.minimum(np.cumsum(counted.tied), room), prepend=0)
+    counts = counted.above + ties
+    if not ties[rank]:
+        return reaching(sums, counted.bracket.high, int(counts[rank]), chosen), counts
+    if chosen is not None:
+        sums = take(sums, chosen)
+    bits = magnitude_bits(sums.values)
     mask = bits > counted.bracket.high - 1
-    selected_ties = np.diff(np.minimum(np.concatenate([[0], np.cumsum(counted.tied)]), max(k - counted.above.sum(), 0)))
-    if selected_ties[rank]:
-        ties = namespace(values).flatnonzero((bits >= counted.bracket.low) & ~mask)
-        mask[ties[: selected_ties[rank]]] = True
-    return mask, counted.above + selected_ties
+    tied = namespace(bits).flatnonzero((bits >= counted.bracket.low) & ~mask)
+    mask[tied[: ties[rank]]] = True
+    return take(sums, mask, int(counts[rank])), counts
 
 
 @dataclass(frozen=True)
@@ -181,52 +188,64 @@ class Counted:
         return ThresholdPredictor()
 
     def cut(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, *piggyback: int
-    ) -> tuple[Array, np.ndarray, np.ndarray, ThresholdPredictor]:
+        self,
+        sums: SparseVector,
+        k: int,
+        predictor: ThresholdPredictor,
+        comm: Comm,
+        *piggyback: int,
+        chosen: Array | None = None,
+    ) -> tuple[SparseVector, np.ndarray, np.ndarray, ThresholdPredictor]:
         """Decide which of this rank's sums are in the result.
 
         Where entries tie, those of lower rank and lower position are selected until there are k.
 
         Args:
-            values: ``(m,)`` float32 or float64, this rank's sums.
+            sums: this rank's, of float32 or float64.
             k: entries wanted over all ranks.
             predictor: the state of the step before, equal on all ranks.
             comm: the ranks in the order of their regions.
             piggyback: a number, if any, that travels to all ranks with the counts; clipped to 255.
+            chosen: a mask ``(m,)`` of the sums that there are, see `Kernels.merge_loosely`; None: all.
 
         Returns:
-            A mask ``(m,)``; of every rank the entries in the result, and what it piggybacked, ``(P,)`` int64; and the
+            The entries in the result; how many each rank has, and what it piggybacked, ``(P,)`` int64; and the
             predictor for the next step.
         """
-        counted, predictor, _ = self.count(values, k, predictor, comm, *piggyback)
-        return *result_mask(values, counted, k, comm.rank), counted.piggybacked, predictor
+        counted, predictor, _ = self.count(sums.values, k, predictor, comm, *piggyback, chosen=chosen)
+        return *result_of(sums, counted, k, comm.rank, chosen), counted.piggybacked, predictor
 
     def cut_dense(
         self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm
     ) -> tuple[SparseVector, np.ndarray, ThresholdPredictor]:
         """Return those of this rank's `dense` sums that are in the result, and otherwise what `cut` does."""
-        counted, predictor, reaching = self.count(values, k, predictor, comm)
-        mask, counts = result_mask(reaching.values, counted, k, comm.rank)
-        return take(reaching, mask, int(counts[comm.rank])), counts, predictor
+        counted, predictor, found = self.count(values, k, predictor, comm)
+        return *result_of(found, counted, k, comm.rank), predictor
 
     def count(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, *piggyback: int
+        self,
+        values: Array,
+        k: int,
+        predictor: ThresholdPredictor,
+        comm: Comm,
+        *piggyback: int,
+        chosen: Array | None = None,
     ) -> tuple[RankCounts, ThresholdPredictor, SparseVector]:
         """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
         octave = 1 << np.finfo(values.dtype).nmant  # difference in magnitude bits between a number and its double
         bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
         counted: RankCounts | None = None
-        reaching = NOTHING
+        found = NOTHING
 
         # The fast path: candidates around the predicted threshold.
         if near:
             candidates = predictor.candidates(self._nearby(k, comm.size), bracket.high)
             candidates = np.unique(np.maximum(candidates, self.lowest))
             if self.dense:
-                counts, found = kernels.of(values).count_select(values, candidates)
-                reaching = SparseVector(*found, len(values))
+                counts, pairs = kernels.of(values).count_select(values, candidates)
+                found = SparseVector(*pairs, len(values))
             else:
-                counts = kernels.of(values).count(values, candidates)
+                counts = kernels.of(values).count(values, candidates, chosen)
             by_rank = gather_counts(counts, k, comm, *piggyback) if comm.size <= self.gathered else None
             totals = sum_counts(counts, k, comm) if by_rank is None else by_rank[0].sum(axis=0)
             # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
@@ -234,7 +253,7 @@ class Counted:
             predictor = predictor.respaced(candidates, totals, k, octave)
             if self._settled(bracket, values) and set(bracket) <= set(candidates.tolist()):
                 if by_rank is None:
-                    counted = self._rank_counts(values, reaching, bracket, k, comm, *piggyback)
+                    counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
                 else:
                     at = np.searchsorted(candidates, bracket)
                     counted = RankCounts.of(bracket, by_rank[0][:, at], by_rank[1])
@@ -242,11 +261,12 @@ class Counted:
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
+            values = values if chosen is None else values[chosen]
             bracket = self.search(values, k, comm, bracket, near)
-            reaching = all_at_least(values, bracket.low) if self.dense else NOTHING
-            counted = self._rank_counts(values, reaching, bracket, k, comm, *piggyback)
+            found = all_at_least(values, bracket.low) if self.dense else NOTHING
+            counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
             predictor = predictor.updated(bracket.low, octave)
-        return counted, predictor, reaching
+        return counted, predictor, found
 
     def search(self, values: Array, k: int, comm: Comm, bracket: Bracket, near: int = 0) -> Bracket:
         """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
@@ -281,11 +301,11 @@ class Counted:
         return 1 + ceil((12 + self.mantissa) / log2(self._searched(k) + 1))
 
     def _rank_counts(
-        self, values: Array, reaching: SparseVector, bracket: Bracket, k: int, comm: Comm, *piggyback: int
+        self, values: Array, found: SparseVector, bracket: Bracket, k: int, comm: Comm, *piggyback: int
     ) -> RankCounts:
         """Return the counts of a settled bracket: one allgather."""
         ends = np.unique(bracket) if self.dense else np.array(bracket)
-        counts = counts_at(reaching.values if self.dense else values, ends)
+        counts = counts_at(found.values if self.dense else values, ends)
         by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
         return RankCounts.of(bracket, by_rank[:, np.searchsorted(ends, bracket)], piggybacked)
 

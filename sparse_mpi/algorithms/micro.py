@@ -52,7 +52,7 @@ class MiCRO(Algorithm):
         block: neighbouring elements that are in one part.
     """
 
-    device_cost = DeviceCost(launches=36, waits=8, copies=5)
+    device_cost = DeviceCost(launches=31, waits=8, copies=5)
     traits: ClassVar[Traits] = Traits(exact_order=False)
 
     slack: float = 1.25

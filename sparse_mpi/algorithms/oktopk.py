@@ -26,6 +26,7 @@ import numpy as np
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
 from sparse_mpi.algorithms.exchange import (
+    added_up_loosely,
     allgather_bound,
     balance,
     draw_regions,
@@ -34,7 +35,7 @@ from sparse_mpi.algorithms.exchange import (
     reduction_load,
     refitted,
     samples,
-    split_reduce,
+    split,
     stages,
     uneven,
 )
@@ -46,7 +47,7 @@ from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, contains, regions_of, subtract, take
+from sparse_mpi.sparse import Layout, regions_of, subtract, where
 from sparse_mpi.wire import Coo, SizeBound, Wire
 
 
@@ -77,7 +78,7 @@ class OkTopk(Algorithm):
             entries are forwarded and added up on the way. None: in one stage of P - 1 messages, which sends least.
     """
 
-    device_cost = DeviceCost(launches=23, waits=6, copies=6)
+    device_cost = DeviceCost(launches=12, waits=4, copies=4)
 
     selector: Selector = Threshold()
     period: int = 64
@@ -110,7 +111,7 @@ class OkTopk(Algorithm):
 
         Returns:
             The reduction and the next state. ``total`` has 0.9k to k entries, fewer only where the sums have no more.
-            ``sent`` is this rank's selection where ``total`` has an entry.
+            ``sent`` is this rank's selection, 0 where ``total`` has no entry.
         """
         n, dtype = len(acc), acc.dtype
 
@@ -128,12 +129,12 @@ class OkTopk(Algorithm):
             boundaries, age = draw_regions(selected, k, comm), 1
 
         # Split and reduce: each rank gets the sum of all selections in the region that it owns.
-        summed, sent, added = split_reduce(selected, boundaries, self.radix, self.wire, comm)
+        came = split(selected, None, boundaries, self.radix, self.wire, comm)
+        sums, chosen = added_up_loosely(came, boundaries[comm.rank : comm.rank + 2], self.wire)
 
         # Threshold: about k of all sums reach the global threshold, and they are the result.
-        load = reduction_load(added, k)
-        chosen, counts, loads, threshold = self._rule.cut(summed.values, k, state.threshold, comm, load)
-        results, regions = take(summed, chosen, int(counts[comm.rank])), regions_of(boundaries)
+        load, regions = reduction_load(came.added, k), regions_of(boundaries)
+        results, counts, loads, threshold = self._rule.cut(sums, k, state.threshold, comm, load, chosen=chosen)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
         if counts.max() > imbalance_limit(counts.mean(), self.trigger):
@@ -145,7 +146,7 @@ class OkTopk(Algorithm):
         total = self.wire.unpack(gathered, lengths, regions, n, dtype)
 
         # Owed: what this rank selected, and total lacks, stays in its residual.
-        sent = take(sent, contains(total, sent.indices))
+        sent = where(came.contributed, total)
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
 

@@ -30,7 +30,7 @@ from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.base import NOT_ZERO, accumulate, most_selected
 from sparse_mpi.select.exact import largest
 from sparse_mpi.select.interleaved import Interleaved
-from sparse_mpi.sparse import Layout, SparseVector, all_at_least
+from sparse_mpi.sparse import Layout, SparseVector, all_at_least, take
 
 A = TypeVar("A", bound=Algorithm)
 FEWEST = Fraction(2, 3)  # times k: a stale threshold that fewer entries reach is lowered
@@ -142,9 +142,17 @@ class StaleThreshold:
         return StaleState()
 
     def cut(
-        self, values: Array, k: int, state: StaleState, comm: Comm, piggyback: int = 0
-    ) -> tuple[Array, np.ndarray, np.ndarray, StaleState]:
+        self,
+        sums: SparseVector,
+        k: int,
+        state: StaleState,
+        comm: Comm,
+        piggyback: int = 0,
+        chosen: Array | None = None,
+    ) -> tuple[SparseVector, np.ndarray, np.ndarray, StaleState]:
         """Decide which sums are in the result: all that reach the threshold, ties included; see `Counted.cut`."""
+        sums = sums if chosen is None else take(sums, chosen)
+        values = sums.values
         rule = StaleRule(self.period, SUMS_NUDGE, MOST_SUMS)
         bits, age = state.bits, state.age
         # Every now and then all ranks gather all sums, more for more ranks, for the exact k-th magnitude.
@@ -157,7 +165,7 @@ class StaleThreshold:
         row = np.array([int(namespace(values).count_nonzero(mask)), piggyback], np.int64)
         counts, piggybacked = comm.allgather(row, control=True).T
         bits = rule.nudged(bits, int(counts.sum()), k, values.dtype)
-        return mask, counts, piggybacked, StaleState(bits, age + 1, k)
+        return take(sums, mask, int(row[0])), counts, piggybacked, StaleState(bits, age + 1, k)
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most that a step may cost one rank: all sums gathered, all in the result; see `Counted.bound`."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.exchange import run_lengths
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
@@ -31,7 +32,7 @@ class TopkA(Algorithm):
         wire: the message format.
     """
 
-    device_cost = DeviceCost(launches=12, waits=3, copies=2)
+    device_cost = DeviceCost(launches=7, waits=3, copies=2)
 
     selector: Selector = Threshold()
     wire: Wire = Coo()
@@ -54,7 +55,8 @@ class TopkA(Algorithm):
         # Otherwise pack the selection, allgather those of all ranks, and merge them in rank order.
         packed = pack_whole(self.wire, selected)
         rows, counts = comm.allgatherv(packed.buffer)
-        return Reduction(merge(unpack_whole(self.wire, rows, counts, len(acc), acc.dtype)), packed.vector), state
+        gathered = unpack_whole(self.wire, rows, counts, len(acc), acc.dtype)
+        return Reduction(merge(gathered, run_lengths(counts, self.wire)), packed.vector), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return k(P-1) pairs, or 2k(P-1)/P values where positions are shared, times what may be selected beyond k."""

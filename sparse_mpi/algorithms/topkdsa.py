@@ -39,7 +39,7 @@ class TopkDSA(Algorithm):
         wire: the message format.
     """
 
-    device_cost = DeviceCost(launches=15, waits=4, copies=5)
+    device_cost = DeviceCost(launches=10, waits=4, copies=4)
 
     selector: Selector = Threshold()
     wire: Wire = Coo()
@@ -63,7 +63,7 @@ class TopkDSA(Algorithm):
         regions = regions_of(boundaries)
         own = regions[comm.rank]
         split = self.wire.pack(selected, split_counts(selected, boundaries), regions)
-        summed = merge(exchange(split, own, self.wire, comm))
+        summed = merge(*exchange(split, own, self.wire, comm))
         # Allgather the regions' sums, dense where that is smaller.
         packed = self.wire.pack_sum(summed, own)
         rows, counts = comm.allgatherv(packed.buffer)

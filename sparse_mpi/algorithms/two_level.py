@@ -63,7 +63,7 @@ class TwoLevel(Algorithm):
         inner: what runs in the lanes. Its message format is for the network; inside a node pairs go as they are.
     """
 
-    device_cost = DeviceCost(launches=20, waits=4, copies=5)
+    device_cost = DeviceCost(launches=17, waits=4, copies=4)
 
     ranks_per_node: int | None = None
     inner: OkTopk = field(default_factory=OkTopk)

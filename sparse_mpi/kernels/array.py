@@ -39,7 +39,8 @@ FIELDS = MESSAGE.names or ()
 NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`
 
 
-def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
+def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
+    x = x if among is None else x[among]
     bits = magnitude_bits(widened(x) if x.itemsize == 2 else x)
     bins = thresholds.astype(bits.dtype).searchsorted(bits, side="right")
     counts = np.bincount(bins, minlength=len(thresholds) + 1)
@@ -197,7 +198,9 @@ def mark(bits: Array, indices: Array) -> None:
     xp.bitwise_or.at(bits, indices >> 3, xp.left_shift(1, indices & 7).astype(np.uint8))
 
 
-def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
+def merge(
+    indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
+) -> tuple[Array, Array]:
     # Sort the pairs; stable, so that values of one index keep their order.
     order = indices.argsort(kind="stable")
     indices, values = indices[order], values[order]
@@ -208,6 +211,12 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
     if len(totals) < len(values):
         np.add.at(totals, (first.cumsum() - 1)[~first], values[~first])
     return indices[first], totals
+
+
+def merge_loosely(
+    indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
+) -> tuple[Array, Array, None]:
+    return *merge(indices, values, size, low), None
 
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
@@ -239,8 +248,19 @@ def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -
     return *kept, smallest(kept[1]) if len(kept[1]) == k else 0
 
 
-def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
-    return indices[chosen], values[chosen]
+def compress(
+    indices: Array, values: Array, chosen: Array | None, count: int | None = None, threshold: int = 0
+) -> tuple[Array, Array]:
+    mask = chosen_reaching(values, chosen, threshold)
+    return indices[mask], values[mask]
+
+
+def chosen_reaching(values: Array, chosen: Array | None, threshold: int) -> Array:
+    """Return the mask of `Kernels.compress`; the threshold may be one above all magnitude bits."""
+    if threshold <= 0 and chosen is not None:
+        return chosen
+    reaching = magnitude_bits(values) > threshold - 1
+    return reaching if chosen is None else reaching & chosen
 
 
 def split_counts(indices: Array, boundaries: np.ndarray) -> np.ndarray:
@@ -261,6 +281,10 @@ def contains(indices: Array, sought: Array) -> Array:
     if len(indices) == 0:
         return np.zeros(len(sought), bool)
     return indices[np.minimum(indices.searchsorted(sought), len(indices) - 1)] == sought
+
+
+def among(indices: Array, sought: Array, values: Array) -> Array:
+    return np.where(contains(indices, sought), values, values.dtype.type(0))
 
 
 def fractions(x: Array) -> Array:

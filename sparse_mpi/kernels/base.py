@@ -92,8 +92,11 @@ class Kernels(Protocol):
     NumPy and CuPy. Results are as if it had been widened to float32 first, but no widened copy is made.
     """
 
-    def count(self, x: Array, thresholds: np.ndarray) -> np.ndarray:
-        """Count the entries that reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host."""
+    def count(self, x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
+        """Count the entries that reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host.
+
+        With a mask ``among`` ``(n,)``, as `merge_loosely` returns it, the others do not count.
+        """
 
     def count_select(self, x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
         """Return `count` at the ascending ``thresholds`` ``(t,)``, t >= 1, and `select` at the lowest."""
@@ -190,10 +193,21 @@ class Kernels(Protocol):
     def mark(self, bits: Array, indices: Array) -> None:
         """Set bit ``i % 8`` of ``bits[i // 8]``, of uint8, to 1 for every i of ``indices``."""
 
-    def merge(self, indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
+    def merge(
+        self, indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
+    ) -> tuple[Array, Array]:
         """Return the distinct ``indices``, ascending, and for each the sum of its ``values``, in the order given.
 
-        The indices lie in ``[low, low + size)``, in any order.
+        The indices lie in ``[low, low + size)``, in any order, unless they are known to be strictly ascending runs of
+        these ``lengths`` ``(runs,)``, which add up to all of them.
+        """
+
+    def merge_loosely(
+        self, indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
+    ) -> tuple[Array, Array, Array | None]:
+        """Return what `merge` does, where the host would wait for their number with gaps that a mask leaves out.
+
+        What `compress` keeps by that mask is the result of `merge`. Indices of gaps are undefined; None: no gaps.
         """
 
     def merge_runs(self, runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
@@ -206,13 +220,16 @@ class Kernels(Protocol):
         taken. With ``reuse`` the arguments may be overwritten.
         """
 
-    def truncate_least(
-        self, indices: Array, values: Array, k: int, reuse: bool = False
-    ) -> tuple[Array, Array, Number]:
+    def truncate_least(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
         """Return what `truncate` does, and the least magnitude bits of its k values; 0 if there are fewer than k."""
 
-    def compress(self, indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
-        """Return the pairs where the mask ``chosen`` ``(m,)`` is True; if ``count`` tells how many, nothing waits."""
+    def compress(
+        self, indices: Array, values: Array, chosen: Array | None, count: int | None = None, threshold: int = 0
+    ) -> tuple[Array, Array]:
+        """Return the pairs that reach ``threshold`` where the mask ``chosen`` ``(m,)``, if any, is True.
+
+        If ``count`` tells how many there are, nothing waits.
+        """
 
     def split_counts(self, indices: Array, boundaries: np.ndarray) -> np.typing.ArrayLike:
         """Count the ascending ``indices`` in each region between the ascending ``boundaries`` ``(P + 1,)`` int64.
@@ -228,6 +245,9 @@ class Kernels(Protocol):
 
     def contains(self, indices: Array, sought: Array) -> Array:
         """Return a mask ``(m,)`` of those of ``sought`` ``(m,)`` that are among ``indices``; both ascend."""
+
+    def among(self, indices: Array, sought: Array, values: Array) -> Array:
+        """Return the ``values`` ``(m,)``, but 0 where ``sought`` ``(m,)`` is not among ``indices``; both ascend."""
 
     def to_float16(self, x: Array) -> Array:
         """Round ``x``, float32, to float16, ties to even; finite values that are too large become +-65504."""

@@ -58,7 +58,9 @@ class Threshold(Selector):
             selected, kth = truncate_least(passed, k, reuse=True)
         else:
             change = 1 / 2 if passed is None else 3 / 2
-            selected, kth = truncate_least(largest(x if squares is None else kernels.of(x).standardized(x, squares), k), k)
+            selected, kth = truncate_least(
+                largest(x if squares is None else kernels.of(x).standardized(x, squares), k), k
+            )
         margin = state.margin
         if threshold:
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)

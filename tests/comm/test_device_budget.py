@@ -40,26 +40,26 @@ class Budget(NamedTuple):
 BUDGETS = {
     "dense": Budget(1, 2, 2, 1, 2),
     "dense-bf16": Budget(2, 13, 4, 2, 13),
-    "topka": Budget(3, 12, 2, 5, 17),
-    "topkdsa": Budget(4, 15, 5, 6, 20),
-    "gtopk": Budget(9, 43, 4, 11, 48),
-    "oktopk": Budget(6, 23, 6, 12, 32),
-    "oktopk-2level": Budget(4, 20, 5, 10, 29),
-    "spardl": Budget(24, 138, 21, 26, 143),
-    "micro": Budget(8, 36, 5, 8, 38),
-    "gaussiank": Budget(5, 12, 4, 7, 19),
-    "adtopk": Budget(2, 19, 2, 5, 24),
-    "elect": Budget(8, 71, 29, 15, 82),
+    "topka": Budget(3, 7, 2, 5, 12),
+    "topkdsa": Budget(4, 10, 4, 6, 15),
+    "gtopk": Budget(10, 35, 4, 12, 40),
+    "oktopk": Budget(4, 12, 4, 11, 22),
+    "oktopk-2level": Budget(4, 17, 4, 10, 26),
+    "spardl": Budget(25, 123, 17, 27, 128),
+    "micro": Budget(8, 31, 5, 8, 32),
+    "gaussiank": Budget(5, 9, 4, 7, 14),
+    "adtopk": Budget(2, 18, 2, 5, 23),
+    "elect": Budget(8, 63, 27, 15, 73),
     "powersgd": Budget(3, 37, 5, 3, 37),
     "acpsgd": Budget(2, 35, 3, 2, 35),
 }
 # With topka
 MEMORIES = {
-    "residual": Budget(3, 12, 2, 5, 17),
-    "dgc": Budget(5, 41, 5, 7, 46),
-    "gmc": Budget(3, 17, 2, 5, 22),
-    "leaky": Budget(3, 13, 2, 5, 18),
-    "none": Budget(3, 11, 2, 5, 16),
+    "residual": Budget(3, 7, 2, 5, 12),
+    "dgc": Budget(5, 36, 5, 7, 41),
+    "gmc": Budget(3, 12, 2, 5, 17),
+    "leaky": Budget(3, 8, 2, 5, 13),
+    "none": Budget(3, 6, 2, 5, 11),
 }
 
 

@@ -388,7 +388,7 @@ class WholeArrays:
             DEVICE.stack[-1].work.finish()
             if name in ("accumulate_select", "select_standardized"):
                 DEVICE.work(passed[0]._a)
-            if name in ("select", "accumulate_select", "select_standardized", "merge", "merge_runs"):
+            if name in ("select", "accumulate_select", "select_standardized", "merge", "merge_loosely", "merge_runs"):
                 counted()
             if name == "select_rows":
                 return wrap(select_rows(DEVICE.read(arguments[0]._a), *arguments[1:]))

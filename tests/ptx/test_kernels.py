@@ -56,6 +56,10 @@ def everything(cuda) -> None:
     cuda.truncate(indices, values, 4)
     cuda.truncate_least(indices, values, 4)
     cuda.merge(*twice, 4 * n)
+    *sums, first = cuda.merge_loosely(*twice, 4 * n, lengths=[n, n])
+    cuda.count(sums[1], np.array([0, limit], np.int64), first)
+    cuda.compress(*sums, first, threshold=limit)
+    cuda.among(indices, there(plain[::2].copy()), there(numbers[: n // 2]))
     cuda.compress(indices, values, there(np.arange(n) % 3 == 1))
     cuda.contains(indices, there(plain[::2].copy()))
     cuda.from_pairs(cuda.to_pairs(indices, values, np.dtype(np.int32)), np.dtype(np.int32), np.dtype(np.float32))
@@ -84,7 +88,11 @@ def fusible(kernel):
     return [one.text for one in loose if one.parts[0] in ("add", "sub") and products & set(one.operands[1:])]
 
 
-FENCES = {"count": 1, "keep_largest": 3, "smallest": 1}  # of kernels whose blocks tell others by one word that many are there
+FENCES = {
+    "count": 1,
+    "keep_largest": 3,
+    "smallest": 1,
+}  # of kernels whose blocks tell others by one word that many are there
 
 
 def check_code(kernel):

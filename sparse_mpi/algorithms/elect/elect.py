@@ -95,7 +95,7 @@ class Elect(Algorithm):
             on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
     """
 
-    device_cost = DeviceCost(launches=71, waits=8, copies=29)
+    device_cost = DeviceCost(launches=63, waits=8, copies=27)
 
     selector: Selector = Threshold()
     votes: float = 0.42

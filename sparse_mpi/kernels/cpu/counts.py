@@ -26,7 +26,8 @@ MANTISSA = (1 << 52) - 1
 BLOCK = 512  # entries whose mantissas are multiplied before one logarithm is taken: a product below 2^512
 
 
-def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
+def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
+    x = x if among is None else x[among]
     kind = bits_type(x)
     x, limits = readable(x), thresholds.astype(kind)
     magnitude = kind.type(np.iinfo(kind).max)

@@ -18,7 +18,9 @@ DENSE = 1 << 7  # entries of the vector for each pair and each time more that al
 ONE = np.uint64(1)
 
 
-def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
+def merge(
+    indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
+) -> tuple[Array, Array]:
     # The pairs are ascending runs, one of each rank, as a rule. Where they are dense, a window moves over the vector:
     # there all runs are added into it, in their order, and the sums are read out in index order. Where they are less
     # dense, indices are flagged first, so that sums are made where they stay. Two runs, or few pairs for the length of
@@ -41,6 +43,12 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
     else:
         count = _merge_ordered(indices, values, np.argsort(indices, kind="stable"), merged, sums)
     return merged[:count], sums[:count]
+
+
+def merge_loosely(
+    indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
+) -> tuple[Array, Array, None]:
+    return *merge(indices, values, size, low), None
 
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, bits_type
 from sparse_mpi.kernels import threads
+from sparse_mpi.kernels.array import chosen_reaching
 from sparse_mpi.kernels.cpu.counts import smallest
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, prefetch, reached
@@ -170,10 +171,13 @@ def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_value
         i += 1
 
 
-def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
-    number = int(np.count_nonzero(chosen)) if count is None else count
+def compress(
+    indices: Array, values: Array, chosen: Array | None, count: int | None = None, threshold: int = 0
+) -> tuple[Array, Array]:
+    mask = chosen_reaching(values, chosen, threshold)
+    number = int(np.count_nonzero(mask)) if count is None else count
     kept, of_kept = np.empty(number, indices.dtype), np.empty(number, values.dtype)
-    _compress(indices, values, chosen, kept, of_kept)
+    _compress(indices, values, mask, kept, of_kept)
     return kept, of_kept
 
 
@@ -197,6 +201,10 @@ def contains(indices, sought):
         i += here <= there
         j += there <= here
     return found
+
+
+def among(indices: Array, sought: Array, values: Array) -> Array:
+    return np.where(contains(indices, sought), values, values.dtype.type(0))
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:

@@ -2,8 +2,8 @@
 
 Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `compress` where
 nobody knows that, `count`, `kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct
-indices. `split_counts` and `smallest` do when their results are looked at. `truncate` and `contains` do not, for the
-lengths of their results are known.
+indices, for which `merge_loosely` may not wait. `split_counts`, `smallest` and `truncate_least` do when their results
+are looked at. `truncate`, `contains` and `among` do not, for the lengths of their results are known.
 """
 
 from __future__ import annotations
@@ -51,16 +51,19 @@ SELECTING = 1024  # threads of a block of `truncate`, and of `top_k_rows` where 
 MAX_BLOCKS = 2048  # whose partial sums are added up, by the host or by atomics
 DIGIT = 11  # bits of a pass in search of the k-th largest: 3 or 6 passes, the first of which tells exponents apart
 SHARES, PAIRS = 128, 4096  # blocks of `truncate` at most, one a multiprocessor; the fewest pairs that each is worth
+MOST_RUNS = 64  # among which `add_up_runs` searches
+# Runs up to which that is cheaper than a sort, however long they are; and pairs times runs, however many runs there are
+FEW_RUNS, FEW_SEARCHES = 16, 1 << 24
 WIDENED = {"float16", "float32", "uint16"}  # types of gradients that select.cu adds to a residual of a wider type
 
 
-def count(x: Array, thresholds: np.ndarray) -> np.ndarray:
+def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
     x, number = cupy.ascontiguousarray(x), len(thresholds)
     if x.size == 0 or number == 0:
         return np.zeros(number, np.int64)
     told = Told(number, thresholds)
     blocks = min(MAX_BLOCKS, blocks_for(x.size, 16 * THREADS))
-    given = x, x.size, cleared(number + 1), number, told.pointer
+    given = x, x.size, _or_none(among), cleared(number + 1), number, told.pointer
     start(kernel("count", "count.cu", REAL=x.dtype.name), blocks, *given)
     return told.written().numbers().copy()
 
@@ -224,15 +227,43 @@ def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
         launch(name, "sparse.cu", indices.size, *given, REAL=x.dtype.name, INDEX=indices.dtype.name)
 
 
-def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array, Array]:
+def merge(
+    indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
+) -> tuple[Array, Array]:
+    *merged, first = merge_loosely(indices, values, size, low, lengths)
+    return (merged[0], merged[1]) if first is None else compress(*merged, first)
+
+
+def merge_loosely(
+    indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
+) -> tuple[Array, Array, Array | None]:
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
+    if lengths is None or not _worth_searching(indices.size, len(lengths)):
+        return *_sorted_and_merged(indices, values), None
+    starts, pairs = Told(0, np.append(0, np.cumsum(lengths))), indices.size
+    made = cupy.empty(pairs, indices.dtype), cupy.empty(pairs, values.dtype), cupy.empty(pairs, bool)
+    add_up = kernel("add_up_runs", "sparse.cu", SELECTING, REAL=values.dtype.name, INDEX=indices.dtype.name)
+    given = indices, values, pairs, starts.pointer, len(lengths), *made
+    if pairs:
+        start(add_up, blocks_for(pairs, SELECTING), *given, threads=SELECTING)
+        starts.written()
+    return made
+
+
+def _worth_searching(pairs: int, runs: int) -> bool:
+    """Tell if searching for each index in all other runs is cheaper than sorting them."""
+    return runs <= MOST_RUNS and (runs <= FEW_RUNS or pairs * runs <= FEW_SEARCHES)
+
+
+def _sorted_and_merged(indices: Array, values: Array) -> tuple[Array, Array]:
     # Sort the pairs; stable, so that values of one index keep their order.
     pairs, order = indices.size, cupy.argsort(indices, kind="stable")
     if not pairs:
         return indices, values
     of_types: dict[str, Any] = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
     told, heads = Told(1), cupy.empty(pairs, np.int64)
-    launch("heads", "sparse.cu", pairs, indices, order, pairs, heads, cleared(1 + blocks_for(pairs)), told.pointer, **of_types)
+    state = cleared(1 + blocks_for(pairs))
+    launch("heads", "sparse.cu", pairs, indices, order, pairs, heads, state, told.pointer, **of_types)
     # Let one thread add up each run of equal indices, in order.
     runs = told.written().number()
     distinct, totals = cupy.empty(runs, indices.dtype), cupy.empty(runs, values.dtype)
@@ -243,7 +274,7 @@ def merge(indices: Array, values: Array, size: int, low: int = 0) -> tuple[Array
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
     indices, values = map(cupy.concatenate, zip(*runs, strict=True))
-    return merge(indices, values, size, low)
+    return merge(indices, values, size, low, np.array([part.size for part, _ in runs]))
 
 
 def add_rows(matrix: Array) -> Array:
@@ -279,17 +310,26 @@ def _kept(indices: Array, values: Array, k: int, least: Told | None) -> tuple[Ar
     return kept, largest
 
 
-def compress(indices: Array, values: Array, chosen: Array, count: int | None = None) -> tuple[Array, Array]:
+def compress(
+    indices: Array, values: Array, chosen: Array | None, count: int | None = None, threshold: int = 0
+) -> tuple[Array, Array]:
     size = indices.size if count is None else count
     kept, of_kept = cupy.empty(size, indices.dtype), cupy.empty(size, values.dtype)
     if not size:
         return kept, of_kept
     told = Told(1) if count is None else None
     count, types = indices.size, dict[str, Any](REAL=values.dtype.name, INDEX=indices.dtype.name)
-    given = map(cupy.ascontiguousarray, (indices, values, chosen))
-    launch("compress", "sparse.cu", count, *given, count, kept, of_kept, cleared(1 + blocks_for(count)), pointer(told), **types)
+    given = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values), _or_none(chosen), threshold - 1, count
+    launch(
+        "compress", "sparse.cu", count, *given, kept, of_kept, cleared(1 + blocks_for(count)), pointer(told), **types
+    )
     found = size if told is None else told.written().number()
     return kept[:found], of_kept[:found]
+
+
+def _or_none(mask: Array | None) -> Any:
+    """Return a mask, or where a kernel is to read none."""
+    return np.uintp(0) if mask is None else cupy.ascontiguousarray(mask)
 
 
 def contains(indices: Array, sought: Array) -> Array:
@@ -299,3 +339,12 @@ def contains(indices: Array, sought: Array) -> Array:
     given = indices, indices.size, sought, sought.size, found
     launch("contains", "sparse.cu", sought.size, *given, REAL="float32", INDEX=common.name)
     return found
+
+
+def among(indices: Array, sought: Array, values: Array) -> Array:
+    common = np.promote_types(indices.dtype, sought.dtype)
+    indices, sought = cupy.ascontiguousarray(indices, common), cupy.ascontiguousarray(sought, common)
+    kept = cupy.empty(values.size, values.dtype)
+    given = indices, indices.size, sought, cupy.ascontiguousarray(values), sought.size, kept
+    launch("among", "sparse.cu", sought.size, *given, REAL=values.dtype.name, INDEX=common.name)
+    return kept

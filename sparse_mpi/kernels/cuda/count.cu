@@ -8,10 +8,11 @@ constexpr int64 CHUNK = (int64)THREADS * ROUNDS * VECTOR;
 constexpr int WARPS = THREADS / 32;
 static_assert(GROUP <= THREADS, "each threshold of a group has a thread");
 
-// counts: as many as there are thresholds, and the number of blocks that are done; all are 0 before. told: the thresholds,
-// in memory of the host, to which the last block writes the counts behind them.
+// among: a mask of the entries that matter, or none: all do. counts: as many as there are thresholds, and the number of
+// blocks that are done; all are 0 before. told: the thresholds, in memory of the host, to which the last block writes the
+// counts behind them.
 extern "C" __global__ void __launch_bounds__(THREADS)
-count(const REAL* x, int64 n, uint64* counts, int64 thresholds, int64* told) {
+count(const REAL* x, int64 n, const bool* among, uint64* counts, int64 thresholds, int64* told) {
     __shared__ bool last;
     __shared__ Bits limits[GROUP];
     __shared__ uint32 bins[GROUP][32];
@@ -25,8 +26,8 @@ count(const REAL* x, int64 n, uint64* counts, int64 thresholds, int64* told) {
 
         // Sort the entries into bins; most of them reach no threshold, and need no search.
         const Bits lowest = limits[0];
-        const auto sort = [&](Bits bits) {
-            if (bits < lowest) return;
+        const auto sort = [&](Bits bits, int64 at) {
+            if (bits < lowest || (among && !among[at])) return;
             int bin = 0, end = size;
             while (end - bin > 1) {
                 const int middle = (bin + end) / 2;
@@ -45,10 +46,11 @@ count(const REAL* x, int64 n, uint64* counts, int64 thresholds, int64* told) {
 #pragma unroll
                 for (int r = 0; r < ROUNDS; ++r) {
 #pragma unroll
-                    for (int j = 0; j < VECTOR; ++j) sort(magnitude(own[r].at[j]));
+                    for (int j = 0; j < VECTOR; ++j)
+                        sort(magnitude(own[r].at[j]), chunk + (r * THREADS + threadIdx.x) * VECTOR + j);
                 }
             } else {
-                for (int64 at = chunk + threadIdx.x; at < end && at < n; at += THREADS) sort(magnitude(x[at]));
+                for (int64 at = chunk + threadIdx.x; at < end && at < n; at += THREADS) sort(magnitude(x[at]), at);
             }
         }
         __syncthreads();

@@ -25,12 +25,13 @@ heads(const INDEX* indices, const int64* order, int64 count, int64* heads, uint6
     if (first) heads[place] = i;
 }
 
-// state, zeroed: [0] tiles taken, [1 + tile] see `preceding`. told: memory of the host, or none.
+// Keeps pairs that are chosen, if there is such a mask, and whose magnitude is above `below`. state, zeroed: [0]
+// tiles taken, [1 + tile] see `preceding`. told: memory of the host, or none.
 extern "C" __global__ void __launch_bounds__(THREADS)
-compress(const INDEX* indices, const REAL* values, const bool* chosen, int64 count, INDEX* kept, REAL* of_kept,
-         uint64* state, int64* told) {
+compress(const INDEX* indices, const REAL* values, const bool* chosen, int64 below, int64 count, INDEX* kept,
+         REAL* of_kept, uint64* state, int64* told) {
     const int64 tile = own_tile(state), i = tile * THREADS + threadIdx.x;
-    const bool mine = i < count && chosen[i];
+    const bool mine = i < count && (!chosen || chosen[i]) && (int64)magnitude(values[i]) > below;
     const int64 place = place_of(mine, tile, state + 1, told);
     if (!mine) return;
     kept[place] = indices[i];
@@ -101,6 +102,54 @@ add_merged(const INDEX* indices, const REAL* values, const int64* order, int64 c
     const INDEX index = indices[order[i]];
     if (i && indices[order[i - 1]] == index) return;
     x[index] += sum_of_run(indices, values, order, i, count);
+}
+
+// Adds up the pairs of equal indices of several ascending runs, in the order of the runs, by a thread a pair: that of the
+// first run that has the index searches for it in all others. So it knows how many pairs come before, and writes index
+// and sum to where it would be if all pairs were sorted; `first` is false at the places of the others of that index.
+// starts: where each run begins, and the end of the last, in memory of the host.
+constexpr int MOST_RUNS = 64;
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_up_runs(const INDEX* indices, const REAL* values, int64 count, const int64* starts, int64 runs, INDEX* sorted,
+            REAL* totals, bool* first) {
+    __shared__ int64 bounds[MOST_RUNS + 1];
+    if (threadIdx.x <= runs) bounds[threadIdx.x] = starts[threadIdx.x];
+    __syncthreads();
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= count) return;
+    int own = 0;
+    while (i >= bounds[own + 1]) ++own;
+    const INDEX index = indices[i];
+    REAL total = values[i];
+    int64 place = i - bounds[own];
+    int others = 0;
+    for (int run = 0; run < runs; ++run) {
+        if (run == own) continue;
+        const int64 begin = bounds[run], length = bounds[run + 1] - begin;
+        const int64 at = lower_bound(indices + begin, length, index);
+        place += at;
+        if (at == length || indices[begin + at] != index) continue;
+        if (run < own) return;
+        total += values[begin + at];
+        ++others;
+    }
+    sorted[place] = index;
+    totals[place] = total;
+    first[place] = true;
+    for (int other = 1; other <= others; ++other) {
+        totals[place + other] = 0;
+        first[place + other] = false;
+    }
+}
+
+// The values of those of `sought` that are among `indices`, and 0 for others; both ascend.
+extern "C" __global__ void __launch_bounds__(THREADS)
+among(const INDEX* indices, int64 count, const INDEX* sought, const REAL* values, int64 wanted, REAL* kept) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= wanted) return;
+    const int64 at = lower_bound(indices, count, sought[i]);
+    kept[i] = at < count && indices[at] == sought[i] ? values[i] : (REAL)0;
 }
 
 // Marks those of `sought` that are among `indices`; both ascend. Each thread searches for one by itself: neighbours

@@ -7,10 +7,14 @@ behind it.
 from __future__ import annotations
 
 import sys
+from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import cupy
 import numpy as np
+
+UNDONE: deque[tuple[Any, np.ndarray]] = deque()  # memory that nobody holds, and the event behind its kernel
 
 
 def pointer(told: Told | None) -> np.uintp:
@@ -27,11 +31,12 @@ class Told:
     _event: Any = None  # behind the kernel, until it has been waited for
 
     def __init__(self, count: int, given: np.ndarray | None = None) -> None:
+        _give_back()
         before = 0 if given is None else len(given)
         memory = np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * (before + count)), np.int64, before + count)
         if given is not None:
             memory[:before] = given
-        self._numbers = memory[before:]
+        self._memory, self._numbers = memory, memory[before:]
         self.pointer = np.uintp(memory.ctypes.data)
 
     def written(self) -> Told:
@@ -56,6 +61,15 @@ class Told:
         return int(self.numbers()[0])
 
     def __del__(self) -> None:
-        # Memory that is given back is handed out again at once, while the kernel may not have written to it yet
+        # Memory that is given back is handed out again at once, while the kernel may not have read or written it yet
         if self._event is not None and not sys.is_finalizing():
-            self._event.synchronize()
+            UNDONE.append((self._event, self._memory))
+
+
+def _give_back() -> None:
+    """Let go of what kernels that are done by now have read or written."""
+    for _ in range(len(UNDONE)):
+        with suppress(IndexError):  # another thread has looked at it
+            event, memory = UNDONE.popleft()
+            if not event.done:
+                UNDONE.append((event, memory))
