@@ -10,6 +10,7 @@ from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import CANDIDATES_PER_VOTE, may_vote
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.testing import Trials, check_algorithm
 from sparse_mpi.wire import WIRES, BitPacked
 from sparse_mpi_bench.analysis import gradients, volume
 
@@ -163,9 +164,16 @@ def test_bytes_stay_few_where_ranks_agree_and_where_messages_are_short(made, siz
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.95])
 def test_ranks_that_divide_entries_up_leave_none_out(size, share):
     """As many may vote for each as for any other, and all ranks for as many."""
-    masks = np.array([may_vote(np.arange(N, dtype=np.int32), place, size, share) for place in range(size)])
+    candidates = SparseVector(np.arange(N, dtype=np.int32), np.ones(N, np.float32), N)
+    masks = np.array([may_vote(candidates, place, size, share) for place in range(size)])
     assert np.ptp(masks.sum(axis=0)) <= 1 and masks.any(axis=0).all()
     np.testing.assert_allclose(masks.mean(axis=1), share, atol=0.01)
+
+
+@pytest.mark.parametrize("seed", [100, 380])
+def test_what_is_not_finite_shows_where_ranks_divide_entries_up(seed):
+    """The rank that has it may not be among those that vote for its entry in that step."""
+    check_algorithm(Elect(), Trials((2,), ("layers, nonfinite", "nonfinite"), seeds=(seed,), examples=0))
 
 
 @pytest.mark.thin(0)  # and another one

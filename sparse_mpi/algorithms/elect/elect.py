@@ -182,7 +182,7 @@ class Elect(Algorithm):
         candidates, selection = select(candidates_for(nominees, len(acc)), state.selection, add)
         if share > least:
             place = (comm.rank + state.turn) % comm.size
-            candidates = take(candidates, may_vote(candidates.indices, place, comm.size, least / share))
+            candidates = take(candidates, may_vote(candidates, place, comm.size, least / share))
         ballots, owned = owners.numbered(vote_deltas(candidates, my_vote_sum, votes))
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.

@@ -35,10 +35,12 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> Spa
     return SparseVector(candidates.indices[chosen], deltas[chosen], candidates.size)
 
 
-def may_vote(indices: Array, place: int, ranks: int, share: float) -> Array:
-    """Return the mask ``(m,)`` of those ``indices`` for which a rank may vote where ranks divide them up.
+def may_vote(candidates: SparseVector, place: int, ranks: int, share: float) -> Array:
+    """Return the mask ``(m,)`` of those ``candidates`` for which a rank may vote where ranks divide them up.
 
-    It may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, may vote for each index.
+    It may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, may vote for each index;
+    and for what is not finite, which has to show in the sum.
     """
-    offsets = (fractions(indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
-    return offsets < np.uint32(round(share * (1 << 16)))
+    offsets = (fractions(candidates.indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
+    finite = namespace(candidates.values).isfinite(candidates.values)
+    return (offsets < np.uint32(round(share * (1 << 16)))) | ~finite
