@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import floor
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import A, Array
-from sparse_mpi.checks import check_instance
+from sparse_mpi.checks import check_instance, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds as rounds  # part of the bounds of algorithms
 from sparse_mpi.select import Selector
@@ -98,6 +98,11 @@ class Traits:
     device_difference: float = 0.0
 
 
+def levels_field(default: int | None = None) -> Any:
+    """Return the field ``levels`` of an algorithm that can run between nodes. States are the same with any."""
+    return field(default=default, kw_only=True, metadata={"of_ranks": True})
+
+
 class DeviceCost(NamedTuple):
     """What a steady step does on a device, counted: kernels that the host starts, and times that it waits for them."""
 
@@ -134,6 +139,8 @@ class Algorithm(ABC):
     selector: Selector | None = None  # picks the entries to send, from all of acc
     wire: Wire | None = None  # the message format
     parts: tuple[Part, ...] = ()  # reduce some tensors each
+    # 2: between nodes it reduces what their ranks sum densely, see `two_level`; None: where nodes have several ranks
+    levels: int | None = 1
     device_cost: ClassVar[DeviceCost | None] = None  # predictions of steps on GPUs need it
 
     def __post_init__(self) -> None:
@@ -142,6 +149,8 @@ class Algorithm(ABC):
             check_instance("selector", self.selector, Selector)
         if type(self).wire is not None:
             check_instance("wire", self.wire, Wire)
+        if self.levels is not None:
+            check_whole("levels", self.levels, 1, remedy="None goes by the ranks of each node", most=2)
 
     @property
     def traits(self) -> Traits:

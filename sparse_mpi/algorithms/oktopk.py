@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits, levels_field
 from sparse_mpi.algorithms.exchange import (
     added_up_loosely,
     allgather_bound,
@@ -76,6 +76,8 @@ class OkTopk(Algorithm):
         wire: the message format.
         radix: ranks split and reduce in ceil(log P / log radix) stages of at most radix - 1 messages each, in which
             entries are forwarded and added up on the way. None: in one stage of P - 1 messages, which sends least.
+        levels: 2 sums densely inside the nodes, and reduces between them; 1 does not. None: 2 where there are several
+            nodes with several ranks each, see `TwoLevel`.
     """
 
     device_cost = DeviceCost(launches=12, waits=4, copies=4)
@@ -85,6 +87,7 @@ class OkTopk(Algorithm):
     trigger: float = 1.5
     wire: Wire = Coo()
     radix: int | None = None
+    levels: int | None = levels_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()

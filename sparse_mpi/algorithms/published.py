@@ -17,7 +17,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.adtopk import ADTopk
-from sparse_mpi.algorithms.base import Algorithm
+from sparse_mpi.algorithms.base import Algorithm, levels_field
 from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.spardl import CONTIGUOUS, SparDL
@@ -177,12 +177,13 @@ class PublishedOkTopk(OkTopk):
     """Ok-Topk with the published global threshold: it sends more than `OkTopk`, and its results may exceed k.
 
     Args:
-        selector, period, trigger, wire, radix: as for `OkTopk`.
+        selector, period, trigger, wire, radix, levels: as for `OkTopk`, but for the default of one level.
         threshold_period: steps between exact global thresholds (tau' in the paper).
     """
 
     selector: Selector = StaleSelector()
     threshold_period: int = 32
+    levels: int | None = levels_field(1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,35 +1,41 @@
-"""Two levels: dense sums inside a node, where memory is shared, and Ok-Topk between nodes, where the network is.
+"""Two levels: dense sums inside a node, where memory is shared, and sparse ones between nodes, where the network is.
 
 With N nodes of R ranks each, local rank l owns segment l of the vector, an R-th, on its node, and the ranks l of all
 nodes form *lane* l. The owners sum their segments over the node (a reduce-scatter), each lane reduces its segment
-sparsely (`oktopk`), and the results are gathered inside the node. Lanes share k by how many of a segment's sums reach
-the threshold that k of a node do: as all owners count them, in an allgather of control over all ranks.
+sparsely (`oktopk`, `elect`), and the results are gathered inside the node. Lanes share k by how many of a segment's
+sums reach the threshold that k of a node do: as all owners count them, in an allgather of control over all ranks.
 
-Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes what `oktopk` costs for k entries on N ranks, shared
-among the R ranks of a node. Returns at most k entries: of each segment the largest of what the nodes select there. What
-is not sent is kept once a node, by the owner. R is that of the smallest node; other ranks of larger ones own nothing.
+Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes what the algorithm of the lanes costs for k entries
+on N ranks, shared among the R ranks of a node. Returns at most k entries: of each segment those that the nodes choose
+there. What is not sent is kept once a node, by the owner. R is that of the smallest node; other ranks of larger ones
+own nothing.
+
+`placed` chooses between one level and two by the hosts of the ranks, for algorithms that declare ``levels``.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from sparse_mpi import kernels, wire
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, DeviceCost, Reduction, Traits
 from sparse_mpi.algorithms.global_threshold import Counted, ThresholdPredictor
 from sparse_mpi.algorithms.oktopk import OkTopk
-from sparse_mpi.arrays import Array, index_dtype, namespace
-from sparse_mpi.checks import check_instance, check_whole
+from sparse_mpi.arrays import Array, index_dtype, is_device, namespace
+from sparse_mpi.checks import check_instance, check_switch, check_whole
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.base import host_leader, rounds
+from sparse_mpi.comm.base import host_leader, hosts_of, rounds
 from sparse_mpi.select.base import NOT_ZERO
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries
 
+LOGGER = logging.getLogger("sparse_mpi")
+ALONE = 1  # ranks of a node, where each is one by itself
 COUNTED = Counted(mantissa=7, lowest=NOT_ZERO)  # finds the threshold by which lanes share k
 
 
@@ -60,48 +66,68 @@ class TwoLevel(Algorithm):
 
     Args:
         ranks_per_node: consecutive ranks of a node; the last node may have fewer. None: ranks that share memory.
-        inner: what runs in the lanes. Its message format is for the network; inside a node pairs go as they are.
+        inner: what runs in the lanes, an algorithm that has ``levels``. Its message format is for the network; inside a
+            node pairs go as they are.
+        through_host: whether arrays on a device are summed in the node where they pass through host memory on their
+            way. Otherwise every rank is a node by itself then.
     """
 
     device_cost = DeviceCost(launches=17, waits=4, copies=4)
 
-    ranks_per_node: int | None = None
-    inner: OkTopk = field(default_factory=OkTopk)
+    ranks_per_node: int | None = field(default=None, metadata={"of_ranks": True})
+    inner: Algorithm = field(default_factory=OkTopk)
+    through_host: bool = field(default=True, metadata={"of_ranks": True})
 
     @cached_property
     def traits(self) -> Traits:
         # An owner's part is the difference of what it had and what its node keeps, which is in no result
-        conserves, lossless = self.inner.traits.conserves, self.inner.traits.lossless
-        return Traits(conserves, delegates_residual=True, rounds_relative_to_norm=True, lossless=lossless)
+        kept = replace(self.inner.traits, accumulates=False, in_default_plans=False)
+        return replace(kept, delegates_residual=True, rounds_relative_to_norm=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_instance("inner", self.inner, OkTopk)
+        check_instance("inner", self.inner, Algorithm)
+        if not can_lie_between_nodes(self.inner):
+            raise ValueError(f"inner must be an algorithm that has levels, as OkTopk and Elect, got {self.inner!r}")
+        check_switch("through_host", self.through_host)
         if self.ranks_per_node is not None:
             check_whole("ranks_per_node", self.ranks_per_node, 1, remedy="None asks the communicator")
 
     def init(self, layout: Layout, k: int, ranks: int) -> TwoLevelState:
         return TwoLevelState(self.inner.init(layout, k, ranks))
 
+    def forget(self, state: TwoLevelState) -> TwoLevelState:
+        return replace(state, inner=self.inner.forget(state.inner))
+
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: TwoLevelState, layout: Layout, add: Array | None = None
+        self,
+        acc: Array,
+        k: int,
+        comm: Comm,
+        state: TwoLevelState,
+        layout: Layout,
+        add: Array | None = None,
+        beside: Array | None = None,
     ) -> tuple[Reduction, TwoLevelState]:
         """Return at most k entries; ``sent`` ``(n,)`` is acc, less what this rank keeps for its node."""
         # Sum inside the node: local rank l owns the sum of segment l.
-        node, lane, lanes, numbers, members = self._place(comm)
+        node, lane, lanes, numbers, members = self._place(comm, acc)
         n, xp, lanes = len(acc), namespace(acc), min(lanes, k)
         bounds = equal_boundaries(n, lanes)
         sent = acc.copy()
         summed = sum_segments(acc, np.diff(bounds), node)
+        squares = None if beside is None else sum_segments(beside, np.diff(bounds), node)
         part = SparseVector(xp.empty(0, index_dtype(n)), xp.empty(0, acc.dtype), n)
         # Share k: each lane has as many entries as its segment has among the largest of all segments.
         shares, threshold = [k], state.threshold
         if lanes > 1:
             nodes = int((numbers == 0).sum())
-            found, threshold, _ = COUNTED.count(summed, k * nodes, threshold, comm)
+            measured = summed if squares is None else kernels.of(summed).standardized(summed, squares)
+            found, threshold, _ = COUNTED.count(measured, k * nodes, threshold, comm)
             large = np.bincount(numbers, found.above + found.tied, minlength=lanes)[:lanes].astype(np.int64)
             shares = deal(k, large, np.diff(bounds))
         # Reduce the segment between nodes, in the lane of the ranks that own it.
+        moments = part.values
         if node.rank < lanes:
             start, stop = (int(bound) for bound in bounds[node.rank : node.rank + 2])
             share = shares[node.rank]
@@ -110,10 +136,14 @@ class TwoLevel(Algorithm):
             # their states would diverge.
             if (state.start, state.stop) != (start, stop) or not np.array_equal(state.members, members):
                 inner = self.inner.init(segment, share, lane.size)
-            (total, given), inner = self.inner.reduce(summed, share, lane, inner, segment)
+            reduce: Any = self.inner.reduce
+            carried = {} if squares is None else {"beside": squares}
+            reduction, inner = reduce(summed, share, lane, inner, segment, **carried)
+            total, given = reduction
             if not isinstance(total, SparseVector) or not isinstance(given, SparseVector):
                 raise TypeError(f"inner must have sparse results, got dense ones of {self.inner!r}")
             part = SparseVector(total.indices.astype(index_dtype(n)) + index_dtype(n).type(start), total.values, n)
+            moments = reduction.beside if isinstance(reduction, Carried) else moments
             # Owed: the owner keeps what its node has not sent; all other ranks of the node have given everything.
             kernels.of(summed).subtract(summed, given.indices, given.values)
             with np.errstate(invalid="ignore"):
@@ -123,7 +153,10 @@ class TwoLevel(Algorithm):
             state = replace(state, threshold=threshold)
         # Gather the segments' results inside the node.
         rows, _ = node.allgatherv(wire.encode(part))
-        return Reduction(wire.decode(rows, n, acc.dtype), sent), state
+        result = wire.decode(rows, n, acc.dtype)
+        if squares is None:
+            return Reduction(result, sent), state
+        return Carried(result, sent, node.allgatherv(moments)[0]), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return about n values and 2k pairs, plus the bound of a lane: of all spreads the worst, column by column."""
@@ -146,7 +179,12 @@ class TwoLevel(Algorithm):
         )
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        return 0, self.inner.selected_band(layout, k, ranks)[1]
+        """Return no entry, of a rank that owns nothing, and the most of a lane that has all of k."""
+        most = 0.0
+        for nodes, smallest, _ in self._spreads(ranks):
+            width = -(-layout.size // min(smallest, k))
+            most = max(most, self.inner.selected_band(Layout.of(width), min(k, width), nodes)[1])
+        return 0, most
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         """Return what ``inner`` does in the worst spread of ranks over nodes, but for roundings in each lane."""
@@ -164,11 +202,14 @@ class TwoLevel(Algorithm):
             for smallest in range(1, ranks // nodes + 1):
                 yield nodes, smallest, ranks - (nodes - 1) * smallest
 
-    def _place(self, comm: Comm) -> Lanes:
+    def _place(self, comm: Comm, acc: Array) -> Lanes:
         # Found on first use, and kept as an attribute of the communicator
-        key = (Lanes, self.ranks_per_node)
+        per_node = self.ranks_per_node
+        if not self.through_host and comm.job.staged and is_device(acc):
+            per_node = ALONE
+        key = (Lanes, per_node)
         if key not in comm.attributes:
-            node = comm.split(host_leader(comm) if self.ranks_per_node is None else comm.rank // self.ranks_per_node)
+            node = comm.split(host_leader(comm) if per_node is None else comm.rank // per_node)
             lane = comm.split(node.rank)
             sizes, numbers = comm.duplicate().allgather(np.array([node.size, node.rank])).T  # traffic of no step
             comm.attributes[key] = Lanes(node, lane, int(sizes.min()), numbers, np.flatnonzero(numbers == node.rank))
@@ -203,3 +244,40 @@ def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
         parts[np.argsort(-remainders, kind="stable")[: rest - parts.sum()]] += 1
         shares += np.minimum(parts, room)
     return shares.tolist()
+
+
+def can_lie_between_nodes(algorithm: Algorithm) -> bool:
+    """Tell if the algorithm can reduce segments in lanes: if it has the field ``levels``."""
+    return any(field.name == "levels" for field in fields(algorithm))
+
+
+def placed(algorithm: Algorithm, comm: Comm) -> Algorithm:
+    """Return ``algorithm`` as it runs on the ranks of ``comm``: in one level, or in two. Collective.
+
+    It has two where its ``levels`` are 2, or None and the ranks are on several hosts, as many on each, and more than 1.
+    The first rank logs which it has where there was a choice. Parts of a `Hybrid` are placed each.
+    """
+    if algorithm.parts:
+        parts = tuple(replace(cast(Any, part), algorithm=placed(part.algorithm, comm)) for part in algorithm.parts)
+        return replace(cast(Any, algorithm), parts=parts)
+    if algorithm.levels == 2:
+        return TwoLevel(None, algorithm)
+    # Where the ranks are, is asked once
+    if placed not in comm.attributes:
+        comm.attributes[placed] = np.unique(hosts_of(comm), return_counts=True)[1], set()
+    ranks, said = comm.attributes[placed]
+    if len(ranks) == 1 or ranks.max() == 1 or algorithm.selector is None:
+        return algorithm
+    # Choose, and say so
+    name, text, made = type(algorithm).__name__, "", algorithm
+    if not can_lie_between_nodes(algorithm):
+        text = f"{name} has one level on {len(ranks)} hosts: every rank sends to all others"
+    elif algorithm.levels is None and ranks.min() < ranks.max():
+        text = f"{name} has one level, as hosts have {ranks.min()} to {ranks.max()} ranks; have as many on each"
+    elif algorithm.levels is None:
+        made = TwoLevel(None, algorithm, through_host=False)
+        text = f"{name} has two levels: dense sums of {ranks[0]} ranks a host, sparse ones of {len(ranks)} hosts"
+    if text and comm.rank == 0 and text not in said:
+        said.add(text)
+        LOGGER.warning("sparse_mpi: %s", text)
+    return made

@@ -92,7 +92,7 @@ class Survival(Direct):
                 engine.owe(self._orphaned)
             made = engine.reduce(agreed)
             if self._copies is not None:
-                delegates = engine.exchange.algorithm.traits.delegates_residual
+                delegates = engine.exchange.placed.traits.delegates_residual
                 self._copies.exchange(acc, made.reduction, delegates, self.team.members, engine.comm)
             return made
 

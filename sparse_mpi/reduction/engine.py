@@ -16,6 +16,7 @@ import numpy as np
 from sparse_mpi import arrays, kernels
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.algorithms.base import Carried
+from sparse_mpi.algorithms.two_level import placed
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_switch
 from sparse_mpi.comm import Comm, Traffic
@@ -98,7 +99,8 @@ class Exchange:
     """An algorithm, and all of it that lasts from step to step."""
 
     algorithm: Algorithm
-    instrumented: Algorithm  # the same, whose selectors measure themselves
+    placed: Algorithm  # the same, as it runs on these ranks
+    instrumented: Algorithm  # that, with selectors that measure themselves
     selectors: list[Instrumented]
     unselected: int  # elements that no selector looks at
     state: Any
@@ -140,9 +142,10 @@ class Engine:
         self._aside: list[tuple[slice, Array]] | None = None  # what frozen tensors owe, during a step
 
     def _exchange(self, algorithm: Algorithm) -> Exchange:
-        selectors, instrumented = instrument(algorithm)
+        runs = placed(algorithm, self.comm)
+        selectors, instrumented = instrument(runs)
         state = instrumented.init(self.layout, self.settings.k, self.comm.size)
-        return Exchange(algorithm, instrumented, selectors, unselected(algorithm, self.layout), state)
+        return Exchange(algorithm, runs, instrumented, selectors, unselected(algorithm, self.layout), state)
 
     def use(self, algorithm: Algorithm) -> None:
         """Reduce by ``algorithm`` from now on; one that was used before goes on with the state it had then."""
@@ -185,7 +188,8 @@ class Engine:
                     if remembered.dtype.itemsize > dtype.itemsize:
                         dtype = remembered.dtype
                 say(dtype=wide, acc=dtype, k="dense" if plan.dense else plan.k, check=check)
-                if not self._staged:
+                # Ranks on a device may have other messages, and other levels
+                if not self._staged or self.exchange.placed != self.exchange.algorithm:
                     say(device=arrays.is_device(flat))
                 agreement.flag = self.absence.news(self.comm)
         watched = check or (self.watch is not None and self.watch.due and not plan.flush)
@@ -236,7 +240,7 @@ class Engine:
                 self.second_moment.update(flat, self.absence.everywhere)
             self._acc, self._add = self.feedback.accumulate(flat)
             # An algorithm that accumulates has its selector add the gradient, in the pass over acc that selects
-            if join or not self.exchange.algorithm.traits.accumulates:
+            if join or not self.exchange.placed.traits.accumulates:
                 self._join()
         return self._acc
 
@@ -292,7 +296,7 @@ class Engine:
         if self.meter is not None:
             self.meter(self)
         # Examine: checks come last, for they may raise, and the engine is ready for the next step by now
-        algorithm = self.settings.dense if whole else self.exchange.algorithm
+        algorithm = self.settings.dense if whole else self.exchange.placed
         try:
             if self.watch is not None and not agreed.plan.flush:
                 acc, moment = attempt.initial_acc, self.second_moment

@@ -6,6 +6,7 @@ from typing import Any
 
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.algorithms.two_level import placed
 from sparse_mpi.arrays import A, Flattens
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -63,6 +64,8 @@ def _reduce_once(
             raise ValueError("x must have at least one element, got none; leave empty tensors out")
         k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_algorithm(algorithm, options)
         say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
+    if made.levels is not None:  # one sum alone has one level, unless it is asked for two
+        made = placed(made, transport)
     layout = Layout.of(len(flat))
     # There is no next step, so that the state is dropped
     state = made.init(layout, k, transport.size)

@@ -25,6 +25,7 @@ from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mappi
 from sparse_mpi.sparse import Layout
 
 VERSION = 3  # of the schema, since release 0.3
+PLACED = "placed"  # how the algorithm ran on the ranks, if in two levels
 DTYPE = "dtype"  # of the acc that the algorithm's state is of
 LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of what a state holds
 
@@ -46,6 +47,8 @@ class Snapshot:
         # What the feedback rule owes and what is replicated lie side by side, by name
         owed = {name: to_host(array).copy() for name, array in whole_state(engine.feedback).items()}
         exchange = {"state": asdict(engine.exchange.state, dict_factory=on_host)}
+        if self._placed != described(engine.exchange.algorithm):
+            exchange[PLACED] = self._placed
         dtype = {DTYPE: engine.exchange.dtype and engine.exchange.dtype.name}
         moment = {} if engine.second_moment is None else engine.second_moment.state()
         return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | moment)
@@ -59,14 +62,20 @@ class Snapshot:
             state = as_arrays(state)
             # Check everything before anything is loaded, for afterwards no rank may fail alone
             self._check(state)
-            restored = restore(engine.exchange.state, state.get("state"), "state['state']")
+            # Ranks that were placed otherwise had the same residuals, and another state, which begins anew
+            there = equal(state.get(PLACED, state.get("algorithm")), self._placed)
+            restored = restore(engine.exchange.state, state.get("state"), "state['state']") if there else None
             remembered = {name: state[name] for name in whole_state(engine.feedback)}
             agreement.words[0] = _widest(remembered)
-            say(call="load_state_dict", dtype=state.get(DTYPE))
+            say(call="load_state_dict", dtype=state.get(DTYPE), placed=there)
         # All ranks take the widest type that any has, because acc must be of one type
         dtype = np.dtype(f"f{agreement.rows.max()}")
         # Where a state does not tell the type of acc, it is that of what is remembered
-        engine.exchange.state, engine.exchange.dtype = restored, np.dtype(state.get(DTYPE) or dtype)
+        engine.exchange.dtype = np.dtype(state.get(DTYPE) or dtype)
+        if there:
+            engine.exchange.state = restored
+        else:
+            engine.start_anew()
         self._load({name: array.astype(dtype, copy=False) for name, array in remembered.items()})
         if engine.second_moment is not None:
             engine.second_moment.load(state)
@@ -135,6 +144,10 @@ class Snapshot:
         synchronize(feedback.residual)
         feedback.load(owed, self._engine.ranks)
         synchronize(feedback.residual)
+
+    @property
+    def _placed(self) -> Any:
+        return described(self._engine.exchange.placed)
 
     def _identity(self) -> dict[str, Any]:
         engine = self._engine

@@ -52,11 +52,11 @@ def _obey(algorithm: Algorithm, trial: Trial) -> None:
         if algorithm.selector is None or not algorithm.selector.shared:  # which looks at no value
             finite = np.isfinite([trial.gradient(rank, number) for rank in range(ranks.size)]).all(axis=0)
             check_nonfinite(step.total, algorithm, case, finite)
-    check_counts(seen, algorithm, case, dtype)
+    check_counts(seen, ranks.run(lambda comm: made(comm).engine.exchange.placed)[0], case, dtype)
     _compare([steps[HALF:] for steps in seen], resumed, "resumption", "as without an interruption")
     if isinstance(ranks, World) and ranks.schedule is None:
         whole = range(begun.start, rest.stop)
-        mixed = World(ranks.size, schedule=seed).run(lambda comm: taken(made(comm), case, dtype, whole, check=False))
+        mixed = World(ranks.size, ranks.per_node, schedule=seed).run(lambda comm: taken(made(comm), case, dtype, whole, check=False))
         _compare(seen, mixed, "independence of the order of arrival", f"as in World({ranks.size}, schedule={seed})")
 
 

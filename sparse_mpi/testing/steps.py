@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 def taken(reducer: SparseAllreduce, case: Case, dtype: Any, seeds: Iterable[int], check: bool = True) -> list[Step]:
     """Have a reducer make the steps of these seeds; `LawError` unless both laws hold, with ``check``."""
-    seen, comm, traits = [], reducer.comm, reducer.algorithm.traits
+    seen, comm, traits = [], reducer.comm, reducer.engine.exchange.placed.traits
     for seed in seeds:
         gradient = case.gradient(dtype, seed, comm.rank, comm.size)
         acc = reducer.residual.astype(dtype) + gradient

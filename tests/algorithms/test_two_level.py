@@ -108,7 +108,7 @@ def test_between_nodes_goes_a_part_of_what_oktopk_sends(ranks_per_node, nodes):
         reducer.step(RANDOM.gradient(np.float32, 0, comm.rank, comm.size))
         traffic = Traffic()
         if isinstance(algorithm, TwoLevel):
-            algorithm._place(comm).lane.traffic = traffic
+            algorithm._place(comm, np.zeros(1)).lane.traffic = traffic
         else:
             comm.traffic = traffic
         reducer.step(RANDOM.gradient(np.float32, 1, comm.rank, comm.size))

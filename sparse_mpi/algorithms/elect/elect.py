@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, DeviceCost, Reduction, Traits, levels_field
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import candidates_for, may_vote, vote_deltas, vote_sum_like
 from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split, split_reduce, stages
@@ -93,6 +93,7 @@ class Elect(Algorithm):
             a single rank. Indices that all ranks know are not sent, unless the format cannot do so.
         radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
             on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
+        levels: as for `OkTopk`.
     """
 
     device_cost = DeviceCost(launches=63, waits=8, copies=27)
@@ -101,6 +102,7 @@ class Elect(Algorithm):
     votes: float = 0.42
     wire: Wire = BitPacked(Int8())
     radix: int | None = None
+    levels: int | None = levels_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,7 +179,7 @@ class Elect(Algorithm):
         # Vote: each rank votes for its largest entries with the difference to its earlier votes, if there is any. Where
         # ranks vote for the same entries, they divide up more of them.
         least = self._least_votes(k, len(acc), comm.size)
-        share = max(state.votes, least) if k == state.k else least
+        share = max(state.votes, least) if state.k / 2 <= k <= 2 * state.k else least
         nominees, votes = max(1, round(share * k)), max(1, round(least * k))
         candidates, selection = select(candidates_for(nominees, len(acc)), state.selection, add)
         if share > least:

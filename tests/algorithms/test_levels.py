@@ -1,0 +1,294 @@
+"""Two levels by default: which ranks have them, what goes between hosts, and what else a job does with them."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from sparse_mpi import FEEDBACKS, SparseAllreduce, World, sparse_allreduce
+from sparse_mpi.algorithms import Elect, OkTopk
+from sparse_mpi.algorithms.hybrid import Fused, Hybrid
+from sparse_mpi.algorithms.topka import TopkA
+from sparse_mpi.algorithms.two_level import TwoLevel
+from sparse_mpi.fault_tolerance import ElasticAllreduce
+from sparse_mpi.testing import CASES, Trials, check_algorithm
+from sparse_mpi_bench.analysis import gradients
+from sparse_mpi_bench.analysis.recording import RecordingComm
+
+ABLE = ("oktopk", "elect")
+NODES = ((4, 2), (6, 3), (6, 2), (8, 4))  # ranks, and how many of them a host has
+N, K = 4000, 80
+CLOSE = {"oktopk": 1e-12, "elect": 2**-7}
+LEAST_ENERGY = {"oktopk": 2.5, "elect": 1.5}  # that k entries take, over what they take in one level
+
+
+def gradient(rank: int, step: int, n: int = N) -> np.ndarray:
+    return np.random.default_rng([step, rank]).standard_normal(n).astype(np.float32)
+
+
+def totals(comm, steps: int = 3, n: int = N, reducer=SparseAllreduce, **options) -> list[bytes]:
+    made = reducer(n, **{"k": K, "comm": comm} | options)
+    results = [made.step(gradient(comm.rank, step, n)) for step in range(steps)]
+    return [part.tobytes() for total in results for part in total[:2]]
+
+
+def runs(comm, algorithm, **options):
+    """Return an algorithm as a reducer runs it on these ranks."""
+    return SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm, **options).engine.exchange.placed
+
+
+@pytest.mark.thin(1, nodes=((8, 4),))
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("nodes", NODES, ids=str)
+@pytest.mark.parametrize("algorithm", [OkTopk(), Elect()], ids=lambda x: type(x).__name__)
+def test_all_laws(algorithm, nodes, case):
+    assert isinstance(World(*nodes).run(lambda comm: runs(comm, algorithm))[0], TwoLevel)
+    check_algorithm(algorithm, Trials((World(*nodes),), (case,), examples=0))
+
+
+def between_hosts(ranks: int, per_node: int, n: int, kind: str, **options) -> float:
+    """Return the bytes that ranks send to other hosts in eight steps, control included."""
+    made, hosts = gradients.make(kind, n, 0, ranks), np.arange(ranks) // per_node
+
+    def body(comm):
+        recording, sent = RecordingComm(comm), np.zeros(ranks)
+        reducer = SparseAllreduce(n, comm=recording, **options)
+        for step in range(12):
+            recording.restart()
+            reducer.step(made.at(step, comm.rank))
+            for call in recording.record if step >= 4 else ():
+                to = call.to or {member: 1 for member in call.members if member != comm.rank}
+                shares = np.bincount(list(to), list(to.values()), ranks)
+                sent += (call.counted.sent + call.counted.control) * shares / max(shares.sum(), 1)
+        return sent
+
+    pairs = np.array(World(ranks, per_node).run(body))  # (P, P) bytes from rank to rank
+    return float(pairs[hosts[:, None] != hosts].sum())
+
+
+@pytest.mark.parametrize("wire", [None, "packed"])
+@pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
+@pytest.mark.parametrize("name", ABLE)
+@pytest.mark.thin(1)
+def test_hosts_of_four_ranks_send_a_quarter(name, kind, wire):
+    one, two = (
+        between_hosts(8, 4, 200_000, kind, density=0.01, algorithm=name, wire=wire, levels=levels)
+        for levels in (1, None)
+    )
+    assert 0 < two <= 1.1 / 4 * one
+
+
+@pytest.mark.parametrize("name", ABLE)
+def test_as_many_entries_take_more_of_the_gradient(name):
+    made = gradients.make("independent", 20_000, 0, 8)
+
+    def body(comm, levels):
+        reducer, acc, energies = SparseAllreduce(made.size, k=200, comm=comm, algorithm=name, levels=levels), 0, []
+        for step in range(30):
+            total = reducer.step(made.at(step, comm.rank))
+            acc = acc + sum(made.at(step, rank) for rank in range(8)) if comm.rank == 0 else total.to_dense()
+            before = acc @ acc
+            acc = acc - total.to_dense()
+            energies.append((before - acc @ acc) / before)
+        return np.mean(energies[10:])
+
+    one, two = (World(8, 4).run(lambda comm, levels=levels: body(comm, levels))[0] for levels in (1, None))
+    assert two > LEAST_ENERGY[name] * one
+
+
+@pytest.mark.parametrize("nodes", NODES, ids=str)
+@pytest.mark.parametrize("name", ABLE)
+def test_at_a_density_of_1_sums_are_those_of_dense(name, nodes):
+    ranks, x = nodes[0], [np.random.default_rng(rank).integers(-999, 999, 997) / 64 for rank in range(nodes[0])]
+
+    def body(comm):
+        return SparseAllreduce(997, density=1.0, comm=comm, algorithm=name).step(x[comm.rank]).to_dense()
+
+    for found in World(*nodes).run(body):
+        np.testing.assert_array_equal(found, sum(x[rank] for rank in range(ranks)))
+
+
+@pytest.mark.parametrize("nodes", [(4, 4), (4, 1), (5, 2), (1, 1)], ids=str)
+@pytest.mark.parametrize("name", ABLE)
+def test_one_host_one_rank_a_host_and_unequal_hosts_have_one_level(name, nodes):
+    same = World(*nodes).run(lambda comm: runs(comm, name))
+    assert all(type(algorithm) is not TwoLevel for algorithm in same)
+    assert World(*nodes).run(lambda comm: totals(comm, algorithm=name)) == World(nodes[0]).run(
+        lambda comm: totals(comm, algorithm=name)
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "text"),
+    [
+        ((4, 2), {}, "OkTopk has two levels: dense sums of 2 ranks a host, sparse ones of 2 hosts"),
+        ((4, 2), {"algorithm": "elect"}, "Elect has two levels: dense sums of 2 ranks a host, sparse ones of 2 hosts"),
+        ((4, 2), {"algorithm": "topka"}, "TopkA has one level on 2 hosts: every rank sends to all others"),
+        ((5, 2), {}, "OkTopk has one level, as hosts have 1 to 2 ranks; have as many on each"),
+        ((4, 2), {"levels": 1}, None),
+        ((4, 2), {"levels": 2}, None),
+        ((4, 2), {"algorithm": "dense"}, None),
+        ((4, 4), {}, None),
+        ((4, 1), {}, None),
+    ],
+    ids=str,
+)
+def test_rank_0_says_it_once(caplog, nodes, options, text):
+    with caplog.at_level(logging.INFO, "sparse_mpi"):
+        World(*nodes).run(lambda comm: [SparseAllreduce(N, k=K, comm=comm, **options) for _ in range(2)])
+    assert [record.getMessage() for record in caplog.records] == ([f"sparse_mpi: {text}"] if text else [])
+
+
+def test_levels_are_checked_and_agreed():
+    def refused(comm, match, **options):
+        with pytest.raises((ValueError, TypeError), match=match):
+            SparseAllreduce(N, k=K, comm=comm, **options)
+
+    def body(comm):
+        refused(comm, r"levels must be in \[1, 2\], got 3; None goes by the ranks of each node", levels=3)
+        refused(comm, "topka has no option levels", algorithm="topka", levels=2)
+        refused(comm, "all ranks must call with the same arguments", levels=1 + comm.rank % 2)
+        with pytest.raises(ValueError, match="inner must be an algorithm that has levels, .* got TopkA"):
+            TwoLevel(inner=TopkA())
+
+    World(4, 2).run(body)
+
+
+def test_one_sum_alone_has_two_levels_where_it_is_asked_for():
+    def body(comm, **options):
+        return sparse_allreduce(gradient(comm.rank, 0), k=K, comm=comm, **options)
+
+    alone, flat, two, same = (
+        World(4, 2).run(lambda comm, o=options: body(comm, **o))[0]
+        for options in ({}, {"levels": 1}, {"levels": 2}, {"algorithm": "oktopk-2level"})
+    )
+    assert alone.total.indices.tobytes() == flat.total.indices.tobytes() != two.total.indices.tobytes()
+    assert two.total.values.tobytes() == same.total.values.tobytes()
+
+
+@pytest.mark.parametrize("feedback", FEEDBACKS)
+@pytest.mark.parametrize("name", ABLE)
+def test_feedback_rules_keep_both_laws(name, feedback):
+    def body(comm):
+        reducer = SparseAllreduce(((50, 60), (1000,)), k=K, comm=comm, algorithm=name, feedback=feedback)
+        for step in range(4):
+            reducer.step(gradient(comm.rank, step), check=True, dense=step == 2)
+        if reducer.feedback.traits.defers:
+            reducer.flush(check=True)
+
+    World(4, 2).run(body)
+
+
+def test_what_is_not_sent_is_kept_by_the_owner_alone():
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
+        for step in range(3):
+            reducer.step(gradient(comm.rank, step))
+        state = reducer.engine.exchange.state.inner
+        return np.flatnonzero(reducer.residual), len(state.my_vote_sum)
+
+    for rank, (kept, votes) in enumerate(World(6, 3).run(body)):
+        start, stop = np.rint(np.arange(4) * N / 3).astype(int)[rank % 3 : rank % 3 + 2]
+        assert len(kept) > 0.9 * (stop - start) and kept.min() >= start - 1 and kept.max() <= stop
+        assert votes == pytest.approx(N / 3, abs=1)
+
+
+@pytest.mark.parametrize("nodes", NODES, ids=str)
+def test_second_moments_of_all_ranks_arrive_with_the_entries(nodes):
+    """As many bits as without levels: within a factor of 2 for each time that they are rounded."""
+    scale = np.exp(2 * np.random.default_rng(1).standard_normal(N)).astype(np.float32)
+
+    def body(comm):
+        reducer, found = SparseAllreduce(N, k=K, comm=comm, algorithm="elect", second_moment=0.9), []
+        for step in range(4):
+            total = reducer.step(scale * gradient(comm.rank, step), check=True)
+            found.append((total.indices, reducer.second_moment.sums, comm.allreduce(reducer.second_moment.mean)))
+        return found
+
+    results = World(*nodes).run(body)
+    for step, (indices, sums, exact) in enumerate(results[0]):
+        assert all(other[step][1].values.tobytes() == sums.values.tobytes() for other in results)
+        np.testing.assert_array_equal(indices, sums.indices)
+        assert len(indices) > K / 2
+        # The least that arrives is 2^-30 of the largest neighbour
+        found, there, floor = sums.values, exact[indices], sums.values.max() * nodes[0] * 2.0**-30
+        assert (found <= 4.01 * there.clip(floor)).all() and (there <= 4.01 * found).all()
+
+
+def test_entries_are_chosen_in_units_of_the_second_moment():
+    """Whatever the measure of each entry, lanes have the same shares and elect the same."""
+    measure = np.ldexp(np.float32(1), np.random.default_rng(7).integers(-4, 20, N))
+
+    def body(comm):
+        options = {"comm": comm, "algorithm": "elect", "wire": "packed", "second_moment": 0.9}
+        plain, scaled = (SparseAllreduce(N, k=K, **options) for _ in range(2))
+        for step in range(4):
+            total, other = (made.step(gradient(comm.rank, step) * by) for made, by in ((plain, 1), (scaled, measure)))
+            assert total.indices.tobytes() == other.indices.tobytes()
+
+    World(6, 3).run(body)
+
+
+@pytest.mark.parametrize("name", ABLE)
+@pytest.mark.parametrize(("before", "after"), [((4, 2), (4, 4)), ((4, 4), (4, 2)), ((4, 2), (6, 3)), ((6, 3), (4, 1))])
+def test_nothing_is_lost_where_ranks_are_placed_otherwise(name, before, after):
+    """Levels are no part of what a state must share: residuals go on, and the algorithm begins anew."""
+    states = {}
+
+    def first(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name)
+        for step in range(3):
+            reducer.step(gradient(comm.rank, step))
+        states[comm.rank] = reducer.state_dict()
+        return reducer.residual.astype(np.float64)
+
+    def second(comm):
+        reducer, ranks = SparseAllreduce(N, k=K, comm=comm, algorithm=name), before[0]
+        reducer.take_over([states[rank] for rank in range(comm.rank, ranks, comm.size)], ranks)
+        owed = reducer.residual.astype(np.float64)
+        for step in range(2):
+            reducer.step(gradient(comm.rank, step), check=True)
+        return owed
+
+    np.testing.assert_allclose(sum(World(*before).run(first)), sum(World(*after).run(second)), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ABLE)
+@pytest.mark.parametrize("leave", [{1: (3, -1)}, {1: (2, 4), 3: (4, 2)}, {4: (3, 9), 5: (3, 9)}], ids=str)
+def test_survivors_agree(name, leave):
+    """Hosts then have unequal numbers of ranks."""
+    reducer = {"reducer": ElasticAllreduce, "algorithm": name, "copy_every": 2}
+    left = [found for found in World(6, 2, leave=leave).run(lambda comm: totals(comm, 7, **reducer)) if found]
+    assert len(left) == 6 - len(leave) and all(found == left[0] for found in left)
+
+
+def test_parts_of_a_hybrid_have_levels_of_their_own():
+    parts = (Fused(Elect(), (0, 2), 0.5), Fused(TopkA(), (1,), 0.3), Fused(OkTopk(levels=1), (3,), 0.2))
+    layout = ((30, 20), (400,), (50, 10), (900,))
+
+    def body(comm):
+        reducer = SparseAllreduce(layout, k=K, comm=comm, algorithm=Hybrid(parts))
+        for step in range(3):
+            reducer.step(gradient(comm.rank, step, 2400), check=True)
+        return [type(part.algorithm) for part in reducer.engine.exchange.placed.parts]
+
+    assert World(4, 2).run(body)[0] == [TwoLevel, TopkA, OkTopk]
+
+
+def test_arrays_on_a_device_that_pass_through_host_memory_are_not_summed_there(device):
+    """They are reduced as in one level, to the bit; ranks with and without a device are an error on all."""
+    import cupy
+
+    def body(comm, put):
+        reducer = SparseAllreduce(N, k=K, comm=comm)
+        return [reducer.step(put(gradient(comm.rank, step))).values.tobytes() for step in range(2)]
+
+    def mixed(comm):
+        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+            body(comm, cupy.asarray if comm.rank else np.asarray)
+
+    there, flat, here = World(4, 2).run(lambda c: body(c, cupy.asarray)), World(4), World(4, 2)
+    assert there == flat.run(lambda c: body(c, cupy.asarray)) != here.run(lambda c: body(c, np.asarray))
+    World(4, 2).run(mixed)
