@@ -16,8 +16,8 @@ own nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -136,7 +136,7 @@ class TwoLevel(Algorithm):
             # their states would diverge.
             if (state.start, state.stop) != (start, stop) or not np.array_equal(state.members, members):
                 inner = self.inner.init(segment, share, lane.size)
-            reduce: Any = self.inner.reduce
+            reduce: Callable[..., tuple[Reduction, object]] = self.inner.reduce
             carried = {} if squares is None else {"beside": squares}
             reduction, inner = reduce(summed, share, lane, inner, segment, **carried)
             total, given = reduction
@@ -248,7 +248,7 @@ def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
 
 def can_lie_between_nodes(algorithm: Algorithm) -> bool:
     """Tell if the algorithm can reduce segments in lanes: if it has the field ``levels``."""
-    return any(field.name == "levels" for field in fields(algorithm))
+    return "levels" in getattr(algorithm, "__dataclass_fields__", ())
 
 
 def placed(algorithm: Algorithm, comm: Comm) -> Algorithm:

@@ -56,7 +56,9 @@ def _obey(algorithm: Algorithm, trial: Trial) -> None:
     _compare([steps[HALF:] for steps in seen], resumed, "resumption", "as without an interruption")
     if isinstance(ranks, World) and ranks.schedule is None:
         whole = range(begun.start, rest.stop)
-        mixed = World(ranks.size, ranks.per_node, schedule=seed).run(lambda comm: taken(made(comm), case, dtype, whole, check=False))
+        mixed = World(ranks.size, ranks.per_node, schedule=seed).run(
+            lambda comm: taken(made(comm), case, dtype, whole, check=False)
+        )
         _compare(seen, mixed, "independence of the order of arrival", f"as in World({ranks.size}, schedule={seed})")
 
 

@@ -17,6 +17,8 @@ from sparse_mpi.testing import CASES, Trials, check_algorithm
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.recording import RecordingComm
 
+from .conformance import assert_same_as_in_world, train
+
 ABLE = ("oktopk", "elect")
 NODES = ((4, 2), (6, 3), (6, 2), (8, 4))  # ranks, and how many of them a host has
 N, K = 4000, 80
@@ -292,3 +294,17 @@ def test_arrays_on_a_device_that_pass_through_host_memory_are_not_summed_there(d
     there, flat, here = World(4, 2).run(lambda c: body(c, cupy.asarray)), World(4), World(4, 2)
     assert there == flat.run(lambda c: body(c, cupy.asarray)) != here.run(lambda c: body(c, np.asarray))
     World(4, 2).run(mixed)
+
+
+@pytest.mark.against_world
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("name", ABLE)
+def test_world_equals_mpi_in_bytes_and_traffic(ranks, name, monkeypatch):
+    for module in ("comm.base", "algorithms.two_level"):
+        monkeypatch.setattr(f"sparse_mpi.{module}.hosts_of", lambda comm: np.arange(comm.size) // 2)
+
+    def body(comm):
+        assert isinstance(runs(comm, name), TwoLevel)
+        return train(comm, name, CASES["heavy-tailed"], np.float32, 4)
+
+    assert_same_as_in_world(ranks, body)

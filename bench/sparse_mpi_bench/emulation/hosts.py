@@ -47,6 +47,7 @@ class Hosts:
     rate: int | None  # bits a second of every link, in each direction, at first; None is no limit
     folder: Path  # for temporary files; goes with the hosts
     packet: int = PACKET  # bytes, the largest on any link
+    ranks: int = 1  # of a job on each host; several share its memory, and its link
 
     def name(self, number: int) -> str:
         return f"{self.prefix}-{number}"

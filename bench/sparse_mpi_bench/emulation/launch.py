@@ -1,4 +1,4 @@
-"""MPI jobs on emulated hosts: one rank a host, all its messages over TCP through the hosts' links."""
+"""MPI jobs on emulated hosts: all messages between them are sent over TCP through the hosts' links."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def open_mpi(hosts: Hosts) -> list[str]:
     """Return options of Open MPI's mpiexec: TCP alone, and messages up to 1 MiB sent at once, without a round trip."""
     # Waiting ranks yield: with one slot a host Open MPI does not see that they share cores, and spins. For the same
     # reason a barrier is the one with the fewest messages, by way of the first rank (1)
-    at = ",".join(f"{hosts.address(number)}:1" for number in range(1, hosts.count + 1))
+    at = ",".join(f"{hosts.address(number)}:{hosts.ranks}" for number in range(1, hosts.count + 1))
     launcher = {"plm": "ssh", "plm_ssh_agent": str(hosts.folder / AGENT), "prte_if_include": SUBNET}
     library = {
         "pml": "ob1",
-        "btl": "self,tcp",
+        "btl": "self,tcp" if hosts.ranks == 1 else "self,sm,tcp",
         "btl_tcp_if_include": SUBNET,
         "btl_tcp_eager_limit": "1048576",
         "btl_tcp_max_send_size": "1048576",
@@ -63,7 +63,15 @@ def open_mpi(hosts: Hosts) -> list[str]:
         "coll_tuned_barrier_algorithm": "1",
     }
     options = [("--prtemca", *pair) for pair in launcher.items()] + [("--mca", *pair) for pair in library.items()]
-    return ["-n", str(hosts.count), "-H", at, "--bind-to", "none", *(word for option in options for word in option)]
+    return [
+        "-n",
+        str(hosts.count * hosts.ranks),
+        "-H",
+        at,
+        "--bind-to",
+        "none",
+        *(word for option in options for word in option),
+    ]
 
 
 def mpich(hosts: Hosts) -> list[str]:
@@ -72,7 +80,7 @@ def mpich(hosts: Hosts) -> list[str]:
     launcher = ["-launcher", "rsh", "-launcher-exec", str(hosts.folder / AGENT), "-iface", BRIDGE]
     library = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
     options = [word for pair in library.items() for word in ("-genv", *pair)]
-    return ["-n", str(hosts.count), "-ppn", "1", "-hosts", at, *launcher, *options]
+    return ["-n", str(hosts.count * hosts.ranks), "-ppn", str(hosts.ranks), "-hosts", at, *launcher, *options]
 
 
 Options = Callable[[Hosts], list[str]]
