@@ -79,7 +79,7 @@ def write_mean(total: Total, divisor: float, out: Tensor) -> Tensor:
     """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
     if isinstance(total, SparseVector):
         return out.zero_().index_copy_(0, total.indices.long(), (total.values / divisor).to(out.dtype))
-    return out.copy_(total / divisor)
+    return torch.div(total, divisor, out=out) if total.dtype == out.dtype else out.copy_(total / divisor)
 
 
 class GradientVector:
