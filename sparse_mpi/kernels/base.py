@@ -351,6 +351,15 @@ class DeviceKernels(Kernels, Protocol):
         starts, its length, how many entries to select, and where these go in the result ``(entries,)``.
         """
 
+    def write_int8(self, messages: np.ndarray, values: Array, short: bool) -> tuple[Array, Array]:
+        """Write complete ``messages``, a table of `MESSAGE`, with ``values`` ``(n,)`` float32 as of `to_int8`.
+
+        A message has every index of its region. Return the buffer ``(bytes,)`` uint8, and what `read_int8` will return.
+        """
+
+    def read_int8(self, messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array]:
+        """Invert `write_int8`: return indices of a vector of length ``size``, and values ``(n,)`` float32."""
+
 
 class HostKernels(Kernels, Protocol):
     """A kernel set for host memory, where the host can look at what came without waiting for it.

@@ -32,14 +32,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, index_dtype, like, namespace, to_host
+from sparse_mpi.arrays import Array, index_dtype, is_device, like, namespace, to_host
 from sparse_mpi.checks import check_instance
 from sparse_mpi.kernels.array import count_bytes
 from sparse_mpi.kernels.base import BALLOTS, SCALED, MalformedMessage
 from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Packed, SizeBound, Wire
-from sparse_mpi.wire.codecs import Codec, Int8, Unrounded, single
+from sparse_mpi.wire.codecs import Codec, Int8, Unrounded, as_type, single
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class BitPacked:
         return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> np.ndarray:
-        return self.lay_out(entries, regions, dtype)[2]
+        return self.records(entries, regions, dtype)[1]
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         # An index takes at most 2 + log2(u / c) bits, and a region no more bits than elements. That is concave in c and
@@ -163,19 +163,25 @@ class BitPacked:
             A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of the blocks of values that share a scale, of which
             every message begins a new one, no edges if the codec has no scales; and the lengths ``(m,)`` that are sent.
         """
+        messages, lengths = self.records(entries, regions, dtype)
+        block, entries = self.codec.block, messages["entries"]
+        if not block:
+            return messages, np.empty(0, np.int64), lengths
+        blocks = -(-entries // block)
+        edges = np.append(np.repeat(messages["first"], blocks), entries.sum())
+        if blocks.max(initial=0) > 1:
+            edges[:-1] += block * (np.arange(blocks.sum()) - np.repeat(messages["block"], blocks))
+        return messages, edges, lengths
+
+    def records(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the table and the lengths of `lay_out`."""
         entries, codec, unit = np.asarray(entries, np.int64), self.codec, self.unit
         code = np.dtype(dtype).itemsize if codec.code_bytes is None else codec.code_bytes
         codes, none = -(-entries // codec.together) * code, np.zeros_like(entries)
         blocks = -(-entries // codec.block) if codec.block else none
         numbers = count_bytes((regions[:, 1] - regions[:, 0]) // unit) if unit else none
         messages = kernels.host().lay_out(entries, regions, numbers, codes, blocks, scale_bytes=self.scale_bytes)
-        lengths = messages["end"] - messages["head"]
-        if not codec.block:
-            return messages, none[:0], lengths
-        edges = np.append(np.repeat(messages["first"], blocks), entries.sum())
-        if blocks.max(initial=0) > 1:
-            edges[:-1] += codec.block * (np.arange(blocks.sum()) - np.repeat(messages["block"], blocks))
-        return messages, edges, lengths
+        return messages, messages["end"] - messages["head"]
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
@@ -233,6 +239,31 @@ class KnownCounts(BitPacked):
 @dataclass(frozen=True)
 class Complete(KnownCounts):
     """The format of messages that have an entry for every index of their region: only values are sent."""
+
+    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
+        codec, (indices, values, size) = self.codec, vector
+        if not isinstance(codec, Int8) or not is_device(values):
+            return super().pack(vector, counts, regions)
+        # A device has one kernel for all of it
+        messages, lengths = self.records(counts, regions, None)
+        buffer, back = kernels.device().write_int8(messages, single(values), codec.short)
+        return Packed(buffer, lengths, SparseVector(indices, as_type(back, values.dtype), size))
+
+    def unpack(
+        self,
+        buffer: Array,
+        lengths: np.ndarray,
+        regions: np.ndarray,
+        size: int,
+        dtype: object,
+        entries: np.ndarray | None = None,
+    ) -> SparseVector:
+        if not isinstance(self.codec, Int8) or not is_device(buffer):
+            return super().unpack(buffer, lengths, regions, size, dtype, entries)
+        messages, expected = self.records(regions[:, 1] - regions[:, 0], regions, None)
+        check_lengths(lengths, expected)
+        indices, values = kernels.device().read_int8(messages, buffer, size)
+        return SparseVector(indices, as_type(values, dtype), size)
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         return self._max_size_of_codes(entries, messages)
@@ -317,13 +348,13 @@ def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> A
 
     ``regions`` ``(m, 2)`` int64 are start and stop of each message; `positions_lengths` are their lengths.
     """
-    xp, messages = namespace(indices), POSITIONS.lay_out(counts, regions, None)[0]
+    xp, messages = namespace(indices), POSITIONS.records(counts, regions, None)[0]
     return kernels.of(indices).write_messages(messages, indices, xp.empty(0, np.uint8), xp.empty(0, np.float32))
 
 
 def unpack_positions(buffer: Array, counts: np.ndarray, regions: np.ndarray, size: int) -> Array:
     """Invert `pack_positions`; ``size`` is the length of the vector that the indices are of."""
-    indices = kernels.of(buffer).read_messages(POSITIONS.lay_out(counts, regions, None)[0], buffer, size)[0]
+    indices = kernels.of(buffer).read_messages(POSITIONS.records(counts, regions, None)[0], buffer, size)[0]
     kernels.check_indices(indices, counts, regions)
     return indices
 

@@ -18,6 +18,7 @@ import torch
 from sparse_mpi import kernels
 from sparse_mpi.arrays import index_dtype
 from sparse_mpi.kernels import array
+from sparse_mpi.kernels.base import SCALED
 
 from ..ptx import arithmetic
 from . import fake_cuda
@@ -374,6 +375,25 @@ def select_rows(x, tables, entries):
     return indices, values
 
 
+def write_int8(messages, values, short):
+    """The kernel of that name, by those that it is made of; every block of values is one of a message."""
+    values, edges = DEVICE.read(values._a), edges_of(messages)
+    indices = np.concatenate([np.arange(entries) + start for entries, start in messages[["entries", "start"]].tolist()])
+    codes, scales = array.to_int8(values, indices, edges, short)
+    return array.write_messages(messages, indices, codes, scales), array.from_int8(codes, scales, edges)
+
+
+def read_int8(messages, buffer, size):
+    indices, codes, scales = array.read_messages(messages, DEVICE.read(buffer._a), size)
+    return indices, array.from_int8(codes.view(np.int8), scales, edges_of(messages))
+
+
+def edges_of(messages) -> np.ndarray:
+    """Where the blocks of values begin that share a scale, and where the last one ends."""
+    parts = [first + np.arange(0, entries, SCALED) for first, entries in messages[["first", "entries"]].tolist()]
+    return np.append(np.concatenate(parts), messages["entries"].sum()).astype(np.int64)
+
+
 CHANGING = {"accumulate", "add", "add_merged", "subtract", "subtract_dense", "clear", "mark", "follow_squares"}
 
 
@@ -392,6 +412,8 @@ class WholeArrays:
                 counted()
             if name == "select_rows":
                 return wrap(select_rows(DEVICE.read(arguments[0]._a), *arguments[1:]))
+            if name in ("write_int8", "read_int8"):
+                return wrap(globals()[name](*arguments))
             found = getattr(array, name)(*map(behind, arguments), **{key: behind(x) for key, x in options.items()})
             if name in ("count", "kth_bin", "moments", "sketch", "smallest", "split_counts"):
                 return found

@@ -89,6 +89,8 @@ class Kernel:
             <= self.max_dynamic_shared_size_bytes
             <= SelectedDevice.attributes["MaxSharedMemoryPerBlockOptin"]
         )
+        # Structures are passed by value, as arrays of one element: what they hold now.
+        arguments = [one.reshape(())[()].copy() if isinstance(one, np.ndarray) else one for one in arguments]
         # Device arrays: their memory, as it is after what was queued before.
         arrays = [argument for argument in arguments if not isinstance(argument, np.generic)]
         assert all(array.flags.c_contiguous for array in arrays)

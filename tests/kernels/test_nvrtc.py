@@ -21,6 +21,7 @@ ALIKE = pytest.mark.full("as the others")
 TIER = {90: ()} | dict.fromkeys((70, 80, 100), (ALIKE,))  # of the others make test-all has two marks
 ONLY_SO = "rcp.approx.ftz.f64"  # within `log` of float64, of a number near 2; PTX has it in no other form
 FLUSHING = "-ftz=true"  # by CuPy, to every RawModule of source code
+MESSAGES = {"SCALED": SCALED, "CHUNK": 32, "MESSAGES": 31}
 # What each source is compiled with besides, by those who start its kernels
 VARIANTS = {
     "select.cu": [{"INDEX": "int32", "ROUNDS": 8}, {"INDEX": "int64", "ROUNDS": 8}]
@@ -35,10 +36,10 @@ VARIANTS = {
     "accumulate.cu": [{"GRADIENT": gradient} for gradient in ("float32", "float64", "float16", "uint16")],
     "sketch.cu": [{"threads": 1024, "ROWS": 128}],
     "sparse.cu": [{"INDEX": index} for index in ("int16", "int32", "int64")],
-    "votes.cu": [{"INDEX": index, "NUMBER": "int64"} for index in ("int32", "int64")]
-    + [{"INDEX": "int32", "NUMBER": "int32"}],
-    "bits.cu": [{"INDEX": index, "SCALED": SCALED} for index in ("int32", "int64")],
-    "levels.cu": [{"INDEX": index, "threads": SCALED} for index in ("int32", "int64")],
+    "votes.cu": [{"INDEX": index, "NUMBER": "int64"} | MESSAGES for index in ("int32", "int64")]
+    + [{"INDEX": "int32", "NUMBER": "int32"} | MESSAGES],
+    "bits.cu": [{"INDEX": index} | MESSAGES | many for index in ("int32", "int64") for many in ({}, {"MANY": 1})],
+    "levels.cu": [{"INDEX": index, "threads": SCALED} | MESSAGES for index in ("int32", "int64")],
 }
 HALF_TOO, HALVES = ("select.cu", "count.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
 SINGLE_ONLY = ("bits.cu", "levels.cu")

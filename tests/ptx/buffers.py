@@ -36,10 +36,15 @@ class Buffers:
         self.space = Space(data, cell, *(of_bytes.reshape(-1, cell).all(axis=1) for of_bytes in (known, inside)))
         self.kernel = kernel
 
-    def launch(self, arguments: list[int | np.ndarray], blocks: int, threads: int, **options) -> Counts:
+    def launch(self, arguments: list[int | np.ndarray | np.void], blocks: int, threads: int, **options) -> Counts:
         """Run the kernel; arrays among the arguments are passed as their addresses, and written back."""
         at = {id(array): BASE + place for array, place in zip(self.arrays, self.places, strict=True)}
-        bits = [at[id(one)] if isinstance(one, np.ndarray) else int(one) for one in arguments]
+        numbers = [at[id(one)] if isinstance(one, np.ndarray) else one for one in arguments]
+        sizes = self.kernel.parameters.values()
+        bits = [
+            one.tobytes() if isinstance(one, np.void) else int(one).to_bytes(8, "little")[:size]
+            for one, size in zip(numbers, sizes, strict=True)
+        ]
         counts = Machine(self.kernel, self.space, BASE, bits, blocks, threads, **options).run()
         for array, place in zip(self.arrays, self.places, strict=True):
             bytes_of(array)[:] = self.space.data[place : place + array.nbytes]

@@ -32,7 +32,7 @@ def interpret(kernel: Kernel, blocks: int, threads: int, shared_bytes: int, give
     arrays = [one for one in given if isinstance(one, np.ndarray)]
     unwritten = [np.zeros(one.nbytes, bool) if fresh else None for one, fresh in zip(given, new, strict=True)]
     defined = [known for one, known in zip(given, unwritten, strict=True) if isinstance(one, np.ndarray)]
-    bits = [one if isinstance(one, np.ndarray) else one.view(f"u{one.itemsize}") for one in given]
+    bits = [one if isinstance(one, (np.ndarray, np.void)) else one.view(f"u{one.itemsize}") for one in given]
     options = {"resident": fake_cuda.RESIDENT, "seed": fake_cuda.SEED, "shared_bytes": shared_bytes}
     RECORD.append(Buffers(kernel, arrays, defined).launch(bits, blocks, threads, **options))
 

@@ -175,10 +175,16 @@ def access(one: Instruction, machine: Machine) -> Run:
     """Return a load, a store, or an atomic."""
     name, *rest, kind = one.parts
     if rest == ["param"]:
-        constant = machine.constant(one.operands[1].base)
-        into, bits = target(one.operands[0], kind, machine), f"u{TYPES[kind].itemsize}"
-        value = np.array([constant], bits).view(TYPES[kind])
-        return lambda lanes: into(lanes, value)
+        base, offset = source(one.operands[1].base, "s64", machine), one.operands[1].offset
+        into, each = target(one.operands[0], kind, machine), np.arange(TYPES[kind].itemsize)
+
+        def pass_on(lanes: np.ndarray) -> None:
+            places = (base(lanes) + offset)[:, None] + each
+            if ((places < 0) | (places >= len(machine.parameters))).any():
+                raise Fault(f"reads beyond the parameters: {one.text}")
+            into(lanes, machine.parameters[places].view(TYPES[kind])[:, 0])
+
+        return pass_on
     volatile = name == "atom" or "volatile" in rest
     space, *many = [part for part in rest if part != "volatile"]
     place = machine.place(one.operands[name != "st"], space, name)

@@ -37,7 +37,7 @@ class Counts:
 class Machine:
     """A launch of a kernel on ``blocks`` of ``threads``, of which ``resident`` are there at a time.
 
-    ``arguments`` are bits. Addresses of ``memory`` begin at ``base``.
+    ``arguments`` are bytes. Addresses of ``memory`` begin at ``base``.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Machine:
         kernel: Kernel,
         memory: Space,
         base: int,
-        arguments: list[int],
+        arguments: list[bytes],
         blocks: int,
         threads: int,
         resident: int = 3,
@@ -60,7 +60,13 @@ class Machine:
         self.pending = list(range(blocks))
         self.random.shuffle(self.pending)
         self.registers: dict[str, np.ndarray] = {}
-        self.constants = dict(zip(kernel.parameters, arguments, strict=True))
+        # Parameters have a space of their own, in which those of a structure may be read at any place.
+        self.parameters, self.constants = np.frombuffer(b"".join(arguments), np.uint8), {}
+        for name, argument in zip(kernel.parameters, arguments, strict=True):
+            if len(argument) != kernel.parameters[name]:
+                raise Fault(f"{name} of {kernel.name} has {kernel.parameters[name]} bytes, got {len(argument)}")
+        ends = np.cumsum([0, *map(len, arguments)]).tolist()
+        self.constants.update(zip(kernel.parameters, ends, strict=False))
         self.memory, self.base = memory, base
         self.shared, self.shared_size = self._lay_out("shared", self.slots, shared_bytes)
         self.local, self.local_size = self._lay_out("local", self.size)
@@ -104,7 +110,7 @@ class Machine:
         return self.registers[name]
 
     def constant(self, name: str) -> int | None:
-        """A parameter, or the address of a variable; None for other names."""
+        """The address of a parameter or of a variable; None for other names."""
         return self.constants.get(name)
 
     def place(self, address: Address, space: str, name: str) -> Callable[[np.ndarray, int], tuple[Space, np.ndarray]]:

@@ -11,7 +11,8 @@ import pytest
 
 from sparse_mpi.kernels import base
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.wire import WIRES
+from sparse_mpi.wire import WIRES, Int8
+from sparse_mpi.wire.packed import Complete
 
 from ..fakes import fake_cuda
 from ..kernels.on_cuda import put, thresholds
@@ -77,6 +78,9 @@ def everything(cuda) -> None:
     for name in ("packed", "packed+int8", "packed+fp16"):
         packed = WIRES[name].pack(SparseVector(indices, values, 4 * n), counts, halves)
         WIRES[name].unpack(packed.buffer, packed.lengths, halves, 4 * n, np.dtype(np.float32))
+    every = SparseVector(there(np.arange(4 * n, dtype=np.int32)), x, 4 * n)
+    packed = Complete(Int8()).pack(every, np.array([2 * n, 2 * n]), halves)
+    Complete(Int8()).unpack(packed.buffer, packed.lengths, halves, 4 * n, np.dtype(np.float32))
     # of tensors of several shapes
     cuda.select_rows(values, (np.array([[0, 4, 1, 0]]), np.array([[4, 4, 2, 1]])), 3)
 

@@ -84,8 +84,9 @@ def declare(statement: str, variables: dict[str, Variable]) -> bool:
 
 def kernel(name: str, entry: re.Match, body: str, variables: dict[str, Variable]) -> Kernel:
     parameters = {}
-    for kind, parameter in re.findall(r"\.param\s+\.(\w+)\s+([\w$]+)", entry[2]):
-        parameters[parameter] = width_of(kind) // 8
+    declared = r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?"
+    for kind, parameter, count in re.findall(declared, entry[2]):
+        parameters[parameter] = width_of(kind) // 8 * int(count or 1)
     most = re.search(r"\.maxntid\s+(\d+)", entry[3])
     registers, code, labels, known = {}, [], {}, dict(variables)
     for statement in SCOPE.sub(renamed, body[:-1]).split(";"):

@@ -29,6 +29,7 @@ from sparse_mpi.kernels.cuda.launches import (
     from_int8,
     from_levels,
     from_pairs,
+    read_int8,
     read_messages,
     split_counts,
     standardized,
@@ -40,6 +41,7 @@ from sparse_mpi.kernels.cuda.launches import (
     to_int8,
     to_pairs,
     undeal,
+    write_int8,
     write_messages,
 )
 from sparse_mpi.kernels.cuda.told import Told, pointer

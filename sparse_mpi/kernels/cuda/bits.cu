@@ -1,25 +1,6 @@
 // Packed messages, all entries in parallel. Bits are set by atomics on the words that hold them, because neighbouring
 // entries share words.
 
-struct Message {
-    int64 entries, first, start, shift, spread, span, block, code, scale_bytes, head, values, scales, lows, highs, end;
-};
-
-// Returns the message that entry or chunk i belongs to: the last one with firsts[message * stride] <= i.
-__device__ inline int64 owner(const int64* firsts, int64 stride, int64 messages, int64 i) {
-    int64 low = 0, high = messages;
-    while (high - low > 1) {
-        const int64 middle = (low + high) / 2;
-        if (firsts[middle * stride] <= i) low = middle;
-        else high = middle;
-    }
-    return low;
-}
-__device__ inline Message of_entry(const int64* messages, int64 count, int64 i) {
-    const int64 fields = sizeof(Message) / sizeof(int64);
-    return ((const Message*)messages)[owner(messages + 1, fields, count, i)];
-}
-
 // Writes the lowest `bits` bits of `value` at bit `at` of zeroed words.
 __device__ inline void put(uint32* words, int64 at, uint64 value, int64 bits) {
     while (bits > 0) {
@@ -48,11 +29,11 @@ __device__ inline Bytes code_bytes(const Message& m, int64 number) {
 // Writes everything, one thread an entry; the first one of a message also its number, of a block also its scale.
 // words: zeros, as many as hold the messages.
 extern "C" __global__ void __launch_bounds__(THREADS)
-write_entries(const int64* messages, int64 count, const INDEX* indices, const uint8* codes,
-              const uint32* scales, int64 entries, uint32* words) {
+write_entries(const Messages messages, int64 count, const INDEX* indices, const uint8* codes, const uint32* scales,
+              int64 entries, uint32* words) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= entries) return;
-    const Message m = of_entry(messages, count, i);
+    const Message m = messages[owner(messages, &Message::first, count, i)];
     const int64 number = i - m.first;
     if (number == 0) put(words, 8 * m.head, m.entries - 1, 8 * (m.values - m.head));
     const Bytes own = code_bytes(m, number);
@@ -68,50 +49,68 @@ write_entries(const int64* messages, int64 count, const INDEX* indices, const ui
     if (m.span) put(words, 8 * m.highs + (offset >> m.shift) + m.spread * number, 1, 1);
 }
 
-// High sections are read in chunks of 64 bits; chunks[m] is the number of chunks of all messages before m. `count_bits`
-// counts the set bits of each chunk, which are its entries.
-__device__ inline uint64 chunk_of(const Message& m, const uint8* buffer, int64 number) {
-    const int64 left = m.span - 64 * number;
-    return get(buffer, 8 * m.highs + 64 * number, left < 64 ? left : 64);
-}
+// Reads everything. A thread counts the entries of a chunk: of CHUNK bits of a high section, which has one for each, or
+// of CHUNK entries of a message without such a section. The tiles before tell which number the first one has. The
+// threads of a block write the high parts of its entries, each those of its chunk, and then the rest, an entry a thread.
+// state, zeroed: as in `compress`.
 extern "C" __global__ void __launch_bounds__(THREADS)
-count_bits(const int64* messages, int64 count, const int64* chunks, int64 all, const uint8* buffer, int64* bits) {
-    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
-    if (i >= all) return;
-    const int64 m = owner(chunks, 1, count, i);
-    bits[i] = __popcll(chunk_of(((const Message*)messages)[m], buffer, i - chunks[m]));
-}
-
-// Writes the high part of every entry to `indices`, one thread a chunk.
-// ends: entries of all chunks up to and including each one.
-extern "C" __global__ void __launch_bounds__(THREADS)
-read_highs(const int64* messages, int64 count, const int64* chunks, int64 all, const uint8* buffer, const int64* ends,
-           INDEX* indices) {
-    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
-    if (i >= all) return;
-    const int64 at = owner(chunks, 1, count, i), before = chunks[at] ? ends[chunks[at] - 1] : 0;
-    const Message m = ((const Message*)messages)[at];
-    int64 number = (i ? ends[i - 1] : 0) - before;
-    for (uint64 left = chunk_of(m, buffer, i - chunks[at]); left && number < m.entries; left &= left - 1, ++number) {
-        const int64 place = 64 * (i - chunks[at]) + __ffsll(left) - 1 - m.spread * number;
-        indices[m.first + number] = m.start + (place << m.shift);
+read_messages(const Messages messages, int64 count, const uint8* buffer, int64 chunks, int64 entries, INDEX* indices,
+              uint8* codes, uint32* scales, uint64* state) {
+    __shared__ int64 start, end;
+    __shared__ int counts[THREADS / 32];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int64 tile = own_tile(state), i = tile * THREADS + threadIdx.x;
+    int64 at = 0, own = 0;
+    uint32 left = 0;
+    if (i < chunks) {
+        at = owner(messages, &Message::chunks, count, i);
+        const Message m = messages[at];
+        const int64 before = CHUNK * (i - m.chunks), rest = (m.span ? m.span : m.entries) - before;
+        own = rest < CHUNK ? rest : CHUNK;
+        if (m.span) {
+            left = (uint32)get(buffer, 8 * m.highs + before, own);
+            own = __popc(left);
+        }
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-read_entries(const int64* messages, int64 count, const uint8* buffer, int64 entries, INDEX* indices, uint8* codes,
-             uint32* scales) {
-    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
-    if (i >= entries) return;
-    const Message m = of_entry(messages, count, i);
-    const int64 number = i - m.first;
-    const Bytes own = code_bytes(m, number);
-    for (int64 byte = own.from; byte < own.to; ++byte) codes[m.code + byte] = buffer[m.values + byte];
-    if (m.scales < m.lows && number % SCALED == 0) {
-        const int64 block = number / SCALED;
-        const int64 bits = 8 * m.scale_bytes;
-        scales[m.block + block] = (uint32)get(buffer, 8 * m.scales + bits * block, bits) << (32 - bits);
+    int upto = (int)own;
+    for (int apart = 1; apart < 32; apart *= 2) {
+        const int lower = __shfl_up_sync(WARP, upto, apart);
+        if (lane >= apart) upto += lower;
     }
-    if (!m.span) indices[i] = m.start + number;
-    else indices[i] += (INDEX)get(buffer, 8 * m.lows + number * m.shift, m.shift);
+    if (lane == 31) counts[warp] = upto;
+    __syncthreads();
+    if (warp == 0) {
+        uint64 all = 0;
+        for (int w = 0; w < THREADS / 32; ++w) all += counts[w];
+        const uint64 before = preceding(state + 1, tile, all);
+        if (lane == 0) {
+            start = (int64)before;
+            end = (int64)(before + all) < entries ? (int64)(before + all) : entries;
+        }
+    }
+    __syncthreads();
+
+    if (left) {
+        const Message m = messages[at];
+        int64 number = start + upto - own - m.first;
+        for (int w = 0; w < warp; ++w) number += counts[w];
+        for (; left && number < m.entries; left &= left - 1, ++number) {
+            const int64 place = CHUNK * (i - m.chunks) + __ffs((int)left) - 1 - m.spread * number;
+            if (number >= 0) indices[m.first + number] = (INDEX)(m.start + (place << m.shift));
+        }
+    }
+    __syncthreads();
+    for (int64 entry = start + threadIdx.x; entry < end; entry += THREADS) {
+        const Message m = messages[owner(messages, &Message::first, count, entry)];
+        const int64 number = entry - m.first;
+        const Bytes own = code_bytes(m, number);
+        for (int64 byte = own.from; byte < own.to; ++byte) codes[m.code + byte] = buffer[m.values + byte];
+        if (m.scales < m.lows && number % SCALED == 0) {
+            const int64 block = number / SCALED;
+            const int64 bits = 8 * m.scale_bytes;
+            scales[m.block + block] = (uint32)get(buffer, 8 * m.scales + bits * block, bits) << (32 - bits);
+        }
+        if (!m.span) indices[entry] = (INDEX)(m.start + number);
+        else indices[entry] += (INDEX)get(buffer, 8 * m.lows + number * m.shift, m.shift);
+    }
 }

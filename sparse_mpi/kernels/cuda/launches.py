@@ -8,44 +8,88 @@ import cupy
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
-from sparse_mpi.kernels.base import BALLOTS, SCALED, code_places
+from sparse_mpi.kernels.base import BALLOTS, MESSAGE, SCALED, code_places
+from sparse_mpi.kernels.cuda.cleared import cleared
 from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.told import Told
+
+MESSAGES = 31  # most messages whose records are passed to a kernel by value: 120 bytes each, of 4096 for all arguments
+CHUNK = 32  # bits of a high section that a thread of `read_messages` counts
+SHARED: dict[str, Any] = {"SCALED": SCALED, "CHUNK": CHUNK, "MESSAGES": MESSAGES}  # constants of device code
 
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
     length, count = int(messages["end"][-1]), indices.size
     words = cupy.zeros(-(-length // 4), np.uint32)
     given = cupy.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint32), count
-    _launch_bits("write_entries", count, indices.dtype, _table(messages), len(messages), *given, words)
+    _on_messages("write_entries", "bits.cu", count, messages, *given, words, index=indices.dtype)
     return words.view(np.uint8)[:length]
 
 
 def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
-    entries, table, buffer = int(messages["entries"].sum()), _table(messages), cupy.ascontiguousarray(buffer)
+    entries = int(messages["entries"].sum())
     bytes_of_codes = int((messages["scales"] - messages["values"]).sum())
     indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(bytes_of_codes, np.uint8)
     scales = cupy.empty(int(((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum()), np.float32)
-    # High bits, in chunks of 64: a prefix sum of their counts tells each chunk which entries are in it.
-    chunks = -(-messages["span"] // 64)
+    chunks = chunks_of(messages)
     count = int(chunks.sum())
     if count:
-        firsts, bits = cupy.asarray(np.cumsum(chunks) - chunks), cupy.empty(count, np.int64)
-        of_chunks = (table, len(messages), firsts, count, buffer)
-        _launch_bits("count_bits", count, indices.dtype, *of_chunks, bits)
-        _launch_bits("read_highs", count, indices.dtype, *of_chunks, cupy.cumsum(bits), indices)
-    # Everything else, entry by entry; low bits are added to the high ones.
-    written = indices, codes, scales.view(np.uint32)
-    _launch_bits("read_entries", entries, indices.dtype, table, len(messages), buffer, entries, *written)
+        written = indices, codes, scales.view(np.uint32), cleared(1 + blocks_for(count))
+        given = cupy.ascontiguousarray(buffer), count, entries, *written
+        _on_messages("read_messages", "bits.cu", count, messages, *given, index=indices.dtype, chunks=chunks)
     return indices, codes, scales
 
 
-def _launch_bits(name: str, count: int, index: np.dtype, *arguments: object) -> None:
-    launch(name, "bits.cu", count, *arguments, REAL="float32", INDEX=index.name, SCALED=SCALED)
+def chunks_of(messages: np.ndarray) -> np.ndarray:
+    """Return how many chunks `read_messages` of bits.cu reads of each message ``(m,)``."""
+    return -(-np.where(messages["span"], messages["span"], messages["entries"]) // CHUNK)
 
 
-def _table(messages: np.ndarray) -> Array:
-    return cupy.asarray(messages.view(np.int64))
+def write_int8(messages: np.ndarray, values: Array, short: bool) -> tuple[Array, Array]:
+    buffer, back = cupy.empty(int(messages["end"][-1]), np.uint8), cupy.empty(values.size, np.float32)
+    given = cupy.ascontiguousarray(values), int(short), buffer, back
+    _on_blocks("write_int8", messages, *given)
+    return buffer, back
+
+
+def read_int8(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array]:
+    entries = int(messages["entries"].sum())
+    indices, values = cupy.empty(entries, index_dtype(size)), cupy.empty(entries, np.float32)
+    _on_blocks("read_int8", messages, cupy.ascontiguousarray(buffer), indices, values, index=indices.dtype)
+    return indices, values
+
+
+def _on_blocks(name: str, messages: np.ndarray, *arguments: object, index: Any = np.int32) -> None:
+    """Start a kernel of levels.cu on a block of threads for each block of values that share a scale."""
+    blocks = int(messages["block"][-1]) + blocks_for(int(messages["entries"][-1]), SCALED)
+    types: dict[str, Any] = {"index": index, "blocks": blocks, "threads": SCALED}
+    _on_messages(name, "levels.cu", blocks, messages, *arguments, **types)
+
+
+def _on_messages(
+    name: str,
+    source: str,
+    count: int,
+    messages: np.ndarray,
+    *arguments: object,
+    index: Any,
+    chunks: np.ndarray | None = None,
+    **options: Any,
+) -> None:
+    """Start a kernel that is given a table of messages, and the ``chunks`` of each one to read."""
+    table = np.zeros(max(len(messages), MESSAGES), MESSAGE)
+    table[: len(messages)] = messages
+    if chunks is not None:
+        table["end"][: len(messages)] = chunks.cumsum() - chunks
+    many = len(messages) > MESSAGES
+    given: Any = cupy.asarray(table.view(np.int64)) if many else table.view(f"V{table.nbytes}")
+    types: dict[str, Any] = {
+        "REAL": "float32",
+        "INDEX": np.dtype(index).name,
+        **SHARED,
+        **({"MANY": 1} if many else {}),
+    }
+    launch(name, source, count, given, len(messages), *arguments, **options, **types)
 
 
 def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
@@ -149,8 +193,8 @@ def _both(edges: np.ndarray, places: np.ndarray) -> Array:
 
 
 def _start(name: str, blocks: int, *arguments: object, index: Any = np.int32) -> None:
-    of = np.dtype(index).name
-    launch(name, "levels.cu", blocks, *arguments, blocks=blocks, threads=SCALED, REAL="float32", INDEX=of)
+    types: dict[str, Any] = {"REAL": "float32", "INDEX": np.dtype(index).name, **SHARED}
+    launch(name, "levels.cu", blocks, *arguments, blocks=blocks, threads=SCALED, **types)
 
 
 def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:

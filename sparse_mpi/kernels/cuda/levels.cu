@@ -7,7 +7,7 @@ __device__ inline uint32 mixed(uint32 x) {
 }
 
 // Returns 24 hash bits of an index and a value.
-__device__ inline float32 drawn(INDEX index, float32 value) {
+__device__ inline float32 drawn(int64 index, float32 value) {
     return (float32)(mixed(mixed((uint32)index) ^ (uint32)bits_of(value)) >> 8);
 }
 constexpr float32 DRAWS = 1 << 24;
@@ -36,41 +36,79 @@ __device__ inline uint64 sum_of(uint64 mine) {
     return joined(mine, [](uint64 a, uint64 b) { return a + b; });
 }
 
-// A thread's value, and the block that it is one of.
+// A thread's value, if it has one of its own.
 struct Own {
     int64 at;
     bool mine, finite;
     float32 value, magnitude;  // 0 of what is not finite
-    __device__ Own(const float32* x, const int64* edges)
-        : at(edges[blockIdx.x] + threadIdx.x), mine(at < edges[blockIdx.x + 1]), value(mine ? x[at] : 0) {
+    __device__ Own(const float32* x, int64 place, bool own) : at(place), mine(own), value(own ? x[place] : 0) {
         const int32 bits = ::magnitude(value);
         finite = bits < 0x7F800000;
         magnitude = finite ? real_of(bits) : 0;
     }
+    __device__ Own(const float32* x, const int64* edges)
+        : Own(x, edges[blockIdx.x] + threadIdx.x, edges[blockIdx.x] + threadIdx.x < edges[blockIdx.x + 1]) {}
 };
+
+// The code of a value with this index, and the scale that is sent for its block. Threads without a value call it, too.
+__device__ inline int8 in_steps(const Own& own, int64 index, bool brief, float32& sent) {
+    const float32 most = largest_of(own.magnitude);
+    const float32 cap = 0x1.fffffp127f, scale = (most < cap ? most : cap) / 127.0f;
+    const uint32 even = rounded_up((uint32)bits_of(scale)) & 0xffff0000u;
+    sent = brief ? real_of((int32)(even < 0x7c010000u ? even : 0x7c010000u)) : scale;
+    const float32 step = (own.finite ? own.value : 0) / (scale > 0 ? scale : 1.0f);
+    float32 lower = floorf(step);
+    lower += (step - lower) * DRAWS > drawn(index, own.value);
+    lower = lower < -127 ? -127 : lower > 127 ? 127 : lower;
+    return own.finite ? (int8)lower : (int8)-128;
+}
+__device__ inline float32 of_steps(int8 code, float32 scale) {
+    return code == -128 ? real_of(0x7FC00000) : code * scale;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 to_int8(const float32* x, const INDEX* indices, const int64* edges, int64 brief, int8* codes, float32* scales) {
     const Own own(x, edges);
-    const float32 most = largest_of(own.magnitude);
-    const float32 cap = 0x1.fffffp127f, scale = (most < cap ? most : cap) / 127.0f;
-    if (threadIdx.x == 0) {
-        const uint32 even = rounded_up((uint32)bits_of(scale)) & 0xffff0000u;
-        scales[blockIdx.x] = brief ? real_of((int32)(even < 0x7c010000u ? even : 0x7c010000u)) : scale;
-    }
-    if (!own.mine) return;
-    const float32 step = (own.finite ? own.value : 0) / (scale > 0 ? scale : 1.0f);
-    float32 lower = floorf(step);
-    lower += (step - lower) * DRAWS > drawn(indices[own.at], own.value);
-    lower = lower < -127 ? -127 : lower > 127 ? 127 : lower;
-    codes[own.at] = own.finite ? (int8)lower : (int8)-128;
+    float32 scale;
+    const int8 code = in_steps(own, own.mine ? indices[own.at] : 0, brief, scale);
+    if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+    if (own.mine) codes[own.at] = code;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 from_int8(const int8* codes, const float32* scales, const int64* edges, float32* x) {
     const int64 i = edges[blockIdx.x] + threadIdx.x;
-    if (i >= edges[blockIdx.x + 1]) return;
-    x[i] = codes[i] == -128 ? real_of(0x7FC00000) : codes[i] * scales[blockIdx.x];
+    if (i < edges[blockIdx.x + 1]) x[i] = of_steps(codes[i], scales[blockIdx.x]);
+}
+
+// Complete messages, whose entries have every index of their region: codes and scales stand in them as they are sent.
+// back: what the receivers will see.
+extern "C" __global__ void __launch_bounds__(THREADS)
+write_int8(const Messages messages, int64 count, const float32* x, int64 brief, uint8* buffer, float32* back) {
+    const Message m = messages[owner(messages, &Message::block, count, blockIdx.x)];
+    const int64 block = blockIdx.x - m.block, number = THREADS * block + threadIdx.x;
+    const Own own(x, m.first + number, number < m.entries);
+    float32 scale;
+    const int8 code = in_steps(own, m.start + number, brief, scale);
+    if (threadIdx.x < m.scale_bytes) {
+        const int64 byte = m.scales + m.scale_bytes * block + threadIdx.x;
+        buffer[byte] = (uint8)((uint32)bits_of(scale) >> 8 * (4 - m.scale_bytes + threadIdx.x));
+    }
+    if (!own.mine) return;
+    buffer[m.values + number] = (uint8)code;
+    back[own.at] = of_steps(code, scale);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+read_int8(const Messages messages, int64 count, const uint8* buffer, INDEX* indices, float32* x) {
+    const Message m = messages[owner(messages, &Message::block, count, blockIdx.x)];
+    const int64 block = blockIdx.x - m.block, number = THREADS * block + threadIdx.x;
+    if (number >= m.entries) return;
+    uint32 scale = 0;
+    for (int64 byte = 0; byte < m.scale_bytes; ++byte)
+        scale |= (uint32)buffer[m.scales + m.scale_bytes * block + byte] << 8 * (4 - m.scale_bytes + byte);
+    indices[m.first + number] = (INDEX)(m.start + number);
+    x[m.first + number] = of_steps((int8)buffer[m.values + number], real_of((int32)scale));
 }
 
 // The magnitudes that a word stands for: the smallest one, and the distance between neighbouring ones. What is

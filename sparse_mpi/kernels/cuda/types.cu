@@ -157,3 +157,30 @@ __device__ inline R over_root(R x, R square, R most) {
     const R least = square > (R)1e-20 ? square : (R)1e-20;
     return x / root(least < most ? least : most);
 }
+
+#ifdef MESSAGES
+// Records of packed messages, as `MESSAGE` in base.py has them, but `chunks`: those of all messages before. Up to
+// MESSAGES of them are passed by value; with MANY there are more, in memory of the device.
+struct Message {
+    int64 entries, first, start, shift, spread, span, block, code, scale_bytes, head, values, scales, lows, highs, chunks;
+};
+#ifdef MANY
+typedef const Message* Messages;
+#else
+struct Messages {
+    Message all[MESSAGES];
+    __device__ const Message& operator[](int64 i) const { return all[i]; }
+};
+#endif
+
+// Returns the message that item i belongs to, of those in whose order `field` ascends: the last one with field <= i.
+__device__ inline int64 owner(const Messages& messages, int64 Message::* field, int64 count, int64 i) {
+    int64 low = 0, high = count;
+    while (high - low > 1) {
+        const int64 middle = (low + high) / 2;
+        if (messages[middle].*field <= i) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+#endif
