@@ -152,8 +152,8 @@ def add(x: Array, indices: Array, values: Array) -> None:
     x[indices] += values
 
 
-def add_merged(x: Array, indices: Array, values: Array) -> None:
-    add(x, *merge(indices, values, len(x)))
+def add_merged(x: Array, indices: Array, values: Array, low: int = 0) -> None:
+    add(x, *merge(indices - low, values, len(x)))
 
 
 def subtract(x: Array, indices: Array, values: Array) -> None:
@@ -297,7 +297,8 @@ def _first(rounds: Array, ranks: int) -> Array:
     return ((fractions(rounds) * np.uint32(ranks)) >> np.uint32(16)).astype(rounds.dtype)
 
 
-def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
+def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
+    indices, values = indices[chosen], values[chosen]
     width, nonzero = -(-size // ranks), values != 0
     indices, values = indices[nonzero].astype(index_dtype(width * ranks), copy=False), values[nonzero]
     rounds = indices // ranks
@@ -318,10 +319,15 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
     return (rounds * ranks + places).astype(index_dtype(size), copy=False)
 
 
-def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
+def add_dealt(x: Array, numbers: Array, values: Array, size: int, ranks: int) -> None:
+    add(x, undeal(numbers, size, ranks), values)
+
+
+def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
+    places = np.arange(len(indices), dtype=np.int32)
     with np.errstate(invalid="ignore"):
         deltas = values - x[indices]
-        return deltas, np.sqrt(np.abs(deltas)) * np.sqrt(np.abs(values))
+        return places, deltas, np.sqrt(np.abs(deltas)) * np.sqrt(np.abs(values))
 
 
 def count_bytes(widths: np.ndarray) -> np.ndarray:

@@ -184,8 +184,11 @@ class Kernels(Protocol):
     def gather(self, x: Array, indices: Array) -> Array:
         """Return ``x[indices]`` ``(m,)``."""
 
-    def add_merged(self, x: Array, indices: Array, values: Array) -> None:
-        """Add pairs of several ranks to ``x`` in place: those of an index are added up first, as `merge` does."""
+    def add_merged(self, x: Array, indices: Array, values: Array, low: int = 0) -> None:
+        """Add pairs of several ranks to ``x`` in place: those of an index are added up first, as `merge` does.
+
+        An index is ``low`` more than the place in ``x`` to which it belongs.
+        """
 
     def clear(self, x: Array, indices: Array) -> None:
         """Set ``x[indices]`` to 0 in place."""
@@ -290,9 +293,12 @@ class Kernels(Protocol):
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
         """Return the values ``(n,)`` float32 that `to_int4` (``bits`` 4) or `to_int2` (2) has rounded to; else NaN."""
 
-    def deal(self, indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-        """Deal ascending indices out to P < 2^16 ranks, and number them by rank; without those whose value is zero.
+    def deal(
+        self, indices: Array, values: Array, chosen: Array, size: int, ranks: int
+    ) -> tuple[Array, Array, np.ndarray]:
+        """Deal ascending indices out to P < 2^16 ranks, and number them by rank.
 
+        Those at the ascending positions ``chosen`` ``(m,)`` int32 are dealt out, but for those whose value is zero.
         Each round deals out P neighbouring indices, one to each rank, and begins at a rank that a hash of its number
         chooses. The index that rank q gets in round r has the number ``q * ceil(size / P) + r``.
 
@@ -303,8 +309,14 @@ class Kernels(Protocol):
     def undeal(self, numbers: Array, size: int, ranks: int) -> Array:
         """Return the indices ``(m,)`` that `deal` gives these ``numbers`` ``(m,)``, in their order."""
 
-    def changes(self, x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
-        """Return ``(delta, sqrt(|delta|) * sqrt(|value|))`` of each value, where ``delta = values - x[indices]``."""
+    def add_dealt(self, x: Array, numbers: Array, values: Array, size: int, ranks: int) -> None:
+        """Add ``values`` to ``x`` in place at the indices that `deal` gave these distinct ``numbers`` ``(m,)``."""
+
+    def changes(self, x: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
+        """Return position, delta and ``sqrt(|delta|) * sqrt(|value|)`` of each value, ``delta = values - x[indices]``.
+
+        Positions ``(m,)`` are int32.
+        """
 
     def to_ballots(self, values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
         """Round votes, float32 and not zero, to a sign and one of 8 magnitudes; see `wire.packed.Ballots`.
@@ -314,8 +326,11 @@ class Kernels(Protocol):
             all alike; and what the codes stand for, ``(m,)`` float32.
         """
 
-    def from_ballots(self, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
-        """Return the indices and the values ``(m,)`` float32 that `to_ballots` coded with these smallest magnitudes."""
+    def from_ballots(self, messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
+        """Return the indices and the values ``(m,)`` float32 of ballots that `read_messages` has ``coded``.
+
+        ``messages`` are a table of `MESSAGE`, and ``lows`` their scales: the smallest magnitude of each one's sender.
+        """
 
     def add_rows(self, matrix: Array) -> Array:
         """Return the sums ``(n,)`` of the rows of a contiguous ``matrix`` ``(m, n)``, added in their order."""

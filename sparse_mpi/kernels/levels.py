@@ -160,9 +160,15 @@ def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, 
     return coded.astype(index_dtype(BALLOTS * size)), lows.view(np.float32), _decoded(indices, codes, lows)
 
 
-def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
+def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
     indices = (coded // BALLOTS).astype(index_dtype(size))
-    return indices, _decoded(indices, coded & (BALLOTS - 1), lows.view(np.int32))
+    return indices, _decoded(indices, coded & (BALLOTS - 1), lows_of(messages, lows))
+
+
+def lows_of(messages: np.ndarray, lows: Array) -> Array:
+    """Return the bits ``(n,)`` int32 of the smallest magnitude for each entry, from the scales of all messages."""
+    there = messages[messages["entries"] > 0]
+    return lows.view(np.int32)[there["block"]].repeat(there["entries"])
 
 
 def _decoded(indices: Array, codes: Array, lows: Array) -> Array:

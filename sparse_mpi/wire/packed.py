@@ -26,8 +26,9 @@ entries are independent of each other, so that a GPU writes and reads them in pa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, log2
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,10 @@ from sparse_mpi.rows import Pattern
 from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Packed, SizeBound, Wire
 from sparse_mpi.wire.codecs import Codec, Int8, Unrounded, as_type, single
+
+# Where to look around the number of entries that would fill a message: the scale of a block that is not full, and parts
+# of bytes, take up to 52 bits, of 5 an entry
+NEAR = np.arange(-20, 9)
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class BitPacked:
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         dtype = vector.values.dtype
-        messages, edges, lengths = self.lay_out(np.asarray(counts), regions, dtype)
+        messages, edges, lengths = self.lay_out(counts, regions, dtype)
         codes, scales = self.codec.encode(vector, edges)
         buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
         if not self.codec.lossless:
@@ -81,8 +86,7 @@ class BitPacked:
     ) -> SparseVector:
         """See `Wire.unpack`; ``entries`` ``(m,)`` of each message need not be read from it if they are given."""
         if entries is None:
-            whole = regions[:, 1] - regions[:, 0]
-            entries = entries_of(buffer, lengths, regions // self.unit) if self.unit else whole
+            entries = self.entries(buffer, lengths, regions, dtype)
         messages, edges, expected = self.lay_out(entries, regions, dtype)
         check_lengths(lengths, expected)
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
@@ -108,7 +112,7 @@ class BitPacked:
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: object
     ) -> SparseVector:
         """See `Wire.unpack_sums`. A message is dense if it has all indices of its region."""
-        entries = entries_of(buffer, lengths, regions)
+        entries = self.entries(buffer, lengths, regions, dtype)
         vector = self.unpack(buffer, lengths, regions, size, dtype, entries)
         dense = entries == regions[:, 1] - regions[:, 0]
         return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
@@ -154,6 +158,45 @@ class BitPacked:
         entries, regions = _tensors(pattern)
         return int((self.lengths_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
+    def entries(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
+        """Return how many entries ``(m,)`` int64 each message has; see `Wire.unpack` for the arguments."""
+        if not self.unit:
+            return regions[:, 1] - regions[:, 0]
+        # The host waits for a device only where lengths do not tell it
+        told = self._entries_by_length(np.asarray(lengths), regions, dtype) if is_device(buffer) else None
+        return entries_of(buffer, lengths, regions // self.unit) if told is None else told
+
+    def _entries_by_length(self, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray | None:
+        """Return the entries ``(m,)`` of messages of these ``lengths``, or None if some length fits several numbers.
+
+        Longer messages have more entries, but for what rounding to bytes hides of the next few, and for messages of all
+        indices, which lack the sections of these.
+        """
+        codec, widths = self.codec, regions[:, 1] - regions[:, 0]
+        code = np.dtype(dtype).itemsize if codec.code_bytes is None else codec.code_bytes
+        each, most = (
+            8 * code / codec.together + (8 * self.scale_bytes / codec.block if codec.block else 0),
+            widths // self.unit,
+        )
+        if codec.together > 1:  # too few bits an entry: several numbers fit
+            return None
+        # About as many as fill the bits, whose number an entry depends on the number of entries.
+        bits = 8.0 * (lengths - count_bytes(most))
+        guess = bits / (each + 2)
+        for _ in range(3):
+            shift = np.floor(np.log2(np.maximum(widths / np.maximum(guess, 1), 1)))
+            guess = (bits - widths / 2.0**shift) / (each + shift + 1)
+        if each:  # more of them, if that is where a bitmap is shorter
+            guess = np.maximum(guess, (bits - widths) / each)
+        near = np.column_stack([guess.astype(np.int64)[:, None] + NEAR, most])
+        near[:, :-1][(near[:, :-1] < 1) | (near[:, :-1] >= most[:, None])] = 0
+        found = self.records(near.ravel(), np.repeat(regions, len(NEAR) + 1, axis=0), dtype)[1].reshape(near.shape)
+        fits = (found == lengths[:, None]) & (near > 0)
+        if ((lengths > 0) != fits.sum(axis=1)).any():
+            return None
+        entries: np.ndarray = (near * fits).sum(axis=1)
+        return entries
+
     def lay_out(
         self, entries: np.ndarray, regions: np.ndarray, dtype: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -162,26 +205,54 @@ class BitPacked:
         Returns:
             A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of the blocks of values that share a scale, of which
             every message begins a new one, no edges if the codec has no scales; and the lengths ``(m,)`` that are sent.
+            None of them must be written to.
         """
-        messages, lengths = self.records(entries, regions, dtype)
-        block, entries = self.codec.block, messages["entries"]
-        if not block:
-            return messages, np.empty(0, np.int64), lengths
-        blocks = -(-entries // block)
-        edges = np.append(np.repeat(messages["first"], blocks), entries.sum())
-        if blocks.max(initial=0) > 1:
-            edges[:-1] += block * (np.arange(blocks.sum()) - np.repeat(messages["block"], blocks))
-        return messages, edges, lengths
+        return _laid_out(*self._given(entries, regions, dtype))
 
     def records(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the table and the lengths of `lay_out`."""
-        entries, codec, unit = np.asarray(entries, np.int64), self.codec, self.unit
+        """Return the table and the lengths of `lay_out`, which must not be written to either."""
+        return _records(*self._given(entries, regions, dtype))
+
+    def _given(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[_Form, bytes, bytes]:
+        codec = self.codec
         code = np.dtype(dtype).itemsize if codec.code_bytes is None else codec.code_bytes
-        codes, none = -(-entries // codec.together) * code, np.zeros_like(entries)
-        blocks = -(-entries // codec.block) if codec.block else none
-        numbers = count_bytes((regions[:, 1] - regions[:, 0]) // unit) if unit else none
-        messages = kernels.host().lay_out(entries, regions, numbers, codes, blocks, scale_bytes=self.scale_bytes)
-        return messages, messages["end"] - messages["head"]
+        form = _Form(self.unit, self.scale_bytes, codec.together, codec.block, code)
+        return form, np.asarray(entries, np.int64).tobytes(), np.asarray(regions, np.int64).tobytes()
+
+
+class _Form(NamedTuple):
+    """What tables of messages follow from, besides entries and regions."""
+
+    unit: int
+    scale_bytes: int
+    together: int
+    block: int
+    code: int  # bytes of an item of codes
+
+
+@lru_cache(maxsize=64)
+def _records(form: _Form, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `BitPacked.records` does. A step asks for the same tables several times."""
+    counts, spans = np.frombuffer(entries, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
+    codes, none = -(-counts // form.together) * form.code, np.zeros(len(counts), np.int64)
+    blocks = -(-counts // form.block) if form.block else none
+    numbers = count_bytes((spans[:, 1] - spans[:, 0]) // form.unit) if form.unit else none
+    messages = kernels.host().lay_out(counts, spans, numbers, codes, blocks, scale_bytes=form.scale_bytes)
+    return messages, messages["end"] - messages["head"]
+
+
+@lru_cache(maxsize=64)
+def _laid_out(form: _Form, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what `BitPacked.lay_out` does."""
+    messages, lengths = _records(form, entries, regions)
+    counts, block = messages["entries"], form.block
+    if not block:
+        return messages, np.empty(0, np.int64), lengths
+    blocks = -(-counts // block)
+    edges = np.append(np.repeat(messages["first"], blocks), counts.sum())
+    if blocks.max(initial=0) > 1:
+        edges[:-1] += block * (np.arange(blocks.sum()) - np.repeat(messages["block"], blocks))
+    return messages, edges, lengths
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
@@ -379,13 +450,6 @@ class _Same(NoValues):
 
     block: ClassVar[int] = SCALED
 
-    def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        return vector.values[:0].view(np.uint8), vector.values[: len(edges) - 1]
-
-    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
-        ones = namespace(scales).ones(int(edges[-1]), np.int8)
-        return kernels.of(scales).from_int8(ones, scales, edges)
-
 
 class _Coded(BitPacked):
     """The packed format of indices that are `BALLOTS` times as large, of which no more are sent for that."""
@@ -407,12 +471,18 @@ class Ballots:
         """See `Wire.pack`. Values must not be zero."""
         passes, (indices, values, size) = kernels.of(vector.values), vector
         coded, lows, rounded = passes.to_ballots(single(values), indices, size)
-        packed = LAYOUT.pack(SparseVector(coded, lows, BALLOTS * size), counts, BALLOTS * regions)
-        return packed._replace(vector=SparseVector(indices, rounded.astype(values.dtype, copy=False), size))
+        messages, lengths = LAYOUT.records(counts, BALLOTS * regions, None)
+        buffer = passes.write_messages(messages, coded, lows[:0].view(np.uint8), lows)
+        return Packed(buffer, lengths, SparseVector(indices, rounded.astype(values.dtype, copy=False), size))
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        coded, lows, _ = LAYOUT.unpack(buffer, lengths, BALLOTS * regions, BALLOTS * size, np.float32)
-        indices, values = kernels.of(lows).from_ballots(coded, lows, size)
+        passes, coded_regions = kernels.of(buffer), BALLOTS * regions
+        entries = LAYOUT.entries(buffer, lengths, coded_regions, None)
+        messages, expected = LAYOUT.records(entries, coded_regions, None)
+        check_lengths(lengths, expected)
+        coded, _, lows = passes.read_messages(messages, buffer, BALLOTS * size)
+        kernels.check_indices(coded, entries, coded_regions)
+        indices, values = passes.from_ballots(messages, coded, lows, size)
         return SparseVector(indices, values.astype(dtype, copy=False), size)
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:

@@ -64,7 +64,7 @@ def test_the_owners_sums_are_those_of_all_votes_until_an_entry_is_elected(ranks,
         return states
 
     every = np.arange(N, dtype=np.int32)
-    numbered, _ = Owners(N, ranks.size).numbered(SparseVector(every, every + 1.0, N))
+    numbered, _ = Owners(N, ranks.size).numbered(SparseVector(every, every + 1.0, N), every)
     for states in zip(*ranks.run(body), strict=True):
         mine, owned = sum(mine for mine, _ in states), np.concatenate([owned for _, owned in states])
         assert mine.any() or ranks.size < 7  # few ranks elect all that they vote for
@@ -190,5 +190,5 @@ def test_more_energy_than_oktopk_has(kind, times):
 def test_columns_and_rows_are_spread_over_the_owners(columns):
     owners, every = Owners(512 * columns, 8), np.arange(512 * columns).reshape(512, columns)
     for line in (every[3], every[:, 3]):
-        numbered, _ = owners.numbered(SparseVector(line, line + 1.0, every.size))
+        numbered, _ = owners.numbered(SparseVector(line, line + 1.0, every.size), np.arange(len(line)))
         assert np.histogram(numbered.indices, owners.boundaries)[0].max() <= 1.6 * len(line) / 8

@@ -7,7 +7,7 @@ import pytest
 
 from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.base import LONG
+from sparse_mpi.kernels.base import BALLOTS, LONG, MESSAGE, SCALED
 
 from ..fakes.fake_device import DEVICE
 from .on_cuda import N, flushed, inputs, put, same
@@ -20,7 +20,7 @@ ENTRIES = [0, 1, 300]
 
 def assert_alike(passes, name, *arguments):
     """Assert that a kernel returns the same bits in the same types as that of whole arrays."""
-    there = [put(passes, a) if isinstance(a, np.ndarray) else a for a in arguments]
+    there = [put(passes, a) if isinstance(a, np.ndarray) and a.dtype != MESSAGE else a for a in arguments]
     both = getattr(passes, name)(*there), getattr(array, name)(*arguments)
     assert same(*(result if isinstance(result, tuple) else (result,) for result in both))
 
@@ -40,8 +40,10 @@ def some(entries, size=N, index=np.int32):
 def test_dealing_indices_out_and_taking_them_back(passes, ranks, entries, dtype):
     indices, values = some(entries), np.random.default_rng(0).standard_normal(entries).astype(dtype)
     values[1::3] = 0  # which are left out
-    assert_alike(passes, "deal", indices, values, N, ranks)
-    numbers, dealt, counts = array.deal(indices, values, N, ranks)
+    chosen = np.arange(entries, dtype=np.int32)
+    assert_alike(passes, "deal", indices, values, chosen[::2].copy(), N, ranks)
+    assert_alike(passes, "deal", indices, values, chosen, N, ranks)
+    numbers, dealt, counts = array.deal(indices, values, chosen, N, ranks)
     assert_alike(passes, "undeal", numbers, N, ranks)
     back = array.undeal(numbers, N, ranks)
     np.testing.assert_array_equal(np.sort(back), indices[values != 0])
@@ -54,9 +56,10 @@ def test_numbers_of_more_bits_than_indices(passes):
     size = 2**31 - 1
     indices = np.array([0, 5, size - 2, size - 1], np.int32)
     values = 1 + indices.astype(np.float32)
-    numbers = array.deal(indices, values, size, 1000)[0]
+    chosen = np.arange(4, dtype=np.int32)
+    numbers = array.deal(indices, values, chosen, size, 1000)[0]
     assert numbers.dtype == np.int64
-    assert_alike(passes, "deal", indices, values, size, 1000)
+    assert_alike(passes, "deal", indices, values, chosen, size, 1000)
     assert_alike(passes, "undeal", numbers, size, 1000)
 
 
@@ -79,9 +82,13 @@ def test_ballots_are_coded_and_decoded_alike(passes, name, size, entries):
     indices = some(len(values))
     assert_alike(passes, "to_ballots", values, indices, size)
     coded, lows, rounded = array.to_ballots(values, indices, size)
-    assert_alike(passes, "from_ballots", coded, lows, size)
-    np.testing.assert_array_equal(array.from_ballots(coded, lows, size)[0], indices)
-    assert array.from_ballots(coded, lows, size)[1].tobytes() == rounded.tobytes()
+    counts = np.array([len(coded) // 3, 0, len(coded) - len(coded) // 3])
+    regions, none = np.tile([0, BALLOTS * size], (3, 1)), np.zeros(3, np.int64)
+    messages = array.lay_out(counts, regions, none, none, -(-counts // SCALED))
+    assert_alike(passes, "from_ballots", messages, coded, lows, size)
+    there, values = array.from_ballots(messages, coded, lows, size)
+    np.testing.assert_array_equal(there, indices)
+    assert values.tobytes() == rounded.tobytes()
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (2, 1), (3, 5000), (9, 1), (4, 0)])
@@ -96,14 +103,26 @@ def test_rows_are_added_in_their_order(passes, name, shape, dtype):
     np.testing.assert_array_equal(array.add_rows(matrix), expected)
 
 
+@pytest.mark.parametrize("entries", ENTRIES)
+def test_adding_at_dealt_indices(passes, entries):
+    indices, values = some(entries), np.random.default_rng(0).standard_normal(entries).astype(np.float32)
+    numbers, dealt, _ = array.deal(indices, values, np.arange(entries, dtype=np.int32), N, 8)
+    x, expected = put(passes, made("normal")), made("normal")
+    passes.add_dealt(x, put(passes, numbers), put(passes, dealt), N, 8)
+    array.add(expected, indices, values)
+    assert x.tobytes() == expected.tobytes()
+
+
 def test_launches(cuda, launches):
     x, indices = put(cuda, made("normal")), put(cuda, some(300))
-    deltas, _ = cuda.changes(x, indices, x[:300])
-    numbers, dealt, _ = cuda.deal(indices, deltas, N, 3)
-    coded, lows, _ = cuda.to_ballots(dealt, numbers, N + 1)
-    cuda.from_ballots(coded, lows, N + 1)
+    places, deltas, _ = cuda.changes(x, indices, x[:300])
+    numbers, dealt, _ = cuda.deal(indices, deltas, places, N, 3)
+    coded, _, _ = cuda.to_ballots(dealt, numbers, N + 1)
+    one, none = np.array([len(coded)]), np.zeros(1, np.int64)
+    messages = array.lay_out(one, np.array([[0, BALLOTS * (N + 1)]]), none, none, -(-one // SCALED))
+    cuda.from_ballots(messages, coded, x, N + 1)
     cuda.undeal(numbers, N, 3)
-    assert len(launches) == 7  # two of them code ballots, one counts what each rank is dealt
+    assert len(launches) == 7  # two of them deal, and two code ballots
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 1])
@@ -159,6 +178,9 @@ def test_pairs_of_several_ranks_are_added_up_before_they_are_added(passes, dtype
     for kernels in (array, passes):
         x = put(kernels, np.full(N, 3, dtype))
         kernels.add_merged(x, put(kernels, indices), put(kernels, values))
+        assert x.tobytes() == expected.tobytes()
+        x = put(kernels, np.full(N, 3, dtype))
+        kernels.add_merged(x, put(kernels, indices + 7), put(kernels, values), 7)
         assert x.tobytes() == expected.tobytes()
 
 

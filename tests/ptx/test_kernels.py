@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from sparse_mpi.kernels import base
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import SparseVector, regions_of
 from sparse_mpi.wire import WIRES, Int8
-from sparse_mpi.wire.packed import Complete
+from sparse_mpi.wire.packed import Ballots, Complete
 
 from ..fakes import fake_cuda
 from ..kernels.on_cuda import put, thresholds
@@ -65,10 +65,11 @@ def everything(cuda) -> None:
     cuda.contains(indices, there(plain[::2].copy()))
     cuda.from_pairs(cuda.to_pairs(indices, values, np.dtype(np.int32)), np.dtype(np.int32), np.dtype(np.float32))
     # of votes
-    cuda.changes(x, indices, values)
-    cuda.undeal(cuda.deal(indices, values, 4 * n, 3)[0], 4 * n, 3)
+    places, deltas, _ = cuda.changes(x, indices, values)
+    dealt, votes, owned = cuda.deal(indices, deltas, places, 4 * n, 3)
+    cuda.undeal(dealt, 4 * n, 3)
+    cuda.add_dealt(x, dealt, votes, 4 * n, 3)
     cuda.split_counts(indices, np.array([0, n, 4 * n]))
-    cuda.from_ballots(*cuda.to_ballots(values, indices, 4 * n)[:2], 4 * n)
     # of messages
     edges, halves = np.array([0, 3, n]), np.array([[0, 2 * n], [2 * n, 4 * n]])
     cuda.from_int8(*cuda.to_int8(values, indices, edges), edges)
@@ -78,6 +79,8 @@ def everything(cuda) -> None:
     for name in ("packed", "packed+int8", "packed+fp16"):
         packed = WIRES[name].pack(SparseVector(indices, values, 4 * n), counts, halves)
         WIRES[name].unpack(packed.buffer, packed.lengths, halves, 4 * n, np.dtype(np.float32))
+    packed = Ballots().pack(SparseVector(dealt, votes, 4 * n + 3), owned, regions_of(11 * np.arange(4)))
+    Ballots().unpack(packed.buffer, packed.lengths, regions_of(11 * np.arange(4)), 4 * n + 3, np.dtype(np.float32))
     every = SparseVector(there(np.arange(4 * n, dtype=np.int32)), x, 4 * n)
     packed = Complete(Int8()).pack(every, np.array([2 * n, 2 * n]), halves)
     Complete(Int8()).unpack(packed.buffer, packed.lengths, halves, 4 * n, np.dtype(np.float32))

@@ -14,6 +14,7 @@ from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import count_bytes
 from sparse_mpi.sparse import SparseVector, concatenate
 from sparse_mpi.wire import WIRES
+from sparse_mpi.wire.packed import LAYOUT
 
 PACKED = [name for name, wire in WIRES.items() if wire.codec is not None]
 LOSSY = [name for name in PACKED if not WIRES[name].lossless]
@@ -198,3 +199,21 @@ def test_a_count_takes_as_few_bytes_as_its_region_allows():
     """Of regions too long to be tried in full, too: a count lies below the length of its region."""
     lengths = {1: 1, 255: 1, 256: 1, 257: 2, 1 << 16: 2, (1 << 16) + 1: 4, 1 << 32: 4, (1 << 32) + 1: 8, 1 << 40: 8}
     assert count_bytes(np.array(list(lengths))).tolist() == list(lengths.values())
+
+
+@pytest.mark.parametrize("name", [*PACKED, "ballots"])
+def test_lengths_tell_the_number_of_entries_or_that_several_fit(name):
+    """A device need not be waited for then; a wrong number would be worse than that."""
+    form = LAYOUT if name == "ballots" else WIRES[name]
+    rng, told, asked = np.random.default_rng(0), 0, 0
+    for width in [1, 2, 7, 64, 255, 256, 257, 1000, 4999, 70_000, 1 << 24]:
+        counts = np.unique(np.concatenate([np.arange(60), width - np.arange(60), rng.integers(0, width + 1, 400)]))
+        counts = counts[(counts >= 0) & (counts <= width)]
+        regions = np.tile([0, form.unit * width], (len(counts), 1))
+        lengths = form.lengths_of(counts, regions, form.unit * width, np.float32)
+        for count, length, region in zip(counts, lengths, regions, strict=True):
+            found = form._entries_by_length(np.array([length]), region[None], np.float32)
+            assert found is None or found.tolist() == [count], (width, count)
+            told += found is not None
+            asked += 1
+    assert told > (0.7 * asked if form.codec.together == 1 else -1)

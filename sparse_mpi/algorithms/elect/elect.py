@@ -185,27 +185,28 @@ class Elect(Algorithm):
         if share > least:
             place = (comm.rank + state.turn) % comm.size
             candidates = take(candidates, may_vote(candidates, place, comm.size, least / share))
-        ballots, owned = owners.numbered(vote_deltas(candidates, my_vote_sum, votes))
+        ballots, owned = owners.numbered(*vote_deltas(candidates, my_vote_sum, votes))
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
         received, _, cast, _ = split(ballots, owned, owners.boundaries, radix, BALLOTS, comm)
-        passes.add(my_vote_sum, owners.indices(cast.indices), cast.values)
-        first = comm.rank * owners.width
-        passes.add_merged(all_vote_sum, received.indices - first, received.values)
+        owners.add(my_vote_sum, cast)
+        first, own = comm.rank * owners.width, slice(comm.rank, comm.rank + 1)
+        passes.add_merged(all_vote_sum, received.indices, received.values, first)
 
         # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
         elected, counts, threshold = COUNT.cut_dense(all_vote_sum, k, state.threshold, comm)
-        regions = regions_of(owners.boundaries)
-        winners = SparseVector(elected.indices.astype(ballots.indices.dtype) + first, elected.values, ballots.size)
         passes.clear(all_vote_sum, elected.indices)
 
-        # Balance: where chance or design gave one rank far more winners than the mean, share them out equally.
+        # Broadcast winners: all ranks learn which entries are elected. Only indices are sent. Where chance or design
+        # gave one rank far more winners than the mean, they are shared out equally before.
+        regions = regions_of(owners.boundaries)
         if counts.max() > imbalance_limit(counts.mean(), TRIGGER):
+            numbers = elected.indices.astype(ballots.indices.dtype) + first
+            winners = SparseVector(numbers, elected.values, ballots.size)
             winners, counts, regions = balance(winners, counts, regions, comm)
-
-        # Broadcast winners: all ranks learn which entries are elected. Only indices are sent.
-        own = slice(comm.rank, comm.rank + 1)
-        message = pack_positions(winners.indices, counts[own], regions[own])
+            message = pack_positions(winners.indices, counts[own], regions[own])
+        else:
+            message = pack_positions(elected.indices, counts[own], regions[own] - first)
         gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
         indices = owners.indices(unpack_positions(gathered, counts, regions, ballots.size))
         indices = namespace(indices).sort(indices)
@@ -232,8 +233,9 @@ class Elect(Algorithm):
         total = wire.unpack(gathered, lengths, shares, m, dtype)
         # Owed: what rounding takes from a sum stays with the rank that added it up.
         if not wire.lossless:
+            share = sent[bounds[comm.rank] : bounds[comm.rank + 1]]
             with np.errstate(over="ignore", invalid="ignore"):  # where values are not finite
-                sent[bounds[comm.rank] : bounds[comm.rank + 1]] -= summed.values - packed.vector.values
+                share -= summed.values - packed.vector.values
         return total.values, sent
 
     def reduce_scatter(

@@ -34,11 +34,18 @@ class Owners:
         """Return the boundaries ``(P + 1,)`` int64 of the ranks' numbers."""
         return np.arange(self.ranks + 1, dtype=np.int64) * self.width
 
-    def numbered(self, vector: SparseVector) -> tuple[SparseVector, np.ndarray]:
-        """Return the entries but zeros by number, as a vector of all numbers, and how many each rank owns ``(P,)``."""
+    def numbered(self, vector: SparseVector, chosen: Array) -> tuple[SparseVector, np.ndarray]:
+        """Return the entries at positions ``chosen``, but zeros, by number, and how many each rank owns ``(P,)``.
+
+        They are entries of a vector of all numbers.
+        """
         passes, (indices, values, size) = kernels.of(vector.values), vector
-        numbers, values, counts = passes.deal(indices, values, size, self.ranks)
+        numbers, values, counts = passes.deal(indices, values, chosen, size, self.ranks)
         return SparseVector(numbers, values, self.width * self.ranks), counts
+
+    def add(self, x: Array, numbered: SparseVector) -> None:
+        """Add entries to ``x`` ``(n,)`` in place."""
+        kernels.of(x).add_dealt(x, numbered.indices, numbered.values, self.size, self.ranks)
 
     def indices(self, numbers: Array) -> Array:
         return kernels.of(numbers).undeal(numbers, self.size, self.ranks)

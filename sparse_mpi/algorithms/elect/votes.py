@@ -23,16 +23,16 @@ def candidates_for(votes: int, size: int) -> int:
     return min(CANDIDATES_PER_VOTE * votes, size)
 
 
-def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> SparseVector:
-    """Return the votes of a rank. Vote = current value minus the sum of this rank's earlier votes for the entry.
+def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> tuple[SparseVector, Array]:
+    """Return votes for all ``candidates``, and the positions of those that a rank gives, ascending int32.
 
-    Those entries get a vote whose product of vote and value is largest: the square of the value where there was no
-    vote before. Roots are multiplied, so that nothing overflows.
+    Vote = current value minus the sum of this rank's earlier votes for the entry. Those entries get a vote whose
+    product of vote and value is largest: the square of the value where there was no vote before. Roots are multiplied,
+    so that nothing overflows.
     """
-    xp, passes = namespace(my_vote_sum), kernels.of(my_vote_sum)
-    deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
-    chosen, _ = passes.truncate(xp.arange(len(deltas), dtype=np.int32), worth, votes)
-    return SparseVector(candidates.indices[chosen], deltas[chosen], candidates.size)
+    passes = kernels.of(my_vote_sum)
+    places, deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
+    return candidates._replace(values=deltas), passes.truncate(places, worth, votes)[0]
 
 
 def may_vote(candidates: SparseVector, place: int, ranks: int, share: float) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sparse_mpi.kernels.array import from_pairs, kth_bin, split_counts, to_pairs
 from sparse_mpi.kernels.cpu.counts import count, count_select, histogram, moments, smallest
 from sparse_mpi.kernels.cpu.merging import merge, merge_loosely, merge_runs
-from sparse_mpi.kernels.cpu.packing import deal, lay_out, misplaced, read_messages, undeal, write_messages
+from sparse_mpi.kernels.cpu.packing import add_dealt, deal, lay_out, misplaced, read_messages, undeal, write_messages
 from sparse_mpi.kernels.cpu.pairs import (
     add,
     add_merged,

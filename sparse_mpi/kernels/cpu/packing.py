@@ -16,6 +16,7 @@ from sparse_mpi.kernels.array import FIBONACCI
 from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
+from sparse_mpi.kernels.cpu.pairs import add
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 
@@ -195,10 +196,10 @@ def _read_lows(lows, part, shift):
         part[i] += np.int64((_last_word(lows, bit >> 3) >> np.uint64(bit & 7)) & mask)
 
 
-def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-    width, counts = -(-size // ranks), np.zeros(ranks, np.int64)
-    numbers, dealt = np.empty(len(indices), index_dtype(width * ranks)), np.empty_like(values)
-    count = _deal(indices, values, ranks, width, np.empty(len(indices), np.uint16), numbers, dealt, counts)
+def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
+    width, counts, owners = -(-size // ranks), np.zeros(ranks, np.int64), np.empty(len(chosen), np.uint16)
+    numbers, dealt = np.empty(len(chosen), index_dtype(width * ranks)), np.empty(len(chosen), values.dtype)
+    count = _deal(indices, values, chosen, ranks, width, owners, numbers, dealt, counts)
     return numbers[:count], dealt[:count], counts
 
 
@@ -209,25 +210,27 @@ def _first(round_number, ranks):
 
 
 @compiled
-def _deal(indices, values, ranks, width, owners, numbers, dealt, counts):
+def _deal(indices, values, chosen, ranks, width, owners, numbers, dealt, counts):
     """Count what each rank gets, and then put every entry that is not zero in its place; return how many there are."""
     starts = np.zeros(ranks + 1, np.int64)
-    for i in range(indices.size):
-        round_number = np.uint64(indices[i]) // np.uint64(ranks)
-        owner = np.int64(indices[i]) - np.int64(round_number) * ranks + _first(round_number, ranks)
+    for i in range(chosen.size):
+        index = indices[chosen[i]]
+        round_number = np.uint64(index) // np.uint64(ranks)
+        owner = np.int64(index) - np.int64(round_number) * ranks + _first(round_number, ranks)
         owner -= ranks if owner >= ranks else 0
         owners[i] = owner
-        counts[owner] += values[i] != 0
+        counts[owner] += values[chosen[i]] != 0
     for owner in range(ranks):
         starts[owner + 1] = starts[owner] + counts[owner]
-    for i in range(indices.size):
-        if values[i] == 0:
+    for i in range(chosen.size):
+        value = values[chosen[i]]
+        if value == 0:
             continue
         owner = np.int64(owners[i])
         at = starts[owner]
         starts[owner] += 1
-        numbers[at] = owner * width + np.int64(np.uint64(indices[i]) // np.uint64(ranks))
-        dealt[at] = values[i]
+        numbers[at] = owner * width + np.int64(np.uint64(indices[chosen[i]]) // np.uint64(ranks))
+        dealt[at] = value
     return starts[ranks - 1]  # behind the last one of the last rank
 
 
@@ -235,6 +238,10 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
     indices = np.empty(len(numbers), index_dtype(size))
     _undeal(numbers, ranks, -(-size // ranks), indices)
     return indices
+
+
+def add_dealt(x: Array, numbers: Array, values: Array, size: int, ranks: int) -> None:
+    add(x, undeal(numbers, size, ranks), values)
 
 
 @compiled

@@ -50,8 +50,8 @@ def add(x, indices, values):
         x[indices[i]] += values[i]
 
 
-def add_merged(x: Array, indices: Array, values: Array) -> None:
-    add(x, *merge(indices, values, x.size))
+def add_merged(x: Array, indices: Array, values: Array, low: int = 0) -> None:
+    add(x, *merge(indices - low, values, x.size))
 
 
 @compiled
@@ -73,13 +73,14 @@ def gather(x, indices):
 
 @compiled
 def changes(x, indices, values):
-    deltas, worth = np.empty_like(values), np.empty_like(values)
+    places, deltas, worth = np.empty(values.size, np.int32), np.empty_like(values), np.empty_like(values)
     for i in range(indices.size):
         fetch_ahead(x, indices, i)
+        places[i] = i
         deltas[i] = values[i] - x[indices[i]]
     for i in range(values.size):  # roots of all together, by vector instructions
         worth[i] = np.sqrt(np.abs(deltas[i])) * np.sqrt(np.abs(values[i]))
-    return deltas, worth
+    return places, deltas, worth
 
 
 @compiled

@@ -22,6 +22,7 @@ from sparse_mpi.kernels.levels import (
     SHIFT,
     TOP,
     lowest,
+    lows_of,
 )
 
 PIECE = 1024  # values that are rounded at a time
@@ -359,9 +360,9 @@ def _decoded(index, code, low):
     return real_of(np.uint32(bits | np.uint32(negative << np.uint32(31))))
 
 
-def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
+def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
     indices, values = np.empty(len(coded), index_dtype(size)), np.empty(len(coded), np.float32)
-    _from_ballots(coded, lows.view(np.int32), indices, values)
+    _from_ballots(coded, lows_of(messages, lows), indices, values)
     return indices, values
 
 

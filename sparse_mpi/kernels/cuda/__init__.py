@@ -22,6 +22,7 @@ from sparse_mpi.kernels.cuda.cleared import cleared
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
+    add_dealt,
     changes,
     deal,
     follow_squares,
@@ -209,10 +210,10 @@ def add(x: Array, indices: Array, values: Array) -> None:
     _scatter("add", x, indices, values)
 
 
-def add_merged(x: Array, indices: Array, values: Array) -> None:
+def add_merged(x: Array, indices: Array, values: Array, low: int = 0) -> None:
     # It waits for nothing, for nothing has the length of what is merged
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
-    given = indices, values, cupy.argsort(indices, kind="stable"), indices.size, x
+    given = indices, values, cupy.argsort(indices, kind="stable"), indices.size, low, x
     launch("add_merged", "sparse.cu", indices.size, *given, REAL=values.dtype.name, INDEX=indices.dtype.name)
 
 

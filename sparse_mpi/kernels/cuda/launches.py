@@ -15,6 +15,7 @@ from sparse_mpi.kernels.cuda.told import Told
 
 MESSAGES = 31  # most messages whose records are passed to a kernel by value: 120 bytes each, of 4096 for all arguments
 CHUNK = 32  # bits of a high section that a thread of `read_messages` counts
+SUMMED, PARTS = 128, 4096  # blocks that sum up magnitudes at most; the fewest that each is worth
 SHARED: dict[str, Any] = {"SCALED": SCALED, "CHUNK": CHUNK, "MESSAGES": MESSAGES}  # constants of device code
 
 
@@ -197,16 +198,18 @@ def _start(name: str, blocks: int, *arguments: object, index: Any = np.int32) ->
     launch(name, "levels.cu", blocks, *arguments, blocks=blocks, threads=SCALED, **types)
 
 
-def deal(indices: Array, values: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-    width = -(-size // ranks)
-    numbers = cupy.empty(len(indices), index_dtype(width * (ranks + 1)))
-    types = (indices.dtype, numbers.dtype)
-    _vote("deal", len(indices), types, indices, values, ranks, width, numbers, real=values.dtype.name)
-    order = cupy.argsort(numbers)
-    numbers, values = numbers[order], values[order]
-    counts = np.asarray(split_counts(numbers, width * np.arange(ranks + 1)))
-    count = int(counts.sum())
-    return numbers[:count].astype(index_dtype(width * ranks), copy=False), values[:count], counts
+def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
+    count, width = len(chosen), -(-size // ranks)
+    numbers, dealt = cupy.empty(count, index_dtype(width * ranks)), cupy.empty(count, values.dtype)
+    if not count:
+        return numbers, dealt, np.zeros(ranks, np.int64)
+    told, counts = Told(ranks), cupy.empty(ranks * blocks_for(count), np.int64)
+    given, real, types = (indices, values, chosen, ranks), values.dtype.name, (indices.dtype, numbers.dtype)
+    _vote("count_dealt", count, types, *given, counts, real=real)
+    _vote("deal", count, types, *given, width, cupy.cumsum(counts), numbers, dealt, told.pointer, real=real)
+    owned = told.written().numbers().copy()
+    count = int(owned.sum())
+    return numbers[:count], dealt[:count], owned
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:
@@ -216,25 +219,31 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
     return indices
 
 
-def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array]:
-    deltas, worth = cupy.empty_like(values), cupy.empty_like(values)
-    types = (indices.dtype, indices.dtype)
-    _vote("changes", len(values), types, x, indices, values, deltas, worth, real=values.dtype.name)
-    return deltas, worth
+def add_dealt(x: Array, numbers: Array, values: Array, size: int, ranks: int) -> None:
+    given, types = (x, numbers, values, ranks, -(-size // ranks)), (numbers.dtype, numbers.dtype)
+    _vote("add_dealt", len(numbers), types, *given, real=values.dtype.name)
+
+
+def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
+    places, deltas, worth = cupy.empty(len(values), np.int32), cupy.empty_like(values), cupy.empty_like(values)
+    given, types = (x, indices, values, places, deltas, worth), (indices.dtype, indices.dtype)
+    _vote("changes", len(values), types, *given, real=values.dtype.name)
+    return places, deltas, worth
 
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
-    coded, low = cupy.empty(len(indices), index_dtype(BALLOTS * size)), cupy.empty(1, np.int64)
-    lows, rounded = cupy.empty_like(values), cupy.empty_like(values)
+    coded, blocks = cupy.empty(len(indices), index_dtype(BALLOTS * size)), min(SUMMED, blocks_for(len(indices), PARTS))
+    lows, rounded, of_blocks = cupy.empty_like(values), cupy.empty_like(values), cupy.empty(2 * blocks, np.int64)
     types = (indices.dtype, coded.dtype)
-    _vote("lowest_level", len(values), types, values, low, blocks=1)
-    _vote("to_ballots", len(values), types, values, indices, low, coded, lows, rounded)
+    _vote("sum_levels", len(values), types, values, of_blocks, blocks=blocks)
+    _vote("to_ballots", len(values), types, values, indices, of_blocks, blocks, coded, lows, rounded)
     return coded, lows, rounded
 
 
-def from_ballots(coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
+def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
     indices, values = cupy.empty(len(coded), index_dtype(size)), cupy.empty(len(coded), np.float32)
-    _vote("from_ballots", len(coded), (indices.dtype, coded.dtype), coded, lows, indices, values)
+    given, types = (len(coded), coded, lows, indices, values), {"index": indices.dtype, "NUMBER": coded.dtype.name}
+    _on_messages("from_ballots", "votes.cu", len(coded), messages, *given, **types)
     return indices, values
 
 
@@ -247,4 +256,4 @@ def _vote(
     """
     given = [cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else a for a in arguments]
     index, number = (kind.name for kind in types)
-    launch(name, "votes.cu", count, count, *given, blocks=blocks, REAL=real, INDEX=index, NUMBER=number)
+    launch(name, "votes.cu", count, count, *given, blocks=blocks, REAL=real, INDEX=index, NUMBER=number, **SHARED)

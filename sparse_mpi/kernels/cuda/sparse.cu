@@ -96,12 +96,12 @@ add_runs(const INDEX* indices, const REAL* values, const int64* order, const int
 
 // Adds each run to x, by the thread of its first pair.
 extern "C" __global__ void __launch_bounds__(THREADS)
-add_merged(const INDEX* indices, const REAL* values, const int64* order, int64 count, REAL* x) {
+add_merged(const INDEX* indices, const REAL* values, const int64* order, int64 count, int64 low, REAL* x) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
     const INDEX index = indices[order[i]];
     if (i && indices[order[i - 1]] == index) return;
-    x[index] += sum_of_run(indices, values, order, i, count);
+    x[index - low] += sum_of_run(indices, values, order, i, count);
 }
 
 // Adds up the pairs of equal indices of several ascending runs, in the order of the runs, by a thread a pair: that of the

@@ -5,35 +5,84 @@ __device__ inline int64 first_of(int64 round, int64 ranks) {
     return (((uint32)round * 2654435769u) >> 16) * (uint32)ranks >> 16;
 }
 
-// Entries that are zero get numbers beyond all others.
+// The owner of an entry, and its round; `ranks` of one that is zero, which nobody gets.
+struct Dealt {
+    int64 owner, round;
+    __device__ Dealt(int64 index, REAL value, int64 ranks) : round(index / ranks) {
+        owner = index - round * ranks + first_of(round, ranks);
+        if (owner >= ranks) owner -= ranks;
+        if (magnitude(value) == 0) owner = ranks;
+    }
+};
+
+// A counting sort by owners. A block has a tile of the chosen entries, and counts those of each owner in it.
+// counts: of each owner a row, with a number for each tile.
 extern "C" __global__ void __launch_bounds__(THREADS)
-deal(int64 count, const INDEX* indices, const REAL* values, int64 ranks, int64 width, NUMBER* numbers) {
-    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
-    if (i >= count) return;
-    const int64 round = indices[i] / ranks;
-    int64 owner = indices[i] - round * ranks + first_of(round, ranks);
-    if (owner >= ranks) owner -= ranks;
-    if (magnitude(values[i]) == 0) owner = ranks;
-    numbers[i] = (NUMBER)(owner * width + round);
+count_dealt(int64 count, const INDEX* indices, const REAL* values, const int32* chosen, int64 ranks, int64* counts) {
+    __shared__ int64 owners[THREADS];
+    const int64 first = blockIdx.x * (int64)THREADS, i = first + threadIdx.x;
+    owners[threadIdx.x] = i < count ? Dealt(indices[chosen[i]], values[chosen[i]], ranks).owner : ranks;
+    __syncthreads();
+    for (int64 owner = threadIdx.x; owner < ranks; owner += THREADS) {
+        int64 own = 0;
+        for (int t = 0; t < THREADS; ++t) own += owners[t] == owner;
+        counts[owner * gridDim.x + blockIdx.x] = own;
+    }
+}
+
+// ends: the sums of all counts up to each one. Writes entries where they belong, in their order; the first block tells
+// how many each owner gets to memory of the host.
+extern "C" __global__ void __launch_bounds__(THREADS)
+deal(int64 count, const INDEX* indices, const REAL* values, const int32* chosen, int64 ranks, int64 width,
+     const int64* ends, NUMBER* numbers, REAL* dealt, int64* told) {
+    __shared__ int64 owners[THREADS];
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x, tiles = gridDim.x;
+    if (blockIdx.x == 0) {
+        for (int64 owner = threadIdx.x; owner < ranks; owner += THREADS)
+            told[owner] = ends[(owner + 1) * tiles - 1] - (owner ? ends[owner * tiles - 1] : 0);
+    }
+    const int64 at = i < count ? chosen[i] : 0;
+    const REAL value = i < count ? values[at] : (REAL)0;
+    const Dealt own(i < count ? indices[at] : 0, value, ranks);
+    owners[threadIdx.x] = own.owner;
+    __syncthreads();
+    if (own.owner == ranks) return;
+    const int64 before = own.owner * tiles + blockIdx.x;
+    int64 place = before ? ends[before - 1] : 0;
+    for (int t = 0; t < threadIdx.x; ++t) place += owners[t] == own.owner;
+    numbers[place] = (NUMBER)(own.owner * width + own.round);
+    dealt[place] = value;
+}
+
+// The index that has a number.
+__device__ inline int64 undealt(int64 number, int64 ranks, int64 width) {
+    const int64 owner = number / width, round = number - owner * width;
+    int64 place = owner - first_of(round, ranks);
+    if (place < 0) place += ranks;
+    return round * ranks + place;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 undeal(int64 count, const NUMBER* numbers, int64 ranks, int64 width, INDEX* indices) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
-    const int64 owner = numbers[i] / width, round = numbers[i] - owner * width;
-    int64 place = owner - first_of(round, ranks);
-    if (place < 0) place += ranks;
-    indices[i] = (INDEX)(round * ranks + place);
+    indices[i] = (INDEX)undealt(numbers[i], ranks, width);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_dealt(int64 count, REAL* x, const NUMBER* numbers, const REAL* values, int64 ranks, int64 width) {
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i < count) x[undealt(numbers[i], ranks, width)] += values[i];
 }
 
 __device__ inline float32 root_of(float32 x) { return __fsqrt_rn(x); }
 __device__ inline float64 root_of(float64 x) { return __dsqrt_rn(x); }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-changes(int64 count, const REAL* x, const INDEX* indices, const REAL* values, REAL* deltas, REAL* worth) {
+changes(int64 count, const REAL* x, const INDEX* indices, const REAL* values, int32* places, REAL* deltas, REAL* worth) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
+    places[i] = (int32)i;
     deltas[i] = values[i] - x[indices[i]];
     worth[i] = root_of(real_of(magnitude(deltas[i]))) * root_of(real_of(magnitude(values[i])));
 }
@@ -50,16 +99,9 @@ __device__ inline float32 value_of(int64 index, uint32 code, uint32 low) {
     return real_of((int32)(bits | negative << 31));
 }
 
-// One block: where the lowest level begins, by the sum and the smallest of all magnitude bits. The lower 16 bits are 0.
-extern "C" __global__ void __launch_bounds__(THREADS)
-lowest_level(int64 count, const float32* values, int64* low) {
+// Joins what all threads of a block have: the sum, and the smallest.
+__device__ inline void join(int64& total, int64& least) {
     __shared__ int64 totals[THREADS], smallest[THREADS];
-    int64 total = 0, least = INF_BITS;
-    for (int64 i = threadIdx.x; i < count; i += THREADS) {
-        const int64 bits = bits_of(values[i]) & 0x7fffffff;
-        total += bits;
-        if (bits < least) least = bits;
-    }
     totals[threadIdx.x] = total;
     smallest[threadIdx.x] = least;
     for (int half = THREADS / 2; half > 0; half /= 2) {
@@ -70,32 +112,56 @@ lowest_level(int64 count, const float32* values, int64* low) {
                 smallest[threadIdx.x] = smallest[threadIdx.x + half];
         }
     }
-    if (threadIdx.x) return;
-    int64 begin = totals[0] / count - INFINITE / 2 * (int64)LEVEL;
-    if (begin < smallest[0]) begin = smallest[0];
-    if (begin > INF_BITS) begin = INF_BITS;
-    *low = begin & ~(int64)0xffff;
+    __syncthreads();
+    total = totals[0];
+    least = smallest[0];
 }
 
+// The sum and the smallest of the magnitude bits that each block sees, block after block.
 extern "C" __global__ void __launch_bounds__(THREADS)
-to_ballots(int64 count, const float32* values, const INDEX* indices, const int64* low, NUMBER* coded, float32* lows,
-           float32* rounded) {
+sum_levels(int64 count, const float32* values, int64* of_blocks) {
+    int64 total = 0, least = INF_BITS;
+    for (int64 i = blockIdx.x * (int64)THREADS + threadIdx.x; i < count; i += gridDim.x * (int64)THREADS) {
+        const int64 bits = bits_of(values[i]) & 0x7fffffff;
+        total += bits;
+        if (bits < least) least = bits;
+    }
+    join(total, least);
+    if (threadIdx.x) return;
+    of_blocks[2 * blockIdx.x] = total;
+    of_blocks[2 * blockIdx.x + 1] = least;
+}
+
+// of_blocks: what `sum_levels` found, of up to THREADS blocks. The lowest level begins at the smallest of all magnitude
+// bits, or nearer to their mean; its lower 16 bits are 0.
+extern "C" __global__ void __launch_bounds__(THREADS)
+to_ballots(int64 count, const float32* values, const INDEX* indices, const int64* of_blocks, int64 blocks, NUMBER* coded,
+           float32* lows, float32* rounded) {
+    int64 total = threadIdx.x < blocks ? of_blocks[2 * threadIdx.x] : 0;
+    int64 least = threadIdx.x < blocks ? of_blocks[2 * threadIdx.x + 1] : INF_BITS;
+    join(total, least);
+    int64 begin = total / count - INFINITE / 2 * (int64)LEVEL;
+    if (begin < least) begin = least;
+    if (begin > INF_BITS) begin = INF_BITS;
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
-    const int32 bits = bits_of(values[i]), above = (bits & 0x7fffffff) - (int32)*low;
+    const int32 low = (int32)(begin & ~(int64)0xffff), bits = bits_of(values[i]), above = (bits & 0x7fffffff) - low;
     uint32 level = above < 0 ? 0 : (uint32)above >> 21;
     if (level >= INFINITE) level = INFINITE - 1;
     if ((bits & 0x7fffffff) >= INF_BITS) level = INFINITE;
     const uint32 code = 2 * level + (bits < 0);
     coded[i] = (NUMBER)(16 * (int64)indices[i] + code);
-    lows[i] = real_of((int32)*low);
-    rounded[i] = value_of(indices[i], code, (uint32)*low);
+    lows[i] = real_of(low);
+    rounded[i] = value_of(indices[i], code, (uint32)low);
 }
 
+// lows: of every block of entries that share a scale, those of a message all alike.
 extern "C" __global__ void __launch_bounds__(THREADS)
-from_ballots(int64 count, const NUMBER* coded, const float32* lows, INDEX* indices, float32* values) {
+from_ballots(const Messages messages, int64 many, int64 count, const NUMBER* coded, const float32* lows, INDEX* indices,
+             float32* values) {
     const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
     if (i >= count) return;
+    const float32 low = lows[messages[owner(messages, &Message::first, many, i)].block];
     indices[i] = (INDEX)(coded[i] / 16);
-    values[i] = value_of(indices[i], (uint32)coded[i] & 15, (uint32)bits_of(lows[i]));
+    values[i] = value_of(indices[i], (uint32)coded[i] & 15, (uint32)bits_of(low));
 }
