@@ -27,7 +27,7 @@ from sparse_mpi.sparse import (
     subtract,
 )
 from sparse_mpi.wire import Coo, Packed, SizeBound, Wire
-from sparse_mpi.wire.packed import Ballots, KnownCounts, Paired, cut_messages
+from sparse_mpi.wire.packed import Ballots, Complete, KnownCounts, Paired, cut_messages
 
 T = TypeVar("T")
 MOVED = KnownCounts()  # the format of results that move, of which every rank knows how many come from where
@@ -45,6 +45,14 @@ def exchange(
 def run_lengths(lengths: np.ndarray, wire: WireFormat) -> np.ndarray | None:
     """Return how many entries there are in messages of these ``lengths`` ``(m,)``, where the format tells at once."""
     return lengths if isinstance(wire, Coo) else None
+
+
+def known_lengths(region: np.ndarray, wire: WireFormat, like: SparseVector, ranks: int) -> np.ndarray | None:
+    """Return how long the messages ``(P,)`` of ``region`` are, where all ranks know it: those that have every index."""
+    if not isinstance(wire, (Complete, Paired)):
+        return None
+    every = np.full(ranks, region[1] - region[0])
+    return wire.lengths_of(every, np.tile(region, (ranks, 1)), like.size, like.values.dtype)
 
 
 def unpack(
@@ -253,7 +261,8 @@ def split(
         first, last = int(groups[own]), int(groups[own + 1])
         region = boundaries[[first, last]]
         if len(groups) == comm.size + 1:
-            messages, lengths = comm.alltoallv(packed.buffer, packed.lengths)
+            expected = known_lengths(region, wire, packed.vector, comm.size)
+            messages, lengths = comm.alltoallv(packed.buffer, packed.lengths, expected)
         else:
             messages, lengths = _exchange_groups(packed, groups, own, comm)
         received = unpack(messages, lengths, region, wire, packed.vector)
