@@ -152,7 +152,7 @@ def add(x: Array, indices: Array, values: Array) -> None:
     x[indices] += values
 
 
-def add_merged(x: Array, indices: Array, values: Array, low: int = 0) -> None:
+def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
     add(x, *merge(indices - low, values, len(x)))
 
 

@@ -184,10 +184,12 @@ class Kernels(Protocol):
     def gather(self, x: Array, indices: Array) -> Array:
         """Return ``x[indices]`` ``(m,)``."""
 
-    def add_merged(self, x: Array, indices: Array, values: Array, low: int = 0) -> None:
+    def add_merged(
+        self, x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None
+    ) -> None:
         """Add pairs of several ranks to ``x`` in place: those of an index are added up first, as `merge` does.
 
-        An index is ``low`` more than the place in ``x`` to which it belongs.
+        An index is ``low`` more than the place in ``x`` to which it belongs. For ``lengths`` see `merge`.
         """
 
     def clear(self, x: Array, indices: Array) -> None:

@@ -163,39 +163,12 @@ class BitPacked:
         if not self.unit:
             return regions[:, 1] - regions[:, 0]
         # The host waits for a device only where lengths do not tell it
-        told = self._entries_by_length(np.asarray(lengths), regions, dtype) if is_device(buffer) else None
+        told = self.entries_by_length(lengths, regions, dtype) if is_device(buffer) else None
         return entries_of(buffer, lengths, regions // self.unit) if told is None else told
 
-    def _entries_by_length(self, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray | None:
-        """Return the entries ``(m,)`` of messages of these ``lengths``, or None if some length fits several numbers.
-
-        Longer messages have more entries, but for what rounding to bytes hides of the next few, and for messages of all
-        indices, which lack the sections of these.
-        """
-        codec, widths = self.codec, regions[:, 1] - regions[:, 0]
-        code = np.dtype(dtype).itemsize if codec.code_bytes is None else codec.code_bytes
-        each, most = (
-            8 * code / codec.together + (8 * self.scale_bytes / codec.block if codec.block else 0),
-            widths // self.unit,
-        )
-        if codec.together > 1:  # too few bits an entry: several numbers fit
-            return None
-        # About as many as fill the bits, whose number an entry depends on the number of entries.
-        bits = 8.0 * (lengths - count_bytes(most))
-        guess = bits / (each + 2)
-        for _ in range(3):
-            shift = np.floor(np.log2(np.maximum(widths / np.maximum(guess, 1), 1)))
-            guess = (bits - widths / 2.0**shift) / (each + shift + 1)
-        if each:  # more of them, if that is where a bitmap is shorter
-            guess = np.maximum(guess, (bits - widths) / each)
-        near = np.column_stack([guess.astype(np.int64)[:, None] + NEAR, most])
-        near[:, :-1][(near[:, :-1] < 1) | (near[:, :-1] >= most[:, None])] = 0
-        found = self.records(near.ravel(), np.repeat(regions, len(NEAR) + 1, axis=0), dtype)[1].reshape(near.shape)
-        fits = (found == lengths[:, None]) & (near > 0)
-        if ((lengths > 0) != fits.sum(axis=1)).any():
-            return None
-        entries: np.ndarray = (near * fits).sum(axis=1)
-        return entries
+    def entries_by_length(self, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray | None:
+        """Return the entries ``(m,)`` of messages of these ``lengths``, or None if some length fits several numbers."""
+        return _entries_by_length(*self._given(lengths, regions, dtype))
 
     def lay_out(
         self, entries: np.ndarray, regions: np.ndarray, dtype: Any
@@ -253,6 +226,36 @@ def _laid_out(form: _Form, entries: bytes, regions: bytes) -> tuple[np.ndarray, 
     if blocks.max(initial=0) > 1:
         edges[:-1] += block * (np.arange(blocks.sum()) - np.repeat(messages["block"], blocks))
     return messages, edges, lengths
+
+
+@lru_cache(maxsize=8)
+def _entries_by_length(form: _Form, lengths: bytes, regions: bytes) -> np.ndarray | None:
+    """Return what `BitPacked.entries_by_length` does.
+
+    Longer messages have more entries, but for what rounding to bytes hides of the next few, and for messages of all
+    indices, which lack the sections of these.
+    """
+    if form.together > 1:  # too few bits an entry: several numbers fit
+        return None
+    long, spans = np.frombuffer(lengths, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
+    widths = spans[:, 1] - spans[:, 0]
+    each, most = 8 * form.code + (8 * form.scale_bytes / form.block if form.block else 0), widths // form.unit
+    # About as many as fill the bits, whose number an entry depends on the number of entries.
+    bits = 8.0 * (long - count_bytes(most))
+    guess = bits / (each + 2)
+    for _ in range(3):
+        shift = np.floor(np.log2(np.maximum(widths / np.maximum(guess, 1), 1)))
+        guess = (bits - widths / 2.0**shift) / (each + shift + 1)
+    if each:  # more of them, if that is where a bitmap is shorter
+        guess = np.maximum(guess, (bits - widths) / each)
+    near = np.column_stack([guess.astype(np.int64)[:, None] + NEAR, most])
+    near[:, :-1][(near[:, :-1] < 1) | (near[:, :-1] >= most[:, None])] = 0
+    found = _records(form, near.tobytes(), np.repeat(spans, len(NEAR) + 1, axis=0).tobytes())[1].reshape(near.shape)
+    fits = (found == long[:, None]) & (near > 0)
+    if ((long > 0) != fits.sum(axis=1)).any():
+        return None
+    entries: np.ndarray = (near * fits).sum(axis=1)
+    return entries
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
@@ -484,6 +487,12 @@ class Ballots:
         kernels.check_indices(coded, entries, coded_regions)
         indices, values = passes.from_ballots(messages, coded, lows, size)
         return SparseVector(indices, values.astype(dtype, copy=False), size)
+
+    def runs(self, received: SparseVector, lengths: np.ndarray, region: np.ndarray) -> np.ndarray | None:
+        """Return how many entries each message of ``region`` has, for `Kernels.add_merged`; None: it need not know."""
+        if not is_device(received.values):
+            return None
+        return LAYOUT.entries_by_length(lengths, np.tile(BALLOTS * region, (len(lengths), 1)), None)
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         return LAYOUT.max_size(entries, BALLOTS * width, messages)

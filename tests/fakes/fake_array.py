@@ -394,7 +394,17 @@ def edges_of(messages) -> np.ndarray:
     return np.append(np.concatenate(parts), messages["entries"].sum()).astype(np.int64)
 
 
-CHANGING = {"accumulate", "add", "add_merged", "subtract", "subtract_dense", "clear", "mark", "follow_squares"}
+CHANGING = {
+    "accumulate",
+    "add",
+    "add_dealt",
+    "add_merged",
+    "subtract",
+    "subtract_dense",
+    "clear",
+    "mark",
+    "follow_squares",
+}
 
 
 class WholeArrays:
@@ -404,7 +414,8 @@ class WholeArrays:
         def call(*arguments, **options):
             passed = [argument for argument in arguments if isinstance(argument, ndarray)]
             if name in CHANGING:
-                return change(*arguments[:1], getattr(array, name), *arguments[1:], **options)
+                given = [one.tolist() if isinstance(one, np.ndarray) else one for one in arguments[1:]]
+                return change(*arguments[:1], getattr(array, name), *given, **options)
             DEVICE.stack[-1].work.finish()
             if name in ("accumulate_select", "select_standardized"):
                 DEVICE.work(passed[0]._a)

@@ -182,6 +182,9 @@ def test_pairs_of_several_ranks_are_added_up_before_they_are_added(passes, dtype
         x = put(kernels, np.full(N, 3, dtype))
         kernels.add_merged(x, put(kernels, indices + 7), put(kernels, values), 7)
         assert x.tobytes() == expected.tobytes()
+        x = put(kernels, np.full(N, 3, dtype))
+        kernels.add_merged(x, put(kernels, indices), put(kernels, values), 0, np.array([300, 300, 0, 200, 1]))
+        assert x.tobytes() == expected.tobytes()
 
 
 def test_a_number_is_told_after_its_kernel(cuda):

@@ -54,6 +54,7 @@ def everything(cuda) -> None:
     cuda.subtract(x, indices, values)
     twice = there(np.concatenate([plain, plain // 2])), there(numbers[: 2 * n])
     cuda.add_merged(x, *twice)
+    cuda.add_merged(x, *twice, lengths=np.array([n, n]))
     cuda.truncate(indices, values, 4)
     cuda.truncate_least(indices, values, 4)
     cuda.merge(*twice, 4 * n)

@@ -212,7 +212,7 @@ def test_lengths_tell_the_number_of_entries_or_that_several_fit(name):
         regions = np.tile([0, form.unit * width], (len(counts), 1))
         lengths = form.lengths_of(counts, regions, form.unit * width, np.float32)
         for count, length, region in zip(counts, lengths, regions, strict=True):
-            found = form._entries_by_length(np.array([length]), region[None], np.float32)
+            found = form.entries_by_length(np.array([length]), region[None], np.float32)
             assert found is None or found.tolist() == [count], (width, count)
             told += found is not None
             asked += 1

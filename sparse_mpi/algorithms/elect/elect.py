@@ -188,10 +188,11 @@ class Elect(Algorithm):
         ballots, owned = owners.numbered(*vote_deltas(candidates, my_vote_sum, votes))
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
-        received, _, cast, _ = split(ballots, owned, owners.boundaries, radix, BALLOTS, comm)
+        received, lengths, cast, _ = split(ballots, owned, owners.boundaries, radix, BALLOTS, comm)
         owners.add(my_vote_sum, cast)
         first, own = comm.rank * owners.width, slice(comm.rank, comm.rank + 1)
-        passes.add_merged(all_vote_sum, received.indices, received.values, first)
+        runs = BALLOTS.runs(received, lengths, owners.boundaries[comm.rank : comm.rank + 2])
+        passes.add_merged(all_vote_sum, received.indices, received.values, first, runs)
 
         # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
         elected, counts, threshold = COUNT.cut_dense(all_vote_sum, k, state.threshold, comm)

@@ -50,7 +50,7 @@ def add(x, indices, values):
         x[indices[i]] += values[i]
 
 
-def add_merged(x: Array, indices: Array, values: Array, low: int = 0) -> None:
+def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
     add(x, *merge(indices - low, values, x.size))
 
 

@@ -210,11 +210,22 @@ def add(x: Array, indices: Array, values: Array) -> None:
     _scatter("add", x, indices, values)
 
 
-def add_merged(x: Array, indices: Array, values: Array, low: int = 0) -> None:
+def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
     # It waits for nothing, for nothing has the length of what is merged
-    indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
-    given = indices, values, cupy.argsort(indices, kind="stable"), indices.size, low, x
-    launch("add_merged", "sparse.cu", indices.size, *given, REAL=values.dtype.name, INDEX=indices.dtype.name)
+    given = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
+    pairs, types = indices.size, dict[str, Any](REAL=values.dtype.name, INDEX=indices.dtype.name)
+    if lengths is None or not _worth_searching(pairs, len(lengths)):
+        order = cupy.argsort(given[0], kind="stable")
+        launch("add_merged", "sparse.cu", pairs, *given, order, pairs, low, x, **types)
+    elif pairs:
+        starts = _starts(lengths)
+        launch("add_merged_runs", "sparse.cu", pairs, *given, pairs, starts.pointer, len(lengths), low, x, **types)
+        starts.written()
+
+
+def _starts(lengths: np.ndarray) -> Told:
+    """Return where runs of these ``lengths`` begin, and the end of the last, for a kernel to read."""
+    return Told(0, np.append(0, np.cumsum(lengths)))
 
 
 def subtract(x: Array, indices: Array, values: Array) -> None:
@@ -243,7 +254,7 @@ def merge_loosely(
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     if lengths is None or not _worth_searching(indices.size, len(lengths)):
         return *_sorted_and_merged(indices, values), None
-    starts, pairs = Told(0, np.append(0, np.cumsum(lengths))), indices.size
+    starts, pairs = _starts(lengths), indices.size
     made = cupy.empty(pairs, indices.dtype), cupy.empty(pairs, values.dtype), cupy.empty(pairs, bool)
     add_up = kernel("add_up_runs", "sparse.cu", SELECTING, REAL=values.dtype.name, INDEX=indices.dtype.name)
     given = indices, values, pairs, starts.pointer, len(lengths), *made

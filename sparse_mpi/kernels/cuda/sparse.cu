@@ -104,12 +104,37 @@ add_merged(const INDEX* indices, const REAL* values, const int64* order, int64 c
     x[index - low] += sum_of_run(indices, values, order, i, count);
 }
 
+constexpr int MOST_RUNS = 64;
+
+// Adds pairs of several ascending runs to x, those of an index together, in the order of the runs: by the thread of the
+// first of them, which searches for the index in all later runs. starts: as in `add_up_runs`.
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_merged_runs(const INDEX* indices, const REAL* values, int64 count, const int64* starts, int64 runs, int64 low,
+                REAL* x) {
+    __shared__ int64 bounds[MOST_RUNS + 1];
+    if (threadIdx.x <= runs) bounds[threadIdx.x] = starts[threadIdx.x];
+    __syncthreads();
+    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (i >= count) return;
+    int own = 0;
+    while (i >= bounds[own + 1]) ++own;
+    const INDEX index = indices[i];
+    REAL total = values[i];
+    for (int run = 0; run < runs; ++run) {
+        if (run == own) continue;
+        const int64 begin = bounds[run], length = bounds[run + 1] - begin;
+        const int64 at = lower_bound(indices + begin, length, index);
+        if (at == length || indices[begin + at] != index) continue;
+        if (run < own) return;
+        total += values[begin + at];
+    }
+    x[index - low] += total;
+}
+
 // Adds up the pairs of equal indices of several ascending runs, in the order of the runs, by a thread a pair: that of the
 // first run that has the index searches for it in all others. So it knows how many pairs come before, and writes index
 // and sum to where it would be if all pairs were sorted; `first` is false at the places of the others of that index.
 // starts: where each run begins, and the end of the last, in memory of the host.
-constexpr int MOST_RUNS = 64;
-
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_up_runs(const INDEX* indices, const REAL* values, int64 count, const int64* starts, int64 runs, INDEX* sorted,
             REAL* totals, bool* first) {
