@@ -96,7 +96,7 @@ class Elect(Algorithm):
         levels: as for `OkTopk`.
     """
 
-    device_cost = DeviceCost(launches=63, waits=8, copies=27)
+    device_cost = DeviceCost(launches=35, waits=7, copies=8)
 
     selector: Selector = Threshold()
     votes: float = 0.42
