@@ -216,4 +216,5 @@ def test_lengths_tell_the_number_of_entries_or_that_several_fit(name):
             assert found is None or found.tolist() == [count], (width, count)
             told += found is not None
             asked += 1
-    assert told > (0.7 * asked if form.codec.together == 1 else -1)
+    # Of ballots of every 16th index or fewer, as all are, it is told; of codes that share a byte seldom
+    assert told > asked * {"ballots": 0.35, "packed+int4": -1, "packed+int2": -1}.get(name, 0.7)
