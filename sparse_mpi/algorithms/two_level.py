@@ -31,6 +31,7 @@ from sparse_mpi.arrays import Array, index_dtype, is_device, namespace
 from sparse_mpi.checks import check_instance, check_switch, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import host_leader, hosts_of, rounds
+from sparse_mpi.comm.null import NullComm
 from sparse_mpi.select.base import NOT_ZERO
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries
 
@@ -203,17 +204,24 @@ class TwoLevel(Algorithm):
                 yield nodes, smallest, ranks - (nodes - 1) * smallest
 
     def _place(self, comm: Comm, acc: Array) -> Lanes:
-        # Found on first use, and kept as an attribute of the communicator
-        per_node = self.ranks_per_node
-        if not self.through_host and comm.job.staged and is_device(acc):
-            per_node = ALONE
-        key = (Lanes, per_node)
-        if key not in comm.attributes:
-            node = comm.split(host_leader(comm) if per_node is None else comm.rank // per_node)
-            lane = comm.split(node.rank)
-            sizes, numbers = comm.duplicate().allgather(np.array([node.size, node.rank])).T  # traffic of no step
-            comm.attributes[key] = Lanes(node, lane, int(sizes.min()), numbers, np.flatnonzero(numbers == node.rank))
-        return comm.attributes[key]
+        found = lanes_of(comm, self.ranks_per_node)
+        if not self.through_host and is_device(acc) and found.node.job.staged:
+            found = lanes_of(comm, ALONE)
+        return found
+
+
+def lanes_of(comm: Comm, per_node: int | None) -> Lanes:
+    """Return the place of this rank, for nodes of ``per_node`` ranks, or None: those that share memory. Collective."""
+    # Found on first use, and kept as an attribute of the communicator
+    key = (Lanes, per_node)
+    if per_node == ALONE:
+        return Lanes(NullComm(), comm, 1, np.zeros(comm.size, np.int64), np.arange(comm.size))
+    if key not in comm.attributes:
+        node = comm.split(host_leader(comm) if per_node is None else comm.rank // per_node)
+        lane = comm.split(node.rank)
+        sizes, numbers = comm.duplicate().allgather(np.array([node.size, node.rank])).T  # traffic of no step
+        comm.attributes[key] = Lanes(node, lane, int(sizes.min()), numbers, np.flatnonzero(numbers == node.rank))
+    return comm.attributes[key]
 
 
 def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:

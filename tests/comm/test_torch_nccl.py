@@ -116,6 +116,26 @@ def test_what_goes_over_nccl_and_what_over_gloo(ranks, torch_nccl, device):
     )
 
 
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("name", ["oktopk", "elect"])
+def test_hosts_of_two_ranks_sum_over_nccl_as_they_do_in_memory(ranks, device, monkeypatch, name):
+    """No vector crosses the bus: less does than a tenth of it."""
+    monkeypatch.setattr(ProcessGroupComm, "_hosts", lambda comm: np.array(comm._ranks) // 2)
+    n, put = 20_000, sys.modules["cupy"].asarray
+
+    def body(comm, put=put):
+        reducer, totals = SparseAllreduce(n, k=200, comm=comm, algorithm=name), []
+        for step in range(3):
+            gradient = np.random.default_rng([step, comm.rank]).standard_normal(n).astype(np.float32)
+            before = len(device.copies)
+            total = reducer.step(put(gradient))
+            assert all(copy.bytes < 4 * n / 10 for copy in device.copies[before:] if copy.to == "host")
+            totals += [to_host(part).tobytes() for part in total[:2]]
+        return totals
+
+    assert ranks.run(body, wrap=bare) == World(4, 2).run(lambda comm: body(comm, np.asarray))
+
+
 def test_torch_works_on_the_stream_of_the_caller(ranks, torch_nccl, device):
     """The pretended NCCL refuses any other one; torch's own current stream is left as it was."""
 
