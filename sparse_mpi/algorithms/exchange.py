@@ -59,7 +59,8 @@ def unpack(
     messages: Array, lengths: np.ndarray, region: np.ndarray, wire: WireFormat, like: SparseVector
 ) -> SparseVector:
     """Return the entries of messages of these ``lengths`` with indices of one ``region``, with values as ``like``'s."""
-    return wire.unpack(messages, lengths, np.tile(region, (len(lengths), 1)), like.size, like.values.dtype)
+    regions = region[None].repeat(len(lengths), axis=0)
+    return wire.unpack(messages, lengths, regions, like.size, like.values.dtype)
 
 
 def doubled(
@@ -147,13 +148,14 @@ def reduction_load(added: int, k: int) -> int:
 
 def uneven(loads: np.ndarray) -> bool:
     """Tell if some rank added up more than an eighth above the mean of the ``loads`` ``(P,)`` of all ranks."""
-    return bool(8 * loads.max() * len(loads) > 9 * loads.sum())
+    each = loads.tolist()
+    return 8 * max(each) * len(each) > 9 * sum(each)
 
 
 def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
     """Return True if a rank of the ``loads`` ``(P,)`` exceeds the `imbalance_limit` with a trigger of at least 2."""
-    entries = loads * k / 16
-    return bool(entries.max() > imbalance_limit(entries.mean(), max(trigger, 2)))
+    each = loads.tolist()
+    return max(each) * k / 16 > imbalance_limit(sum(each) * k / 16 / len(each), max(trigger, 2))
 
 
 def balance(
@@ -257,7 +259,7 @@ def split(
         packed = wire.pack(partial, parts, regions_of(boundaries[groups]))
 
         # Exchange: every group collects what lies in its regions. With a group for each rank it is one all-to-all.
-        own = int(np.searchsorted(groups, comm.rank, side="right")) - 1
+        own = int(groups.searchsorted(comm.rank, side="right")) - 1
         first, last = int(groups[own]), int(groups[own + 1])
         region = boundaries[[first, last]]
         if len(groups) == comm.size + 1:

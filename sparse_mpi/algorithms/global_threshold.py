@@ -14,7 +14,7 @@ of `elect`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf, log2
 from typing import NamedTuple
 
@@ -77,10 +77,10 @@ def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tu
 
     Return the counts ``(P, m)`` int64, and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
-    m, kind = len(counts), count_type(k)
-    row = [*np.minimum(counts, k + 1), *np.minimum(np.array(piggyback, np.int64), 255)]
-    rows = comm.allgather(np.array(row, kind), control=True).astype(np.int64)
-    return rows[:, :m], rows[:, m:].sum(axis=1)
+    m = len(counts)
+    row = [*(min(count, k + 1) for count in counts.tolist()), *(min(number, 255) for number in piggyback)]
+    rows = comm.allgather(np.array(row, count_type(k)), control=True).astype(np.int64)
+    return rows[:, :m], rows[:, m] if piggyback else np.zeros(len(rows), np.int64)
 
 
 def sum_counts(counts: np.ndarray, k: int, comm: Comm) -> np.ndarray:
@@ -97,17 +97,19 @@ def result_of(
     sums: SparseVector, counted: RankCounts, k: int, rank: int, chosen: Array | None = None
 ) -> tuple[SparseVector, np.ndarray]:
     """Return entries and counts of `Counted.cut`: all entries above the bracket, and ties in rank order up to k."""
-    room = max(k - int(counted.above.sum()), 0)
-    ties = np.diff(np.minimum(np.cumsum(counted.tied), room), prepend=0)
-    counts = counted.above + ties
-    if not ties[rank]:
-        return reaching(sums, counted.bracket.high, int(counts[rank]), chosen), counts
+    (low, high), counts, ties = counted.bracket, counted.above, 0
+    if low < high:
+        room = max(k - int(counts.sum()), 0)
+        each = np.diff(np.minimum(np.cumsum(counted.tied), room), prepend=0)
+        counts, ties = counts + each, int(each[rank])
+    if not ties:
+        return reaching(sums, high, int(counts[rank]), chosen), counts
     if chosen is not None:
         sums = take(sums, chosen)
     bits = magnitude_bits(sums.values)
-    mask = bits > counted.bracket.high - 1
-    tied = namespace(bits).flatnonzero((bits >= counted.bracket.low) & ~mask)
-    mask[tied[: ties[rank]]] = True
+    mask = bits > high - 1
+    tied = namespace(bits).flatnonzero((bits >= low) & ~mask)
+    mask[tied[:ties]] = True
     return take(sums, mask, int(counts[rank])), counts
 
 
@@ -122,25 +124,25 @@ class ThresholdPredictor:
     trend: int = 0  # change of the threshold, in bits a step
     spacing: int = 0  # bits from one candidate threshold to the next: about 0.07k entries; 0 before the first step
 
-    def candidates(self, number: int, top: int) -> np.ndarray:
-        """Return up to ``number`` candidate thresholds, as many below the prediction as above it."""
-        candidates = self.bits + self.spacing * (2 * np.arange(number) - number + 1) // 2
-        return np.unique(np.clip(candidates, 0, top - 1))
+    def candidates(self, number: int, lowest: int, top: int) -> list[int]:
+        """Return up to ``number`` candidate thresholds below ``top``, as many below the prediction as above it."""
+        around = (self.bits + self.spacing * (2 * place - number + 1) // 2 for place in range(number))
+        return sorted({min(max(bits, lowest), top - 1) for bits in around})
 
-    def respaced(self, candidates: np.ndarray, totals: np.ndarray, k: int, octave: int) -> ThresholdPredictor:
+    def respaced(self, candidates: list[int], totals: list[int], k: int, octave: int) -> ThresholdPredictor:
         """Return the predictor with a spacing that puts about 0.07k entries between two candidates."""
         # Between the candidates near k, the spacing follows from the entries that lie between them.
-        near = np.flatnonzero((2 * totals > k) & (totals < 2 * k))
+        near = [place for place, total in enumerate(totals) if k < 2 * total < 4 * k]
         spacing = self.spacing
         if len(near) > 1:
             low, high = near[0], near[-1]
-            entries = max(int(totals[low] - totals[high]), 1)
-            spacing = 7 * k * int(candidates[high] - candidates[low]) // (100 * entries)
+            entries = max(totals[low] - totals[high], 1)
+            spacing = 7 * k * (candidates[high] - candidates[low]) // (100 * entries)
         elif totals[0] > k > totals[-1]:
             spacing = spacing // 4
         # Limit the change, to a factor of 4 down or 2 up, and the spacing itself, to 1/1024 to 1/8 octave.
         spacing = min(max(spacing, self.spacing // 4), self.spacing * 2)
-        return replace(self, spacing=min(max(spacing, octave >> 10), octave >> 3))
+        return ThresholdPredictor(self.bits, self.trend, min(max(spacing, octave >> 10), octave >> 3))
 
     def updated(self, bits: int, octave: int) -> ThresholdPredictor:
         """Return the predictor for the next step, after this step's threshold turned out to be ``bits``."""
@@ -148,16 +150,21 @@ class ThresholdPredictor:
             return ThresholdPredictor(bits, 0, octave >> 7)
         trend = self.trend + 3 * (bits - self.bits) // 4  # of the error three quarters
         trend = min(max(trend, -octave // 4), octave // 4)
-        return replace(self, bits=max(bits + trend, 0), trend=trend)
+        return ThresholdPredictor(max(bits + trend, 0), trend, self.spacing)
 
 
-def crossing(candidates: np.ndarray, totals: np.ndarray, target: int) -> int:
+def first_within(totals: list[int], most: int) -> int:
+    """Return the first of the descending ``totals`` that is at most ``most``, or their number."""
+    return next((place for place, total in enumerate(totals) if total <= most), len(totals))
+
+
+def crossing(candidates: list[int], totals: list[int], target: int) -> int:
     """Return the magnitude bits that ``target`` entries would reach, interpolated between two of the candidates."""
-    above = int(np.searchsorted(-totals, -target))
+    above = first_within(totals, target)
     if above in (0, len(candidates)):
-        return int(candidates[min(above, len(candidates) - 1)])
-    low, high = candidates[above - 1 : above + 1].tolist()
-    more, fewer = totals[above - 1 : above + 1].tolist()
+        return candidates[min(above, len(candidates) - 1)]
+    low, high = candidates[above - 1 : above + 1]
+    more, fewer = totals[above - 1 : above + 1]
     return low + (high - low) * (more - target) // (more - fewer)
 
 
@@ -239,23 +246,22 @@ class Counted:
 
         # The fast path: candidates around the predicted threshold.
         if near:
-            candidates = predictor.candidates(self._nearby(k, comm.size), bracket.high)
-            candidates = np.unique(np.maximum(candidates, self.lowest))
+            candidates = predictor.candidates(self._nearby(k, comm.size), *bracket)
             if self.dense:
-                counts, pairs = kernels.of(values).count_select(values, candidates)
+                counts, pairs = kernels.of(values).count_select(values, np.array(candidates))
                 found = SparseVector(*pairs, len(values))
             else:
-                counts = kernels.of(values).count(values, candidates, chosen)
+                counts = kernels.of(values).count(values, np.array(candidates), chosen)
             by_rank = gather_counts(counts, k, comm, *piggyback) if comm.size <= self.gathered else None
-            totals = sum_counts(counts, k, comm) if by_rank is None else by_rank[0].sum(axis=0)
+            totals = (sum_counts(counts, k, comm) if by_rank is None else by_rank[0].sum(axis=0)).tolist()
             # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
             bracket = self._narrowed(candidates, totals, k, bracket)
             predictor = predictor.respaced(candidates, totals, k, octave)
-            if self._settled(bracket, values) and set(bracket) <= set(candidates.tolist()):
+            if self._settled(bracket, values) and set(bracket) <= set(candidates):
                 if by_rank is None:
                     counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
                 else:
-                    at = np.searchsorted(candidates, bracket)
+                    at = [candidates.index(end) for end in bracket]
                     counted = RankCounts.of(bracket, by_rank[0][:, at], by_rank[1])
                 predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
@@ -282,7 +288,7 @@ class Counted:
         # Count and narrow until magnitudes inside the bracket tie.
         while True:
             totals = sum_counts(kernels.of(values).count(values, candidates), k, comm)
-            bracket = self._narrowed(candidates, totals, k, bracket)
+            bracket = self._narrowed(candidates.tolist(), totals.tolist(), k, bracket)
             if self._settled(bracket, values):
                 return bracket
             candidates = _evenly(bracket, number)
@@ -319,13 +325,13 @@ class Counted:
         """Tell if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
         return bracket.high - bracket.low <= max((1 << np.finfo(values.dtype).nmant) >> self.mantissa, 1)
 
-    def _narrowed(self, candidates: np.ndarray, totals: Array, k: int, bracket: Bracket) -> Bracket:
+    def _narrowed(self, candidates: list[int], totals: list[int], k: int, bracket: Bracket) -> Bracket:
         """Return what is left of ``bracket`` once the counts at some candidates are known."""
-        enough = int(np.searchsorted(-totals, -k))  # the first candidate that at most k entries reach
+        enough = first_within(totals, k)
         if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == self.lowest):
-            return Bracket(int(candidates[enough]), int(candidates[enough]))
-        low = int(candidates[enough - 1]) if enough else bracket.low
-        return Bracket(low, int(candidates[enough]) if enough < len(candidates) else bracket.high)
+            return Bracket(candidates[enough], candidates[enough])
+        low = candidates[enough - 1] if enough else bracket.low
+        return Bracket(low, candidates[enough] if enough < len(candidates) else bracket.high)
 
     def _outward(self, bracket: Bracket, near: int, number: int, end: int) -> np.ndarray:
         """Return up to ``number`` candidates at growing distances from the one end of a bracket that is known.

@@ -140,7 +140,8 @@ class OkTopk(Algorithm):
         results, counts, loads, threshold = self._rule.cut(sums, k, state.threshold, comm, load, chosen=chosen)
 
         # Balance: where one rank has far more results than the mean, share them out equally before they are gathered.
-        if counts.max() > imbalance_limit(counts.mean(), self.trigger):
+        each = counts.tolist()
+        if max(each) > imbalance_limit(sum(each) / len(each), self.trigger):
             results, counts, regions = balance(results, counts, regions, comm)
 
         # Allgather: every rank gets all results, in the order of the regions.
