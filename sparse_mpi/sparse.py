@@ -84,8 +84,8 @@ def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
 
 def truncate_least(vector: SparseVector, k: int, reuse: bool = False) -> tuple[SparseVector, Number]:
     """Return what `truncate` does, and the least magnitude bits of its k values; 0 if there are fewer than k."""
-    *kept, least = kernels.of(vector.values).truncate_least(vector.indices, vector.values, k, reuse)
-    return SparseVector(*kept, vector.size), least
+    indices, values, least = kernels.of(vector.values).truncate_least(vector.indices, vector.values, k, reuse)
+    return SparseVector(indices, values, vector.size), least
 
 
 def at_least(

@@ -291,8 +291,8 @@ def added_up_loosely(came: SplitResult, region: np.ndarray, wire: WireFormat) ->
         return summed, None
     indices, values, size = came.received
     lengths = run_lengths(came.lengths, wire)
-    *sums, chosen = kernels.of(values).merge_loosely(indices, values, size, lengths=lengths)
-    return SparseVector(*sums, size), chosen
+    indices, values, chosen = kernels.of(values).merge_loosely(indices, values, size, lengths=lengths)
+    return SparseVector(indices, values, size), chosen
 
 
 def _rows_added(came: SplitResult, region: np.ndarray) -> SparseVector | None:

@@ -78,7 +78,7 @@ def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tu
     Return the counts ``(P, m)`` int64, and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
     m = len(counts)
-    row = [*(min(count, k + 1) for count in counts.tolist()), *(min(number, 255) for number in piggyback)]
+    row = [min(count, k + 1) for count in counts.tolist()] + [min(number, 255) for number in piggyback]
     rows = comm.allgather(np.array(row, count_type(k)), control=True).astype(np.int64)
     return rows[:, :m], rows[:, m] if piggyback else np.zeros(len(rows), np.int64)
 
@@ -126,7 +126,7 @@ class ThresholdPredictor:
 
     def candidates(self, number: int, lowest: int, top: int) -> list[int]:
         """Return up to ``number`` candidate thresholds below ``top``, as many below the prediction as above it."""
-        around = (self.bits + self.spacing * (2 * place - number + 1) // 2 for place in range(number))
+        around = [self.bits + self.spacing * (2 * place - number + 1) // 2 for place in range(number)]
         return sorted({min(max(bits, lowest), top - 1) for bits in around})
 
     def respaced(self, candidates: list[int], totals: list[int], k: int, octave: int) -> ThresholdPredictor:
@@ -155,7 +155,10 @@ class ThresholdPredictor:
 
 def first_within(totals: list[int], most: int) -> int:
     """Return the first of the descending ``totals`` that is at most ``most``, or their number."""
-    return next((place for place, total in enumerate(totals) if total <= most), len(totals))
+    for place, total in enumerate(totals):
+        if total <= most:
+            return place
+    return len(totals)
 
 
 def crossing(candidates: list[int], totals: list[int], target: int) -> int:

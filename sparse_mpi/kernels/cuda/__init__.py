@@ -244,8 +244,8 @@ def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
 def merge(
     indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
 ) -> tuple[Array, Array]:
-    *merged, first = merge_loosely(indices, values, size, low, lengths)
-    return (merged[0], merged[1]) if first is None else compress(*merged, first)
+    indices, values, first = merge_loosely(indices, values, size, low, lengths)
+    return (indices, values) if first is None else compress(indices, values, first)
 
 
 def merge_loosely(
