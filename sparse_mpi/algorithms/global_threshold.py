@@ -14,8 +14,10 @@ of `elect`.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from math import ceil, inf, log2
+from operator import neg
 from typing import NamedTuple
 
 import numpy as np
@@ -78,7 +80,7 @@ def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tu
     Return the counts ``(P, m)`` int64, and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
     m = len(counts)
-    row = [min(count, k + 1) for count in counts.tolist()] + [min(number, 255) for number in piggyback]
+    row = [*np.minimum(counts, k + 1).tolist(), *([min(*piggyback, 255)] if piggyback else ())]
     rows = comm.allgather(np.array(row, count_type(k)), control=True).astype(np.int64)
     return rows[:, :m], rows[:, m] if piggyback else np.zeros(len(rows), np.int64)
 
@@ -126,16 +128,16 @@ class ThresholdPredictor:
 
     def candidates(self, number: int, lowest: int, top: int) -> list[int]:
         """Return up to ``number`` candidate thresholds below ``top``, as many below the prediction as above it."""
-        around = [self.bits + self.spacing * (2 * place - number + 1) // 2 for place in range(number)]
-        return sorted({min(max(bits, lowest), top - 1) for bits in around})
+        bits, twice = self.bits, range(1 - number, number, 2)
+        return sorted({min(max(bits + self.spacing * away // 2, lowest), top - 1) for away in twice})
 
     def respaced(self, candidates: list[int], totals: list[int], k: int, octave: int) -> ThresholdPredictor:
         """Return the predictor with a spacing that puts about 0.07k entries between two candidates."""
         # Between the candidates near k, the spacing follows from the entries that lie between them.
-        near = [place for place, total in enumerate(totals) if k < 2 * total < 4 * k]
+        low = bisect_right(totals, -2 * k, key=neg)
+        high = bisect_left(totals, -(k // 2), key=neg) - 1
         spacing = self.spacing
-        if len(near) > 1:
-            low, high = near[0], near[-1]
+        if low < high:
             entries = max(totals[low] - totals[high], 1)
             spacing = 7 * k * (candidates[high] - candidates[low]) // (100 * entries)
         elif totals[0] > k > totals[-1]:
@@ -153,17 +155,9 @@ class ThresholdPredictor:
         return ThresholdPredictor(max(bits + trend, 0), trend, self.spacing)
 
 
-def first_within(totals: list[int], most: int) -> int:
-    """Return the first of the descending ``totals`` that is at most ``most``, or their number."""
-    for place, total in enumerate(totals):
-        if total <= most:
-            return place
-    return len(totals)
-
-
 def crossing(candidates: list[int], totals: list[int], target: int) -> int:
     """Return the magnitude bits that ``target`` entries would reach, interpolated between two of the candidates."""
-    above = first_within(totals, target)
+    above = bisect_left(totals, -target, key=neg)
     if above in (0, len(candidates)):
         return candidates[min(above, len(candidates) - 1)]
     low, high = candidates[above - 1 : above + 1]
@@ -264,7 +258,7 @@ class Counted:
                 if by_rank is None:
                     counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
                 else:
-                    at = [candidates.index(end) for end in bracket]
+                    at = [candidates.index(bracket.low), candidates.index(bracket.high)]
                     counted = RankCounts.of(bracket, by_rank[0][:, at], by_rank[1])
                 predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
@@ -330,7 +324,7 @@ class Counted:
 
     def _narrowed(self, candidates: list[int], totals: list[int], k: int, bracket: Bracket) -> Bracket:
         """Return what is left of ``bracket`` once the counts at some candidates are known."""
-        enough = first_within(totals, k)
+        enough = bisect_left(totals, -k, key=neg)  # the first candidate that at most k entries reach
         if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == self.lowest):
             return Bracket(candidates[enough], candidates[enough])
         low = candidates[enough - 1] if enough else bracket.low
