@@ -84,6 +84,13 @@ def code_places(edges: np.ndarray, bits: int) -> np.ndarray:
     return np.append(0, np.cumsum(-(-np.diff(edges) * bits // 8)))
 
 
+def totals(messages: np.ndarray) -> tuple[int, int, int]:
+    """Return the entries, bytes of codes and scales of all ``messages``, a table of `MESSAGE`."""
+    last = messages[-1]
+    codes, scales = last["scales"] - last["values"], (last["lows"] - last["scales"]) // last["scale_bytes"]
+    return int(last["first"] + last["entries"]), int(last["code"] + codes), int(last["block"] + scales)
+
+
 class Kernels(Protocol):
     """A set of kernels. ``x`` is a dense vector ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
 

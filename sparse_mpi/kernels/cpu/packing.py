@@ -13,7 +13,7 @@ import numpy as np
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import FIBONACCI
-from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage
+from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage, totals
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 from sparse_mpi.kernels.cpu.pairs import add
@@ -104,9 +104,9 @@ def _write_highs(highs, part, start, shift, spread):
 
 
 def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
-    indices = np.empty(messages["entries"].sum(), index_dtype(size))
-    codes = np.empty((messages["scales"] - messages["values"]).sum(), np.uint8)
-    scales = np.zeros(((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum(), np.float32)
+    entries, of_codes, of_scales = totals(messages)
+    indices, codes = np.empty(entries, index_dtype(size)), np.empty(of_codes, np.uint8)
+    scales = np.zeros(of_scales, np.float32)
     source = np.ascontiguousarray(buffer).view()
     source.flags.writeable = False  # of one type, whoever has made it: `_read` is compiled once
     bad = _read(messages, source, indices, codes, scales.view(np.uint8))

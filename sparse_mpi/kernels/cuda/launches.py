@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
-from sparse_mpi.kernels.base import BALLOTS, MESSAGE, SCALED, code_places
+from sparse_mpi.kernels.base import BALLOTS, MESSAGE, SCALED, code_places, totals
 from sparse_mpi.kernels.cuda.cleared import cleared
 from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.told import Told
@@ -28,10 +28,9 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
 
 
 def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
-    entries = int(messages["entries"].sum())
-    bytes_of_codes = int((messages["scales"] - messages["values"]).sum())
-    indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(bytes_of_codes, np.uint8)
-    scales = cupy.empty(int(((messages["lows"] - messages["scales"]) // messages["scale_bytes"]).sum()), np.float32)
+    entries, of_codes, of_scales = totals(messages)
+    indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(of_codes, np.uint8)
+    scales = cupy.empty(of_scales, np.float32)
     chunks = chunks_of(messages)
     count = int(chunks.sum())
     if count:
@@ -54,7 +53,7 @@ def write_int8(messages: np.ndarray, values: Array, short: bool) -> tuple[Array,
 
 
 def read_int8(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array]:
-    entries = int(messages["entries"].sum())
+    entries = totals(messages)[0]
     indices, values = cupy.empty(entries, index_dtype(size)), cupy.empty(entries, np.float32)
     _on_blocks("read_int8", messages, cupy.ascontiguousarray(buffer), indices, values, index=indices.dtype)
     return indices, values
@@ -62,7 +61,7 @@ def read_int8(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Ar
 
 def _on_blocks(name: str, messages: np.ndarray, *arguments: object, index: Any = np.int32) -> None:
     """Start a kernel of levels.cu on a block of threads for each block of values that share a scale."""
-    blocks = int(messages["block"][-1]) + blocks_for(int(messages["entries"][-1]), SCALED)
+    blocks = totals(messages)[2]
     types: dict[str, Any] = {"index": index, "blocks": blocks, "threads": SCALED}
     _on_messages(name, "levels.cu", blocks, messages, *arguments, **types)
 
