@@ -436,6 +436,7 @@ CUDA = SimpleNamespace(  # ``cupy.cuda``, of CuPy 14
     PinnedMemoryPointer=lambda memory, offset: memory[offset:],
     runtime=SimpleNamespace(
         deviceGetPCIBusId=lambda number: f"0000:0{number}:00.0",
+        getDevice=lambda: DEVICE.here,
         getDeviceCount=lambda: 1,
         streamQuery=lambda ptr: DEVICE.stream(ptr).query(),
     ),

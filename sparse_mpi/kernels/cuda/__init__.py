@@ -57,7 +57,9 @@ SHARES, PAIRS = 128, 4096  # blocks of `truncate` at most, one a multiprocessor;
 MOST_RUNS = 64  # among which `add_up_runs` searches
 # Runs up to which that is cheaper than a sort, however long they are; and pairs times runs, however many runs there are
 FEW_RUNS, FEW_SEARCHES = 16, 1 << 24
-WIDENED = {"float16", "float32", "uint16"}  # types of gradients that select.cu adds to a residual of a wider type
+WIDENED = {
+    np.dtype(name) for name in ("float16", "float32", "uint16")
+}  # types of gradients that select.cu adds to a residual of a wider type
 
 
 def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
@@ -67,7 +69,7 @@ def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.nd
     told = Told(number, thresholds)
     blocks = min(MAX_BLOCKS, blocks_for(x.size, 16 * THREADS))
     given = x, x.size, _or_none(among), cleared(number + 1), number, told.pointer
-    start(kernel("count", "count.cu", REAL=x.dtype.name), blocks, *given)
+    start(kernel("count", "count.cu", REAL=x.dtype), blocks, *given)
     return told.written().numbers().copy()
 
 
@@ -85,7 +87,7 @@ def smallest(values: Array) -> Number:
     # The host waits when it asks for the number, if that is not there by then
     blocks, found, values = min(SHARES, blocks_for(values.size, PAIRS)), Told(1), cupy.ascontiguousarray(values)
     given = values, values.size, cleared(1 + blocks), found.pointer
-    start(kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype.name), blocks, *given, threads=SELECTING)
+    start(kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype), blocks, *given, threads=SELECTING)
     return Later(found.written().number)
 
 
@@ -96,7 +98,7 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
     # Count in shared memory if the bins fit there.
     shared_bytes, most_shared = max(4, 2 << width), device["MaxSharedMemoryPerBlockOptin"]
     fits = shared_bytes <= most_shared
-    binned = kernel("histogram", "histogram.cu", COUNTING, REAL=x.dtype.name, **({"IN_SHARED": 1} if fits else {}))
+    binned = kernel("histogram", "histogram.cu", COUNTING, REAL=x.dtype, **({"IN_SHARED": 1} if fits else {}))
     if fits:
         binned.max_dynamic_shared_size_bytes = most_shared
     blocks = min(2 * device["MultiProcessorCount"], blocks_for(x.size, 16 * COUNTING))
@@ -135,9 +137,9 @@ def _gradient(residual: Array, gradient: Array | None) -> tuple[list[Array], dic
     if gradient is None:
         return [], {}
     gradient = cupy.ascontiguousarray(gradient)
-    if gradient.dtype != residual.dtype and gradient.dtype.name not in WIDENED:
+    if gradient.dtype != residual.dtype and gradient.dtype not in WIDENED:
         gradient = gradient.astype(residual.dtype)
-    return [gradient], {"GRADIENT": gradient.dtype.name}
+    return [gradient], {"GRADIENT": gradient.dtype}
 
 
 def _compacted(
@@ -153,7 +155,7 @@ def _compacted(
     if tiles == 0:
         return indices, values
     state, counted = cleared(1 + tiles), None if known else Told(1)
-    compact = kernel("compact", "select.cu", REAL=x.dtype.name, INDEX=indices.dtype.name, ROUNDS=ROUNDS, **macros)
+    compact = kernel("compact", "select.cu", REAL=x.dtype, INDEX=indices.dtype, ROUNDS=ROUNDS, **macros)
     start(compact, tiles, *read, x.size, threshold, most, indices, values, state, pointer(counted))
     found = room if counted is None else counted.written().number()
     return None if found > most else (indices[:found], values[:found])
@@ -163,7 +165,7 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
     matrix = cupy.ascontiguousarray(matrix)
     rows, columns = matrix.shape
     chosen, values = cupy.empty((rows, k), np.int32), cupy.empty((rows, k), matrix.dtype)
-    types: dict[str, Any] = {"REAL": matrix.dtype.name, "INDEX": chosen.dtype.name, "DIGIT": DIGIT}
+    types: dict[str, Any] = {"REAL": matrix.dtype, "INDEX": chosen.dtype, "DIGIT": DIGIT}
     types["threads"] = SELECTING if columns >= LONG else THREADS
     launch("top_k", "largest.cu", rows, matrix, columns, k, chosen, values, blocks=rows, **types)
     return chosen, values
@@ -173,7 +175,7 @@ def select_rows(x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -
     # It takes two launches at most, whatever the number of tensors
     x = cupy.ascontiguousarray(x)
     indices, values = cupy.empty(entries, index_dtype(x.size)), cupy.empty(entries, x.dtype)
-    of_types: dict[str, Any] = {"REAL": x.dtype.name, "INDEX": indices.dtype.name, "DIGIT": DIGIT}
+    of_types: dict[str, Any] = {"REAL": x.dtype, "INDEX": indices.dtype, "DIGIT": DIGIT}
     for rows, threads in zip(tables, (THREADS, SELECTING), strict=True):
         if len(rows):
             given, blocks = (x, constant(rows, x), indices, values), len(rows)
@@ -188,7 +190,7 @@ def moments(x: Array, threshold: int) -> Moments:
         return Moments(0, 0.0, 0.0, 0.0, 0, 0.0)
     blocks = min(MAX_BLOCKS, blocks_for(x.size))
     partial = cupy.empty((6, blocks), np.float64)
-    start(kernel("moments", "moments.cu", REAL=x.dtype.name), blocks, x, x.size, threshold, partial)
+    start(kernel("moments", "moments.cu", REAL=x.dtype), blocks, x, x.size, threshold, partial)
     of_blocks = partial.get()
     entries, total, squares, logs, nonzero = (float(sums.sum()) for sums in of_blocks[:5])
     return Moments(int(entries), total, squares, logs, int(nonzero), float(of_blocks[5].max()))
@@ -201,7 +203,7 @@ def sketch(x: Array, seed: int) -> np.ndarray:
     if chunks == 0:
         return np.zeros(SKETCH)
     partial = cupy.empty((chunks, SKETCH), np.float64)
-    add_up = kernel("sketch", "sketch.cu", SKETCH, REAL=x.dtype.name, ROWS=SKETCHED_ROWS)
+    add_up = kernel("sketch", "sketch.cu", SKETCH, REAL=x.dtype, ROWS=SKETCHED_ROWS)
     start(add_up, chunks, x, x.size, seed, partial, threads=SKETCH)
     return partial.get().sum(axis=0)
 
@@ -213,7 +215,7 @@ def add(x: Array, indices: Array, values: Array) -> None:
 def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
     # It waits for nothing, for nothing has the length of what is merged
     given = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
-    pairs, types = indices.size, dict[str, Any](REAL=values.dtype.name, INDEX=indices.dtype.name)
+    pairs, types = indices.size, dict[str, Any](REAL=values.dtype, INDEX=indices.dtype)
     if lengths is None or not _worth_searching(pairs, len(lengths)):
         order = cupy.argsort(given[0], kind="stable")
         launch("add_merged", "sparse.cu", pairs, *given, order, pairs, low, x, **types)
@@ -238,7 +240,7 @@ def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
         getattr(array, name)(x, indices, values)
     else:
         given = x, cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values), indices.size
-        launch(name, "sparse.cu", indices.size, *given, REAL=x.dtype.name, INDEX=indices.dtype.name)
+        launch(name, "sparse.cu", indices.size, *given, REAL=x.dtype, INDEX=indices.dtype)
 
 
 def merge(
@@ -256,7 +258,7 @@ def merge_loosely(
         return *_sorted_and_merged(indices, values), None
     starts, pairs = _starts(lengths), indices.size
     made = cupy.empty(pairs, indices.dtype), cupy.empty(pairs, values.dtype), cupy.empty(pairs, bool)
-    add_up = kernel("add_up_runs", "sparse.cu", SELECTING, REAL=values.dtype.name, INDEX=indices.dtype.name)
+    add_up = kernel("add_up_runs", "sparse.cu", SELECTING, REAL=values.dtype, INDEX=indices.dtype)
     given = indices, values, pairs, starts.pointer, len(lengths), *made
     if pairs:
         start(add_up, blocks_for(pairs, SELECTING), *given, threads=SELECTING)
@@ -274,7 +276,7 @@ def _sorted_and_merged(indices: Array, values: Array) -> tuple[Array, Array]:
     pairs, order = indices.size, cupy.argsort(indices, kind="stable")
     if not pairs:
         return indices, values
-    of_types: dict[str, Any] = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
+    of_types: dict[str, Any] = {"REAL": values.dtype, "INDEX": indices.dtype}
     told, heads = Told(1), cupy.empty(pairs, np.int64)
     state = cleared(1 + blocks_for(pairs))
     launch("heads", "sparse.cu", pairs, indices, order, pairs, heads, state, told.pointer, **of_types)
@@ -294,7 +296,7 @@ def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> 
 def add_rows(matrix: Array) -> Array:
     rows, columns = matrix.shape
     total = cupy.empty(columns, matrix.dtype)
-    launch("add_rows", "dense.cu", columns, matrix, rows, columns, total, REAL=matrix.dtype.name)
+    launch("add_rows", "dense.cu", columns, matrix, rows, columns, total, REAL=matrix.dtype)
     return total
 
 
@@ -317,7 +319,7 @@ def _kept(indices: Array, values: Array, k: int, least: Told | None) -> tuple[Ar
     each = max(PAIRS, blocks_for(values.size, SHARES))
     shares, passes = blocks_for(values.size, each), blocks_for(8 * values.itemsize - 1, DIGIT)
     state = cleared(2 + passes + 3 * shares + passes * (1 << DIGIT) // 2)
-    of_types = {"REAL": values.dtype.name, "INDEX": indices.dtype.name}
+    of_types = {"REAL": values.dtype, "INDEX": indices.dtype}
     keep = kernel("keep_largest", "largest.cu", SELECTING, DIGIT=DIGIT, **of_types)
     given = indices, values, values.size, int(k), each, kept, largest, state, pointer(least)
     start(keep, shares, *given, threads=SELECTING)
@@ -332,7 +334,7 @@ def compress(
     if not size:
         return kept, of_kept
     told = Told(1) if count is None else None
-    count, types = indices.size, dict[str, Any](REAL=values.dtype.name, INDEX=indices.dtype.name)
+    count, types = indices.size, dict[str, Any](REAL=values.dtype, INDEX=indices.dtype)
     given = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values), _or_none(chosen), threshold - 1, count
     launch(
         "compress", "sparse.cu", count, *given, kept, of_kept, cleared(1 + blocks_for(count)), pointer(told), **types
@@ -351,7 +353,7 @@ def contains(indices: Array, sought: Array) -> Array:
     indices, sought = cupy.ascontiguousarray(indices, common), cupy.ascontiguousarray(sought, common)
     found = cupy.empty(sought.size, bool)
     given = indices, indices.size, sought, sought.size, found
-    launch("contains", "sparse.cu", sought.size, *given, REAL="float32", INDEX=common.name)
+    launch("contains", "sparse.cu", sought.size, *given, REAL="float32", INDEX=common)
     return found
 
 
@@ -360,5 +362,5 @@ def among(indices: Array, sought: Array, values: Array) -> Array:
     indices, sought = cupy.ascontiguousarray(indices, common), cupy.ascontiguousarray(sought, common)
     kept = cupy.empty(values.size, values.dtype)
     given = indices, indices.size, sought, cupy.ascontiguousarray(values), sought.size, kept
-    launch("among", "sparse.cu", sought.size, *given, REAL=values.dtype.name, INDEX=common.name)
+    launch("among", "sparse.cu", sought.size, *given, REAL=values.dtype, INDEX=common)
     return kept

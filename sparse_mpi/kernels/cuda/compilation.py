@@ -24,14 +24,15 @@ def kernel(name: str, source: str, threads: int = THREADS, **macros: object) -> 
     """Return the kernel ``name`` of ``source``, a file in this folder, compiled with ``macros`` defined.
 
     It is compiled for the current device on the first call, and kept on disk for later processes, where CuPy keeps its
-    own.
+    own. A macro that is a type stands for its name.
     """
-    return _kernel(cupy.cuda.Device().compute_capability, name, source, THREADS=threads, **macros)
+    return _kernel(cupy.cuda.runtime.getDevice(), name, source, THREADS=threads, **macros)
 
 
 @cache
-def _kernel(capability: str, name: str, source: str, **macros: object) -> object:
-    folder = Path(__file__).parent
+def _kernel(device: int, name: str, source: str, **macros: object) -> object:
+    folder, capability = Path(__file__).parent, cupy.cuda.Device(device).compute_capability
+    macros = {macro: value.name if isinstance(value, np.dtype) else value for macro, value in macros.items()}
     code = (folder / "types.cu").read_text() + (folder / source).read_text()
     options = ("--std=c++17", "-ftz=false", *(f"-D{macro}={value}" for macro, value in macros.items()))
     file = _compiled(code, options, (capability, cupy.cuda.nvrtc.getVersion(), cupy.__version__))

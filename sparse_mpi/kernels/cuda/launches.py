@@ -85,7 +85,7 @@ def _on_messages(
     given: Any = cupy.asarray(table.view(np.int64)) if many else table.view(f"V{table.nbytes}")
     types: dict[str, Any] = {
         "REAL": "float32",
-        "INDEX": np.dtype(index).name,
+        "INDEX": np.dtype(index),
         **SHARED,
         **({"MANY": 1} if many else {}),
     }
@@ -97,7 +97,7 @@ def split_counts(indices: Array, boundaries: np.ndarray) -> Told:
     regions = len(boundaries) - 1
     told, indices = Told(regions, boundaries), cupy.ascontiguousarray(indices)
     given = indices, indices.size, regions, told.pointer
-    launch("split_counts", "sparse.cu", regions, *given, REAL="float32", INDEX=indices.dtype.name)
+    launch("split_counts", "sparse.cu", regions, *given, REAL="float32", INDEX=indices.dtype)
     return told.written()
 
 
@@ -118,38 +118,38 @@ def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, A
 
 
 def _pairs(name: str, pairs: Array, *arguments: object) -> None:
-    launch(name, "sparse.cu", pairs.size, *arguments, REAL="float32", INDEX=pairs.dtype.name)
+    launch(name, "sparse.cu", pairs.size, *arguments, REAL="float32", INDEX=pairs.dtype)
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
     # CuPy's own addition would take subnormal numbers for zero
-    given, of_gradient = cupy.ascontiguousarray(gradient), gradient.dtype.name
+    given, of_gradient = cupy.ascontiguousarray(gradient), gradient.dtype
     of_both = residual, given, residual.size
-    launch("accumulate", "accumulate.cu", residual.size, *of_both, REAL=residual.dtype.name, GRADIENT=of_gradient)
+    launch("accumulate", "accumulate.cu", residual.size, *of_both, REAL=residual.dtype, GRADIENT=of_gradient)
 
 
 def to_bfloat16(x: Array, back: Array | None = None) -> Array:
     x, codes = cupy.ascontiguousarray(x), cupy.empty(x.size, np.uint16)
     given = x, x.size, codes, np.uintp(0) if back is None else back
-    launch("to_bfloat16", "dense.cu", x.size, *given, REAL=x.dtype.name)
+    launch("to_bfloat16", "dense.cu", x.size, *given, REAL=x.dtype)
     return codes
 
 
 def subtract_dense(x: Array, values: Array) -> None:
     values = cupy.ascontiguousarray(values.astype(x.dtype, copy=False))
-    launch("subtract_dense", "dense.cu", x.size, x, values, x.size, REAL=x.dtype.name)
+    launch("subtract_dense", "dense.cu", x.size, x, values, x.size, REAL=x.dtype)
 
 
 def follow_squares(mean: Array, x: Array, weight: float) -> None:
     if mean.size:
-        followed = kernel("follow_squares", "dense.cu", REAL=mean.dtype.name)
+        followed = kernel("follow_squares", "dense.cu", REAL=mean.dtype)
         start(followed, blocks_for(mean.size), mean, cupy.ascontiguousarray(x), mean.dtype.type(weight), mean.size)
 
 
 def standardized(x: Array, squares: Array) -> Array:
     found = cupy.empty(x.size, x.dtype)
     most = np.finfo(x.dtype).max
-    launch("standardized", "dense.cu", x.size, x, squares, most, x.size, found, REAL=x.dtype.name)
+    launch("standardized", "dense.cu", x.size, x, squares, most, x.size, found, REAL=x.dtype)
     return found
 
 
@@ -193,7 +193,7 @@ def _both(edges: np.ndarray, places: np.ndarray) -> Array:
 
 
 def _start(name: str, blocks: int, *arguments: object, index: Any = np.int32) -> None:
-    types: dict[str, Any] = {"REAL": "float32", "INDEX": np.dtype(index).name, **SHARED}
+    types: dict[str, Any] = {"REAL": "float32", "INDEX": np.dtype(index), **SHARED}
     launch(name, "levels.cu", blocks, *arguments, blocks=blocks, threads=SCALED, **types)
 
 
@@ -203,7 +203,7 @@ def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) ->
     if not count:
         return numbers, dealt, np.zeros(ranks, np.int64)
     told, counts = Told(ranks), cupy.empty(ranks * blocks_for(count), np.int64)
-    given, real, types = (indices, values, chosen, ranks), values.dtype.name, (indices.dtype, numbers.dtype)
+    given, real, types = (indices, values, chosen, ranks), values.dtype, (indices.dtype, numbers.dtype)
     _vote("count_dealt", count, types, *given, counts, real=real)
     _vote("deal", count, types, *given, width, cupy.cumsum(counts), numbers, dealt, told.pointer, real=real)
     owned = told.written().numbers().copy()
@@ -220,13 +220,13 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
 
 def add_dealt(x: Array, numbers: Array, values: Array, size: int, ranks: int) -> None:
     given, types = (x, numbers, values, ranks, -(-size // ranks)), (numbers.dtype, numbers.dtype)
-    _vote("add_dealt", len(numbers), types, *given, real=values.dtype.name)
+    _vote("add_dealt", len(numbers), types, *given, real=values.dtype)
 
 
 def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
     places, deltas, worth = cupy.empty(len(values), np.int32), cupy.empty_like(values), cupy.empty_like(values)
     given, types = (x, indices, values, places, deltas, worth), (indices.dtype, indices.dtype)
-    _vote("changes", len(values), types, *given, real=values.dtype.name)
+    _vote("changes", len(values), types, *given, real=values.dtype)
     return places, deltas, worth
 
 
@@ -241,18 +241,18 @@ def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, 
 
 def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
     indices, values = cupy.empty(len(coded), index_dtype(size)), cupy.empty(len(coded), np.float32)
-    given, types = (len(coded), coded, lows, indices, values), {"index": indices.dtype, "NUMBER": coded.dtype.name}
+    given, types = (len(coded), coded, lows, indices, values), {"index": indices.dtype, "NUMBER": coded.dtype}
     _on_messages("from_ballots", "votes.cu", len(coded), messages, *given, **types)
     return indices, values
 
 
 def _vote(
-    name: str, count: int, types: tuple[Any, Any], *arguments: Any, real: str = "float32", blocks: int = 0
+    name: str, count: int, types: tuple[Any, Any], *arguments: Any, real: Any = "float32", blocks: int = 0
 ) -> None:
     """Start a kernel of votes.cu for ``count`` entries, unless there are none, on a thread each or on so many blocks.
 
     ``types`` are those of indices and of numbers or codes.
     """
     given = [cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else a for a in arguments]
-    index, number = (kind.name for kind in types)
+    index, number = types
     launch(name, "votes.cu", count, count, *given, blocks=blocks, REAL=real, INDEX=index, NUMBER=number, **SHARED)
