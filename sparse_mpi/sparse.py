@@ -173,13 +173,6 @@ def regions_of(boundaries: np.ndarray) -> np.ndarray:
     return regions
 
 
-def all_of(region: np.ndarray, messages: int) -> np.ndarray:
-    """Return the regions ``(messages, 2)`` of messages that are all of one ``region`` ``(2,)``."""
-    regions = np.empty((messages, 2), np.int64)
-    regions[:] = region
-    return regions
-
-
 @dataclass(frozen=True)
 class NoState:
     """The state of a selector or algorithm that keeps nothing from step to step."""

@@ -20,7 +20,6 @@ from sparse_mpi.comm.counting import received as checked
 from sparse_mpi.comm.quantiles import pooled
 from sparse_mpi.sparse import (
     SparseVector,
-    all_of,
     equal_boundaries,
     merge,
     regions_of,
@@ -53,14 +52,14 @@ def known_lengths(region: np.ndarray, wire: WireFormat, like: SparseVector, rank
     if not isinstance(wire, (Complete, Paired)):
         return None
     every = np.full(ranks, region[1] - region[0])
-    return wire.lengths_of(every, all_of(region, ranks), like.size, like.values.dtype)
+    return wire.lengths_of(every, np.repeat(region[None], ranks, axis=0), like.size, like.values.dtype)
 
 
 def unpack(
     messages: Array, lengths: np.ndarray, region: np.ndarray, wire: WireFormat, like: SparseVector
 ) -> SparseVector:
     """Return the entries of messages of these ``lengths`` with indices of one ``region``, with values as ``like``'s."""
-    return wire.unpack(messages, lengths, all_of(region, len(lengths)), like.size, like.values.dtype)
+    return wire.unpack(messages, lengths, np.repeat(region[None], len(lengths), axis=0), like.size, like.values.dtype)
 
 
 def doubled(
@@ -182,7 +181,7 @@ def balance(
     # Send each rank what this one has of its share, and receive what the others have of this one's.
     leaving = _overlap(starts[rank], ends[rank], shares[:-1], shares[1:])
     arriving = _overlap(shares[rank], shares[rank + 1], starts, ends)
-    own = all_of(regions[rank], ring.size)
+    own = np.repeat(regions[rank : rank + 1], ring.size, axis=0)
     packed, dtype = MOVED.pack(results, leaving, own), results.values.dtype
     lengths = MOVED.lengths_of(arriving, regions, results.size, dtype)
     received, _ = ring.alltoallv(packed.buffer, packed.lengths, expected=lengths)

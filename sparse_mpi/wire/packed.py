@@ -26,7 +26,7 @@ entries are independent of each other, so that a GPU writes and reads them in pa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, log2
 from typing import Any, ClassVar, NamedTuple
 
@@ -38,7 +38,7 @@ from sparse_mpi.checks import check_instance
 from sparse_mpi.kernels.array import count_bytes
 from sparse_mpi.kernels.base import BALLOTS, SCALED, MalformedMessage
 from sparse_mpi.rows import Pattern
-from sparse_mpi.sparse import SparseVector, all_of, take
+from sparse_mpi.sparse import SparseVector, take
 from sparse_mpi.wire.base import Packed, SizeBound, Wire
 from sparse_mpi.wire.codecs import Codec, Int8, Unrounded, as_type, single
 
@@ -168,7 +168,8 @@ class BitPacked:
 
     def entries_by_length(self, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray | None:
         """Return the entries ``(m,)`` of messages of these ``lengths``, or None if some length fits several numbers."""
-        return _entries_by_length(*self._given(lengths, regions, dtype))
+        long, spans = np.asarray(lengths, np.int64), np.asarray(regions, np.int64)
+        return _entries_by_length(self._form, np.dtype(dtype).itemsize, long.tobytes(), spans.tobytes())
 
     def lay_out(
         self, entries: np.ndarray, regions: np.ndarray, dtype: Any
@@ -180,17 +181,18 @@ class BitPacked:
             every message begins a new one, no edges if the codec has no scales; and the lengths ``(m,)`` that are sent.
             None of them must be written to.
         """
-        return _laid_out(*self._given(entries, regions, dtype))
+        counts, spans = np.asarray(entries, np.int64), np.asarray(regions, np.int64)
+        return _laid_out(self._form, np.dtype(dtype).itemsize, counts.tobytes(), spans.tobytes())
 
     def records(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the table and the lengths of `lay_out`, which must not be written to either."""
-        return _records(*self._given(entries, regions, dtype))
+        counts, spans = np.asarray(entries, np.int64), np.asarray(regions, np.int64)
+        return _records(self._form, np.dtype(dtype).itemsize, counts.tobytes(), spans.tobytes())
 
-    def _given(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[_Form, bytes, bytes]:
+    @cached_property
+    def _form(self) -> _Form:
         codec = self.codec
-        code = np.dtype(dtype).itemsize if codec.code_bytes is None else codec.code_bytes
-        form = _Form(self.unit, self.scale_bytes, codec.together, codec.block, code)
-        return form, np.asarray(entries, np.int64).tobytes(), np.asarray(regions, np.int64).tobytes()
+        return _Form(self.unit, self.scale_bytes, codec.together, codec.block, codec.code_bytes)
 
 
 class _Form(NamedTuple):
@@ -200,14 +202,15 @@ class _Form(NamedTuple):
     scale_bytes: int
     together: int
     block: int
-    code: int  # bytes of an item of codes
+    code: int | None  # bytes of an item of codes; None: of a value
 
 
 @lru_cache(maxsize=64)
-def _records(form: _Form, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _records(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Return what `BitPacked.records` does. A step asks for the same tables several times."""
     counts, spans = np.frombuffer(entries, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
-    codes, none = -(-counts // form.together) * form.code, np.zeros(len(counts), np.int64)
+    code = value if form.code is None else form.code
+    codes, none = -(-counts // form.together) * code, np.zeros(len(counts), np.int64)
     blocks = -(-counts // form.block) if form.block else none
     numbers = count_bytes((spans[:, 1] - spans[:, 0]) // form.unit) if form.unit else none
     messages = kernels.host().lay_out(counts, spans, numbers, codes, blocks, scale_bytes=form.scale_bytes)
@@ -215,9 +218,9 @@ def _records(form: _Form, entries: bytes, regions: bytes) -> tuple[np.ndarray, n
 
 
 @lru_cache(maxsize=64)
-def _laid_out(form: _Form, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _laid_out(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what `BitPacked.lay_out` does."""
-    messages, lengths = _records(form, entries, regions)
+    messages, lengths = _records(form, value, entries, regions)
     counts, block = messages["entries"], form.block
     if not block:
         return messages, np.empty(0, np.int64), lengths
@@ -229,7 +232,7 @@ def _laid_out(form: _Form, entries: bytes, regions: bytes) -> tuple[np.ndarray, 
 
 
 @lru_cache(maxsize=8)
-def _entries_by_length(form: _Form, lengths: bytes, regions: bytes) -> np.ndarray | None:
+def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) -> np.ndarray | None:
     """Return what `BitPacked.entries_by_length` does.
 
     Longer messages have more entries, but for what rounding to bytes hides of the next few, and for messages of all
@@ -239,7 +242,8 @@ def _entries_by_length(form: _Form, lengths: bytes, regions: bytes) -> np.ndarra
         return None
     long, spans = np.frombuffer(lengths, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
     widths = spans[:, 1] - spans[:, 0]
-    each, most = 8 * form.code + (8 * form.scale_bytes / form.block if form.block else 0), widths // form.unit
+    code = value if form.code is None else form.code
+    each, most = 8 * code + (8 * form.scale_bytes / form.block if form.block else 0), widths // form.unit
     # About as many as fill the bits, whose number an entry depends on the number of entries.
     bits = 8.0 * (long - count_bytes(most))
     guess = bits / (each + 2)
@@ -250,7 +254,9 @@ def _entries_by_length(form: _Form, lengths: bytes, regions: bytes) -> np.ndarra
         guess = np.maximum(guess, (bits - widths) / each)
     near = np.column_stack([guess.astype(np.int64)[:, None] + NEAR, most])
     near[:, :-1][(near[:, :-1] < 1) | (near[:, :-1] >= most[:, None])] = 0
-    found = _records(form, near.tobytes(), np.repeat(spans, len(NEAR) + 1, axis=0).tobytes())[1].reshape(near.shape)
+    found = _records(form, value, near.tobytes(), np.repeat(spans, len(NEAR) + 1, axis=0).tobytes())[1].reshape(
+        near.shape
+    )
     fits = (found == long[:, None]) & (near > 0)
     if ((long > 0) != fits.sum(axis=1)).any():
         return None
@@ -492,7 +498,7 @@ class Ballots:
         """Return how many entries each message of ``region`` has, for `Kernels.add_merged`; None: it need not know."""
         if not is_device(received.values):
             return None
-        return LAYOUT.entries_by_length(lengths, all_of(BALLOTS * region, len(lengths)), None)
+        return LAYOUT.entries_by_length(lengths, np.repeat(BALLOTS * region[None], len(lengths), axis=0), None)
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         return LAYOUT.max_size(entries, BALLOTS * width, messages)
