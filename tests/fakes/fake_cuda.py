@@ -61,6 +61,7 @@ extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsi
 }}
 """
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread"]
+    flags += ["-U_FORTIFY_SOURCE"]  # Ubuntu's default ends a program whose jumps change stacks, as those of fibers do
     flags += ["-fno-gnu-unique"]  # or shared memory of inline functions would be one variable in all libraries
     flags += [option for option in options if option.startswith("-D")]
     with tempfile.TemporaryDirectory(dir=folder()) as own:
