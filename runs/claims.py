@@ -651,7 +651,7 @@ CLAIMS: dict[str, Claim] = {
     "gpu.launches": Claim(
         "algorithms and rules that wait, launch or copy more or less on a pretended device, and those that do not",
         COSTS,
-        "| oktopk | 6 | 23 | 6 | 12 | 32 |",
+        "| oktopk | 4 | 12 | 4 | 11 | 22 |",
         "launches",
         tests,
         [(0, 0), (15, math.inf)],

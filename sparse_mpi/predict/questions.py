@@ -139,7 +139,7 @@ def _assumed(job: TrainingJob, args: Namespace, fit: FittedCluster | None) -> st
     else:
         told = (
             f"one {GPUS[args.on].name} a rank, {args.fabric}, dense sums as NCCL's published ones, sparse ones staged "
-            "in host memory by MPI; no sparse sum was measured between GPUs"
+            "in host memory by MPI; they were measured between ranks that share a GPU alone"
         )
     batch = f"a batch of {job.batch:g} s" if job.batch else "nothing but the sum (--batch-seconds)"
     behind = ", sums during the backward pass" if job.overlap and job.batch else ""
