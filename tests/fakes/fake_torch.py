@@ -330,7 +330,7 @@ def install_torch(monkeypatch, gpus: int = 1) -> None:
         "is_available": lambda: True,
         "device_count": lambda: gpus,
         "set_device": lambda device: SelectedDevice(
-            torch.device(device).index if isinstance(device, str) else device
+            device if isinstance(device, int) else torch.device(device).index or 0
         ).use(),
         "get_device_name": lambda device=None: "a pretended GPU",
         "synchronize": lambda device=None: waited(0),

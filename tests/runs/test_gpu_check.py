@@ -236,6 +236,12 @@ def other(indices, values, k, reuse=False):
     return indices[:k], values[:k]
 
 
+def least_of_other(indices, values, k, reuse=False):
+    """The same, and the least magnitude of these."""
+    kept = other(indices, values, k)
+    return *kept, WholeArrays().smallest(kept[1])
+
+
 def forgetful(x, values):
     """Nothing left."""
     x.fill(0)
@@ -245,6 +251,7 @@ class Wrong(WholeArrays):
     """Kernels of a device that select and subtract wrongly."""
 
     truncate = staticmethod(other)
+    truncate_least = staticmethod(least_of_other)
     subtract_dense = staticmethod(forgetful)
 
 
