@@ -94,7 +94,8 @@ def pytest_collection_modifyitems(config, items):
     """Leave the items of the tier; under MPI, only tests that need as many ranks, with the marker ``mpi``."""
     harness = config.pluginmanager.getplugin("mpi-harness")
     if config.getoption("--with-mpi", False):
-        able = {item for item in items if "ranks" in item.fixturenames and parameters(item)["ranks"] == harness.size}
+        talking = [item for item in items if "ranks" in item.fixturenames and not item.get_closest_marker("in_world")]
+        able = {item for item in talking if parameters(item)["ranks"] == harness.size}
         config.hook.pytest_deselected(items=[item for item in items if item not in able])
         items[:] = [item for item in items if item in able]
     config.pluginmanager.getplugin("tiers").select(config, items, harness and harness.size)

@@ -103,9 +103,10 @@ class NcclComm(CountingComm):
                     made = self._nccl.get_unique_id()  # bytes, and before CuPy 14 numbers
                     own = made if isinstance(made, bytes) else np.array(made, np.int8)
                     check.words[:] = np.frombuffer(own, np.int64)
-            with send.device:
+            device: Any = send.device
+            with device:
                 made = _communicator(self._nccl, self.size, check.rows[0].tobytes(), self.rank)
-            self._link = Link(made, self.rank, self.size, self._limit, send.device)
+            self._link = Link(made, self.rank, self.size, self._limit, device)
             finalize(self, self._link.close).atexit = False  # other ranks may be gone by then
         return self._link
 

@@ -256,8 +256,7 @@ def test_a_failure_of_nccl_ends_the_communicator(ranks, nccl, capfd, yield_cpu):
             over.barrier()
 
     ranks.run(body, wrap=lambda comm: comm)
-    for rank in range(ranks.size):
-        assert f"rank {rank} of {ranks.size} gives up NCCL: NCCL_ERROR_UNHANDLED" in capfd.readouterr().err or rank
+    assert f" of {ranks.size} gives up NCCL: NCCL_ERROR_UNHANDLED" in capfd.readouterr().err
 
 
 @pytest.fixture

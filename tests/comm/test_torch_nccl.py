@@ -30,7 +30,7 @@ from .on_device import OnDevice
 from .test_schedules import hooked, trained
 from .test_stream_schedules import assert_same_in_every_order, reduced
 
-pytestmark = pytest.mark.ranks(1, 2, 3, 4)
+pytestmark = [pytest.mark.ranks(1, 2, 3, 4), pytest.mark.in_world]
 NCCL, GLOO = "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo"
 LAYOUT = Layout.of([(20, 25), (500,)])
 

@@ -21,13 +21,13 @@ import pytest
 from .test_layers import PACKAGE, ROOT, tree_of
 
 SIZES = {
-    "sparse_mpi": 28_940,
+    "sparse_mpi": 28_941,
     "sparse_mpi/*.py": 1_263,
     "sparse_mpi/algorithms": 3_534,
     "sparse_mpi/checkpoint": 505,
     "sparse_mpi/cli": 1_301,
     "sparse_mpi/collectives": 2_024,
-    "sparse_mpi/comm": 4_641,
+    "sparse_mpi/comm": 4_642,
     "sparse_mpi/contrib": 1_137,
     "sparse_mpi/fault_tolerance": 808,
     "sparse_mpi/feedback": 563,
@@ -43,11 +43,11 @@ SIZES = {
     "sparse_mpi/wire": 1_129,
     "bench": 6_001,
     "train": 6_907,
-    "tests": 46_371,
+    "tests": 46_372,
     "runs": 2_827,
     "words of pages": 70_412,
     "words of docstrings": 49_842,
-    "Any": 660,
+    "Any": 661,
     "class names that occur twice": 0,
     "files with a constant behind a class or function": 0,
 }
