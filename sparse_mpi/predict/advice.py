@@ -28,8 +28,8 @@ class Off(NamedTuple):
 
 MEASURED = Off(1.5, 1.5)  # what nine of ten held-out steps on emulated hosts were off, and some more
 UNMEASURED = Off(2.0, 2.0)  # on links faster than `FASTEST`
-# The only sparse sums that were measured between ranks on a GPU, two of which shared it, took 6.5 ms with oktopk and 10.4
-# with elect, where 2.4 and 5.4 ms are predicted for one each (docs/results/gpu-h200.json)
+# The only sparse sums that were measured between ranks on a GPU, two of which shared it, took 6.5 ms with oktopk and
+# 10.4 with elect, where 2.4 and 5.4 ms are predicted for one each (docs/results/gpu-h200.json)
 OF_A_GPU = Off(3.0, 1.5)
 
 

@@ -33,7 +33,7 @@ class Gpu(NamedTuple):
     wait: float  # that the host takes to wait for the GPU once
 
 
-# Launches and waits are fitted to a rank of two on one H200 and a virtual machine of 16 cores (docs/results/gpu-h200.json):
+# Launches and waits are fitted to a rank of two on one H200 and a virtual machine (docs/results/gpu-h200.json), where
 # selecting and merging took 1.8 ms with topka, 2.4 with oktopk and 5.3 with elect.
 # Bandwidths are 0.8 of the data sheets', and buses 0.8 of PCIe's: not measured, but for the bus of the H200.
 GPUS = {
