@@ -19,6 +19,8 @@ FEW = ("dense", "topka", "oktopk", "elect")  # algorithms that are compared on t
 WAYS = ("dense", "dense:no-overlap", "elect", "elect:no-overlap")  # of which training steps are timed
 TOOLKITS = ("$CUDA_HOME/bin", "/usr/local/cuda/bin")  # folders of CUDA's tools that need not be on the path
 CARRIED = ROOT / ".gpu"  # what `runs.gpu_check.carry` made, unpacked: an NCCL, and an MPI that takes device pointers
+MPS = "nvidia-cuda-mps-control"  # starts and ends the server by which processes compute on one GPU side by side
+UNDER_MPS = f'{MPS} -d && "$@"; status=$?; echo quit | {MPS}; exit $status'
 MODULES = {"scikit-learn": "sklearn"}  # of packages that are imported by another name
 
 
@@ -97,6 +99,10 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
         name, basis = f"allreduce-{number}", f"imports of all ranks {seconds - 10}, 13 steps of each algorithm 10"
         command = (*LIBRARY, "bench", "steps", *DEVICE, *flat, *steps, *record(name))
         found.append(Stage(name, seconds, basis, ranks(number, *command), without, mpi=True))
+    command = (sys.executable, *ranks(4, *LIBRARY, "bench", "steps", *DEVICE, *flat, *steps, *record("mps-4")))
+    served = without or ("" if shutil.which(MPS) else f"needs {MPS}, which comes with the driver")
+    basis = "the server 5, imports of all ranks 15, 13 steps of each algorithm 10"
+    found.append(Stage("mps-4", 30, basis, ("sh", "-c", UNDER_MPS, "sh", *command), served, mpi=True))
     found += _between_gpus(checkout, pretend, record("pointers"))
     # Results against those of the CPU, with both laws.
     every = tuple(ALGORITHMS)

@@ -29,6 +29,7 @@ SKIPPED = {
     "memcheck": "compute-sanitizer is neither on the path nor in",
     "racecheck": "compute-sanitizer is neither on the path nor in",
     "synccheck": "compute-sanitizer is neither on the path nor in",
+    "mps-4": "needs nvidia-cuda-mps-control, which comes with the driver",
     "train-vgg": "needs scikit-learn: ",
     "train-resnet": "needs scikit-learn: ",
     "pace": "needs scikit-learn: ",
