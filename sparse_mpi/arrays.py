@@ -110,17 +110,19 @@ def _on_torch_stream(x: Any) -> Iterator[None]:
     cupy = sys.modules["cupy"]
     stream = sys.modules["torch"].cuda.current_stream(x.device).cuda_stream
     on_stream = _stream_over(cupy, x.device.index, stream)
-    with cupy.cuda.Device(x.device.index), on_stream, cupy.cuda.using_allocator(_allocator(cupy)):
+    allocator = _allocator(cupy, cupy.cuda.get_allocator())
+    with cupy.cuda.Device(x.device.index), on_stream, cupy.cuda.using_allocator(allocator):
         yield
 
 
-@cache
-def _allocator(cupy: ModuleType) -> Callable[[int], Any]:
+@lru_cache(maxsize=16)
+def _allocator(cupy: ModuleType, short: Callable[[int], Any]) -> Callable[[int], Any]:
     """Return what allocates CuPy's arrays on its current stream: long ones from torch's memory, others as before.
 
-    Short ones, which are many, are not worth torch's longer way. Arrays may outlive the context in which they are made.
+    ``short`` is what does so for others. They are many, and not worth torch's longer way. Arrays may outlive the
+    context in which they are made.
     """
-    torch, short = sys.modules["torch"], cupy.cuda.get_allocator()
+    torch = sys.modules["torch"]
 
     def take(size: int, device: int) -> int:
         return torch.cuda.caching_allocator_alloc(size, device, cupy.cuda.get_current_stream().ptr)

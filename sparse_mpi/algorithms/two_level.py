@@ -70,7 +70,7 @@ class TwoLevel(Algorithm):
         inner: what runs in the lanes, an algorithm that has ``levels``. Its message format is for the network; inside a
             node pairs go as they are.
         through_host: whether arrays on a device are summed in the node where they pass through host memory on their
-            way. Otherwise every rank is a node by itself then.
+            way. If False, such arrays are reduced in one level.
     """
 
     device_cost = DeviceCost(launches=17, waits=4, copies=4)
@@ -262,8 +262,8 @@ def can_lie_between_nodes(algorithm: Algorithm) -> bool:
 def placed(algorithm: Algorithm, comm: Comm) -> Algorithm:
     """Return ``algorithm`` as it runs on the ranks of ``comm``: in one level, or in two. Collective.
 
-    It has two where its ``levels`` are 2, or None and the ranks are on several hosts, as many on each, and more than 1.
-    The first rank logs which it has where there was a choice. Parts of a `Hybrid` are placed each.
+    It runs in two if ``levels`` is 2, or if it is None and there are several hosts with the same number of ranks, at
+    least two. The first rank logs which it has where there was a choice. Parts of a `Hybrid` are placed each.
     """
     if algorithm.parts:
         parts = tuple(replace(cast(Any, part), algorithm=placed(part.algorithm, comm)) for part in algorithm.parts)
@@ -279,7 +279,7 @@ def placed(algorithm: Algorithm, comm: Comm) -> Algorithm:
     # Choose, and say so
     name, text, made = type(algorithm).__name__, "", algorithm
     if not can_lie_between_nodes(algorithm):
-        text = f"{name} has one level on {len(ranks)} hosts: every rank sends to all others"
+        text = f"{name} has one level on {len(ranks)} hosts; elect and oktopk can have two"
     elif algorithm.levels is None and ranks.min() < ranks.max():
         text = f"{name} has one level, as hosts have {ranks.min()} to {ranks.max()} ranks; have as many on each"
     elif algorithm.levels is None:

@@ -45,6 +45,9 @@ class DeviceGroup:
         self._kept = ref(dist.group.WORLD if group is None else group)
         self._ranks = list(ranks)
         self._met = False
+        self._parts: dict[
+            tuple[int, ...], DeviceGroup
+        ] = {}  # of communicators that are split off, shared by their like
 
     @property
     def _group(self) -> Any:
@@ -56,16 +59,20 @@ class DeviceGroup:
     def part(self, ranks: Sequence[int]) -> DeviceGroup | None:
         """Return that of some of the ranks, made by torch where they are fewer; collective among these.
 
-        None where the default group is bound to a device (``device_id``) and has more ranks than this one: torch then
-        splits the communicator of the default group, for which it needs all ranks of that.
+        None where the ranks do not ascend, for torch would sort them, and where the default group is bound to a device
+        (``device_id``) and has more ranks than this one: torch then splits the communicator of the default group, for
+        which it needs all ranks of that.
         """
         if list(ranks) == self._ranks:
             return self
         everybody: Any = dist.group.WORLD
-        if everybody.bound_device_id is not None and len(self._ranks) < dist.get_world_size():
+        bound = everybody.bound_device_id is not None and len(self._ranks) < dist.get_world_size()
+        if bound or list(ranks) != sorted(ranks):
             return None
-        made = dist.new_group(list(ranks), backend="nccl", use_local_synchronization=True)
-        return DeviceGroup(made, ranks)
+        if tuple(ranks) not in self._parts:
+            made = dist.new_group(list(ranks), backend="nccl", use_local_synchronization=True)
+            self._parts[tuple(ranks)] = DeviceGroup(made, ranks)
+        return self._parts[tuple(ranks)]
 
     def meet(self, send: Array) -> None:
         """Let all ranks make their communicator at the first array: torch wants all of them in its first call."""

@@ -14,7 +14,8 @@ SPARSE_MPI_TIMEOUT, the thread says so and aborts the communicator, which ends w
 leaves in results is undefined; every later call raises.
 
 NCCL's communicator, and its memory on the device, is made by the first call with a device array. That call must be
-made by all ranks, in the same order among their other calls, also where it is a `sendrecv` of some of them.
+made by all ranks, in the same order among their other calls, also where it is a `sendrecv` of some of them. NCCL waits
+there for all ranks without a limit.
 
 Sums are added in an order of NCCL's choice, which it does not promise to be the same on all ranks. Which ranks and
 networks it has been tried between is said in docs/guides/gpus.md.
@@ -222,22 +223,21 @@ class Link(Watchdog):
         self._closing = threading.RLock()  # held while a thread asks NCCL, and while the communicator is given up
         self._failure: Exception | None = None
         self._entered = 0.0  # when the exchange began that the host is queueing; 0: it queues none
-        self._queued = 0  # exchanges
-        self._stream: Any = None  # of the last one
-        # An event behind exchanges that were queued, when it was recorded, and behind how many of them
+        self._stream: Any = None  # of the last exchange
+        # The event behind that, when it was recorded, and the event that was seen done
         self._event: Any = None
-        self._recorded, self._behind = 0.0, 0
+        self._recorded, self._done = 0.0, None
         _WATCH.over(self)
 
     @contextmanager
     def exchange(self) -> Iterator[tuple[Any, int]]:
         """Yield NCCL's communicator and the current stream's address, to queue one exchange."""
-        from cupy.cuda import get_current_stream
+        from cupy.cuda import Event, get_current_stream
 
         self._stream, self._entered = get_current_stream(), perf_counter()
         try:
             yield self.made, self._stream.ptr
-            self._queued += 1
+            self._event, self._recorded = self._stream.record(Event(disable_timing=True)), perf_counter()
         finally:
             self._entered = 0.0
             self.require_running()  # what has raised above may be that the communicator was aborted
@@ -265,18 +265,17 @@ class Link(Watchdog):
                 self.made.abort()
 
     def _late(self) -> bool:
-        now, entered = perf_counter(), self._entered
-        if entered and now - entered > self.timeout:  # as where ranks find each other, in the first of them
+        now, entered, event = perf_counter(), self._entered, self._event
+        if entered and now - entered > self.timeout:
             return True
-        if self._event is None or self._event.done:
-            if self._behind == self._queued:
-                return False
-            from cupy.cuda import Event
-
-            with self._device:
-                self._behind, self._recorded = self._queued, now
-                self._event = self._stream.record(Event(disable_timing=True))
-        return now - self._recorded > self.timeout
+        # CUDA is asked once, when the time is over: a question from here would spoil a graph that is being captured
+        if event is None or event is self._done or now - self._recorded <= self.timeout:
+            return False
+        with suppress(Exception):  # of a capture: asked again
+            if not event.done:
+                return True
+            self._done = event
+        return False
 
     def close(self) -> None:
         """Wait for what is queued, and free the communicator; done once."""

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from sparse_mpi import arrays
 from sparse_mpi.sparse import SparseVector
 
+STREAMS: list[Any] = []  # that were made beside callers': torch keeps memory by their handles, so that none may end
+
 
 class Marks(NamedTuple):
     """Events on a device where the data of some work were there, and where its stream began and ended it."""
@@ -67,6 +69,7 @@ class Branch:
             if self._device.id not in sides:
                 # A stream that is not non-blocking would wait for the default one, on which callers may compute.
                 sides[self._device.id] = Side(cupy.cuda.Stream(non_blocking=True))
+                STREAMS.append(sides[self._device.id].stream)
         self._side = sides[self._device.id]
         self._entered: Any = None  # event on the branch's stream as the work begins
         self._ended: Any = None  # event there after the work; None as long as it goes on

@@ -83,16 +83,15 @@ class Survival(Direct):
             return engine.agree(gradient, make_plan, check)
 
         def attempt() -> Attempt:
-            agreed = agree_after_losses()
+            agreed, delegates = agree_after_losses(), engine.exchange.placed.traits.delegates_residual
             engine.begin(agreed)
             if self._copies is not None and agreed.flat is not None:
-                self._copies.begin(engine.feedback.pending(), engine.comm)
+                self._copies.begin(engine.feedback.pending(), engine.comm, delegates)
             acc = engine.accumulate(agreed.flat, factor)
             if self._orphaned:
                 engine.owe(self._orphaned)
             made = engine.reduce(agreed)
             if self._copies is not None:
-                delegates = engine.exchange.placed.traits.delegates_residual
                 self._copies.exchange(acc, made.reduction, delegates, self.team.members, engine.comm)
             return made
 

@@ -87,11 +87,15 @@ class Copies:
         self._since = 0  # likewise, when there was a whole copy
         self._whole = False  # whether only a part need be sent; never where each step has all of it
         self._part: _Part | None = None  # in the running step
+        self._owing: Array | None = None  # (m,) entries of the residual before the step, where some may be given away
         self._staged: _Staged | None = None
 
-    def begin(self, residual: Array, comm: Comm) -> None:
-        """Send a part of the residual ``(n,)`` before the step to the next rank, if it is one's turn. Collective."""
-        self._part = None
+    def begin(self, residual: Array, comm: Comm, gives_away: bool = False) -> None:
+        """Send a part of the residual ``(n,)`` before the step to the next rank, if it is one's turn. Collective.
+
+        ``gives_away`` is as for `exchange`.
+        """
+        self._part, self._owing = None, residual.nonzero()[0] if gives_away and self._whole else None
         number = self._due() if self._whole else None
         if number is not None and comm.size > 1:
             place = self._place(number, len(residual))
@@ -112,8 +116,15 @@ class Copies:
             came = comm.sendrecv(self._rounded(_left(acc, staged.sent)), after, before)
             whole = members[before], received(came)
         elif comm.size > 1 and gives_away:
-            given = comm.sendrecv(_not_in(staged.total, staged.sent), after, before)
+            given = comm.sendrecv(_not_in(staged.total, self._given(acc, staged.sent)), after, before)
         self._staged = _Staged(staged.total, given, whole)
+
+    def _given(self, acc: Array, sent: SparseVector | Array) -> Array:
+        """Return the entries ``(m,)`` that this rank may have owed before the step, and owes no more."""
+        if isinstance(sent, SparseVector):
+            return sent.indices
+        owing, self._owing = sent.nonzero()[0] if self._owing is None else self._owing, None
+        return owing[_left(acc, sent)[owing] == 0]
 
     def commit(self) -> None:
         self._steps += 1
@@ -186,11 +197,10 @@ def _left(acc: Array, sent: SparseVector | Array) -> Array:
     return left
 
 
-def _not_in(total: SparseVector | Array, sent: SparseVector | Array) -> Array:
-    if not isinstance(sent, SparseVector):
-        return namespace(sent).zeros(0, np.int32)
+def _not_in(total: SparseVector | Array, indices: Array) -> Array:
     if not isinstance(total, SparseVector):
-        return sent.indices[total[sent.indices] == 0]
-    if sent.indices is total.indices:
-        return sent.indices[:0]
-    return sent.indices[~kernels.of(sent.indices).contains(total.indices, sent.indices)]
+        return indices[total[indices] == 0]
+    if indices is total.indices:
+        return indices[:0]
+    indices = indices.astype(total.indices.dtype, copy=False)
+    return indices[~kernels.of(indices).contains(total.indices, indices)]

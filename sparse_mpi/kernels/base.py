@@ -217,9 +217,9 @@ class Kernels(Protocol):
     def merge_loosely(
         self, indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
     ) -> tuple[Array, Array, Array | None]:
-        """Return what `merge` does, where the host would wait for their number with gaps that a mask leaves out.
+        """As `merge`, without a wait of the host: the result may have gaps.
 
-        What `compress` keeps by that mask is the result of `merge`. Indices of gaps are undefined; None: no gaps.
+        The mask is False at gaps, whose indices are undefined; None: there are no gaps.
         """
 
     def merge_runs(self, runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
@@ -238,7 +238,7 @@ class Kernels(Protocol):
     def compress(
         self, indices: Array, values: Array, chosen: Array | None, count: int | None = None, threshold: int = 0
     ) -> tuple[Array, Array]:
-        """Return the pairs that reach ``threshold`` where the mask ``chosen`` ``(m,)``, if any, is True.
+        """Return the pairs whose magnitude bits reach ``threshold``; with a mask ``chosen`` ``(m,)``, those it takes.
 
         If ``count`` tells how many there are, nothing waits.
         """

@@ -64,7 +64,7 @@ def _reduce_once(
             raise ValueError("x must have at least one element, got none; leave empty tensors out")
         k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_algorithm(algorithm, options)
         say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
-    if made.levels is not None:  # one sum alone has one level, unless it is asked for two
+    if made.levels == 2:  # one sum alone has one level, unless it is asked for two
         made = placed(made, transport)
     layout = Layout.of(len(flat))
     # There is no next step, so that the state is dropped

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -134,9 +135,11 @@ def DistributedOptimizer(
         )
         if team is not None and clip_norm is not None and op == Sum:
             raise ValueError(f"clip_norm must be None where ranks may be lost and op is 'sum', got {clip_norm}")
-        say(**settings.statement, bucket_cap_mb=most, overlap=overlap, passes=backward_passes_per_step, op=op)
+        say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=backward_passes_per_step, op=op)
         shapes = sorted((name, tuple(p.shape)) for name, p in trained.items())
         say(scaled=scaler is not None, momentum=rule.mode, parameters=shapes)
+    if most is not None and bucket_cap_mb == "auto":  # more on a GPU, where parameters of some ranks alone may be
+        most = float(transport.allreduce(np.array([most]), "max", control=True)[0])
     # A parameter is its name: all take the order of the first rank
     order = json.loads(tell(transport, json.dumps(list(trained))))
     if rule.announcement and transport.rank == 0:

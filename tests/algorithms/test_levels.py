@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 
 import numpy as np
 import pytest
 
-from sparse_mpi import FEEDBACKS, SparseAllreduce, World, sparse_allreduce
+from sparse_mpi import FEEDBACKS, GlobalMomentum, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms import Elect, OkTopk
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.algorithms.two_level import TwoLevel
 from sparse_mpi.fault_tolerance import ElasticAllreduce
+from sparse_mpi.reduction.form import FORM, sealed
 from sparse_mpi.testing import CASES, Trials, check_algorithm
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.recording import RecordingComm
@@ -127,7 +129,7 @@ def test_one_host_one_rank_a_host_and_unequal_hosts_have_one_level(name, nodes):
     [
         ((4, 2), {}, "OkTopk has two levels: dense sums of 2 ranks a host, sparse ones of 2 hosts"),
         ((4, 2), {"algorithm": "elect"}, "Elect has two levels: dense sums of 2 ranks a host, sparse ones of 2 hosts"),
-        ((4, 2), {"algorithm": "topka"}, "TopkA has one level on 2 hosts: every rank sends to all others"),
+        ((4, 2), {"algorithm": "topka"}, "TopkA has one level on 2 hosts; elect and oktopk can have two"),
         ((5, 2), {}, "OkTopk has one level, as hosts have 1 to 2 ranks; have as many on each"),
         ((4, 2), {"levels": 1}, None),
         ((4, 2), {"levels": 2}, None),
@@ -264,6 +266,52 @@ def test_survivors_agree(name, leave):
     reducer = {"reducer": ElasticAllreduce, "algorithm": name, "copy_every": 2}
     left = [found for found in World(6, 2, leave=leave).run(lambda comm: totals(comm, 7, **reducer)) if found]
     assert len(left) == 6 - len(leave) and all(found == left[0] for found in left)
+
+
+@pytest.mark.parametrize("name", ABLE)
+def test_a_copy_does_not_keep_what_a_rank_has_given_to_its_node(name):
+    """Momentum is in all of a residual; an entry of the copy that its owner has given away would come twice."""
+
+    def body(comm):
+        made = {"feedback": GlobalMomentum(0.9), "copy_every": 200, "copy": "exact"}
+        reducer = ElasticAllreduce(400, k=8, comm=comm, algorithm=name, **made)
+        kept = []
+        for step in range(20):
+            reducer.step(gradient(comm.rank, step, 400))
+            residual = np.asarray(reducer.residual)
+            owner = comm.sendrecv(residual, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+            held = reducer.execution._copies._held
+            kept.append(int(np.count_nonzero(deepcopy(held).values()[owner == 0])) if held else 0)
+        assert reducer.engine.exchange.placed != reducer.engine.exchange.algorithm
+        return kept
+
+    assert not np.any(World(4, 2).run(body))
+
+
+def test_one_sum_has_one_level_also_of_a_hybrid(caplog):
+    parts = Hybrid((Fused(OkTopk(), (0,), 1.0),))
+
+    def body(comm):
+        return [
+            sparse_allreduce(gradient(comm.rank, 0), k=K, comm=comm, algorithm=each).total for each in (parts, "topka")
+        ]
+
+    World(4, 2).run(body)
+    assert not caplog.records
+
+
+def test_a_state_of_an_earlier_release_says_how_many_ranks_a_node_has():
+    def body(comm):
+        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=TwoLevel(2))
+        reducer.step(gradient(comm.rank, 0))
+        state = reducer.state_dict()
+        del state[FORM]
+        state["algorithm"]["ranks_per_node"] = 2
+        other = SparseAllreduce(N, k=K, comm=comm, algorithm=TwoLevel(2))
+        other.load_state_dict(sealed(state))
+        return other.residual.tobytes() == reducer.residual.tobytes()
+
+    assert all(World(4).run(body))
 
 
 def test_parts_of_a_hybrid_have_levels_of_their_own():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from time import sleep
 
 import numpy as np
 import pytest
@@ -33,6 +34,15 @@ def live() -> int:
     return sum(TORCH_MEMORY.live.values())
 
 
+def comes_to(bytes_: float) -> bool:
+    """Return whether so much is left once the thread beside, if there is one, has let go of its last work."""
+    for _ in range(500):
+        if live() == bytes_:
+            return True
+        sleep(0.01)
+    return False
+
+
 @pytest.mark.parametrize("algorithm", KEPT)
 @pytest.mark.parametrize("comm", [NullComm, Threaded])
 def test_what_dense_steps_take_goes_back_to_torch(device, algorithm, comm):
@@ -43,12 +53,12 @@ def test_what_dense_steps_take_goes_back_to_torch(device, algorithm, comm):
     for step, gradient in enumerate(gradients):
         reducer.start(gradient, dense=step < 2).wait() if comm is Threaded else reducer.step(gradient, dense=step < 2)
     assert device.log.longest < SHARED_BYTES, "long arrays come from CuPy's pool, which keeps them"
-    kept = live() - before
     lent = comm is Threaded and algorithm == "dense"  # the last result, of which the caller has a copy
-    assert kept == (KEPT[algorithm] + lent) * 4 * N < TORCH_MEMORY.most - before
+    kept = (KEPT[algorithm] + lent) * 4 * N
+    assert comes_to(before + kept) and kept < TORCH_MEMORY.most - before
     del reducer, gradient
     gradients.clear()
-    assert live() == before, "torch does not get back what a reducer had"
+    assert comes_to(before), "torch does not get back what a reducer had"
     assert not device.races
 
 
