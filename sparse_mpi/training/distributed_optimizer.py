@@ -70,7 +70,7 @@ def DistributedOptimizer(
             `as_comm`. Of a `Team` the others go on when some ranks are lost, see `sparse_mpi.fault_tolerance`; options
             of `ElasticAllreduce` may be given too then, and every survivor takes the same steps.
         algorithm: a name in `ALGORITHMS` such as ``"topka"``, or an instance, see `sparse_allreduce`. The default of
-            all that trains, elect, was as accurate as dense sums; that of bare sums is oktopk.
+            all that trains is elect, whose accuracy docs/explanation/accuracy.md shows; that of bare sums is oktopk.
             ``compression`` is Horovod's name for it.
         feedback: see `SparseAllreduce`.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
