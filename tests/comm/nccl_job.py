@@ -39,7 +39,7 @@ from sparse_mpi.testing import check_transport  # noqa: E402
 from sparse_mpi.testing.checking_transports import TALKS  # noqa: E402
 
 from ..fakes import fake_nccl  # noqa: E402
-from .test_nccl import OnDevice  # noqa: E402
+from .on_device import OnDevice  # noqa: E402
 
 if "tests.fakes.fake_array" in sys.modules:
     LIMIT *= PATIENCE

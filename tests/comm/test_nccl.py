@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
+from sparse_mpi.arrays import to_host
 from sparse_mpi.comm import NullComm, as_comm
 from sparse_mpi.comm.base import host_leader
 from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
@@ -20,34 +21,11 @@ from sparse_mpi.testing import CASES
 from ..fakes import fake_cuda, fake_nccl
 from ..fakes.fake_device import NOT_READY
 from ..kernels.test_gpu import device_count
+from .laws import assert_rows_of_another_size_are_refused
+from .on_device import OnDevice
 from .test_device_budget import LAYOUT, K
 
 pytestmark = pytest.mark.ranks(1, 3)
-
-
-class OnDevice:
-    """A communicator whose host arrays travel as device arrays."""
-
-    def __init__(self, comm) -> None:
-        self._comm = comm
-
-    def __getattr__(self, name: str):
-        found = getattr(self._comm, name)
-        if not callable(found):
-            return found
-
-        def call(*arguments, **options):
-            if name == "split":
-                return OnDevice(found(*arguments))
-            send, *others = arguments or [None]
-            results = found(*([] if send is None else [sys.modules["cupy"].asarray(send), *others]), **options)
-            return tuple(map(on_host, results)) if isinstance(results, tuple) else on_host(results)
-
-        return call
-
-
-def on_host(result):
-    return result.get() if hasattr(result, "get") else result
 
 
 @pytest.fixture
@@ -128,7 +106,7 @@ def test_training_gives_the_same_bytes(ranks):
         totals = []
         for step in range(4):
             total = reducer.step(place(case.gradient(np.float32, step, comm.rank, comm.size)))
-            totals.append((on_host(total.indices).tobytes(), on_host(total.values).tobytes()))
+            totals.append((to_host(total.indices).tobytes(), to_host(total.values).tobytes()))
         return totals, reducer.report.traffic.sent
 
     over_nccl = ranks.run(lambda comm: body(comm, sys.modules["cupy"].asarray), wrap=lambda comm: comm)
@@ -146,14 +124,7 @@ def test_parts_duplicates_and_nodes(ranks, nccl):
 
 @pytest.mark.ranks(2)
 def test_rows_of_another_size_are_refused(ranks):
-    def body(comm):
-        send, peer = np.zeros((2, 1 + comm.rank)), 1 - comm.rank
-        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
-            comm.sendrecv(send, peer, peer)
-        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
-            comm.alltoallv(send, [1, 1])
-
-    ranks.run(body)
+    assert_rows_of_another_size_are_refused(ranks)
 
 
 @pytest.mark.ranks(3)

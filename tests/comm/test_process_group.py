@@ -16,6 +16,7 @@ from sparse_mpi.testing.steps import dense_of, same_bytes
 from ..launch import ROOT, launch
 from ..prefork import torchrun
 from ..tiers import COMPARED
+from .laws import assert_reduced_to_its_ends
 
 dist = pytest.importorskip("torch.distributed")
 process_group = pytest.importorskip("sparse_mpi.comm.process_group")
@@ -204,16 +205,7 @@ def test_subgroups_mismatches_and_the_end_of_a_job():
 @pytest.mark.parametrize("dtype", sorted({dtype.name for dtype in REDUCIBLE}))
 def test_every_type_is_reduced_to_its_ends(ranks, dtype):
     """Sums that wrap around and maxima of what is large without a sign; gloo knows no unsigned ones but bytes."""
-    kind = np.dtype(dtype)
-    if kind.kind == "f":
-        own = [np.array([0.5, -1.5, np.finfo(kind).max / 64], kind) * rank for rank in range(ranks.size)]
-    else:
-        low, high = np.iinfo(kind).min, np.iinfo(kind).max
-        own = [np.array([high, low, rank, high - rank, low + rank], kind) for rank in range(ranks.size)]
-    for total, largest in ranks.run(lambda comm: [comm.allreduce(own[comm.rank], op) for op in ("sum", "max")]):
-        assert total.dtype == largest.dtype == kind
-        np.testing.assert_array_equal(total, np.sum(own, axis=0, dtype=kind))
-        np.testing.assert_array_equal(largest, np.max(own, axis=0))
+    assert_reduced_to_its_ends(ranks, dtype)
 
 
 def test_read_only_arrays_are_sent(ranks):

@@ -26,6 +26,7 @@ from sparse_mpi.testing.checking_transports import TALKS
 
 from ..fakes import fake_torch, fake_torch_nccl
 from ..launch import launch
+from .laws import assert_reduced_to_its_ends, assert_rows_of_another_size_are_refused
 from .on_device import OnDevice
 from .test_schedules import hooked, trained
 from .test_stream_schedules import assert_same_in_every_order, reduced
@@ -72,16 +73,7 @@ def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
 @pytest.mark.parametrize("dtype", sorted({dtype.name for dtype in REDUCIBLE}))
 def test_every_type_is_reduced_to_its_ends(ranks, dtype):
     """Torch's NCCL knows no 16-bit integers, and none without a sign but bytes."""
-    kind = np.dtype(dtype)
-    if kind.kind == "f":
-        own = [np.array([0.5, -1.5, np.finfo(kind).max / 64], kind) * rank for rank in range(ranks.size)]
-    else:
-        low, high = np.iinfo(kind).min, np.iinfo(kind).max
-        own = [np.array([high, low, rank, high - rank, low + rank], kind) for rank in range(ranks.size)]
-    for total, largest in ranks.run(lambda comm: [comm.allreduce(own[comm.rank], op) for op in ("sum", "max")]):
-        assert total.dtype == largest.dtype == kind
-        np.testing.assert_array_equal(total, np.sum(own, axis=0, dtype=kind))
-        np.testing.assert_array_equal(largest, np.max(own, axis=0))
+    assert_reduced_to_its_ends(ranks, dtype)
 
 
 def test_what_goes_over_nccl_and_what_over_gloo(ranks, torch_nccl, device):
@@ -257,14 +249,7 @@ def test_gradients_on_the_host_of_some_ranks_are_refused_on_all(ranks):
 
 @pytest.mark.ranks(2)
 def test_rows_of_another_size_are_refused(ranks):
-    def body(comm):
-        send, peer = np.zeros((2, 1 + comm.rank)), 1 - comm.rank
-        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
-            comm.sendrecv(send, peer, peer)
-        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
-            comm.alltoallv(send, [1, 1])
-
-    ranks.run(body)
+    assert_rows_of_another_size_are_refused(ranks)
 
 
 @pytest.mark.ranks(3)

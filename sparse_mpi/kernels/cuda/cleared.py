@@ -16,6 +16,9 @@ from sparse_mpi.arrays import Array
 WORDS = 1 << 17  # of a block: one MB
 SECTOR = 4  # words: no two kernels meet in what a device reads at once
 STREAMS = 8  # whose blocks a thread keeps
+BLOCKS = (
+    threading.local()
+)  # the block of each stream that a thread works on; threads share none, which would take a lock
 
 
 class Rest(NamedTuple):
@@ -25,16 +28,6 @@ class Rest(NamedTuple):
     words: Array
 
 
-class Blocks(threading.local):
-    """The block of each stream that this thread works on; threads share none, which would take a lock."""
-
-    def __init__(self) -> None:
-        self.left: dict[tuple[int, int], Rest] = {}
-
-
-BLOCKS = Blocks()
-
-
 def cleared(count: int) -> Array:
     """Return ``(count,)`` uint64, zeros on the current stream; nobody else gets the same words."""
     room = -(-count // SECTOR) * SECTOR
@@ -42,10 +35,11 @@ def cleared(count: int) -> Array:
         return cupy.zeros(count, np.uint64)
     stream = cupy.cuda.get_current_stream()
     key = cupy.cuda.Device().id, stream.ptr
-    rest = BLOCKS.left.get(key)
+    left: dict[tuple[int, int], Rest] = BLOCKS.__dict__.setdefault("left", {})
+    rest = left.get(key)
     if rest is None or len(rest.words) < room:
-        if len(BLOCKS.left) == STREAMS and key not in BLOCKS.left:
-            BLOCKS.left.clear()
+        if len(left) == STREAMS and key not in left:
+            left.clear()
         rest = Rest(stream, cupy.zeros(WORDS, np.uint64))
-    BLOCKS.left[key] = Rest(rest.stream, rest.words[room:])
+    left[key] = Rest(rest.stream, rest.words[room:])
     return rest.words[:count]

@@ -1,0 +1,33 @@
+"""Laws of transports that several test files hold for theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+def assert_reduced_to_its_ends(ranks, dtype: str) -> None:
+    """Sums wrap around, and maxima are of what is large without a sign."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        own = [np.array([0.5, -1.5, np.finfo(kind).max / 64], kind) * rank for rank in range(ranks.size)]
+    else:
+        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+        own = [np.array([high, low, rank, high - rank, low + rank], kind) for rank in range(ranks.size)]
+    for total, largest in ranks.run(lambda comm: [comm.allreduce(own[comm.rank], op) for op in ("sum", "max")]):
+        assert total.dtype == largest.dtype == kind
+        np.testing.assert_array_equal(total, np.sum(own, axis=0, dtype=kind))
+        np.testing.assert_array_equal(largest, np.max(own, axis=0))
+
+
+def assert_rows_of_another_size_are_refused(ranks) -> None:
+    """On two ranks, whose rows have one number and two."""
+
+    def body(comm):
+        send, peer = np.zeros((2, 1 + comm.rank)), 1 - comm.rank
+        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
+            comm.sendrecv(send, peer, peer)
+        with pytest.raises(TypeError, match=rf"rows of {8 + 8 * comm.rank} bytes on rank {peer} too, got"):
+            comm.alltoallv(send, [1, 1])
+
+    ranks.run(body)
