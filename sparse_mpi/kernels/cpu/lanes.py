@@ -11,6 +11,7 @@ from numba.core.cgutils import raw_memcpy
 from numba.extending import intrinsic
 
 LANES = 64
+LINE = 64  # bytes of a cache line; where lines are longer, some are asked for twice
 
 
 @intrinsic
@@ -139,16 +140,34 @@ def prefetch(typing_context, x, at):
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        flag, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
-        written, near, of_data = (ir.Constant(flag, value) for value in (1, 3, 1))
-        builder.call(
-            builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind), [place, written, near, of_data]
-        )
+        _fetch(builder, builder.gep(data, [arguments[1]]), written=True)
         return context.get_dummy_value()
 
     return types.void(x, types.intp), generate
+
+
+@intrinsic
+def prefetch_lanes(typing_context, x, at):
+    """Have the cache lines of 64 entries of ``x`` from ``at`` on fetched; past the end of ``x`` it does no harm."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        entries = LINE // _alignment(signature.args[0])
+        for line in range(LANES // entries):
+            place = builder.add(arguments[1], ir.Constant(arguments[1].type, line * entries))
+            _fetch(builder, builder.gep(data, [place]), written=False)
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp), generate
+
+
+def _fetch(builder, place, written):
+    flag, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+    near, of_data = 3, 1
+    hints = [ir.Constant(flag, hint) for hint in (int(written), near, of_data)]
+    function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
+    builder.call(function, [builder.bitcast(place, pointer), *hints])
 
 
 @intrinsic

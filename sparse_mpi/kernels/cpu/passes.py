@@ -14,16 +14,14 @@ from sparse_mpi.arrays import Array, bits_type, index_dtype, wide_type
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import SKETCH, SKETCHED_ROWS
 from sparse_mpi.kernels.cpu.first_use import compiled
-from sparse_mpi.kernels.cpu.lanes import LANES, added, lowest, reached
+from sparse_mpi.kernels.cpu.lanes import LANES, added, lowest, prefetch_lanes, reached
 
 Found = tuple[Array, Array]
 # A scan of ``[lo, hi)`` for entries that reach a threshold: of lo, hi, room, most, indices, values. It writes at most
 # ``room`` pairs and `TILE` more. If there are more entries, it goes on counting, until they are more than ``most``.
 Scan: TypeAlias = Callable[[int, int, int, int, Array, Array], int]
-TILE = 2048  # entries worked on at once: two tiles stay in the first-level cache
+TILE = 2048  # entries worked on at once, and fetched ahead: two tiles stay in the first-level cache
 EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
-GROUPS = 16  # groups of 64 that are added before their entries are looked for
-STRETCH = GROUPS * LANES
 ONE = np.uint64(1)
 CHUNK = SKETCHED_ROWS * SKETCH  # entries added up by themselves, so that the number of threads changes no bit
 
@@ -189,9 +187,10 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
     """Scan a part of a vector, tile by tile; its first entry has the index ``offset``. See `Scan`."""
     count = np.int64(0)  # not a literal, for which `append` would be compiled once more
     for lo in range(0, x.size, TILE):
-        part = widened(x[lo : lo + TILE], scratch)
+        source = x[lo : lo + TILE]
+        part = widened(source, scratch)
         if count <= room:
-            count = append(part, threshold, offset + lo, count, indices, values)
+            count = append(part, source, threshold, offset + lo, count, indices, values)
         elif count <= most:
             count += counted(bits_of(part), threshold)
         else:
@@ -201,32 +200,37 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
 
 @compiled
 def _accumulate_select(residual, gradient, scratch, threshold, room, most, offset, indices, values):
-    """Add and scan in one pass; all of ``gradient`` is added. See `Scan`.
+    """Add and scan in one pass, tile by tile; all of ``gradient`` is added. See `Scan`.
 
-    Of a stretch all groups are added before their marked entries are looked for: beyond so many branches the processor
-    would not read ahead.
+    Memory is asked for a tile ahead: past so many branches the processor alone reads too little of it.
     """
-    count, masks = 0, np.empty(GROUPS, np.uint64)
-    for lo in range(0, residual.size, STRETCH):
-        acc, more = residual[lo : lo + STRETCH], widened(gradient[lo : lo + STRETCH], scratch)
-        groups = acc.size // LANES
-        for group in range(groups):
-            masks[group] = added(acc, group * LANES, threshold, more)
-        for at in range(groups * LANES, acc.size):
+    count = np.int64(0)
+    for lo in range(0, residual.size, TILE):
+        acc, part = residual[lo : lo + TILE], gradient[lo : lo + TILE]
+        more = widened(part, scratch)
+        if count > room:
+            for at in range(acc.size):
+                acc[at] += more[at]
+            if count <= most:
+                count += counted(bits_of(acc), threshold)
+            continue
+        whole = acc.size - acc.size % LANES
+        for at in range(0, whole, LANES):
+            prefetch_lanes(acc, at + TILE)
+            prefetch_lanes(part, at + TILE)
+            count = append_marked(acc, at, added(acc, at, threshold, more), offset + lo, count, indices, values)
+        for at in range(whole, acc.size):
             acc[at] += more[at]
-        if count <= room:
-            for group in range(groups):
-                count = append_marked(acc, group * LANES, masks[group], offset + lo, count, indices, values)
-            count = append_rest(acc, groups * LANES, threshold, offset + lo, count, indices, values)
-        elif count <= most:
-            count += counted(bits_of(acc), threshold)
+        count = append_rest(acc, whole, threshold, offset + lo, count, indices, values)
     return count
 
 
 @compiled
-def append(x, threshold, offset, count, indices, values):
+def append(x, source, threshold, offset, count, indices, values):
+    """Append the entries of ``x`` that reach the threshold, and fetch the tile that follows its ``source``."""
     whole = x.size - x.size % LANES
     for lo in range(0, whole, LANES):
+        prefetch_lanes(source, lo + TILE)
         count = append_marked(x, lo, reached(x, lo, threshold), offset, count, indices, values)
     return append_rest(x, whole, threshold, offset, count, indices, values)
 

@@ -64,7 +64,7 @@ def _select_standardized(x, squares, add, scratch, largest, threshold, room, mos
         found = scores[: part.size]
         _standardized(part, squares[lo : lo + TILE], found, largest)
         if count <= room:
-            count = append(found, threshold, offset + lo, count, indices, values)
+            count = append(found, part, threshold, offset + lo, count, indices, values)
         else:
             count += counted(bits_of(found), threshold)
     return count
