@@ -142,6 +142,15 @@ def test_contains_of_anything(passes, some, sought, of_some, of_sought):
     assert found.dtype == bool and found.tolist() == [i in some for i in sorted(sought)]
 
 
+@given(st.sets(st.integers(0, 99)), st.sets(st.integers(0, 99)), st.sampled_from((1, 5000, 1 << 22)), st.data())
+def test_values_among_indices_near_and_far(passes, some, sought, apart, data):
+    values = np.array(sorted(sought), data.draw(st.sampled_from(FLOATS)))
+    values[::3], values[1::7] = -np.inf, np.nan
+    given = [np.array(sorted(each), np.int64) * apart for each in (some, sought)]
+    found = passes.among(*(put(passes, x.astype(np.int32)) for x in given), put(passes, values))
+    assert same([found], [array.among(*given, values)])
+
+
 @emulated
 def test_a_single_launch_and_no_wait(cuda, launches):
     indices, values = put(cuda, ascending(N, np.int32)), put(cuda, inputs(np.float32)["normal"])

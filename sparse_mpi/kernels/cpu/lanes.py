@@ -136,11 +136,11 @@ def store_word(typing_context, buffer, at, word):
 
 @intrinsic
 def prefetch(typing_context, x, at):
-    """Have the cache line of ``x[at]`` fetched, to be read and written soon; the program does not wait for it."""
+    """Have the cache line of ``x[at]`` fetched; the program does not wait for it."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        _fetch(builder, builder.gep(data, [arguments[1]]), written=True)
+        _fetch(builder, builder.gep(data, [arguments[1]]))
         return context.get_dummy_value()
 
     return types.void(x, types.intp), generate
@@ -155,17 +155,18 @@ def prefetch_lanes(typing_context, x, at):
         entries = LINE // _alignment(signature.args[0])
         for line in range(LANES // entries):
             place = builder.add(arguments[1], ir.Constant(arguments[1].type, line * entries))
-            _fetch(builder, builder.gep(data, [place]), written=False)
+            _fetch(builder, builder.gep(data, [place]))
         return context.get_dummy_value()
 
     return types.void(x, types.intp), generate
 
 
-def _fetch(builder, place, written):
+def _fetch(builder, place):
+    """Fetch a line to be read: what is to be written is fetched more slowly where it is said so."""
     flag, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
-    near, of_data = 3, 1
-    hints = [ir.Constant(flag, hint) for hint in (int(written), near, of_data)]
+    read, near, of_data = 0, 3, 1
+    hints = [ir.Constant(flag, hint) for hint in (read, near, of_data)]
     function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
     builder.call(function, [builder.bitcast(place, pointer), *hints])
 

@@ -19,6 +19,7 @@ MANY = 1 << 13  # values from which on `truncate` has NumPy find the k-th
 CANDIDATES = 192  # entries that a row has room for, beyond 3k
 MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
 MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
+WINDOW = 1 << 14  # entries of the vector in which pairs are looked for at once: a flag of each in the first-level cache
 AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
 
 
@@ -161,7 +162,17 @@ def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_value
     Input and output may be the same.
     """
     bits = bits_of(values)
+    equal = 0
+    for i in range(bits.size):
+        equal += (bits[i] & magnitude) == kth
+    if equal == ties:  # as a rule; then no entry depends on those before it
+        kth, ties = kth - 1, 0
     count = i = 0
+    while count < kept_indices.size and ties == 0:
+        kept_indices[count] = indices[i]
+        kept_values[count] = values[i]
+        count += (bits[i] & magnitude) > kth
+        i += 1
     while count < kept_indices.size:
         b = bits[i] & magnitude
         tied = b == kth and ties > 0
@@ -192,20 +203,37 @@ def _compress(indices, values, chosen, kept, of_kept):
         i += 1
 
 
-@compiled
-def contains(indices, sought):
-    found = np.zeros(sought.size, np.bool_)
-    i = j = 0
-    while i < indices.size and j < sought.size:
-        here, there = indices[i], sought[j]
-        found[j] |= here == there
-        i += here <= there
-        j += there <= here
-    return found
+def contains(indices: Array, sought: Array) -> Array:
+    return among(indices, sought, np.ones(len(sought), bool))
 
 
 def among(indices: Array, sought: Array, values: Array) -> Array:
-    return np.where(contains(indices, sought), values, values.dtype.type(0))
+    return _among(indices, sought, values.view(f"i{values.itemsize}")).view(values.dtype)
+
+
+@compiled
+def _among(indices, sought, bits):
+    """Clear the ``bits`` of those ``sought`` that are not among ``indices``.
+
+    A window moves over the vector, with a flag for each entry of ``indices`` in it. Nothing branches on what is found.
+    """
+    kept, flags = np.empty_like(bits), np.zeros(WINDOW, np.int8)
+    i, j, one = np.uint64(0), np.uint64(0), np.uint64(1)
+    while j < sought.size:
+        base = sought[j]
+        while i < indices.size and indices[i] < base:
+            i += one
+        first = i
+        while i < indices.size and indices[i] - base < WINDOW:
+            flags[np.uint64(indices[i] - base)] = -1
+            i += one
+        while j < sought.size and sought[j] - base < WINDOW:
+            kept[j] = bits[j] & bits.dtype.type(flags[np.uint64(sought[j] - base)])
+            j += one
+        while first < i:
+            flags[np.uint64(indices[first] - base)] = 0
+            first += one
+    return kept
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
