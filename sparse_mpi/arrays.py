@@ -19,6 +19,7 @@ import numpy as np
 HALF_KINDS = ("float16", "bfloat16")
 FLOATS = ("float32", "float64", *HALF_KINDS)
 SHARED_BYTES = 1 << 20  # of an array from which on it is allocated by torch where torch's tensors are reduced
+_FLOAT32, _FLOAT64, _INT32, _INT64 = map(np.dtype, ("float32", "float64", "int32", "int64"))
 _CONSTANTS: dict[tuple[int, int], Any] = {}  # what devices keep of `constant`, by identity and device
 # What the library works on: an array of NumPy, or one of CuPy, which has no types of its own and the same methods. A
 # torch tensor is one after `enter`
@@ -265,12 +266,18 @@ def widened(x: Array) -> Array:
 
 
 def wide_type(x: Array) -> np.dtype:
-    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+    return _FLOAT64 if x.dtype is _FLOAT64 or x.dtype == np.float64 else _FLOAT32
 
 
 def bits_type(x: Array) -> np.dtype:
     """Return the integer type of the magnitudes of ``x``: int64 for float64, int32 for narrower (widened) types."""
-    return np.dtype(np.int64 if x.dtype == np.float64 else np.int32)
+    return _INT64 if x.dtype is _FLOAT64 or x.dtype == np.float64 else _INT32
+
+
+@cache
+def mantissa_bits(dtype: np.dtype) -> int:
+    """Return the bits of the mantissa: two to their power is an octave in magnitude bits."""
+    return int(np.finfo(dtype).nmant)
 
 
 def magnitude_bits(x: Array) -> Array:

@@ -168,9 +168,7 @@ def equal_boundaries(size: int, ranks: int) -> np.ndarray:
 
 def regions_of(boundaries: np.ndarray) -> np.ndarray:
     """Return start and stop ``(m, 2)`` of each region between ``boundaries`` ``(m + 1,)``."""
-    regions = np.empty((len(boundaries) - 1, 2), boundaries.dtype)
-    regions[:, 0], regions[:, 1] = boundaries[:-1], boundaries[1:]
-    return regions
+    return boundaries.repeat(2)[1:-1].reshape(-1, 2)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ else:
         sent: SparseVector | Array  #: this rank's net contribution
 
 
+# Metadata of a field of a state without which a step finds the same, by a pass more: a saved state may lack it
+SPARES_A_PASS = {"spares_a_pass": True}
+
+
 class Carried(Reduction):
     """A reduction that has carried a second vector, as an attribute: its sums at the entries of ``total``."""
 

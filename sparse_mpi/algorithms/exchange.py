@@ -7,6 +7,7 @@ reduced, and how results are balanced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import zip_longest
 from math import ceil, sqrt
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -59,7 +60,7 @@ def unpack(
     messages: Array, lengths: np.ndarray, region: np.ndarray, wire: WireFormat, like: SparseVector
 ) -> SparseVector:
     """Return the entries of messages of these ``lengths`` with indices of one ``region``, with values as ``like``'s."""
-    return wire.unpack(messages, lengths, np.repeat(region[None], len(lengths), axis=0), like.size, like.values.dtype)
+    return wire.unpack(messages, lengths, region[None].repeat(len(lengths), axis=0), like.size, like.values.dtype)
 
 
 def doubled(
@@ -117,13 +118,13 @@ def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> 
     The load of a region is assumed to be spread evenly over the gaps between its results, of zero width or more.
     """
     # Find the region in which each rank's share of all loads ends, in units in which shares are whole numbers.
-    ranks, ends = len(loads), np.cumsum(loads) * len(loads)
+    ranks, ends = len(loads), loads.cumsum() * len(loads)
     shares = int(loads.sum()) * np.arange(1, ranks)
-    region = np.searchsorted(ends, shares, side="right")
+    region = ends.searchsorted(shares, side="right")
     whole = loads[region] * ranks
 
     # Find the gap of the region in which it ends, and the place inside the gap.
-    starts = np.searchsorted(results, boundaries)
+    starts = results.searchsorted(boundaries)
     first, last = starts[region], starts[region + 1]
     gap, part = np.divmod((shares - ends[region] + whole) * (last - first + 1), whole)
     padded = np.concatenate([[0], results, [0]])
@@ -249,19 +250,21 @@ def split(
     while came is None or last - first > 1:
         # Divide these ranks into groups, and cut the partial sums into a message for each group's regions.
         groups = divided(first, last, radix)
+        single = len(groups) == comm.size + 1  # a group for each rank: all is done in one stage
         if came is not None:
             partial, counts = _added_up(came, boundaries[[first, last]], wire), None
+        edges = boundaries if single else boundaries[groups]
         if counts is None:
-            parts = split_counts(partial, boundaries[groups])
+            parts = split_counts(partial, edges)
         else:
-            parts = np.add.reduceat(counts, groups[:-1])
-        packed = wire.pack(partial, parts, regions_of(boundaries[groups]))
+            parts = counts if single else np.add.reduceat(counts, groups[:-1])
+        packed = wire.pack(partial, parts, regions_of(edges))
 
         # Exchange: every group collects what lies in its regions. With a group for each rank it is one all-to-all.
-        own = int(groups.searchsorted(comm.rank, side="right")) - 1
+        own = comm.rank if single else int(groups.searchsorted(comm.rank, side="right")) - 1
         first, last = int(groups[own]), int(groups[own + 1])
-        region = boundaries[[first, last]]
-        if len(groups) == comm.size + 1:
+        region = edges[own : own + 2]
+        if single:
             expected = known_lengths(region, wire, packed.vector, comm.size)
             messages, lengths = comm.alltoallv(packed.buffer, packed.lengths, expected)
         else:
@@ -303,8 +306,12 @@ def _rows_added(came: SplitResult, region: np.ndarray) -> SparseVector | None:
     return SparseVector(received.indices[:width], sums, received.size)
 
 
+@lru_cache(maxsize=64)
 def divided(first: int, last: int, radix: int | None) -> np.ndarray:
-    """Return the boundaries ``(groups + 1,)`` of equal groups into which a stage divides ranks ``[first, last)``."""
+    """Return the boundaries ``(groups + 1,)`` of equal groups into which a stage divides ranks ``[first, last)``.
+
+    They must not be written to.
+    """
     number = min(radix or last - first, last - first)
     return first + np.arange(number + 1) * (last - first) // number
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, inf, log2
 from operator import neg
 from typing import NamedTuple
@@ -23,13 +24,22 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
+from sparse_mpi.arrays import Array, bits_type, magnitude_bits, mantissa_bits, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.sparse import SparseVector, all_at_least, reaching, take
 
-NOTHING: SparseVector = SparseVector(np.empty(0, np.int32), np.empty(0), 0)
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
+
+
+class Known(NamedTuple):
+    """Some entries of a dense vector. All that reach ``floor``, as magnitude bits, are among them."""
+
+    entries: SparseVector
+    floor: float  # infinite: none is known to be
+
+
+NOTHING = Known(SparseVector(np.empty(0, np.int32), np.empty(0), 0), 0)
 
 
 class Bracket(NamedTuple):
@@ -54,8 +64,8 @@ class RankCounts(NamedTuple):
     @staticmethod
     def of(bracket: Bracket, counts: np.ndarray, piggybacked: np.ndarray) -> RankCounts:
         """Return the counts of a bracket, from ``counts`` ``(P, 2)`` of entries that reach its low and high end."""
-        reach, above = counts.T
-        return RankCounts(bracket, above, reach - above, piggybacked)
+        above = counts[:, 1]
+        return RankCounts(bracket, above, counts[:, 0] - above, piggybacked)
 
 
 def bits_end(values: Array) -> int:
@@ -63,6 +73,7 @@ def bits_end(values: Array) -> int:
     return 1 << (8 * values.itemsize - 1)
 
 
+@lru_cache(maxsize=64)
 def count_type(k: int) -> np.dtype:
     """Return the unsigned integer type of a count on the wire, in which k + 1 stands for anything above k."""
     return np.min_scalar_type(k + 1)
@@ -80,7 +91,9 @@ def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tu
     Return the counts ``(P, m)`` int64, and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
     m = len(counts)
-    row = [*np.minimum(counts, k + 1).tolist(), *([min(*piggyback, 255)] if piggyback else ())]
+    row = [min(count, k + 1) for count in counts.tolist()]
+    if piggyback:
+        row.append(min(*piggyback, 255))
     rows = comm.allgather(np.array(row, count_type(k)), control=True).astype(np.int64)
     return rows[:, :m], rows[:, m] if piggyback else np.zeros(len(rows), np.int64)
 
@@ -91,6 +104,7 @@ def sum_counts(counts: np.ndarray, k: int, comm: Comm) -> np.ndarray:
     return comm.allreduce(counts.astype(sum_type(k, comm.size)), control=True).astype(np.int64)
 
 
+@lru_cache(maxsize=64)
 def sum_type(k: int, ranks: int) -> np.dtype:
     return np.min_scalar_type((k + 1) * ranks)
 
@@ -177,8 +191,8 @@ class Counted:
         searched: candidates that a round of the search counts; None: 8 to 64, few for small k.
         gathered: ranks up to which counts of candidates are gathered, in fewer messages, rather than added up, in fewer
             bytes.
-        dense: the sums are a dense vector, which the fast path reads once: it takes out what reaches its lowest
-            candidate.
+        dense: the sums are a dense vector, which the fast path reads once, if at all: it takes out what reaches its
+            lowest candidate.
     """
 
     mantissa: int = 52
@@ -220,11 +234,20 @@ class Counted:
         return *result_of(sums, counted, k, comm.rank, chosen), counted.piggybacked, predictor
 
     def cut_dense(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm
-    ) -> tuple[SparseVector, np.ndarray, ThresholdPredictor]:
-        """Return those of this rank's `dense` sums that are in the result, and otherwise what `cut` does."""
-        counted, predictor, found = self.count(values, k, predictor, comm)
-        return *result_of(found, counted, k, comm.rank), predictor
+        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, known: Known | None
+    ) -> tuple[SparseVector, np.ndarray, ThresholdPredictor, Known | None]:
+        """Return those of this rank's `dense` sums that are in the result, and otherwise what `cut` does.
+
+        With ``known`` entries no pass over all is needed as long as candidates are above its floor. Those that are left
+        of them, or of what the pass has found, are returned: a little below the threshold, and known in the next step.
+        """
+        counted, predictor, found = self.count(values, k, predictor, comm, known=known)
+        (low, high), (entries, floor) = counted.bracket, found
+        if known is not None:
+            floor = max(floor, self._below(low, values))
+            bits = magnitude_bits(entries.values)
+            known = Known(take(entries, (bits >= floor) & (bits < high)), floor)
+        return *result_of(entries, counted, k, comm.rank), predictor, known
 
     def count(
         self,
@@ -234,9 +257,13 @@ class Counted:
         comm: Comm,
         *piggyback: int,
         chosen: Array | None = None,
-    ) -> tuple[RankCounts, ThresholdPredictor, SparseVector]:
-        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
-        octave = 1 << np.finfo(values.dtype).nmant  # difference in magnitude bits between a number and its double
+        known: Known | None = None,
+    ) -> tuple[RankCounts, ThresholdPredictor, Known]:
+        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments.
+
+        Where values are `dense`, also return entries that reach it.
+        """
+        octave = 1 << mantissa_bits(values.dtype)  # difference in magnitude bits between a number and its double
         bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
         counted: RankCounts | None = None
         found = NOTHING
@@ -245,8 +272,7 @@ class Counted:
         if near:
             candidates = predictor.candidates(self._nearby(k, comm.size), *bracket)
             if self.dense:
-                counts, pairs = kernels.of(values).count_select(values, np.array(candidates))
-                found = SparseVector(*pairs, len(values))
+                found, counts = self._found(values, np.array(candidates), known)
             else:
                 counts = kernels.of(values).count(values, np.array(candidates), chosen)
             by_rank = gather_counts(counts, k, comm, *piggyback) if comm.size <= self.gathered else None
@@ -254,19 +280,20 @@ class Counted:
             # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
             bracket = self._narrowed(candidates, totals, k, bracket)
             predictor = predictor.respaced(candidates, totals, k, octave)
-            if self._settled(bracket, values) and set(bracket) <= set(candidates):
+            if self._settled(bracket, values) and bracket.low in candidates and bracket.high in candidates:
                 if by_rank is None:
                     counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
                 else:
-                    at = [candidates.index(bracket.low), candidates.index(bracket.high)]
-                    counted = RankCounts.of(bracket, by_rank[0][:, at], by_rank[1])
+                    low = by_rank[0][:, candidates.index(bracket.low)]
+                    high = by_rank[0][:, candidates.index(bracket.high)]
+                    counted = RankCounts(bracket, high, low - high, by_rank[1])
                 predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
             values = values if chosen is None else values[chosen]
             bracket = self.search(values, k, comm, bracket, near)
-            found = all_at_least(values, bracket.low) if self.dense else NOTHING
+            found = Known(all_at_least(values, bracket.low), bracket.low) if self.dense else NOTHING
             counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
             predictor = predictor.updated(bracket.low, octave)
         return counted, predictor, found
@@ -304,13 +331,30 @@ class Counted:
         return 1 + ceil((12 + self.mantissa) / log2(self._searched(k) + 1))
 
     def _rank_counts(
-        self, values: Array, found: SparseVector, bracket: Bracket, k: int, comm: Comm, *piggyback: int
+        self, values: Array, found: Known, bracket: Bracket, k: int, comm: Comm, *piggyback: int
     ) -> RankCounts:
         """Return the counts of a settled bracket: one allgather."""
         ends = np.unique(bracket) if self.dense else np.array(bracket)
-        counts = counts_at(found.values if self.dense else values, ends)
+        counts = counts_at(found.entries.values if self.dense else values, ends)
         by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
         return RankCounts.of(bracket, by_rank[:, np.searchsorted(ends, bracket)], piggybacked)
+
+    def _found(self, values: Array, candidates: np.ndarray, known: Known | None) -> tuple[Known, np.ndarray]:
+        """Return entries that reach the lowest candidate, and the counts at all: of what is known, or by a pass."""
+        passes, floor = kernels.of(values), int(candidates[0])
+        if known is None:
+            counts, pairs = passes.count_select(values, candidates)
+        elif known.floor <= floor:
+            return known, passes.count(known.entries.values, candidates)
+        else:
+            floor = self._below(floor, values)
+            counts, pairs = passes.count_select(values, np.array([floor, *candidates]))
+            counts = counts[1:]
+        return Known(SparseVector(*pairs, len(values)), floor), counts
+
+    def _below(self, threshold: int, values: Array) -> int:
+        """Return the floor of what may reach the threshold soon: an eighth of an octave below it."""
+        return max(threshold - (1 << mantissa_bits(values.dtype) - 3), self.lowest)
 
     def _nearby(self, k: int, ranks: int) -> int:
         return self.nearby or max(4, min(8, k // ranks // (4 * count_type(k).itemsize)))
@@ -320,7 +364,7 @@ class Counted:
 
     def _settled(self, bracket: Bracket, values: Array) -> bool:
         """Tell if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
-        return bracket.high - bracket.low <= max((1 << np.finfo(values.dtype).nmant) >> self.mantissa, 1)
+        return bracket.high - bracket.low <= max((1 << mantissa_bits(values.dtype)) >> self.mantissa, 1)
 
     def _narrowed(self, candidates: list[int], totals: list[int], k: int, bracket: Bracket) -> Bracket:
         """Return what is left of ``bracket`` once the counts at some candidates are known."""

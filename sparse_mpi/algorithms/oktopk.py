@@ -18,7 +18,7 @@ that leave the last rank too much, indices as float32, results that are never ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -47,7 +47,7 @@ from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
-from sparse_mpi.sparse import Layout, regions_of, subtract, where
+from sparse_mpi.sparse import Layout, SparseVector, regions_of, subtract, where
 from sparse_mpi.wire import Coo, SizeBound, Wire
 
 
@@ -123,8 +123,9 @@ class OkTopk(Algorithm):
 
         # Alone, a rank owns all that it selects, and may return k entries.
         if comm.size == 1 and self.wire.lossless and len(selected.indices) <= k:
-            total = selected._replace(values=selected.values.copy())
-            return Reduction(total, selected), replace(state, selection=selection)
+            total = SparseVector(selected.indices, selected.values.copy(), n)
+            alone = OkTopkState(selection, state.threshold, state.boundaries, state.age, state.stale)
+            return Reduction(total, selected), alone
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
         boundaries, age = state.boundaries, state.age + 1

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from math import ceil, log2
 from operator import add, attrgetter, sub
@@ -44,7 +45,7 @@ class Traffic:
 
     def copy(self) -> Traffic:
         """Return the counters as they are now, without ``calls``."""
-        return replace(self, calls=None)
+        return Traffic(*COUNTERS(self))
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*map(add, COUNTERS(self), COUNTERS(other)))
@@ -223,6 +224,7 @@ def rounds(ranks: int) -> int:
     return ceil(log2(ranks))
 
 
+@lru_cache(maxsize=64)
 def hashed(text: str) -> int:
     """Return a number of 56 bits, positive as an int64, that stands for a text."""
     return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=7).digest(), "big")

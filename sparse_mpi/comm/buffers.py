@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -11,11 +12,11 @@ from sparse_mpi.comm.base import Counts
 
 
 def row_bytes(rows: Array) -> int:
-    return rows.itemsize * prod(rows.shape[1:])
+    return rows.itemsize if rows.ndim == 1 else rows.itemsize * prod(rows.shape[1:])
 
 
 def cut(rows: Array, counts: Counts) -> list[Array]:
-    ends = np.cumsum(counts).tolist()
+    ends = list(accumulate(counts.tolist()))
     return [rows[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from sparse_mpi.comm.base import Comm, hashed
 
 TEXT_BYTES = 400  # of what each rank says, in the error message
+NO_WORDS = np.zeros((0, 0), np.int64)
 
 
 class same_on_all_ranks:
@@ -23,9 +24,9 @@ class same_on_all_ranks:
             say(n=n, k=k)
 
     The body checks and prepares without communicating; ``say``, called once or more, states by name what must be equal
-    on all ranks, in values whose ``str`` suits an error message. Leaving the block is collective and costs one
-    allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the first message of the
-    operation.
+    on all ranks, in values whose ``str`` suits an error message, or in a text of `stated`. Leaving the block is
+    collective and costs one allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the
+    first message of the operation.
 
     After the block ``flag`` is True on all ranks if the body set it on any, and ``rows`` ``(P, words)`` has the
     ``words`` that the body filled in on each rank; these cost one allgather instead.
@@ -42,9 +43,9 @@ class same_on_all_ranks:
         self._comm = comm
         self._statement = ""
         self.flag: bool = False
-        self._message = np.zeros(1 + words, np.int64)
-        self.words: np.ndarray = self._message[1:]
-        self.rows: np.ndarray = np.zeros((comm.size, 0), np.int64)
+        self._message: np.ndarray | None = np.zeros(1 + words, np.int64) if words else None
+        self.words: np.ndarray = NO_WORDS[0:0] if self._message is None else self._message[1:]
+        self.rows: np.ndarray = NO_WORDS
 
     def __enter__(self) -> Callable[..., None]:
         return self._say
@@ -56,9 +57,8 @@ class same_on_all_ranks:
         elif isinstance(problem, Exception):  # the other ranks still have to learn of it
             check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, message=self._message)
 
-    def _say(self, **facts: object) -> None:
-        for name, value in facts.items():
-            self._statement += f"{name}={value} "
+    def _say(self, text: str = "", **facts: object) -> None:
+        self._statement += text + stated(**facts) if facts else text
 
 
 def check_consistency(
@@ -66,20 +66,20 @@ def check_consistency(
 ) -> tuple[np.ndarray, bool]:
     """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
 
-    The ``message`` ``(1 + m,)`` int64 has room for what is compared, and words. Returns the words of all ranks
+    The ``message`` ``(1 + m,)`` int64, if any, has room for what is compared, and words. Returns the words of all ranks
     ``(P, m)``, and whether any rank has set the ``flag``.
     """
     # Compare: the hash and the flag make one int64.
     digest = hashed(statement)
     mine = 2 * digest + flag  # different digests differ by 2 or more, whatever the flags
-    if message is not None and len(message) > 1:
+    if message is not None:
         message[0] = mine
         said = comm.allgather(message, control=True)
         rows, spread = said[:, 1:], said[:, 0].max() - 2 * (said[:, 0] // 2).min()
     else:
         # The maximum of the negatives is minus the minimum: one allreduce finds both ends.
-        highest, lowest = comm.allreduce(np.array([mine, -2 * digest], np.int64), "max", control=True)
-        rows, spread = np.zeros((comm.size, 0), np.int64), highest + lowest
+        highest, lowest = comm.allreduce(np.array([mine, -2 * digest], np.int64), "max", control=True).tolist()
+        rows, spread = NO_WORDS, highest + lowest
     # Where all digests are equal, what is left of the difference is the flag: 1 if any rank has set it.
     if spread <= 1:
         return rows, bool(spread)
@@ -94,6 +94,11 @@ def check_consistency(
     if not failed:
         raise ValueError(f"all ranks must call with the same arguments, but\n{_quote(statements)}")
     return rows, flag
+
+
+def stated(**facts: object) -> str:
+    """Return what ``say`` states of these facts, for a caller that keeps it: names of types take long to make up."""
+    return "".join([f"{name}={value} " for name, value in facts.items()])
 
 
 def tell(comm: Comm, text: str, root: int = 0) -> str:

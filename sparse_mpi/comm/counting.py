@@ -145,8 +145,8 @@ class CountingComm(ABC):
                 raise ValueError(f"expected[rank] must be counts[rank] ({own}), got {expected[self.rank]}")
             messages = int(np.count_nonzero(counts)) - (own > 0)
         came, came_counts = self._alltoallv(mine, counts, expected)
-        kept = came[: came_counts[self.rank]].nbytes  # of as many rows as this rank has sent itself
-        self._count(mine.nbytes - mine[:own].nbytes, came.nbytes - kept, messages)
+        kept = mine.nbytes * own // max(len(mine), 1)  # what this rank has sent itself
+        self._count(mine.nbytes - kept, came.nbytes - kept, messages)
         return came if mine is send else self._unstage(came, send), came_counts
 
     @timed
@@ -275,10 +275,11 @@ def per_rank(ranks: int, argument: str, counts: Sequence[int] | Counts, total: i
     rows = np.asarray(counts, dtype=np.int64)
     if rows.shape != (ranks,):
         raise ValueError(f"{argument} must hold the rows of {ranks} ranks, got shape {rows.shape}")
-    if rows.min() < 0:
-        raise ValueError(f"{argument} must be >= 0, got {rows.min()} for rank {rows.argmin()}")
-    if total is not None and rows.sum() != total:
-        raise ValueError(f"the sum of {argument} must be the rows of send ({total}), got {rows.sum()}")
+    each = rows.tolist()  # Python adds up a few numbers in a tenth of NumPy's time
+    if min(each) < 0:
+        raise ValueError(f"{argument} must be >= 0, got {min(each)} for rank {rows.argmin()}")
+    if total is not None and sum(each) != total:
+        raise ValueError(f"the sum of {argument} must be the rows of send ({total}), got {sum(each)}")
     return rows
 
 

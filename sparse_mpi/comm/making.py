@@ -31,6 +31,8 @@ def rowtype(MPI: Any, size: int) -> Any:
 
 def pieces(MPI: Any, rows: Array) -> list[list[Any]]:
     """Cut ``rows`` into MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""
+    if len(rows) < CHUNK:  # as nearly all are
+        return [[rows, len(rows), rowtype(MPI, row_bytes(rows))]]
     # A piece of CHUNK rows announces another one. So where CHUNK divides the rows an empty piece follows.
     parts = [rows[at : at + CHUNK] for at in range(0, len(rows) + 1, CHUNK)]
     return [[part, len(part), rowtype(MPI, row_bytes(rows))] for part in parts]

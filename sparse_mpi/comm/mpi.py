@@ -23,6 +23,7 @@ from sparse_mpi.comm.making import Raw, alone, pieces, rowtype
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import keep_from_children, refuse_singletons, require_mpi, takes_device_pointers
 
+NO_JOB = Job()  # has the defaults
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
 
 
@@ -120,9 +121,9 @@ class MPIComm(CountingComm):
         comm, elastic = self._comm, self._elastic if self._survives else None
         abort = Abort(self.rank, self.size, lambda: comm.Abort(1))
         # `exit_without_abort` has installed its own end, which `guard` would replace.
-        guard = Job().guard if elastic is not None and ulfm.END.alone else abort.guard
-        job = Job(self.concurrent, self.staged, elastic, self._hosts, abort, guard, self._watch)
-        return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
+        guard = NO_JOB.guard if elastic is not None and ulfm.END.alone else abort.guard
+        begin = NO_JOB.begin_reduction if self.watched is None else self.watched.log.begin_reduction
+        return Job(self.concurrent, self.staged, elastic, self._hosts, abort, guard, self._watch, begin)
 
     @property
     def _elastic(self) -> ulfm.Ulfm:
@@ -176,12 +177,13 @@ class MPIComm(CountingComm):
         if counts is None:
             # 4 bytes a rank, as `counting` has it.
             counts = np.asarray(self._allgather(np.array(len(send), np.uint32))).astype(np.int64)
-        total = int(counts.sum())
+        each = counts.tolist()
+        total = sum(each)
         out = self._messages.empty((total, *send.shape[1:]), send)
         kind = rowtype(self._mpi, row_bytes(send))
         if total <= MAX_ROWS:
             comm, mine = self._comm, [send, len(send), kind]
-            self._together(comm.Allgatherv, comm.Iallgatherv, mine, [out, counts, kind])
+            self._together(comm.Allgatherv, comm.Iallgatherv, mine, [out, each, kind])
             return out, counts.copy()
         # MPI_Allgatherv takes displacements as C ints, in rows: more than these are broadcast rank by rank, in pieces.
         for root, part in enumerate(cut(out, counts)):
@@ -197,8 +199,11 @@ class MPIComm(CountingComm):
     def _allreduce(self, send: Array, op: str) -> Array:
         out = self._messages.empty(send.shape, send)
         # MPI requires the same result on all ranks, but leaves the order of a sum to the library.
+        if send.size <= making.CHUNK:
+            self._together(self._comm.Allreduce, self._comm.Iallreduce, send, out, self._ops[op])
+            return out
         flat, total = send.reshape(-1), out.reshape(-1)
-        for at in range(0, max(send.size, 1), making.CHUNK):
+        for at in range(0, send.size, making.CHUNK):
             part = slice(at, at + making.CHUNK)
             self._together(self._comm.Allreduce, self._comm.Iallreduce, flat[part], total[part], self._ops[op])
         return out

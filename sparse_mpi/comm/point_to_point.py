@@ -96,30 +96,38 @@ class PointToPoint:
         return [range(at, min(at + BUCKET, self._size)) for at in range(1, self._size, BUCKET)]
 
     def start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
+        if len(rows) < making.CHUNK:
+            return [self._comm.Isend([rows, len(rows), rowtype(self._mpi, row_bytes(rows))], dest, tag)]
         return [self._comm.Isend(piece, dest, tag) for piece in pieces(self._mpi, rows)]
 
     def receive(self, like: Array, source: int, tag: int) -> Array:
         """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
-        parts: list[Array] = []
+        first = self._receive_piece(like, source, tag)
+        if len(first) < making.CHUNK:
+            return first
+        parts = [first]
         # MPI keeps the order of messages of one sender and one tag: the next piece is the next message.
-        while not parts or len(parts[-1]) == making.CHUNK:
+        while len(parts[-1]) == making.CHUNK:
             parts.append(self._receive_piece(like, source, tag))
-        return parts[0] if len(parts) == 1 else self.join(parts)
+        return self.join(parts)
 
     def _receive_piece(self, like: Array, source: int, tag: int) -> Array:
-        status, kind = self._mpi.Status(), rowtype(self._mpi, row_bytes(like))
+        comm, status, kind = self._comm, self._mpi.Status(), rowtype(self._mpi, row_bytes(like))
         # A matched probe takes the message out of the queue: no other thread can receive it in between.
         if self.yield_cpu:
-            message = wait_until(lambda: self._comm.Improbe(source, tag, status))
+            message = wait_until(lambda: comm.Improbe(source, tag, status))
         else:
-            message = self._comm.Mprobe(source, tag, status)
+            message = comm.Mprobe(source, tag, status)
         rows = status.Get_count(kind)
         # MPI_UNDEFINED: the bytes are no whole number of rows.
         if rows < 0:
             raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
         out = self.empty((rows, *like.shape[1:]), like)
         synchronize(out)  # a device may still use this memory for what it held before
-        self.wait([message.Irecv([out, rows, kind])])
+        if self.yield_cpu:
+            self.wait([message.Irecv([out, rows, kind])])
+        else:
+            message.Recv([out, rows, kind])
         return out
 
     def join(self, parts: list[Array]) -> Array:
@@ -137,6 +145,6 @@ class PointToPoint:
 
     def empty(self, shape: tuple[int, ...], send: Array) -> Array:
         """Return an array, not written yet, to receive into: in the library of ``send``, pinned if ``send`` is."""
-        if self._staging.holds(send):
+        if self._staging.used and self._staging.holds(send):
             return self._staging.empty(shape, send.dtype)
         return namespace(send).empty(shape, send.dtype)

@@ -28,12 +28,14 @@ class Staging:
     arrays that `empty` returns.
     """
 
+    used = False  #: whether any array was downloaded
+
     def __init__(self) -> None:
         self._leaving, self._arriving = _Pinned(), _Pinned()
 
     def download(self, x: Any) -> np.ndarray:
         """Copy the device array ``x`` to pinned memory, and wait until the current stream has done so."""
-        xp = namespace(x)
+        xp, self.used = namespace(x), True
         self._leaving.clear()  # the last call is over
         host = self._leaving.empty(x.shape, x.dtype, xp)
         stream = xp.cuda.get_current_stream()

@@ -66,9 +66,9 @@ def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyon
     """
     if not len(indices) or not isinstance(indices, np.ndarray):
         return
-    low, high = int(regions[:, 0].min()), int(regions[:, 1].max()) - beyond
-    number = host().misplaced(indices, np.asarray(counts, np.int64), low, high)
+    number = host().misplaced(indices, np.asarray(counts, np.int64), regions, beyond)
     if number >= 0:
+        low, high = int(regions[:, 0].min()), int(regions[:, 1].max()) - beyond
         raise MalformedMessage(number, len(counts), f"its indices do not ascend from {low} to {high} at most")
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import frexp
 from types import SimpleNamespace
 
@@ -153,6 +153,7 @@ def add(x: Array, indices: Array, values: Array) -> None:
 
 
 def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
+    # Without compiled kernels finding what stands there costs more than another pass
     add(x, *merge(indices - low, values, len(x)))
 
 
@@ -264,7 +265,8 @@ def chosen_reaching(values: Array, chosen: Array | None, threshold: int) -> Arra
 
 
 def split_counts(indices: Array, boundaries: np.ndarray) -> np.ndarray:
-    return np.diff(indices.searchsorted(boundaries.astype(indices.dtype)))
+    ends = indices.searchsorted(boundaries.astype(indices.dtype))
+    return ends[1:] - ends[:-1]
 
 
 def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
@@ -335,6 +337,31 @@ def count_bytes(widths: np.ndarray) -> np.ndarray:
     return NUMBER_BYTES[NUMBER_LIMITS.searchsorted(widths)]
 
 
+def sizes(entries: Array, regions: Array, unit: int, together: int, code: int, block: int) -> np.ndarray:
+    none = np.zeros(len(entries), np.int64)
+    numbers = count_bytes((regions[:, 1] - regions[:, 0]) // unit) if unit else none
+    return np.stack([numbers, -(-entries // together) * code, -(-entries // block) if block else none])
+
+
+def edges(messages: np.ndarray, block: int) -> np.ndarray:
+    counts = messages["entries"]
+    blocks = -(-counts // block)
+    of_blocks = np.append(np.repeat(messages["first"], blocks), counts.sum())
+    of_blocks[:-1] += block * (np.arange(blocks.sum()) - np.repeat(messages["block"], blocks))
+    return of_blocks
+
+
+def numbers(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, int]:
+    widths, there = regions[:, 1] - regions[:, 0], lengths > 0
+    of_number = count_bytes(widths) * there
+    digits = (np.arange(8) < of_number[:, None]) & (of_number <= lengths)[:, None]
+    found = np.zeros((len(lengths), 8), np.uint8)
+    found[digits] = buffer[(starts[:, None] + np.arange(8))[digits]]
+    entries: np.ndarray = found.view("<i8")[:, 0] + there
+    bad = (of_number > lengths) | (entries < 0) | (entries > widths)
+    return entries, int(bad.argmax()) if bad.any() else -1
+
+
 def sections(
     entries: Array, regions: Array, numbers: Array, codes: Array, blocks: Array, tail: int, scale_bytes: int, to: Array
 ) -> None:
@@ -373,11 +400,10 @@ def lay_out(
     blocks: np.ndarray,
     tail: int = 0,
     scale_bytes: int = 4,
-    loop: Callable[..., None] = sections,
 ) -> np.ndarray:
     words = np.empty((len(entries), len(FIELDS)), np.int64)
     with np.errstate(over="ignore"):  # of a region whose stop has wrapped around
-        loop(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
+        sections(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
     return words.view(MESSAGE).reshape(-1)
 
 
@@ -422,7 +448,8 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     return indices, codes, scales.ravel().view(np.float32)
 
 
-def misplaced(indices: Array, counts: np.ndarray, low: int, high: int) -> int:
+def misplaced(indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int) -> int:
+    low, high = regions[:, 0].min(), regions[:, 1].max() - beyond
     ends = counts.cumsum()
     rises = np.empty(len(indices), bool)
     rises[1:] = indices[1:] > indices[:-1]

@@ -86,9 +86,10 @@ def code_places(edges: np.ndarray, bits: int) -> np.ndarray:
 
 def totals(messages: np.ndarray) -> tuple[int, int, int]:
     """Return the entries, bytes of codes and scales of all ``messages``, a table of `MESSAGE`."""
-    last = messages[-1]
-    codes, scales = last["scales"] - last["values"], (last["lows"] - last["scales"]) // last["scale_bytes"]
-    return int(last["first"] + last["entries"]), int(last["code"] + codes), int(last["block"] + scales)
+    # As plain numbers: NumPy takes long to read a field of a record
+    last = messages[-1:].view(np.int64).tolist()
+    entries, first, *_, block, code, scale_bytes, _, values, scales, lows, _, _ = last
+    return first + entries, code + scales - values, block + (lows - scales) // scale_bytes
 
 
 class Kernels(Protocol):
@@ -193,10 +194,11 @@ class Kernels(Protocol):
 
     def add_merged(
         self, x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None
-    ) -> None:
+    ) -> tuple[Array, Array] | None:
         """Add pairs of several ranks to ``x`` in place: those of an index are added up first, as `merge` does.
 
-        An index is ``low`` more than the place in ``x`` to which it belongs. For ``lengths`` see `merge`.
+        An index is ``low`` more than the place in ``x`` to which it belongs. For ``lengths`` see `merge`. Return the
+        places, ascending, and what stands there now; None where the passes of a device cost less than reading that.
         """
 
     def clear(self, x: Array, indices: Array) -> None:
@@ -316,7 +318,7 @@ class Kernels(Protocol):
         """
 
     def undeal(self, numbers: Array, size: int, ranks: int) -> Array:
-        """Return the indices ``(m,)`` that `deal` gives these ``numbers`` ``(m,)``, in their order."""
+        """Return the indices ``(m,)`` to which `deal` gives these ascending ``numbers`` ``(m,)``, in their order."""
 
     def add_dealt(self, x: Array, numbers: Array, values: Array, size: int, ranks: int) -> None:
         """Add ``values`` to ``x`` in place at the indices that `deal` gave these distinct ``numbers`` ``(m,)``."""
@@ -391,8 +393,33 @@ class HostKernels(Kernels, Protocol):
     Its `read_messages` raises `MalformedMessage` for a message that does not have as many indices as entries.
     """
 
-    def misplaced(self, indices: Array, counts: np.ndarray, low: int, high: int) -> int:
-        """Return the first message, of ``counts`` indices, that does not ascend from ``low`` to ``high``, or -1."""
+    def misplaced(self, indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int) -> int:
+        """Return the first message that is not as `check_indices` wants it, with its arguments; -1 if there is none."""
+
+    def sizes(
+        self, entries: np.ndarray, regions: np.ndarray, unit: int, together: int, code: int, block: int
+    ) -> np.ndarray:
+        """Return ``numbers``, ``codes`` and ``blocks`` of `lay_out` as ``(3, m)`` int64.
+
+        Args:
+            entries: as for `lay_out`.
+            regions: as for `lay_out`.
+            unit: indices of a region for each entry that it may have; 0 if numbers are not sent.
+            together: entries that share a code.
+            code: bytes of a code.
+            block: entries that share a scale; 0 if there are no scales.
+        """
+
+    def edges(self, messages: np.ndarray, block: int) -> np.ndarray:
+        """Return the edges ``(b + 1,)`` int64 of blocks of ``block`` entries, of which a message begins a new one."""
+
+    def numbers(
+        self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray
+    ) -> tuple[np.ndarray, int]:
+        """Read how many entries ``(m,)`` messages of ``lengths`` have that begin at ``starts``.
+
+        Return also the first message without room for its number, or with more entries than its region; -1: none is.
+        """
 
     def lay_out(
         self,

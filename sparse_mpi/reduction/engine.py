@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from sparse_mpi.algorithms.two_level import placed
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_switch
 from sparse_mpi.comm import Comm, Traffic
-from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.consistency import same_on_all_ranks, stated
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.monitor.watch import Watch
@@ -64,6 +65,11 @@ class Absence:
         present[sorted(self.here)] = 0
         somewhere = np.asarray(comm.allreduce(present, "max", control=True))
         self.everywhere = np.flatnonzero(somewhere == 0).tolist()
+
+
+@lru_cache(maxsize=64, typed=True)
+def _stated(wide: np.dtype, acc: np.dtype, k: int | str, check: bool) -> str:
+    return stated(dtype=wide, acc=acc, k=k, check=check)
 
 
 class StepPlan(NamedTuple):
@@ -187,7 +193,7 @@ class Engine:
                     check_device(flat, remembered)
                     if remembered.dtype.itemsize > dtype.itemsize:
                         dtype = remembered.dtype
-                say(dtype=wide, acc=dtype, k="dense" if plan.dense else plan.k, check=check)
+                say(_stated(wide, dtype, "dense" if plan.dense else plan.k, check))
                 # Ranks on a device may have other messages, and other levels
                 if not self._staged or self.exchange.placed != self.exchange.algorithm:
                     say(device=arrays.is_device(flat))

@@ -10,12 +10,14 @@ one that let too few. The gradient can be added to the residual in the same pass
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import isfinite, sqrt
+from struct import Struct
 
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, mantissa_bits
 from sparse_mpi.kernels.base import Later, Number
 from sparse_mpi.select.base import NOT_ZERO, Selector
 from sparse_mpi.select.exact import largest
@@ -66,7 +68,7 @@ class Threshold(Selector):
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
         if len(selected.indices) < k:  # all that are not zero: they are to be found again in one pass
             return selected, ThresholdState(NOT_ZERO, margin)
-        below = int(margin * (1 << np.finfo(x.dtype).nmant))
+        below = int(margin * (1 << mantissa_bits(x.dtype)))
 
         def expected() -> int:
             return max(_following(int(state.kth), int(kth), k, x.dtype) - below, NOT_ZERO)
@@ -82,11 +84,20 @@ def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
     independent. So the square of its growth g is (t + 1) / t, and the next one 2 - 1 / g^2. What shrinks goes on so.
     Where the two differ by no more than chance makes them, nothing is expected.
     """
-    before, now = np.array([last, kth], f"int{8 * dtype.itemsize}").view(dtype).tolist()
+    integer, real, largest = _formats(dtype)
+    before, now = real.unpack(integer.pack(last))[0], real.unpack(integer.pack(kth))[0]
     if not (before and now and isfinite(before) and isfinite(now)):
         return kth
     growth = min(max(now / before, 0.5), 2.0)
     if abs(growth - 1) < CHANCE / sqrt(k):
         return kth
     growth = sqrt(2 - 1 / growth**2) if growth > 1 else growth
-    return int(np.array(min(now * growth, float(np.finfo(dtype).max)), dtype).view(f"int{8 * dtype.itemsize}"))
+    found: int = integer.unpack(real.pack(min(now * growth, largest)))[0]
+    return found
+
+
+@cache
+def _formats(dtype: np.dtype) -> tuple[Struct, Struct, float]:
+    """Return the formats of one integer and of one number of ``dtype``, as long; and the largest number."""
+    integer, real = ("=q", "=d") if dtype.itemsize == 8 else ("=i", "=f")
+    return Struct(integer), Struct(real), float(np.finfo(dtype).max)

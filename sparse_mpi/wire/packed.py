@@ -209,11 +209,9 @@ class _Form(NamedTuple):
 def _records(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Return what `BitPacked.records` does. A step asks for the same tables several times."""
     counts, spans = np.frombuffer(entries, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
-    code = value if form.code is None else form.code
-    codes, none = -(-counts // form.together) * code, np.zeros(len(counts), np.int64)
-    blocks = -(-counts // form.block) if form.block else none
-    numbers = count_bytes((spans[:, 1] - spans[:, 0]) // form.unit) if form.unit else none
-    messages = kernels.host().lay_out(counts, spans, numbers, codes, blocks, scale_bytes=form.scale_bytes)
+    passes, code = kernels.host(), value if form.code is None else form.code
+    numbers, codes, blocks = passes.sizes(counts, spans, form.unit, form.together, code, form.block)
+    messages = passes.lay_out(counts, spans, numbers, codes, blocks, scale_bytes=form.scale_bytes)
     return messages, messages["end"] - messages["head"]
 
 
@@ -221,13 +219,7 @@ def _records(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[n
 def _laid_out(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what `BitPacked.lay_out` does."""
     messages, lengths = _records(form, value, entries, regions)
-    counts, block = messages["entries"], form.block
-    if not block:
-        return messages, np.empty(0, np.int64), lengths
-    blocks = -(-counts // block)
-    edges = np.append(np.repeat(messages["first"], blocks), counts.sum())
-    if blocks.max(initial=0) > 1:
-        edges[:-1] += block * (np.arange(blocks.sum()) - np.repeat(messages["block"], blocks))
+    edges = kernels.host().edges(messages, form.block) if form.block else np.empty(0, np.int64)
     return messages, edges, lengths
 
 
@@ -270,23 +262,23 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: 
     Raise `MalformedMessage` for one without room for its number, or of more entries than its region has.
     """
     lengths = np.asarray(lengths, np.int64)
-    numbers_bytes = count_bytes(regions[:, 1] - regions[:, 0]) * (lengths > 0)
-    check_lengths(np.minimum(lengths, numbers_bytes), numbers_bytes)
-    digits = np.arange(8) < numbers_bytes[:, None]
-    numbers = np.zeros((len(lengths), 8), np.uint8)
-    heads = (lengths.cumsum() - lengths if starts is None else starts)[:, None] + np.arange(8)
-    numbers[digits] = to_host(buffer[like(heads[digits], buffer)])
-    entries: np.ndarray = numbers.view("<i8")[:, 0] + (lengths > 0)
-    widths = regions[:, 1] - regions[:, 0]
-    if not ((entries >= 0) & (entries <= widths)).all():
-        number = int(np.flatnonzero((entries < 0) | (entries > widths))[0])
-        raise MalformedMessage(number, len(entries), f"it tells of {entries[number]} entries of {widths[number]}")
+    starts = lengths.cumsum() - lengths if starts is None else starts
+    if is_device(buffer):  # bring what may be numbers, and no more
+        heads = np.minimum(starts[:, None] + np.arange(8), len(buffer) - 1).ravel()
+        buffer, starts = to_host(buffer[like(heads, buffer)]), 8 * np.arange(len(lengths))
+    entries, bad = kernels.host().numbers(buffer, lengths, regions, starts)
+    if bad >= 0:
+        width = regions[bad : bad + 1, 1] - regions[bad : bad + 1, 0]
+        least, problem = int(count_bytes(width)[0]), f"it tells of {entries[bad]} entries of {width[0]}"
+        if lengths[bad] < least:
+            problem = f"it is {lengths[bad]} long where its entries take {least}"
+        raise MalformedMessage(bad, len(entries), problem)
     return entries
 
 
 def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
     """Raise `MalformedMessage` unless messages have the ``expected`` ``lengths`` ``(m,)``."""
-    if lengths is not expected and not np.array_equal(lengths, expected):
+    if lengths is not expected and lengths.tolist() != expected.tolist():
         number = int(np.flatnonzero(lengths != expected)[0])
         problem = f"it is {lengths[number]} long where its entries take {expected[number]}"
         raise MalformedMessage(number, len(lengths), problem)

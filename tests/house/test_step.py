@@ -19,30 +19,37 @@ from .test_layers import LIBRARY, PACKAGE, ROOT, imports
 
 HOME = f"{Path(sparse_mpi.__file__).parent}{os.sep}"  # what is below is the library's, whatever the folder of a clone
 N, STEADY = 100_000, 38  # elements of a gradient; steps after which thresholds and regions are settled
+LOOKS = 4  # steps after these that are counted
 MODULES, CHAIN = 91, 20  # that importing a reducer brings along; the longest chain of imports from it
 
 
 def entered(ranks, make):
-    """The calls of the library in one steady step on rank 0 of a World, by file, with NumPy's kernels."""
-    calls = Counter()
+    """The calls of the library in one steady step on rank 0 of a World, by file, with NumPy's kernels.
+
+    Of a few steps that with the fewest: a threshold that was not foreseen is searched for, as in some steps of Elect.
+    """
+    steps = [Counter() for _ in range(LOOKS)]
 
     def note(frame, event, argument):
         path = frame.f_code.co_filename
         if event == "call" and path.startswith(HOME):
-            calls[path.removeprefix(HOME)] += 1
+            steps[0][path.removeprefix(HOME)] += 1
 
     def body(comm):
         step, random = make(comm), np.random.default_rng(comm.rank)
         for _ in range(STEADY):
             step(random)
-        sys.setprofile(note if comm.rank == 0 else None)
-        try:
-            step(random)
-        finally:
-            sys.setprofile(None)
+        for _ in range(LOOKS):
+            sys.setprofile(note if comm.rank == 0 else None)
+            try:
+                step(random)
+            finally:
+                sys.setprofile(None)
+            if comm.rank == 0:
+                steps.append(steps.pop(0))
 
     World(ranks).run(body)
-    return calls
+    return min(steps, key=Counter.total)
 
 
 def reducer(algorithm):
@@ -71,9 +78,9 @@ def optimizer(comm):
 @pytest.mark.parametrize(
     ("size", "make", "files", "calls"),
     [
-        pytest.param(4, reducer("oktopk"), 18, 220, id="oktopk"),
-        pytest.param(4, reducer("elect"), 23, 350, id="elect"),
-        pytest.param(2, optimizer, 25, 380, id="optimizer"),
+        pytest.param(4, reducer("oktopk"), 18, 186, id="oktopk"),
+        pytest.param(4, reducer("elect"), 22, 355, id="elect"),
+        pytest.param(2, optimizer, 25, 300, id="optimizer"),
     ],
 )
 def test_a_steady_step_enters_few_files_and_makes_few_calls(monkeypatch, size, make, files, calls):

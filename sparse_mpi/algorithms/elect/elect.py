@@ -20,17 +20,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import isqrt
+from math import inf, isqrt
 from typing import Any
 
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, DeviceCost, Reduction, Traits, levels_field
+from sparse_mpi.algorithms.base import (
+    SPARES_A_PASS,
+    Algorithm,
+    Bound,
+    Carried,
+    DeviceCost,
+    Reduction,
+    Traits,
+    levels_field,
+)
 from sparse_mpi.algorithms.elect.owners import Owners
-from sparse_mpi.algorithms.elect.votes import candidates_for, may_vote, vote_deltas, vote_sum_like
+from sparse_mpi.algorithms.elect.votes import (
+    CANDIDATES_PER_VOTE,
+    OF_ADAM,
+    candidates_for,
+    may_vote,
+    vote_deltas,
+    vote_sum_like,
+)
 from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split, split_reduce, stages
-from sparse_mpi.algorithms.global_threshold import Counted
+from sparse_mpi.algorithms.global_threshold import Counted, Known
 from sparse_mpi.arrays import Array, index_dtype, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
@@ -56,7 +72,7 @@ from sparse_mpi.wire.packed import (
 
 BALLOTS, WHOLE, BESIDE = Ballots(), BitPacked(), ShortComplete(Log4())
 # Counts the votes. Sums of votes have few bits and move little in a step; on many ranks bytes count more than messages
-COUNT = Counted(mantissa=7, lowest=NOT_ZERO, nearby=4, searched=8, gathered=8, dense=True)
+COUNT = Counted(mantissa=7, lowest=NOT_ZERO, nearby=8, searched=8, gathered=8, dense=True)
 TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
 STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
@@ -77,6 +93,9 @@ class ElectState:
     # (n,) sums of this rank's votes for each entry; (width,) of all ranks' for those it owns; written to in place
     my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
+    # (m,) numbers, less the first, of owned entries that had almost enough votes: all whose sums reach `floor`
+    near: Array = field(default_factory=lambda: np.empty(0, np.int32), metadata=SPARES_A_PASS)
+    floor: int = field(default=0, metadata=SPARES_A_PASS)  # magnitude bits; 0: nothing is known
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,7 @@ class Elect(Algorithm):
     """Sparse allreduce of about k entries that all ranks elect together and give all they have of.
 
     Args:
-        selector: picks the entries among which a rank looks for those it votes for, four for each vote.
+        selector: picks the entries among which a rank looks for those it votes for, two a vote, in Adam's units four.
         votes: c, the votes of a rank as a share of k, if that is not less than 1/P; half of it where votes take two
             stages. After a step in which fewer than 0.9k entries were elected, because ranks voted for the same ones,
             they divide up more entries among themselves, up to k; after any other fewer again.
@@ -133,6 +152,11 @@ class Elect(Algorithm):
 
         With second moments ``beside`` ranks vote in Adam's units, by what an entry would move its weight.
         """
+        # Alone, a rank needs no votes: it elects its largest entries.
+        if comm.size == 1 and beside is None:
+            largest, state = self._alone(k, state, self.selector.select(acc, k, state.selection, add))
+            return Reduction(largest._replace(values=largest.values.copy()), largest), state
+
         # Elect: the same entries on all ranks.
         elected, state = self.elect(acc, k, comm, state, add, beside)
 
@@ -141,7 +165,7 @@ class Elect(Algorithm):
         wire = self.sum_wire(k, len(acc), comm.size)
         if beside is None:
             total, sent = self._sum(contribution.values, comm, wire)
-            return Reduction(contribution._replace(values=total), contribution._replace(values=sent)), state
+            return Reduction(SparseVector(elected, total, len(acc)), SparseVector(elected, sent, len(acc))), state
 
         # Two numbers an entry travel in the same messages, the second one as a power of 4.
         numbers = paired(contribution.values, kernels.of(beside).gather(beside, elected))
@@ -151,7 +175,7 @@ class Elect(Algorithm):
 
     def forget(self, state: ElectState) -> ElectState:
         """Return the state without votes: they are of a residual that is no more."""
-        return replace(state, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
+        return replace(state, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES, floor=0)
 
     def elect(
         self,
@@ -166,13 +190,11 @@ class Elect(Algorithm):
         standardized = self.selector.select_standardized
         select = partial(self.selector.select, acc) if beside is None else partial(standardized, acc, beside)
 
-        # Alone, a rank needs no votes: it elects its largest entries.
         if comm.size == 1:
-            selected, selection = select(k, state.selection, add)
-            largest = truncate(selected, k)
-            return largest.indices[largest.values != 0], replace(state, selection=selection, k=k)
+            largest, state = self._alone(k, state, select(k, state.selection, add))
+            return largest.indices, state
 
-        owners, radix, passes = Owners(len(acc), comm.size), self._radix(k, comm.size), kernels.of(acc)
+        owners, radix, passes = Owners.of(len(acc), comm.size), self._radix(k, comm.size), kernels.of(acc)
         my_vote_sum = vote_sum_like(acc, state.my_vote_sum, len(acc))
         all_vote_sum = vote_sum_like(acc, state.all_vote_sum, owners.width)
 
@@ -181,7 +203,8 @@ class Elect(Algorithm):
         least = self._least_votes(k, len(acc), comm.size)
         share = max(state.votes, least) if state.k / 2 <= k <= 2 * state.k else least
         nominees, votes = max(1, round(share * k)), max(1, round(least * k))
-        candidates, selection = select(candidates_for(nominees, len(acc)), state.selection, add)
+        each = CANDIDATES_PER_VOTE if beside is None else OF_ADAM
+        candidates, selection = select(candidates_for(nominees, len(acc), each), state.selection, add)
         if share > least:
             place = (comm.rank + state.turn) % comm.size
             candidates = take(candidates, may_vote(candidates, place, comm.size, least / share))
@@ -192,16 +215,16 @@ class Elect(Algorithm):
         owners.add(my_vote_sum, cast)
         first, own = comm.rank * owners.width, slice(comm.rank, comm.rank + 1)
         runs = BALLOTS.runs(received, lengths, owners.boundaries[comm.rank : comm.rank + 2])
-        passes.add_merged(all_vote_sum, received.indices, received.values, first, runs)
+        known = self._add_up(received, all_vote_sum, first, runs, state)
 
         # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
-        elected, counts, threshold = COUNT.cut_dense(all_vote_sum, k, state.threshold, comm)
+        elected, counts, threshold, known = COUNT.cut_dense(all_vote_sum, k, state.threshold, comm, known)
         passes.clear(all_vote_sum, elected.indices)
 
         # Broadcast winners: all ranks learn which entries are elected. Only indices are sent. Where chance or design
         # gave one rank far more winners than the mean, they are shared out equally before.
-        regions = regions_of(owners.boundaries)
-        if counts.max() > imbalance_limit(counts.mean(), TRIGGER):
+        regions, each = owners.regions, counts.tolist()
+        if max(each) > imbalance_limit(sum(each) / len(each), TRIGGER):
             numbers = elected.indices.astype(ballots.indices.dtype) + first
             winners = SparseVector(numbers, elected.values, ballots.size)
             winners, counts, regions = balance(winners, counts, regions, comm)
@@ -210,14 +233,38 @@ class Elect(Algorithm):
             message = pack_positions(elected.indices, counts[own], regions[own] - first)
         gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
         indices = owners.indices(unpack_positions(gathered, counts, regions, ballots.size))
-        indices = namespace(indices).sort(indices)
+        indices.sort()
         passes.clear(my_vote_sum, indices)
 
         # Adapt: if too few entries have votes, ranks divide up more of them next time, and others than this time.
-        enough = int(counts.sum()) >= k - k // 10
+        enough = sum(each) >= k - k // 10
         share, turn = max(share / STEP, least) if enough else min(share * STEP, 1.0), (state.turn + 1) % comm.size
-        sums = {"my_vote_sum": my_vote_sum, "all_vote_sum": all_vote_sum}
-        return indices, ElectState(selection, threshold, k, share, turn=turn, **sums)
+        near, floor = (state.near, 0) if known is None else (known.entries.indices, int(known.floor))
+        return indices, ElectState(selection, threshold, k, share, turn, my_vote_sum, all_vote_sum, near, floor)
+
+    def _alone(
+        self, k: int, state: ElectState, selected: tuple[SparseVector, object]
+    ) -> tuple[SparseVector, ElectState]:
+        largest = truncate(selected[0], k)
+        if not (there := largest.values != 0).all():
+            largest = take(largest, there)
+        return largest, replace(state, selection=selected[1], k=k)
+
+    def _add_up(
+        self, received: SparseVector, sums: Array, first: int, runs: np.ndarray | None, state: ElectState
+    ) -> Known | None:
+        """Add votes to the sums of this rank's entries, and return those sums that may reach the next threshold.
+
+        They have changed, or were near the last one: these are added to as if another rank had sent votes of 0.
+        """
+        (indices, values, _), near, floor = received, state.near, float(state.floor)
+        if not floor or len(state.all_vote_sum) != len(sums):
+            floor = inf
+        elif len(near):
+            indices = np.concatenate([indices, (near + first).astype(indices.dtype)])
+            values = np.concatenate([values, np.zeros(len(near), values.dtype)])
+        found = kernels.of(sums).add_merged(sums, indices, values, first, runs)
+        return None if found is None else Known(SparseVector(*found, len(sums)), floor)
 
     def _sum(self, values: Array, comm: Comm, wire: Wire | Paired, each: int = 1) -> tuple[Array, Array]:
         """Add up values ``(m,)`` of entries that are the same on all ranks."""
@@ -228,7 +275,7 @@ class Elect(Algorithm):
         bounds = each * equal_boundaries(m // each, comm.size)
         summed, sent = self.reduce_scatter(values, bounds, comm, wire, each)
         # Allgather: every rank gets the sums of all shares.
-        shares, sizes, own = regions_of(bounds), np.diff(bounds), slice(comm.rank, comm.rank + 1)
+        shares, sizes, own = regions_of(bounds), bounds[1:] - bounds[:-1], slice(comm.rank, comm.rank + 1)
         packed = wire.pack(summed, sizes[own], shares[own])
         gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))
         total = wire.unpack(gathered, lengths, shares, m, dtype)
@@ -265,7 +312,7 @@ class Elect(Algorithm):
             return super().selected_band(layout, k, ranks)
         votes = self._votes(k, layout.size, ranks)
         fewest, most = super().selected_band(layout, candidates_for(votes, layout.size), ranks)
-        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
+        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size, OF_ADAM)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0, k

@@ -8,13 +8,13 @@ columns of a matrix are spread too. No message is needed, and no rank has more t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import SparseVector, regions_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,17 @@ class Owners:
 
     size: int  # n, length of the vector
     ranks: int  # P
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def of(size: int, ranks: int) -> Owners:
+        """Return the owners that a step before had, with what they know by now."""
+        return Owners(size, ranks)
+
+    @cached_property
+    def regions(self) -> np.ndarray:
+        """Return start and stop ``(P, 2)`` of each rank's numbers; not to be written to."""
+        return regions_of(self.boundaries)
 
     @cached_property
     def width(self) -> int:

@@ -30,18 +30,20 @@ def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.nd
     x = x if among is None else x[among]
     kind = bits_type(x)
     x, limits = readable(x), thresholds.astype(kind)
-    magnitude = kind.type(np.iinfo(kind).max)
 
     def work(lo: int, hi: int) -> np.ndarray:
         counts = np.zeros(len(limits), np.int64)
-        _count(x[lo:hi], scratch_for(x), magnitude, limits, counts)
+        _count(x[lo:hi], scratch_for(x), limits, counts)
         return counts
 
+    if x.size < threads.MIN_ENTRIES_PER_THREAD:
+        return work(0, x.size)
     return np.sum(threads.each(work, threads.parts(x.size)), axis=0)
 
 
 @compiled
-def _count(x, scratch, magnitude, limits, counts):
+def _count(x, scratch, limits, counts):
+    magnitude = limits.dtype.type(np.iinfo(limits.dtype).max)
     for lo in range(0, x.size, TILE):
         part = bits_of(widened(x[lo : lo + TILE], scratch))
         for number in range(limits.size):

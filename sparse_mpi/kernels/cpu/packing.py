@@ -6,14 +6,12 @@ section, where a word would reach beyond it, single bytes are used.
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import FIBONACCI
-from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage, totals
+from sparse_mpi.kernels.base import MESSAGE, MISCOUNTED, MalformedMessage, totals
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 from sparse_mpi.kernels.cpu.pairs import add
@@ -21,7 +19,77 @@ from sparse_mpi.kernels.cpu.pairs import add
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 
 
-lay_out = partial(array.lay_out, loop=compiled(array.sections))
+_sections = compiled(array.sections)
+
+
+def lay_out(
+    entries: np.ndarray,
+    regions: np.ndarray,
+    numbers: np.ndarray,
+    codes: np.ndarray,
+    blocks: np.ndarray,
+    tail: int = 0,
+    scale_bytes: int = 4,
+) -> np.ndarray:
+    words = np.empty((len(entries), len(array.FIELDS)), np.int64)
+    _sections(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
+    return words.view(MESSAGE).reshape(-1)
+
+
+@compiled
+def _count_bytes(width):
+    return 1 if width <= 1 << 8 else 2 if width <= 1 << 16 else 4 if width <= 1 << 32 else 8
+
+
+@compiled
+def sizes(entries, regions, unit, together, code, block):
+    found = np.zeros((3, entries.size), np.int64)
+    for m in range(entries.size):
+        if unit:
+            found[0, m] = _count_bytes((regions[m, 1] - regions[m, 0]) // unit)
+        found[1, m] = -(-entries[m] // together) * code
+        if block:
+            found[2, m] = -(-entries[m] // block)
+    return found
+
+
+@compiled
+def edges(messages, block):
+    blocks = 0
+    for m in range(messages.size):
+        blocks += -(-messages[m].entries // block)
+    found, at = np.empty(blocks + 1, np.int64), 0
+    found[blocks] = 0
+    for m in range(messages.size):
+        first, entries = messages[m].first, messages[m].entries
+        for start in range(0, entries, block):
+            found[at] = first + start
+            at += 1
+        found[blocks] += entries
+    return found
+
+
+def numbers(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, int]:
+    entries = np.zeros(len(lengths), np.int64)
+    return entries, _numbers(_read_only(buffer), lengths, regions, starts, entries)
+
+
+@compiled
+def _numbers(buffer, lengths, regions, starts, entries):
+    for m in range(lengths.size):
+        width = regions[m, 1] - regions[m, 0]
+        if lengths[m] == 0:
+            continue
+        digits = _count_bytes(width)
+        if lengths[m] < digits:
+            return m
+        number = np.int64(0)
+        for i in range(digits):
+            number |= np.int64(buffer[starts[m] + i]) << (8 * i)
+        entries[m] = number + 1
+        if entries[m] < 0 or entries[m] > width:
+            return m
+    return -1
 
 
 @compiled
@@ -29,8 +97,48 @@ def _bytes(bits):
     return (bits + 7) >> 3
 
 
+def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
+    left, right = np.ascontiguousarray(indices).view(unit), np.ascontiguousarray(values).view(unit)
+    pairs = np.empty((len(indices), (indices.itemsize + values.itemsize) // unit.itemsize), unit)
+    _interleave(left, right, pairs)
+    return pairs
+
+
+@compiled
+def _interleave(left, right, pairs):
+    split = left.size // max(pairs.shape[0], 1)
+    for i in range(pairs.shape[0]):
+        for j in range(split):
+            pairs[i, j] = left[i * split + j]
+        for j in range(split, pairs.shape[1]):
+            pairs[i, j] = right[i * (pairs.shape[1] - split) + j - split]
+
+
+def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
+    indices, values = np.empty(len(pairs), index), np.empty(len(pairs), value)
+    _part(_read_only(pairs), indices.view(pairs.dtype), values.view(pairs.dtype))
+    return indices, values
+
+
+@compiled
+def _part(pairs, left, right):
+    split = left.size // max(pairs.shape[0], 1)
+    for i in range(pairs.shape[0]):
+        for j in range(split):
+            left[i * split + j] = pairs[i, j]
+        for j in range(split, pairs.shape[1]):
+            right[i * (pairs.shape[1] - split) + j - split] = pairs[i, j]
+
+
+def _read_only(buffer: Array) -> np.ndarray:
+    """Return a received buffer as one type, whoever has made it: what reads it is compiled once."""
+    source = np.ascontiguousarray(buffer).view()
+    source.flags.writeable = False
+    return source
+
+
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
-    buffer = np.empty(messages["end"][-1], np.uint8)
+    buffer = np.empty(int(messages.view(np.int64)[-1]), np.uint8)
     _write(messages, np.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint8), buffer)
     return buffer
 
@@ -107,9 +215,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     entries, of_codes, of_scales = totals(messages)
     indices, codes = np.empty(entries, index_dtype(size)), np.empty(of_codes, np.uint8)
     scales = np.zeros(of_scales, np.float32)
-    source = np.ascontiguousarray(buffer).view()
-    source.flags.writeable = False  # of one type, whoever has made it: `_read` is compiled once
-    bad = _read(messages, source, indices, codes, scales.view(np.uint8))
+    bad = _read(messages, _read_only(buffer), indices, codes, scales.view(np.uint8))
     if bad >= 0:
         raise MalformedMessage(bad, len(messages), MISCOUNTED)
     return indices, codes, scales
@@ -142,8 +248,11 @@ def _read(messages, buffer, indices, codes, scales):
 
 
 @compiled
-def misplaced(indices, counts, low, high):
-    first = 0
+def misplaced(indices, counts, regions, beyond):
+    low, high, first = regions[0, 0], regions[0, 1], 0
+    for m in range(1, counts.size):
+        low, high = min(low, regions[m, 0]), max(high, regions[m, 1])
+    high -= beyond
     for m in range(counts.size):
         part = indices[first : first + counts[m]]
         first += counts[m]
@@ -246,9 +355,15 @@ def add_dealt(x: Array, numbers: Array, values: Array, size: int, ranks: int) ->
 
 @compiled
 def _undeal(numbers, ranks, width, indices):
-    for i in range(numbers.size):
-        owner = np.int64(np.uint64(numbers[i]) // np.uint64(width))
-        round_number = np.int64(numbers[i]) - owner * width
-        place = owner - _first(round_number, ranks)
-        place += ranks if place < 0 else 0
-        indices[i] = round_number * ranks + place
+    """Find the indices of ascending numbers, one stretch for each owner, without a division."""
+    begin = 0
+    for owner in range(ranks):
+        first = owner * width
+        end = np.searchsorted(numbers, first + width)
+        part, found = numbers[begin:end], indices[begin:end]
+        for i in range(part.size):
+            round_number = np.int64(part[i]) - first
+            place = owner - _first(round_number, ranks)
+            place += ranks if place < 0 else 0
+            found[i] = round_number * ranks + place
+        begin = end

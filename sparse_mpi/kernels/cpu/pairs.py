@@ -11,7 +11,7 @@ from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.array import chosen_reaching
 from sparse_mpi.kernels.cpu.counts import smallest
 from sparse_mpi.kernels.cpu.first_use import compiled
-from sparse_mpi.kernels.cpu.lanes import LANES, prefetch, reached
+from sparse_mpi.kernels.cpu.lanes import LANES, lowest, prefetch, reached
 from sparse_mpi.kernels.cpu.merging import merge
 from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of
 
@@ -20,6 +20,7 @@ CANDIDATES = 192  # entries that a row has room for, beyond 3k
 MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
 MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
 WINDOW = 1 << 14  # entries of the vector in which pairs are looked for at once: a flag of each in the first-level cache
+ZERO, ONE = np.uint64(0), np.uint64(1)
 AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
 
 
@@ -51,8 +52,20 @@ def add(x, indices, values):
         x[indices[i]] += values[i]
 
 
-def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
-    add(x, *merge(indices - low, values, x.size))
+def add_merged(
+    x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None
+) -> tuple[Array, Array]:
+    places, summed = merge(indices - low, values, x.size)
+    sums = np.empty_like(summed)
+    _add_and_read(x, places, summed, sums)
+    return places, sums
+
+
+@compiled
+def _add_and_read(x, indices, values, sums):
+    for i in range(indices.size):
+        fetch_ahead(x, indices, i)
+        sums[i] = x[indices[i]] = x[indices[i]] + values[i]
 
 
 @compiled
@@ -104,10 +117,13 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
 def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, int]:
     if len(values) <= k:
         return indices, values, int(smallest(values)) if len(values) == k else 0
+    values = np.ascontiguousarray(values)  # `reached` reads 64 in a row
+    kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
+    if len(values) < MANY:
+        return *kept, _keep_of_few(indices, values, *kept)
     kind = bits_type(values).type
     magnitude = kind(np.iinfo(kind).max)
-    kth, ties = kth_of(values, magnitude, k) if len(values) < MANY else _kth_of_many(values, magnitude, k)
-    kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
+    kth, ties = _kth_of_many(values, magnitude, k)
     keep_largest(indices, values, magnitude, kind(kth), ties, *kept)
     return *kept, int(kth)
 
@@ -155,24 +171,37 @@ def kth_of(values, magnitude, k):
 
 
 @compiled
+def _keep_of_few(indices, values, kept_indices, kept_values):
+    bits = bits_of(values)
+    magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
+    kth, ties = kth_of(values, magnitude, kept_indices.size)
+    keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values)
+    return kth
+
+
+@compiled
 def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values):
     """Copy the pairs above ``kth``, and the first ``ties`` equal to it, in order, until the outputs are full.
 
-    Every pair is written, without a branch that could be mispredicted; ``count`` moves on only for those that stay.
-    Input and output may be the same.
+    Of 64 pairs at once those that stay are marked, and then copied. Of the rest every pair is written, without a branch
+    that could be mispredicted; ``count`` moves on only for those that stay. Input and output may be the same.
     """
     bits = bits_of(values)
-    equal = 0
-    for i in range(bits.size):
-        equal += (bits[i] & magnitude) == kth
-    if equal == ties:  # as a rule; then no entry depends on those before it
-        kth, ties = kth - 1, 0
     count = i = 0
-    while count < kept_indices.size and ties == 0:
-        kept_indices[count] = indices[i]
-        kept_values[count] = values[i]
-        count += (bits[i] & magnitude) > kth
-        i += 1
+    while kth < magnitude and i + LANES <= values.size:
+        mask = reached(values, i, kth + 1)
+        tied = reached(values, i, kth) & ~mask if ties > 0 else ZERO
+        while tied != ZERO and ties > 0:
+            mask |= tied & (~tied + ONE)
+            tied &= tied - ONE
+            ties -= 1
+        while mask != ZERO:
+            at = i + lowest(mask)
+            kept_indices[count] = indices[at]
+            kept_values[count] = values[at]
+            count += 1
+            mask &= mask - ONE
+        i += LANES
     while count < kept_indices.size:
         b = bits[i] & magnitude
         tied = b == kth and ties > 0
@@ -186,6 +215,10 @@ def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_value
 def compress(
     indices: Array, values: Array, chosen: Array | None, count: int | None = None, threshold: int = 0
 ) -> tuple[Array, Array]:
+    if chosen is None and count is not None:
+        kept, of_kept = np.empty(count, indices.dtype), np.empty(count, values.dtype)
+        _compress_above(indices, values, threshold - 1, kept, of_kept)
+        return kept, of_kept
     mask = chosen_reaching(values, chosen, threshold)
     number = int(np.count_nonzero(mask)) if count is None else count
     kept, of_kept = np.empty(number, indices.dtype), np.empty(number, values.dtype)
@@ -200,6 +233,17 @@ def _compress(indices, values, chosen, kept, of_kept):
     while count < kept.size:
         kept[count], of_kept[count] = indices[i], values[i]
         count += chosen[i]
+        i += 1
+
+
+@compiled
+def _compress_above(indices, values, bound, kept, of_kept):
+    bits = bits_of(values)
+    magnitude = np.iinfo(bits.dtype).max
+    count = i = 0
+    while count < kept.size:
+        kept[count], of_kept[count] = indices[i], values[i]
+        count += np.int64(bits[i] & magnitude) > bound
         i += 1
 
 

@@ -132,8 +132,12 @@ def compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
     Each part has room for a quarter more than its share of ``most``. If one finds more than that, but all together find
     no more than ``most``, a second scan follows, ``again``, with room for exactly what the first one counted.
     """
-    pieces = threads.parts(x.size)
     most = min(most, x.size)
+    if x.size < threads.MIN_ENTRIES_PER_THREAD:
+        values, indices = _columns(most + TILE, wide_type(x), index_dtype(x.size))
+        count = first(0, x.size, most, most, indices, values)
+        return None if count > most else (indices[:count], values[:count])
+    pieces = threads.parts(x.size)
     room = most if len(pieces) == 1 else min(most, -(-5 * most // (4 * len(pieces))))
     found, counts = _scanned(first, pieces, [room] * len(pieces), most, x)
     if sum(counts) > most:
@@ -171,15 +175,15 @@ def _scanned(
     return (indices, values), counts
 
 
-def _columns(size: int, *dtypes: np.dtype) -> list[np.ndarray]:
-    """Return uninitialised arrays that share one piece of memory; the widest dtype must come first.
+def _columns(size: int, wider: np.dtype, other: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return uninitialised arrays that share one piece of memory.
 
     malloc keeps one large piece from call to call but gives two back to the system, and faulting their pages in again
     would take a third as long as a selection.
     """
-    cuts = list(itertools.accumulate((size * dtype.itemsize for dtype in dtypes), initial=0))
-    memory = np.empty(cuts[-1], np.uint8)
-    return [memory[lo:hi].view(dtype) for lo, hi, dtype in zip(cuts[:-1], cuts[1:], dtypes, strict=True)]
+    cut = size * wider.itemsize
+    memory = np.empty(cut + size * other.itemsize, np.uint8)
+    return memory[:cut].view(wider), memory[cut:].view(other)
 
 
 @compiled

@@ -22,7 +22,6 @@ from sparse_mpi.kernels.levels import (
     SHIFT,
     TOP,
     lowest,
-    lows_of,
 )
 
 PIECE = 1024  # values that are rounded at a time
@@ -323,26 +322,24 @@ def _from_levels(codes, scales, edges, places, bits, x):
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
     coded, rounded = np.empty(len(indices), index_dtype(BALLOTS * size)), np.empty_like(values)
-    total, least = _sums(values)
-    low = lowest(total, least, len(values))
-    _to_ballots(values, indices, low, coded, rounded)
-    return coded, np.full(len(values), low, np.int32).view(np.float32), rounded
+    lows = np.empty(len(values), np.int32)
+    _to_ballots(values, indices, coded, lows, rounded)
+    return coded, lows.view(np.float32), rounded
+
+
+_lowest = compiled(lowest)
 
 
 @compiled
-def _sums(values):
+def _to_ballots(values, indices, coded, lows, rounded):
     bits = bits_of(values)
-    total, least = 0, np.int32(INF_BITS)
+    total, least = np.int64(0), np.int64(INF_BITS)
     for i in range(bits.size):
-        magnitude = bits[i] & np.int32(0x7FFFFFFF)
+        magnitude = np.int64(bits[i]) & 0x7FFFFFFF
         total += magnitude
         least = min(least, magnitude)
-    return total, least
-
-
-@compiled
-def _to_ballots(values, indices, low, coded, rounded):
-    bits = bits_of(values)
+    low = _lowest(total, least, bits.size)
+    lows[:] = low
     for i in range(bits.size):
         magnitude = np.int64(bits[i]) & 0x7FFFFFFF
         level = min(max((magnitude - low) >> SHIFT, 0), NOT_FINITE - 1) if magnitude < INF_BITS else NOT_FINITE
@@ -362,12 +359,15 @@ def _decoded(index, code, low):
 
 def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
     indices, values = np.empty(len(coded), index_dtype(size)), np.empty(len(coded), np.float32)
-    _from_ballots(coded, lows_of(messages, lows), indices, values)
+    _from_ballots(messages, coded, lows.view(np.int32), indices, values)
     return indices, values
 
 
 @compiled
-def _from_ballots(coded, lows, indices, values):
-    for i in range(coded.size):
-        indices[i] = coded[i] // BALLOTS
-        values[i] = _decoded(coded[i] // BALLOTS, coded[i] & (BALLOTS - 1), lows[i])
+def _from_ballots(messages, coded, lows, indices, values):
+    for m in range(messages.size):
+        first, entries = messages[m].first, messages[m].entries
+        low = lows[messages[m].block] if entries else np.int32(0)
+        for i in range(first, first + entries):
+            indices[i] = coded[i] // BALLOTS
+            values[i] = _decoded(coded[i] // BALLOTS, coded[i] & (BALLOTS - 1), low)
