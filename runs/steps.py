@@ -2,9 +2,10 @@
 
     mpiexec -n 4 python runs/steps.py --json steps.json
     mpiexec -n 4 python runs/steps.py --stacks elect --json after.json
+    mpiexec -n 4 python runs/steps.py --bytes elect --json bytes.json
     python runs/steps.py --draw before.json after.json --plot flame.svg
 
-PYTHONPATH=CHECKOUT before the first two measures the library of another checkout.
+PYTHONPATH=CHECKOUT before the first three measures the library of another checkout.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from typing import Any
 import numpy as np
 
 import sparse_mpi
-from sparse_mpi import SparseAllreduce
+from sparse_mpi import SparseAllreduce, kernels
 from sparse_mpi.cli.records import provenance
 from sparse_mpi_bench.figures.style import SHADES, panels, write
 
 WARM_UP = 6
 HOME = f"{Path(sparse_mpi.__file__).parent}{os.sep}"  # of the library, whatever the folder of the checkout is called
 SHOWN, NAMED = 0.003, 0.02  # the least shares of a step that have a bar in a figure, and a name
+SCATTERED = {"add", "subtract", "gather", "changes", "clear", "add_dealt", "add_merged"}  # of a vector, by indices
+LINE = 64  # bytes that memory moves for an entry by itself
 Stack = tuple[str, ...]
 Draw = Callable[[int], np.ndarray]  # of as many float32
 
@@ -86,6 +89,39 @@ def stacks(comm: Any, draw: Draw, size: int, density: float, steps: int, algorit
     return {"/".join(path): 1e3 * seconds / steps for path, seconds in spent.items() if path}
 
 
+def touched(comm: Any, draw: Draw, size: int, density: float, steps: int, algorithm: str) -> dict[str, float]:
+    """Return the bytes that each kernel reads and writes in a step, over those of the gradient's entries.
+
+    Arrays that a kernel is given, and those that it returns, are counted whole, but `SCATTERED` entries of a vector as
+    the cache lines in which they lie.
+    """
+    reducer = SparseAllreduce(size, density=density, algorithm=algorithm)
+    moved: defaultdict[str, float] = defaultdict(float)
+
+    def counted(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            found = run(*given, **options)
+            seen = [*given, *options.values(), *(found if isinstance(found, tuple) else [found])]
+            arrays = [x for x in seen if isinstance(x, np.ndarray)]
+            if name in SCATTERED:
+                moved[name] += min(LINE * len(arrays[1]), arrays[0].nbytes)
+                arrays = arrays[1:]
+            twice = arrays[0].nbytes if name == "accumulate_select" else 0  # it is read, and written
+            moved[name] += sum(x.nbytes for x in arrays) + twice
+            return found
+
+        return call
+
+    passes = vars(kernels.host())
+    originals = {name: run for name, run in passes.items() if callable(run) and not name.startswith("_")}
+    for step in range(WARM_UP + steps):
+        if step == WARM_UP:
+            passes.update({name: counted(name, run) for name, run in originals.items()})
+        reducer.step(draw(size))
+    passes.update(originals)
+    return {name: spent / steps / size for name, spent in sorted(moved.items(), key=lambda item: -item[1])}
+
+
 def flame(records: list[dict[str, Any]]) -> Any:
     """Draw a panel for each record: a bar for each function, below it those that it calls, as wide as their time."""
     figure, axes = panels(len(records), 1, 2.6)
@@ -121,6 +157,7 @@ def main() -> None:
     parser.add_argument("--density", type=float, default=0.01, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=40, help="after 6 more (default: %(default)s)")
     parser.add_argument("--stacks", metavar="ALGORITHM", help="tell where the time of its step goes on rank 0")
+    parser.add_argument("--bytes", metavar="ALGORITHM", help="count the bytes its kernels touch in a step, on rank 0")
     parser.add_argument("--draw", type=Path, nargs="+", metavar="RECORD", help="records of --stacks, or a list of them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the record there")
     parser.add_argument("--plot", type=Path, default=Path("flame.svg"), metavar="FILE", help="(default: %(default)s)")
@@ -140,9 +177,14 @@ def main() -> None:
     if args.stacks:
         found = stacks(comm, draw, args.n, args.density, args.steps, args.stacks)
         record |= {"algorithm": args.stacks, "stacks": {path: round(spent, 4) for path, spent in found.items()}}
+    elif args.bytes:
+        found = touched(comm, draw, args.n, args.density, args.steps, args.bytes)
+        record |= {"algorithm": args.bytes, "bytes an entry": {name: round(spent, 3) for name, spent in found.items()}}
     else:
         record["ms"] = times(comm, draw, args.n, args.density, args.steps)
     if comm.rank == 0:
+        for name, spent in record.get("bytes an entry", {}).items():
+            print(f"{name:24} {spent:9.3f} bytes an entry")
         for name, spent in record.get("ms", {}).items():
             print(f"{name:16} {spent['least']:9.3f} {spent['median']:9.3f} ms")
         if args.json:

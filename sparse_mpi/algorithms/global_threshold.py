@@ -39,7 +39,7 @@ class Known(NamedTuple):
     floor: float  # infinite: none is known to be
 
 
-NOTHING = Known(SparseVector(np.empty(0, np.int32), np.empty(0), 0), 0)
+NOTHING = Known(SparseVector(np.empty(0, np.int32), np.empty(0), 0), inf)
 
 
 class Bracket(NamedTuple):
@@ -291,9 +291,12 @@ class Counted:
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
-            values = values if chosen is None else values[chosen]
-            bracket = self.search(values, k, comm, bracket, near)
-            found = Known(all_at_least(values, bracket.low), bracket.low) if self.dense else NOTHING
+            if found.floor <= bracket.low:  # whatever is searched for is among what was found
+                bracket = self.search(found.entries.values, k, comm, bracket, near)
+            else:
+                values = values if chosen is None else values[chosen]
+                bracket = self.search(values, k, comm, bracket, near)
+                found = Known(all_at_least(values, bracket.low), bracket.low) if self.dense else NOTHING
             counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
             predictor = predictor.updated(bracket.low, octave)
         return counted, predictor, found
