@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi.arrays import magnitude_bits
-from sparse_mpi.kernels import array
+from sparse_mpi.kernels import array, cpu
 
 from ..fakes import fake_cuda
 from ..fakes.fake_device import DEVICE
@@ -149,6 +149,15 @@ def test_values_among_indices_near_and_far(passes, some, sought, apart, data):
     given = [np.array(sorted(each), np.int64) * apart for each in (some, sought)]
     found = passes.among(*(put(passes, x.astype(np.int32)) for x in given), put(passes, values))
     assert same([found], [array.among(*given, values)])
+
+
+def test_indices_in_no_order_are_missed_and_nothing_else_is_written():
+    """Such as a broken transport may give; among these are some far below and far above the window."""
+    indices = np.array([5, 1 << 20, 7, 0, 1 << 30, 3], np.int32)
+    for sought in (indices, indices[::-1].copy(), np.sort(indices)):
+        values = 1 + np.arange(len(sought), dtype=np.float32)
+        found = cpu.among(indices, sought, values)
+        assert np.isin(found, [0, *values]).all()
 
 
 @emulated

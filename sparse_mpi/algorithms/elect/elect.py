@@ -38,8 +38,6 @@ from sparse_mpi.algorithms.base import (
 )
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import (
-    CANDIDATES_PER_VOTE,
-    OF_ADAM,
     candidates_for,
     may_vote,
     vote_deltas,
@@ -103,7 +101,7 @@ class Elect(Algorithm):
     """Sparse allreduce of about k entries that all ranks elect together and give all they have of.
 
     Args:
-        selector: picks the entries among which a rank looks for those it votes for, two a vote, in Adam's units four.
+        selector: picks the entries among which a rank looks for those it votes for, four for each vote.
         votes: c, the votes of a rank as a share of k, if that is not less than 1/P; half of it where votes take two
             stages. After a step in which fewer than 0.9k entries were elected, because ranks voted for the same ones,
             they divide up more entries among themselves, up to k; after any other fewer again.
@@ -203,8 +201,7 @@ class Elect(Algorithm):
         least = self._least_votes(k, len(acc), comm.size)
         share = max(state.votes, least) if state.k / 2 <= k <= 2 * state.k else least
         nominees, votes = max(1, round(share * k)), max(1, round(least * k))
-        each = CANDIDATES_PER_VOTE if beside is None else OF_ADAM
-        candidates, selection = select(candidates_for(nominees, len(acc), each), state.selection, add)
+        candidates, selection = select(candidates_for(nominees, len(acc)), state.selection, add)
         if share > least:
             place = (comm.rank + state.turn) % comm.size
             candidates = take(candidates, may_vote(candidates, place, comm.size, least / share))
@@ -312,7 +309,7 @@ class Elect(Algorithm):
             return super().selected_band(layout, k, ranks)
         votes = self._votes(k, layout.size, ranks)
         fewest, most = super().selected_band(layout, candidates_for(votes, layout.size), ranks)
-        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size, OF_ADAM)))
+        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0, k

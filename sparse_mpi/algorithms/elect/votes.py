@@ -9,9 +9,7 @@ from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.kernels.array import fractions
 from sparse_mpi.sparse import SparseVector
 
-# Largest entries among which a rank looks for each vote: two elect as much energy as four. In Adam's units
-# small gradients count as much as large ones, and a GPT-2 was .3 of 7 behind with two
-CANDIDATES_PER_VOTE, OF_ADAM = 2, 4
+CANDIDATES_PER_VOTE = 4  # largest entries among which a rank looks for each vote
 
 
 def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
@@ -21,8 +19,8 @@ def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
     return like(vote_sum, acc).astype(acc.dtype, copy=False)
 
 
-def candidates_for(votes: int, size: int, each: int = CANDIDATES_PER_VOTE) -> int:
-    return min(each * votes, size)
+def candidates_for(votes: int, size: int) -> int:
+    return min(CANDIDATES_PER_VOTE * votes, size)
 
 
 def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> tuple[SparseVector, Array]:

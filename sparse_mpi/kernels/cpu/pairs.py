@@ -260,18 +260,20 @@ def _among(indices, sought, bits):
     """Clear the ``bits`` of those ``sought`` that are not among ``indices``.
 
     A window moves over the vector, with a flag for each entry of ``indices`` in it. Nothing branches on what is found.
+    Places in it are compared as unsigned numbers: of indices that do not ascend some are missed, but no
+    memory outside of it is written.
     """
     kept, flags = np.empty_like(bits), np.zeros(WINDOW, np.int8)
-    i, j, one = np.uint64(0), np.uint64(0), np.uint64(1)
+    i, j, one, wide = np.uint64(0), np.uint64(0), np.uint64(1), np.uint64(WINDOW)
     while j < sought.size:
         base = sought[j]
         while i < indices.size and indices[i] < base:
             i += one
         first = i
-        while i < indices.size and indices[i] - base < WINDOW:
+        while i < indices.size and np.uint64(indices[i] - base) < wide:
             flags[np.uint64(indices[i] - base)] = -1
             i += one
-        while j < sought.size and sought[j] - base < WINDOW:
+        while j < sought.size and np.uint64(sought[j] - base) < wide:
             kept[j] = bits[j] & bits.dtype.type(flags[np.uint64(sought[j] - base)])
             j += one
         while first < i:
