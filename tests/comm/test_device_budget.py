@@ -49,7 +49,7 @@ BUDGETS = {
     "micro": Budget(8, 31, 5, 8, 32),
     "gaussiank": Budget(5, 9, 4, 7, 14),
     "adtopk": Budget(2, 18, 2, 5, 23),
-    "elect": Budget(7, 35, 8, 14, 45),
+    "elect": Budget(7, 35, 8, 13, 44),
     "powersgd": Budget(3, 37, 5, 3, 37),
     "acpsgd": Budget(2, 35, 3, 2, 35),
 }
