@@ -173,6 +173,7 @@ def test_no_exchange_waits_for_the_device(ranks, device):
     assert ranks.run(body, wrap=lambda comm: comm) == [0] * ranks.size
 
 
+@pytest.mark.in_world  # the device is pretended, and what carries messages makes no step wait
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(("algorithm", "most"), [("elect", 3), ("oktopk", 5), ("topka", 2)])
 def test_a_step_waits_only_for_what_the_host_must_know(ranks, device, algorithm, most, monkeypatch):

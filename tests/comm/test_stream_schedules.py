@@ -184,6 +184,7 @@ def test_survivors_have_the_same_bytes(device, schedules, algorithm):
     assert_same_in_every_order(partial(lost, device=device, algorithm=algorithm), 4, schedules.few, leave={1: (3, 2)})
 
 
+@pytest.mark.thin(0, algorithm=("oktopk", "elect", "adtopk", "gtopk"))
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_kernels(device, algorithm, monkeypatch, schedules):
     fake_cuda.install_kernels(monkeypatch)

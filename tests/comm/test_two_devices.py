@@ -51,6 +51,7 @@ def test_memory_of_another_device_is_noticed(device):
         x + 1
 
 
+@pytest.mark.thin(0, algorithm=("oktopk", "elect", "adtopk"))
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_kernels_have_the_same_bytes(device, algorithm, monkeypatch):
     if fake_cuda.COMPILER is None:

@@ -69,12 +69,14 @@ def mypy(installed):
     return lambda *what: run(installed, sys.executable, "-m", "mypy", "--strict", "--config-file=", *python, *what)
 
 
+@pytest.mark.full("pyright looks at the same files, and mypy --strict at the library in make lint")
 def test_mypy_has_no_complaint(mypy):
     pytest.importorskip("torch")
     status, said = mypy("-p", "client")
     assert status == 0 and "no issues found" in said, said
 
 
+@pytest.mark.full("belongs to the one above")
 def test_mypy_sees_a_mistake(mypy, tmp_path):
     """The check above would not pass without types, or with names that are not exported."""
     wrong = tmp_path / "wrong.py"

@@ -18,7 +18,8 @@ from typing import Any
 
 # Each process is forked from one that has imported these, which takes seconds
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["numba", "torch", "scipy.sparse"])
+# torch's first optimizer imports the fourth
+FORKED.set_forkserver_preload(["numba", "torch", "scipy.sparse", "torch._dynamo", "torch.distributed.optim"])
 
 
 def run_blocks(answer: Connection, folder: str, variables: dict[str, str], page: str, blocks: list[list[Any]]) -> None:

@@ -122,6 +122,7 @@ def test_a_square_that_overflows_is_infinite_from_then_on_and_what_is_not_finite
     np.testing.assert_allclose(moment.mean, expected, rtol=1e-6)
 
 
+@pytest.mark.thin(1)  # 60 steps each
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(
     "options",

@@ -27,12 +27,13 @@ THEIRS = {
     "Plain": "tests/testing/theirs/feedback.py",
     "Threads": "examples/threads_transport.py",
 }
+FEW = Trials((1, 3), examples=5)  # the page docs/tutorials/own-algorithm.md makes all of them
 CHECKS = {
-    "Stripes": lambda kind: testing.check_algorithm(kind()),
+    "Stripes": lambda kind: testing.check_algorithm(kind(), replace(FEW, ranks=(1, 3, 8))),
     "Sorted": lambda kind: testing.check_selector(kind()),
     "Coarse": lambda kind: testing.check_wire(kind()),
-    "Plain": lambda kind: testing.check_feedback(kind()),
-    "Threads": testing.check_transport,
+    "Plain": lambda kind: testing.check_feedback(kind(), FEW),
+    "Threads": lambda kind: testing.check_transport(kind, replace(checking_transports.TALKS, ranks=(1, 3), examples=5)),
 }
 KINDS = {  # of what ranks compare by its repr
     "algorithm": TopkA,

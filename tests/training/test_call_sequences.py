@@ -28,7 +28,7 @@ torch.set_num_threads(1)
 SMALL = 1.5e-4  # MB: a bucket for each layer
 CHANGES = ("in place", "data", "replace", "none", "zeros")  # of gradients
 EACH = 100  # programs of a job, at most
-NUMBERS = {"fast": 150, "wide": 2000, "all": 2000}  # of programs
+NUMBERS = {"fast": 75, "wide": 2000, "all": 2000}  # of programs
 END = (Call("zero_grad", True), Call("backward", 0), Call("step"), Call("update")) * 2  # all ranks reduce once more
 OVERFLOW = (Call("overflow", 0), Call("step"), Call("update"))
 # Programs that were drawn once, of which a rank alone, or all, trained otherwise

@@ -36,6 +36,7 @@ def trained(comm, kind: str, **options):
     return np.mean(losses[-20:]), b"".join(p.detach().numpy().tobytes() for p in model.parameters()), placed
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("algorithm", ["elect", "oktopk"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_learns_as_in_one_level(kind, algorithm):

@@ -240,6 +240,7 @@ WIRES = ("packed", "packed+int8", "packed+int4", "packed+bf16")
 SPIKES = {torch.float32: 1e22, torch.bfloat16: 1e20, torch.float16: 6e4, torch.float64: 1e25}
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "options", [*({"wire": wire} for wire in WIRES), {"density": 1.0}, {"momentum": "arrival"}], ids=str
 )
