@@ -35,7 +35,8 @@ PROGRESS := $(PYTHON) packaging/progress.py
 # No test run may hang for ever
 LIMIT := timeout -k 10
 
-TESTS := test-in-process test-jobs test-mpi test-slurm
+# Slurm comes first: it mostly waits, so that mypy has a core
+TESTS := test-slurm test-in-process test-jobs test-mpi
 # These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
 # one core, and looks for network hardware
 DIRECT := test-in-process test-jobs test-slurm
@@ -66,8 +67,10 @@ train: $(TRAINS)  ## train VGG-16 on NP ranks (4), by default on digits with Ele
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
 test: $(READY)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
-	@failed=; for target in lint $(TESTS); do \
-	    $(MAKE) --no-print-directory "TIER=$(TIER)" $$target || failed="$$failed $$target"; done; \
+	@failed=; said=$$(mktemp); $(MAKE) --no-print-directory lint >$$said 2>&1 & lint=$$!; \
+	    for target in $(TESTS); do \
+	    $(MAKE) --no-print-directory "TIER=$(TIER)" $$target || failed="$$failed $$target"; \
+	    test -z "$$lint" || { wait $$lint || failed="$$failed lint"; cat $$said; rm $$said; lint=; }; done; \
 	    test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 
 test-all: TIER = all

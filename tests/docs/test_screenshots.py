@@ -9,7 +9,7 @@ import pytest
 
 from ..launch import ROOT
 from .browser import Browser, find
-from .test_site import build
+from .conftest import build
 
 MODES, WIDTHS = ("dark", "light"), (390, 1280)
 PAGES = sorted(page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md"))
@@ -17,7 +17,7 @@ MADE = ("genindex", "search")  # by Sphinx
 PICTURES = ROOT / "build" / "screenshots"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as the site, which is not built where there is no browser
 def browser(tmp_path_factory):
     program = find()
     if program is None:
@@ -27,17 +27,9 @@ def browser(tmp_path_factory):
         yield browser
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory, browser):
-    folder = tmp_path_factory.mktemp("site")
-    done = build(ROOT / "docs", folder)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 @pytest.mark.full("builds the site, and takes two minutes; .ci/run has it")
 @pytest.mark.parametrize("page", [*map(str, PAGES), *MADE])
-def test_a_page_fits(page, site, browser):
+def test_a_page_fits(page, browser, site):
     browser.open(site / f"{page}.html")
     found = {}
     for width in WIDTHS:
@@ -72,7 +64,7 @@ def test_what_does_not_fit_is_found(what, tmp_path, browser):
 
 
 @pytest.mark.full("looks at a page of the site, which another test builds")
-def test_removed_lines_are_red_and_added_ones_green(site, browser):
+def test_removed_lines_are_red_and_added_ones_green(browser, site):
     browser.open(site / "guides" / "coming-from" / "horovod.html")
     for mode in MODES:
         browser.show(1280, mode)
