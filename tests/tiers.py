@@ -21,7 +21,8 @@ On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun, the fast tie
 - of ``@pytest.mark.under_mpi(3)`` all items on 3 ranks, and none on other numbers of them;
 - of other tests of the transport, in tests/comm, on every number of ranks what ``thin`` says, or all items;
 - of ``against_world`` all items on 3 ranks, and on 4 as many as it takes for each parameter value to occur;
-- of every other test one item, on 3 ranks if it runs on 3.
+- of every other test one item, on 3 ranks if it runs on 3; none, if its file has a test ``against_world``: MPI's bytes
+  are shown to be those of the World that the test runs in.
 
 The wide tier adds items until each parameter value occurs on every number of ranks but 1: of what World has shown,
 nothing but the transport is another there. It has all items of ``against_world`` on 4. Files of which a number of ranks
@@ -84,16 +85,17 @@ def cover(
 
 def keep(items: Iterable[pytest.Item], size: int | None = None, wide: bool = False) -> set[str]:
     """Return the node ids of the fast tier or, if ``wide``, of the wide one; ``size`` is that of MPI, None without."""
-    tests = defaultdict(list)
+    tests, items = defaultdict(list), list(items)
     kept: set[str] = set()
     for item in items:
         full = len(list(item.iter_markers("full")))
         if full <= wide:
             tests[test_of(item), item.get_closest_marker("gpu") is None, full].append(item)
+    compared = {file_of(item) for item in items if item.get_closest_marker("against_world")}
     for (*_, full), group in tests.items():  # items that need a GPU cover nothing where there is none
         group.sort(key=lambda item: (parameters(item).get("ranks") != CORE, ids(item)))  # of equals those on 3 ranks
         more = wide and not full
-        chosen = in_process(group, more) if size is None else on_ranks(group, size, more)
+        chosen = in_process(group, more) if size is None else on_ranks(group, size, more, compared)
         kept |= {group[position].nodeid for position in chosen}
     return kept
 
@@ -117,8 +119,8 @@ def in_process(items: list[pytest.Item], wide: bool) -> list[int]:
     return cover(rows, 1, cover(rows, 3, chosen, on[most]), on.get(LARGE, [])) if wide else chosen
 
 
-def on_ranks(items: list[pytest.Item], size: int, wide: bool) -> list[int]:
-    """Return those for ``size`` ranks of MPI."""
+def on_ranks(items: list[pytest.Item], size: int, wide: bool, compared: set[str]) -> list[int]:
+    """Return those for ``size`` ranks of MPI; ``compared`` are the files with a test against World."""
     first, everything, rows = items[0], list(range(len(items))), [*map(ids, items)]
     wanted = {ranks for mark in first.iter_markers("under_mpi") for ranks in mark.args}
     if not wanted and first.nodeid.startswith(TRANSPORT):
@@ -128,7 +130,7 @@ def on_ranks(items: list[pytest.Item], size: int, wide: bool) -> list[int]:
     elif first.get_closest_marker("against_world") and size in COMPARED:
         chosen = everything if wide or size == CORE else cover(rows, 1)
     else:
-        chosen = everything[: size == CORE]
+        chosen = everything[: size == CORE and file_of(first) not in compared]
     return cover(rows, 1, chosen) if wide and size != 1 else chosen
 
 
@@ -138,6 +140,11 @@ def test_of(item: pytest.Item) -> str:
 
 
 test_of.__test__ = False  # type: ignore[attr-defined]
+
+
+def file_of(item: pytest.Item) -> str:
+    """Return the file of ``item``, as node ids begin."""
+    return item.nodeid.partition("::")[0]
 
 
 def parameters(item: pytest.Item) -> dict[str, object]:

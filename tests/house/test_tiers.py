@@ -11,7 +11,7 @@ from itertools import combinations, product
 import pytest
 
 from ..algorithms.test_algorithms import CASES, VARIANTS
-from ..tiers import COMPARED, CORE, LARGE, Tiers, cover, ids, keep, parameters, test_of
+from ..tiers import COMPARED, CORE, LARGE, Tiers, cover, file_of, ids, keep, parameters, test_of
 
 LAWS = "tests/algorithms/test_algorithms.py::test_all_laws"
 
@@ -97,10 +97,12 @@ def test_under_mpi_every_test_with_ranks_is_run_on_3_of_them_and_those_that_comp
     for item in collected:
         if "ranks" in item.fixturenames and item.get_closest_marker("full") is None:
             sizes[test_of(item)].add(parameters(item).get("ranks"))
-    run = {item.partition("[")[0] for item in kept(CORE)}
-    assert {test for test, found in sizes.items() if CORE in found} <= run
+    run, wide = ({item.partition("[")[0] for item in kept(CORE, more)} for more in (False, True))
     compared = [item for item in collected if item.get_closest_marker("against_world")]
-    names = {item.nodeid for item in compared}
+    names, files = {item.nodeid for item in compared}, {*map(file_of, compared)}
+    on_core = {test for test, found in sizes.items() if CORE in found}
+    assert {test for test in on_core if test.partition("::")[0] not in files} <= run
+    assert on_core <= wide
     assert names <= kept(CORE)
     for size in COMPARED:
         assert names <= kept(size, wide=True)
