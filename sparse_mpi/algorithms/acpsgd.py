@@ -1,11 +1,10 @@
-"""ACP-SGD (Zhang et al., ICDCS'23): PowerSGD with its two halves in alternate steps, so that one allreduce does.
+"""ACP-SGD (Zhang et al., ICDCS'23): PowerSGD with its two halves in alternate steps, one allreduce each.
 
 Costs 2(P-1)/P words for each element of the left or, in turns, the right rank-r factors of all matrices and for each
-element that stays dense, and 2 ceil(log2 P) messages a rank. Returns a dense sum.
+dense element, and 2 ceil(log2 P) messages a rank. Returns a dense sum.
 
-With M_i the matrix on rank i: in even steps Q = orth(Q) and P_i = M_i Q, in odd ones P = orth(P) and Q_i = M_i^T P.
-What is orthogonalised is the sum of the step before. total = P Q^T, one of them being the new sum, and rank i gave
-sent_i = P_i Q^T or P Q_i^T.
+M_i is the matrix on rank i. Even steps: Q = orth(Q), P_i = M_i Q; odd steps: P = orth(P), Q_i = M_i^T P. The
+orthogonalised factor is the sum of the step before. total = P Q^T with the new sum; sent_i = P_i Q^T or P Q_i^T.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class ACPSGD(LowRank):
             mine = parts.project(acc, bases, left, dense=True)
             summed = comm.allreduce(mine)
 
-            # Multiply the factors out: of the sum for the total, of this rank's own for what it gave.
+            # Multiply the factors out: summed factors give total, this rank's factors give sent.
             def expand(message: Array) -> Array:
                 factors = parts.factors(message, left)
                 pair = (factors, bases) if left else (bases, factors)

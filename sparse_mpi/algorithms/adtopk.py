@@ -1,14 +1,14 @@
 """ADTopk (HPDC'24, DOI 10.1145/3625549.3658678): small tensors whole by allreduce, every row's top k by allgather.
 
-Costs 2f(P-1)/P words for the f entries of tensors that are sent whole and 1.25 to 1.5 (k - f)(P-1) for the others, up
-to 2 in a plain step, and 3 ceil(log2 P) messages. Returns the sum of all selections.
+Costs 2f(P-1)/P words for the f entries of whole tensors and 1.25 to 1.5 (k - f)(P-1) for the others, up to 2 in a plain
+step, and 3 ceil(log2 P) messages. Returns the sum of all selections.
 
-Quotas are the same on every rank, so that counts and row numbers need not be sent: an entry outside the dense tensors
-is its value and its column in the row, one or two bytes, four only in a row of more than 65,536 elements: a tensor of
-that size in a plain step.
+Quotas are the same on every rank, so counts and row numbers are not sent: an entry of a row is its value and its
+column,
+one or two bytes; four in a plain step over a tensor of more than 65,536 elements.
 
-Where this departs from the published program: one message a step in place of two a tensor, columns in place of int64
-indices, and no dense vector for each rank: everything is added in one pass.
+Departs from the published program: one message a step in place of two a tensor, columns in place of int64 indices, and
+one pass that adds all messages in place of a dense vector for each rank.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from sparse_mpi.wire import Coo, Wire
 
 @dataclass(frozen=True)
 class ADTopk(Algorithm):
-    """Allreduce the tensors that are kept whole, allgather the entries of the others' rows.
+    """Allreduce the dense tensors, allgather the selected entries of all other rows.
 
     Args:
-        selector: `Interleaved` or `AllDim`; their ``dense`` are the tensors that are allreduced, as is any tensor of
-            which they keep everything.
+        selector: `Interleaved` or `AllDim`; its ``dense`` tensors, and tensors that it selects whole, are allreduced.
         wire: the message format of the entries of rows.
     """
 
@@ -72,7 +71,7 @@ class ADTopk(Algorithm):
             messages = comm.allgather(packed.buffer)
             parts.append(self.wire.unpack_rows(messages, rows, len(acc), acc.dtype))
             sent = packed.vector
-        # Allreduce the tensors that are kept whole, for which positions need not be sent.
+        # Allreduce whole tensors, which need no positions.
         if len(rows) < len(pattern):
             whole = _part(selected, pattern, True)
             parts.append(whole._replace(values=comm.allreduce(whole.values)))
@@ -81,7 +80,7 @@ class ADTopk(Algorithm):
         return Reduction(merge(concatenate(parts)) if rows else parts[0], sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return what is sent, exactly but for columns: as long as where all that may be is on plain top-k."""
+        """Return the exact cost; only columns are an upper bound where plain top-k may be used."""
         # Count the values of rows to all ranks, and of whole tensors by allreduce.
         pattern = self.selector.longest(layout, k)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)

@@ -1,4 +1,4 @@
-"""The interface of an algorithm: the two laws, and what an algorithm declares about itself."""
+"""The interface of an algorithm: the two laws, and its declarations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ DENSITY = 0.01  # k over n in most papers
 if TYPE_CHECKING:
 
     class Reduction(NamedTuple, Generic[A]):
-        """The class below, by the type of its arrays, as `SparseVector`."""
+        """The result of an allreduce: the sum, and this rank's part in it.
+
+        The sum of ``sent`` over all ranks is ``total`` (to rounding), so this rank still owes ``x - sent``.
+        """
 
         total: SparseVector[A] | A
         sent: SparseVector[A] | A
@@ -45,12 +48,12 @@ SPARES_A_PASS = {"spares_a_pass": True}
 
 
 class Carried(Reduction):
-    """A reduction that has carried a second vector, as an attribute: its sums at the entries of ``total``."""
+    """A `Reduction` with an attribute ``beside``: the sums of a second vector at the entries of ``total``."""
 
     beside: Array
 
     def __new__(cls, total: SparseVector | Array, sent: SparseVector | Array, beside: Array) -> Carried:
-        """Return the reduction, which is a pair as every other, with ``beside``, the same bytes on every rank."""
+        """Return the pair ``total, sent`` with ``beside``, which has the same bytes on every rank."""
         made = tuple.__new__(cls, (total, sent))
         made.beside = beside
         return made
@@ -61,7 +64,7 @@ class Bound(NamedTuple):
 
     pairs: float  #: (index, value) pairs
     values: float  #: values without index
-    messages: float  #: all messages, those of control too
+    messages: float  #: all messages, control included
     control: float  #: bytes of counts, boundaries, histograms
     extra: float = 0.0  #: payload bytes that are neither, of packed or short indices, rounded values, heads of messages
 
@@ -82,7 +85,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Traits:
-    """The facts that an algorithm declares about itself, as far as they differ from these defaults."""
+    """The properties that an algorithm declares, where they differ from these defaults."""
 
     conserves: bool = True  #: the second law holds; False declares the algorithm exempt from it
     delegates_residual: bool = False  #: ``sent`` may have entries that ``total`` lacks: another rank keeps them
@@ -103,12 +106,12 @@ class Traits:
 
 
 def levels_field(default: int | None = None) -> Any:
-    """Return the field ``levels`` of an algorithm that can run between nodes. States are the same with any."""
+    """Return the field ``levels`` of an algorithm that can run between nodes; its state is the same for any value."""
     return field(default=default, kw_only=True, metadata={"of_ranks": True})
 
 
 class DeviceCost(NamedTuple):
-    """What a steady step does on a device, counted: kernels that the host starts, and times that it waits for them."""
+    """Kernel launches and host synchronizations of a steady step on a device."""
 
     launches: int
     waits: int
@@ -132,12 +135,12 @@ class Algorithm(ABC):
     1. Agreement: ``total`` has the same bytes on every rank.
     2. Nothing is lost: the sum of ``sent`` over the ranks is ``total``, to rounding.
 
-    One that `scatters` obeys the second of ``total`` as all ranks have it together, and the first has no meaning.
+    One that `scatters` obeys the second for the ``total`` of all ranks together; the first does not apply.
 
-    No return may depend on one rank's data before the last message: a rank with nothing to say still takes part.
+    No return may depend on one rank's data before the last message: a rank with an empty selection still takes part.
 
-    An algorithm implements ``reduce``. All other members have a default; one for which it is not true overrides it, by
-    a field, a ``ClassVar`` or a property.
+    An algorithm implements ``reduce``, and overrides other members, by a field, a ``ClassVar`` or a property, where
+    their default is wrong for it.
     """
 
     selector: Selector | None = None  # picks the entries to send, from all of acc
@@ -148,7 +151,7 @@ class Algorithm(ABC):
     device_cost: ClassVar[DeviceCost | None] = None  # predictions of steps on GPUs need it
 
     def __post_init__(self) -> None:
-        """Raise TypeError if the class has a selector or a wire, and was given something else for it."""
+        """Raise TypeError if the selector or the wire is of another type."""
         if type(self).selector is not None:
             check_instance("selector", self.selector, Selector)
         if type(self).wire is not None:
@@ -158,11 +161,11 @@ class Algorithm(ABC):
 
     @property
     def traits(self) -> Traits:
-        """Return what the algorithm declares about itself."""
+        """Return the declared properties."""
         return Traits(lossless=self.wire is None or self.wire.lossless)
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """Return the state before the first step: a frozen dataclass of numbers, arrays and such; the selector's."""
+        """Return the state before the first step: a frozen dataclass of numbers and arrays."""
         return NoState() if self.selector is None else self.selector.init(layout, k)
 
     @abstractmethod
@@ -172,16 +175,18 @@ class Algorithm(ABC):
         """Reduce ``acc`` over the ranks of ``comm``; return the reduction and the next state.
 
         Args:
-            acc: ``(n,)``, left as it is, but for ``add``.
-            k: entries to keep, 1 <= k <= n.
+            acc: ``(n,)``, unchanged unless ``add`` is given.
+            k: entries to send, 1 <= k <= n.
             comm: the transport.
-            state: what `init` or the last step returned; its arrays may be written to.
+            state: from `init` or the last step; its arrays may be written to.
             layout: the shapes of the tensors that make up ``acc``, the same as in `init`.
-            add: ``(n,)`` what has yet to be added to ``acc``, in place. An algorithm that `accumulates` hands it on to
-                ``selector.select``, which adds it in the pass that selects. All others are given None.
+            add: ``(n,)`` to add to ``acc`` in place. An algorithm that `accumulates` passes it to ``selector.select``,
+                which adds it in the pass that selects. All others are given None.
 
-        An algorithm that `carries` may be given ``beside`` too: ``(n,)`` of the dtype of acc, not negative, over whose
-        root it selects, and which it adds up at the entries of the result, coarsely. It then returns a `Carried`.
+        An algorithm that `carries` also takes ``beside``: ``(n,)`` of the dtype of acc, not negative. It divides the
+        gradient by the root of ``beside`` to select, sums ``beside`` coarsely at the entries of the result, and returns
+        a
+        `Carried`.
         """
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
@@ -189,26 +194,26 @@ class Algorithm(ABC):
         raise NotImplementedError(f"{self!r} must declare its bound here: write bound(layout, k, ranks) -> Bound")
 
     def forget(self, state: Any) -> Any:
-        """Return the state for a next step whose residual is empty, because all that was owed has been sent at once."""
+        """Return the state for a next step whose residual is empty, after a step that sent all of it."""
         return state
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the smallest and the largest number of entries that ``total`` may have; all n if it is dense."""
+        """Return the smallest and the largest possible number of entries of ``total``; n if it is dense."""
         return 0, min(layout.size, self.selected_band(layout, k, ranks)[1] * ranks)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the fewest and the most entries that one rank selects; all n where nothing is selected."""
+        """Return the smallest and the largest number of entries that a rank selects; n if it does not select."""
         if self.selector is None:
             return 0, layout.size
         return floor(self.selector.band[0] * k), most_selected(self.selector, layout, k)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Tell if the trait of that name holds of such vectors, as it may where it does not of all."""
+        """Tell if the trait ``exact_order`` holds for vectors of this layout and k."""
         return self.traits.exact_order
 
 
 def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:
-    """Return an algorithm, or a part of one, with every selector in it replaced by ``wrap(selector)``."""
+    """Return an algorithm, or a part of one, with ``wrap(selector)`` in place of every selector."""
     made: Any = part
     if isinstance(part, Selector):
         made = wrap(part)

@@ -1,9 +1,10 @@
-"""Dense allreduce in bfloat16: the honest baseline, because it needs no sparsity to send half the bytes.
+"""Dense allreduce in bfloat16: a fairer baseline than float32, with half the bytes and no sparsity.
 
-Costs n(P-1)/P words and P - 1 + ceil(log2 P) messages a rank. MPI knows no bfloat16 and would add its bytes, so this is
-a reduce-scatter of regions of equal width, whose owners add in acc's dtype and in rank order, and an allgather.
-Returns the sum as a dense array, rounded to bfloat16 twice: before it is added and afterwards. Neither error is lost:
-the first stays with the rank that rounded, the second with the region's owner.
+Costs n(P-1)/P words and P - 1 + ceil(log2 P) messages a rank. MPI has no bfloat16 sum, so this is a reduce-scatter of
+regions of equal width, whose owners add in acc's dtype and in rank order, and an allgather. Returns a dense sum,
+rounded
+to bfloat16 before and after the addition. The first error stays in the residual of the rank that rounded, the second in
+that of the region's owner.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class DenseBF16(Algorithm):
     ) -> tuple[Reduction, NoState]:
         """Return the sum ``(n,)``, bfloat16 values in acc's dtype.
 
-        ``sent`` is acc rounded, in the own region net of what rounding the sum takes away.
+        ``sent`` is acc rounded, less the rounding error of the sum in this rank's region.
         """
         # Reduce-scatter: round, send every region to its owner, and add in acc's dtype and in rank order.
         bounds = equal_boundaries(len(acc), comm.size)
@@ -49,7 +50,7 @@ class DenseBF16(Algorithm):
         # Allgather the sums, rounded once more.
         gathered, _ = comm.allgatherv(kernels.of(acc).to_bfloat16(exact), widths)
         total = widened(gathered).astype(acc.dtype, copy=False)
-        # Owed: the sender keeps what the first rounding took, the owner of a region what the second one took.
+        # Owed: the first rounding error stays with the sender, the second with the region's owner.
         with np.errstate(invalid="ignore"):
             sent[own] += total[own] - exact
         return Reduction(total, sent), state

@@ -1,7 +1,7 @@
-"""Exchanges of sparse vectors: with all ranks, and of regions, in which a rank adds up.
+"""Exchanges of sparse vectors: with all ranks, and by regions, each added up by its owner.
 
-Regions are Ok-Topk's (Li & Hoefler, PPoPP'22): who owns which indices, how selections are split among the owners and
-reduced, and how results are balanced.
+Regions are Ok-Topk's (Li & Hoefler, PPoPP'22): boundaries, splitting of selections among owners, reduction, and
+balancing of results.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ WireFormat: TypeAlias = Wire | Paired | Ballots  # of which an exchange needs `p
 def exchange(
     packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm
 ) -> tuple[SparseVector, np.ndarray | None]:
-    """Send each rank its message, and unpack those of all ranks, in rank order; return `run_lengths` too."""
+    """Send each rank its message, and unpack the messages of all ranks, in rank order; return `run_lengths` too."""
     messages, lengths = comm.alltoallv(packed.buffer, packed.lengths)
     return unpack(messages, lengths, region, wire, packed.vector), run_lengths(lengths, wire)
 
 
 def run_lengths(lengths: np.ndarray, wire: WireFormat) -> np.ndarray | None:
-    """Return how many entries there are in messages of these ``lengths`` ``(m,)``, where the format tells at once."""
+    """Return the number of entries in messages of these ``lengths`` ``(m,)``; None if only their contents tell."""
     return lengths if isinstance(wire, Coo) else None
 
 
 def known_lengths(region: np.ndarray, wire: WireFormat, like: SparseVector, ranks: int) -> np.ndarray | None:
-    """Return how long the messages ``(P,)`` of ``region`` are, where all ranks know it: those that have every index."""
+    """Return the lengths of the messages ``(P,)`` of ``region`` if every index is sent, so that all ranks know them."""
     if not isinstance(wire, (Complete, Paired)):
         return None
     every = np.full(ranks, region[1] - region[0])
@@ -59,24 +59,24 @@ def known_lengths(region: np.ndarray, wire: WireFormat, like: SparseVector, rank
 def unpack(
     messages: Array, lengths: np.ndarray, region: np.ndarray, wire: WireFormat, like: SparseVector
 ) -> SparseVector:
-    """Return the entries of messages of these ``lengths`` with indices of one ``region``, with values as ``like``'s."""
+    """Return the entries of messages of these ``lengths`` with indices in ``region``; values have ``like``'s dtype."""
     return wire.unpack(messages, lengths, region[None].repeat(len(lengths), axis=0), like.size, like.values.dtype)
 
 
 def doubled(
     held: T, swap: Callable[[T, int | None, int | None], tuple[T, T]], join: Callable[[T, T], T], comm: Comm
 ) -> T:
-    """Return what all ranks hold together: combined with one other rank, then as two with two, and so on.
+    """Combine ``held`` over all ranks by recursive doubling; return the result on every rank.
 
     Args:
-        held: by this rank.
-        swap: sends something to a rank, if to any; returns it as it arrives there, and what another rank sends.
-        join: combines what two neighbouring groups of ranks hold, in their order.
-        comm: all ranks. Those beyond a power of two, the core, join in by a partner in it.
+        held: this rank's part.
+        swap: sends the part to a rank, if any; returns the part as it arrives there, and the part received.
+        join: combines the parts of two neighbouring groups of ranks, in their order.
+        comm: all ranks. Ranks beyond a power of two (the core) take part through a partner in the core.
     """
     rank, core = comm.rank, 1 << (comm.size.bit_length() - 1)
     extra = comm.size - core
-    # Fold: ranks beyond the core give what they hold to their partner, and wait for the result.
+    # Fold: ranks beyond the core send their part to their partner, and wait for the result.
     if rank >= core:
         swap(held, rank - core, None)
         return swap(held, None, rank - core)[1]
@@ -88,15 +88,15 @@ def doubled(
         mine, other = swap(held, rank ^ gap, rank ^ gap)
         held = join(mine, other) if rank & gap == 0 else join(other, mine)
         gap *= 2
-    # Unfold: hand the result to those that wait for it; all return it as it arrives there.
+    # Unfold: send the result to the waiting ranks; all return it as it arrives there.
     return swap(held, rank + core if rank < extra else None, None)[0] if extra else held
 
 
 def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
-    """Agree on the boundaries that cut the selections of all ranks about equally; one allgather of control.
+    """Agree on boundaries that cut the selections of all ranks about equally; one allgather of control.
 
-    They are quantiles of all selections together, so that no rank receives far more than others wherever the entries
-    of each rank are. Region q is ``[boundaries[q], boundaries[q + 1])`` of ``(P + 1,)`` int64, alike on every rank.
+    They are quantiles of all selections together, which bounds what a rank receives for any distribution of entries.
+    Region q is ``[boundaries[q], boundaries[q + 1])`` of ``(P + 1,)`` int64, alike on every rank.
     """
     pool = pooled(selected.indices, samples(k, comm.size), comm)
     if len(pool.keys) == 0:
@@ -105,7 +105,7 @@ def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
 
 
 def samples(k: int, ranks: int) -> int:
-    """Return the number of indices that a rank samples to draw regions: at most about a quarter of a step's bytes.
+    """Return the number of indices that a rank samples to draw regions: about a quarter of a step's bytes at most.
 
     With 64 samples the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean.
     """
@@ -115,7 +115,7 @@ def samples(k: int, ranks: int) -> int:
 def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> np.ndarray:
     """Return boundaries that cut the ``loads`` equally, without communication.
 
-    The load of a region is assumed to be spread evenly over the gaps between its results, of zero width or more.
+    The load of a region is assumed to be spread evenly over the gaps between its results.
     """
     # Find the region in which each rank's share of all loads ends, in units in which shares are whole numbers.
     ranks, ends = len(loads), loads.cumsum() * len(loads)
@@ -134,26 +134,26 @@ def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> 
 
 
 def imbalance_limit(mean: float, trigger: float) -> float:
-    """Return the entries of a rank above which results are balanced: ``trigger`` times the mean, and three deviations.
+    """Return the number of entries of a rank above which results are balanced.
 
-    These are of a Poisson distribution, so that chance alone seldom triggers.
+    It is ``trigger`` times the mean plus three Poisson deviations, so that chance alone seldom triggers.
     """
     return trigger * (mean + 3 * sqrt(mean))
 
 
 def reduction_load(added: int, k: int) -> int:
-    """Return the load of a rank that added up ``added`` entries, in sixteenths of k, rounded up."""
+    """Return ``added`` entries as a load: sixteenths of k, rounded up."""
     return -(-16 * added // k)
 
 
 def uneven(loads: np.ndarray) -> bool:
-    """Tell if some rank added up more than an eighth above the mean of the ``loads`` ``(P,)`` of all ranks."""
+    """Tell if the largest of the ``loads`` ``(P,)`` is more than an eighth above their mean."""
     each = loads.tolist()
     return 8 * max(each) * len(each) > 9 * sum(each)
 
 
 def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
-    """Return True if a rank of the ``loads`` ``(P,)`` exceeds the `imbalance_limit` with a trigger of at least 2."""
+    """Tell if a rank of the ``loads`` ``(P,)`` exceeds the `imbalance_limit` with a trigger of at least 2."""
     each = loads.tolist()
     return max(each) * k / 16 > imbalance_limit(sum(each) * k / 16 / len(each), max(trigger, 2))
 
@@ -161,25 +161,25 @@ def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
 def balance(
     results: SparseVector, counts: np.ndarray, regions: np.ndarray, ring: Comm
 ) -> tuple[SparseVector, np.ndarray, np.ndarray]:
-    """Move surplus results to other ranks, in the order of indices, until every rank has an equal share of them.
+    """Move surplus results to other ranks, in the order of indices, until every rank has an equal share.
 
-    Every rank knows all counts, and so what it sends and receives.
+    Every rank knows all counts, and thus its own messages.
 
     Args:
-        results: this rank's entries of the result, those of its region.
-        counts: ``(P,)`` int64, how many entries each rank has.
-        regions: ``(P, 2)`` int64, start and stop of the indices among which each rank's entries lie.
+        results: this rank's entries of the result, in its region.
+        counts: ``(P,)`` int64, entries of each rank.
+        regions: ``(P, 2)`` int64, start and stop of the indices of each rank's entries.
         ring: the ranks in the order of their regions.
 
     Returns:
-        The three of these afterwards; regions may then be of several neighbouring ones.
+        The first three afterwards; a region may then span several neighbouring ones.
     """
     # Number the results of all ranks: rank q has [starts[q], ends[q]), and is to have [shares[q], shares[q + 1]).
     rank, ends = ring.rank, np.cumsum(counts)
     starts = ends - counts
     shares = np.arange(ring.size + 1) * ends[-1] // ring.size
 
-    # Send each rank what this one has of its share, and receive what the others have of this one's.
+    # Send each rank its share of this rank's entries, and receive this rank's share from the others.
     leaving = _overlap(starts[rank], ends[rank], shares[:-1], shares[1:])
     arriving = _overlap(shares[rank], shares[rank + 1], starts, ends)
     own = np.repeat(regions[rank : rank + 1], ring.size, axis=0)
@@ -196,9 +196,9 @@ def balance(
 
 
 def allgather_bound(message: Callable[[float], SizeBound], result: float, ranks: int, trigger: float) -> SizeBound:
-    """Return the most that a rank sends to balance and gather a result of ``result`` entries: the larger of two cases.
+    """Return the most that a rank sends to balance and gather ``result`` entries: the larger of two cases.
 
-    Balanced, surplus is moved as pairs, then an equal share gathered; unbalanced, up to `imbalance_limit` entries are.
+    Balanced: surplus moved as pairs, then k/P gathered; unbalanced: up to `imbalance_limit` entries gathered.
     """
     mean = result / ranks
     balanced = message(ceil(mean)) + SizeBound(pairs=mean)
@@ -213,18 +213,18 @@ def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.nda
 def split_reduce(
     selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
 ) -> tuple[SparseVector, SparseVector, int]:
-    """Split and reduce: send every part of a selection to the rank that owns its region, which adds up what arrives.
+    """Split and reduce: send each part of a selection to its region's owner, which adds up the parts it receives.
 
     See `split` for the arguments. Return the sum of all selections in this rank's region, this rank's contribution to
-    the sums of all regions, and how many entries it had to add up. One stage takes P - 1 messages a rank, and sends
-    each entry once. Several take fewer messages, but forward entries, adding them up on the way.
+    the sums of all regions, and the number of entries it added up. One stage takes P - 1 messages a rank and sends each
+    entry once; several take fewer messages, but forward entries, adding them up on the way.
     """
     came = split(selected, None, boundaries, radix, wire, comm)
     return _added_up(came, boundaries[comm.rank : comm.rank + 2], wire), came.contributed, came.added
 
 
 class SplitResult(NamedTuple):
-    """What the last stage of a `split` brought, and what all stages did."""
+    """The messages of the last stage of a `split`, and totals of all stages."""
 
     received: SparseVector  # message after message, in the rank order of their senders
     lengths: np.ndarray  # (senders,) of these messages, see `Packed.lengths`
@@ -235,14 +235,14 @@ class SplitResult(NamedTuple):
 def split(
     selected: SparseVector, counts: Any, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
 ) -> SplitResult:
-    """Send every part of a selection to the rank that owns its region; what arrives last is not added up.
+    """Send each part of a selection to its region's owner; the messages of the last stage are not added up.
 
     Args:
         selected: this rank's selection.
-        counts: ``(P,)`` int64, how many of its entries lie in each region, where that is known.
+        counts: ``(P,)`` int64, its entries in each region, if known.
         boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])`` and owned by rank q.
-        radix: groups into which a stage divides the ranks; None: as many as there are ranks, which makes one stage.
-        wire: the message format. The rank that rounds keeps the rounding error of each stage.
+        radix: groups into which a stage divides the ranks; None: a group for each rank, which makes one stage.
+        wire: the message format. The rounding error of each stage stays with the rank that rounds.
         comm: the ranks in the order of their regions.
     """
     first, last = 0, comm.size  # the ranks that work on the same stretch of indices as this one
@@ -260,7 +260,7 @@ def split(
             parts = counts if single else np.add.reduceat(counts, groups[:-1])
         packed = wire.pack(partial, parts, regions_of(edges))
 
-        # Exchange: every group collects what lies in its regions. With a group for each rank it is one all-to-all.
+        # Exchange: every group collects the entries of its regions. With a group for each rank it is one all-to-all.
         own = comm.rank if single else int(groups.searchsorted(comm.rank, side="right")) - 1
         first, last = int(groups[own]), int(groups[own + 1])
         region = edges[own : own + 2]
@@ -271,7 +271,7 @@ def split(
             messages, lengths = _exchange_groups(packed, groups, own, comm)
         received = unpack(messages, lengths, region, wire, packed.vector)
 
-        # Take what rounding lost out of this rank's contribution, which starts as its whole selection.
+        # Take rounding errors out of this rank's contribution, which starts as its whole selection.
         contributed, added = (packed.vector, 0) if came is None else (came.contributed, came.added)
         if came is not None and not wire.lossless:
             contributed = subtract(contributed, subtract(partial, packed.vector))
@@ -282,7 +282,7 @@ def split(
 
 
 def _added_up(came: SplitResult, region: np.ndarray, wire: WireFormat) -> SparseVector:
-    """Add up messages in their order; without a merge if each of them has every index of ``region``."""
+    """Add up messages in their order; without a merge if each has every index of ``region``."""
     summed = _rows_added(came, region)
     return merge(came.received, run_lengths(came.lengths, wire)) if summed is None else summed
 
@@ -298,7 +298,7 @@ def added_up_loosely(came: SplitResult, region: np.ndarray, wire: WireFormat) ->
 
 
 def _rows_added(came: SplitResult, region: np.ndarray) -> SparseVector | None:
-    """Return the sum of messages each of which has every index of ``region``; None if some has not."""
+    """Return the sum of messages that all have every index of ``region``; else None."""
     width, senders, received = int(region[1] - region[0]), len(came.lengths), came.received
     if not width or len(received.indices) < senders * width:
         return None
@@ -308,10 +308,7 @@ def _rows_added(came: SplitResult, region: np.ndarray) -> SparseVector | None:
 
 @lru_cache(maxsize=64)
 def divided(first: int, last: int, radix: int | None) -> np.ndarray:
-    """Return the boundaries ``(groups + 1,)`` of equal groups into which a stage divides ranks ``[first, last)``.
-
-    They must not be written to.
-    """
+    """Return the boundaries ``(groups + 1,)`` of equal groups of ranks ``[first, last)``; read-only."""
     number = min(radix or last - first, last - first)
     return first + np.arange(number + 1) * (last - first) // number
 
@@ -336,7 +333,7 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
             message = comm.sendrecv(messages[there], to, source)
             if source is not None:
                 arrived[source] = checked(message)
-    # Put what arrived in the rank order of its senders.
+    # Put the messages in the rank order of their senders.
     in_order = [arrived[source] for source in sorted(arrived)]
     return namespace(packed.buffer).concatenate(in_order), np.array([len(message) for message in in_order])
 
@@ -344,13 +341,12 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
 def partners(groups: np.ndarray, rank: int) -> Iterator[tuple[int, int, list[int]]]:
     """Yield the partners of a rank in each step of a stage.
 
-    In step i a rank sends to the i-th group after its own one, and receives from the i-th before it. The ranks of a
-    group share the work of receiving: each takes the messages of senders at its own position in their group; those of
-    a last rank, where that group is longer by one, the first.
+    In step i a rank sends to the i-th group after its own, and receives from the i-th before it. A rank receives from
+    the rank at its own position in the sending group; where that group is longer by one, the first rank also receives
+    from its last.
 
     Yields:
-        The group to which the rank sends, the rank of it that takes the message, and those from which messages come:
-        none, one or two.
+        The group to which the rank sends, the receiving rank in it, and the zero, one or two ranks that send to it.
     """
     own = int(np.searchsorted(groups, rank, side="right")) - 1
     number, place, width = len(groups) - 1, rank - groups[own], int(groups[own + 1] - groups[own])

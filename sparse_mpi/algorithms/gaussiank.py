@@ -1,6 +1,6 @@
 """GaussianK (Shi et al., "Understanding Top-k Sparsification", 2019): TopkA with the Gaussian selector.
 
-Costs 2k(P-1) words, up to a third more where the selector overshoots, and ceil(log2 P) messages a rank, and as many
+Costs 2k(P-1) words, up to a third more where the selector overshoots, and 2 ceil(log2 P) messages a rank, half of them
 small ones for the counts. Returns the sum of all selections.
 """
 
@@ -25,9 +25,9 @@ class GaussianK(TopkA):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from `TopkA`: it is chosen only by name, and its entries depend on the device.
+        """Return `TopkA`'s, but for default plans and a result that depends on the device.
 
-        The threshold is a mean of squares that BLAS adds in float32, 2e-5 off. One entry in some thousands is another
-        one then, and a norm is off by the root of that.
+        The threshold is a mean of squares that BLAS adds in float32 with an error of 2e-5: about one entry in some
+        thousands differs, and the norm by the root of that.
         """
         return replace(super().traits, in_default_plans=False, device_difference=0.05)

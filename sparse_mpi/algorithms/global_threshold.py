@@ -1,15 +1,14 @@
 """The global threshold, found by counting: the magnitude that about k of all ranks' sums reach.
 
-The published Ok-Topk gathers every sum on every rank to find it, and reuses a stale one in most steps (`published.py`).
-Here every step finds it anew, by one of two paths:
+The published Ok-Topk gathers every sum on every rank, and reuses a stale threshold in most steps (`published.py`).
+Here every step computes it anew, by one of two paths:
 
 - The fast path: one small allgather, or allreduce, counts the entries that reach each of a few candidate thresholds
   around a predicted one. In a steady run one candidate is reached by 0.9k to k entries.
 - The slow path, `Counted.search`: an interval search, one allreduce of counts a round, for the first step and for
   thresholds that have jumped out of the candidates.
 
-`Counted` does so for the sums of Ok-Topk's regions, for the segments by which `two_level` shares k, and for the votes
-of `elect`.
+`Counted` serves the sums of Ok-Topk's regions, the segments of `two_level`, and the votes of `elect`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends t
 
 
 class Known(NamedTuple):
-    """Some entries of a dense vector. All that reach ``floor``, as magnitude bits, are among them."""
+    """Entries of a dense vector, among them all that reach ``floor``, in magnitude bits."""
 
     entries: SparseVector
     floor: float  # infinite: none is known to be
@@ -45,7 +44,7 @@ NOTHING = Known(SparseVector(np.empty(0, np.int32), np.empty(0), 0), inf)
 class Bracket(NamedTuple):
     """An interval of magnitude bits that encloses the global threshold.
 
-    Entries that reach ``high`` are in the result; of those that reach only ``low``, as many as it takes to have k.
+    Entries that reach ``high`` are in the result, and enough of the others that reach ``low`` to have k.
     ``low == high`` is a threshold that 0.9k to k entries reach.
     """
 
@@ -75,18 +74,18 @@ def bits_end(values: Array) -> int:
 
 @lru_cache(maxsize=64)
 def count_type(k: int) -> np.dtype:
-    """Return the unsigned integer type of a count on the wire, in which k + 1 stands for anything above k."""
+    """Return the unsigned integer type of a count on the wire; k + 1 stands for any number above k."""
     return np.min_scalar_type(k + 1)
 
 
 def counts_at(values: Array, thresholds: np.ndarray) -> np.ndarray:
-    """Count the entries that reach each of the ascending ``thresholds`` ``(m,)``, 0 above every magnitude: int64."""
+    """Count the entries that reach each of the ascending ``thresholds`` ``(m,)``, int64; 0 above every magnitude."""
     last = np.iinfo(bits_type(values)).max
     return np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
 
 
 def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gather the ``counts`` ``(m,)`` of every rank, clipped to k + 1, and piggyback at most one number on the message.
+    """Gather the ``counts`` ``(m,)`` of every rank, clipped to k + 1, with at most one piggybacked number.
 
     Return the counts ``(P, m)`` int64, and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
     """
@@ -99,7 +98,7 @@ def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tu
 
 
 def sum_counts(counts: np.ndarray, k: int, comm: Comm) -> np.ndarray:
-    """Return the sums of the ``counts`` ``(m,)`` of all ranks, int64; above k, any number above k."""
+    """Return the sums of the ``counts`` ``(m,)`` of all ranks, int64; sums above k are any number above k."""
     counts = np.minimum(counts, k + 1)
     return comm.allreduce(counts.astype(sum_type(k, comm.size)), control=True).astype(np.int64)
 
@@ -112,7 +111,7 @@ def sum_type(k: int, ranks: int) -> np.dtype:
 def result_of(
     sums: SparseVector, counted: RankCounts, k: int, rank: int, chosen: Array | None = None
 ) -> tuple[SparseVector, np.ndarray]:
-    """Return entries and counts of `Counted.cut`: all entries above the bracket, and ties in rank order up to k."""
+    """Return the entries and counts of `Counted.cut`: all entries above the bracket, and ties in rank order up to k."""
     (low, high), counts, ties = counted.bracket, counted.above, 0
     if low < high:
         room = max(k - int(counts.sum()), 0)
@@ -133,7 +132,7 @@ def result_of(
 class ThresholdPredictor:
     """A linear predictor of the magnitude bits that about 0.95k entries will reach, equal on all ranks.
 
-    All arithmetic is on whole numbers, so that every rank predicts the same threshold whatever its processor.
+    It computes in integers, so that every processor predicts the same threshold.
     """
 
     bits: int = 0  # the prediction, as magnitude bits
@@ -141,7 +140,7 @@ class ThresholdPredictor:
     spacing: int = 0  # bits from one candidate threshold to the next: about 0.07k entries; 0 before the first step
 
     def candidates(self, number: int, lowest: int, top: int) -> list[int]:
-        """Return up to ``number`` candidate thresholds below ``top``, as many below the prediction as above it."""
+        """Return up to ``number`` candidate thresholds below ``top``, half of them below the prediction."""
         bits, twice = self.bits, range(1 - number, number, 2)
         return sorted({min(max(bits + self.spacing * away // 2, lowest), top - 1) for away in twice})
 
@@ -161,7 +160,7 @@ class ThresholdPredictor:
         return ThresholdPredictor(self.bits, self.trend, min(max(spacing, octave >> 10), octave >> 3))
 
     def updated(self, bits: int, octave: int) -> ThresholdPredictor:
-        """Return the predictor for the next step, after this step's threshold turned out to be ``bits``."""
+        """Return the predictor after a step whose threshold was ``bits``."""
         if not self.spacing:
             return ThresholdPredictor(bits, 0, octave >> 7)
         trend = self.trend + 3 * (bits - self.bits) // 4  # of the error three quarters
@@ -181,18 +180,18 @@ def crossing(candidates: list[int], totals: list[int], target: int) -> int:
 
 @dataclass(frozen=True)
 class Counted:
-    """The rule that counts in every step: between 0.9k and k entries are in the result, or all if there are no more.
+    """The rule that counts in every step: between 0.9k and k entries are in the result, or all if there are fewer.
 
     Args:
-        mantissa: bits of the mantissa by which magnitudes are told apart. Where the wire format rounds values, more
-            bits than it keeps would only lengthen the search.
-        lowest: magnitude bits of the least threshold: 1 leaves out what is zero.
+        mantissa: mantissa bits by which magnitudes are compared. More bits than the wire format preserves would only
+            lengthen the search.
+        lowest: magnitude bits of the least threshold: 1 leaves out zeros.
         nearby: candidates that the fast path counts; None: 4 to 8, at most a thirty-second of the result's bytes.
         searched: candidates that a round of the search counts; None: 8 to 64, few for small k.
         gathered: ranks up to which counts of candidates are gathered, in fewer messages, rather than added up, in fewer
             bytes.
-        dense: the sums are a dense vector, which the fast path reads once, if at all: it takes out what reaches its
-            lowest candidate.
+        dense: the sums are a dense vector, which the fast path reads at most once, to extract the entries that reach
+            its lowest candidate.
     """
 
     mantissa: int = 52
@@ -214,20 +213,20 @@ class Counted:
         *piggyback: int,
         chosen: Array | None = None,
     ) -> tuple[SparseVector, np.ndarray, np.ndarray, ThresholdPredictor]:
-        """Decide which of this rank's sums are in the result.
+        """Select this rank's sums that are in the result.
 
-        Where entries tie, those of lower rank and lower position are selected until there are k.
+        Ties are selected in the order of rank and position until there are k.
 
         Args:
             sums: this rank's, of float32 or float64.
             k: entries wanted over all ranks.
             predictor: the state of the step before, equal on all ranks.
             comm: the ranks in the order of their regions.
-            piggyback: a number, if any, that travels to all ranks with the counts; clipped to 255.
-            chosen: a mask ``(m,)`` of the sums that there are, see `Kernels.merge_loosely`; None: all.
+            piggyback: at most one number that travels to all ranks with the counts; clipped to 255.
+            chosen: a mask ``(m,)`` of valid sums, see `Kernels.merge_loosely`; None: all.
 
         Returns:
-            The entries in the result; how many each rank has, and what it piggybacked, ``(P,)`` int64; and the
+            The entries in the result; each rank's number of entries and its piggybacked number, ``(P,)`` int64; and the
             predictor for the next step.
         """
         counted, predictor, _ = self.count(sums.values, k, predictor, comm, *piggyback, chosen=chosen)
@@ -236,10 +235,11 @@ class Counted:
     def cut_dense(
         self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, known: Known | None
     ) -> tuple[SparseVector, np.ndarray, ThresholdPredictor, Known | None]:
-        """Return those of this rank's `dense` sums that are in the result, and otherwise what `cut` does.
+        """Select this rank's `dense` sums that are in the result; return as `cut` does, and the next ``known``.
 
-        With ``known`` entries no pass over all is needed as long as candidates are above its floor. Those that are left
-        of them, or of what the pass has found, are returned: a little below the threshold, and known in the next step.
+        With ``known`` entries no pass over all sums is needed while candidates are above their floor. The next
+        ``known``
+        are the remaining entries a little below the threshold.
         """
         counted, predictor, found = self.count(values, k, predictor, comm, known=known)
         (low, high), (entries, floor) = counted.bracket, found
@@ -291,7 +291,7 @@ class Counted:
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
-            if found.floor <= bracket.low:  # whatever is searched for is among what was found
+            if found.floor <= bracket.low:  # the pass has all entries in the bracket
                 bracket = self.search(found.entries.values, k, comm, bracket, near)
             else:
                 values = values if chosen is None else values[chosen]
@@ -304,8 +304,9 @@ class Counted:
     def search(self, values: Array, k: int, comm: Comm, bracket: Bracket, near: int = 0) -> Bracket:
         """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
 
-        More than k entries reach its low end, unless it is `lowest`; fewer than 0.9k its high end. ``near`` is how far,
-        in bits, from the known end of a bracket that is open at the other to look first; 0: no idea.
+        More than k entries reach its low end, unless it is `lowest`; fewer than 0.9k its high end. If only one end is
+        known,
+        the first candidate is ``near`` bits from it; 0: no estimate.
         """
         # Begin near the known end of the bracket, if one is known.
         number = self._searched(k)
@@ -330,7 +331,7 @@ class Counted:
         return min(k, everything), 0, (3 + 2 * searches) * rounds(ranks), control + nearby * summed
 
     def most_rounds(self, k: int) -> int:
-        """Return the rounds of a search until all bits are told apart, as ties need; others take one to five."""
+        """Return the rounds of a search down to the last bit, as ties need; usually one to five suffice."""
         return 1 + ceil((12 + self.mantissa) / log2(self._searched(k) + 1))
 
     def _rank_counts(
@@ -343,7 +344,7 @@ class Counted:
         return RankCounts.of(bracket, by_rank[:, np.searchsorted(ends, bracket)], piggybacked)
 
     def _found(self, values: Array, candidates: np.ndarray, known: Known | None) -> tuple[Known, np.ndarray]:
-        """Return entries that reach the lowest candidate, and the counts at all: of what is known, or by a pass."""
+        """Return entries that reach the lowest candidate, and the counts at all: from ``known``, or by a pass."""
         passes, floor = kernels.of(values), int(candidates[0])
         if known is None:
             counts, pairs = passes.count_select(values, candidates)
@@ -356,7 +357,7 @@ class Counted:
         return Known(SparseVector(*pairs, len(values)), floor), counts
 
     def _below(self, threshold: int, values: Array) -> int:
-        """Return the floor of what may reach the threshold soon: an eighth of an octave below it."""
+        """Return the floor of entries that may soon reach the threshold: an eighth of an octave below it."""
         return max(threshold - (1 << mantissa_bits(values.dtype) - 3), self.lowest)
 
     def _nearby(self, k: int, ranks: int) -> int:
@@ -366,11 +367,11 @@ class Counted:
         return self.searched or max(8, min(64, k // 16))
 
     def _settled(self, bracket: Bracket, values: Array) -> bool:
-        """Tell if magnitudes inside the bracket count as equal, so that narrowing it further is in vain."""
+        """Tell if magnitudes inside the bracket count as equal, so that it need not be narrowed."""
         return bracket.high - bracket.low <= max((1 << mantissa_bits(values.dtype)) >> self.mantissa, 1)
 
     def _narrowed(self, candidates: list[int], totals: list[int], k: int, bracket: Bracket) -> Bracket:
-        """Return what is left of ``bracket`` once the counts at some candidates are known."""
+        """Return the part of ``bracket`` that the counts leave."""
         enough = bisect_left(totals, -k, key=neg)  # the first candidate that at most k entries reach
         if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == self.lowest):
             return Bracket(candidates[enough], candidates[enough])
@@ -378,10 +379,11 @@ class Counted:
         return Bracket(low, candidates[enough] if enough < len(candidates) else bracket.high)
 
     def _outward(self, bracket: Bracket, near: int, number: int, end: int) -> np.ndarray:
-        """Return up to ``number`` candidates at growing distances from the one end of a bracket that is known.
+        """Return up to ``number`` candidates at growing distances from the known end of a bracket.
 
-        The first is ``near`` bits away, and each distance is a multiple of the one before, so that a small move of the
-        threshold is resolved finely and a large one is still enclosed. If both ends are known they lie evenly between.
+        The first is ``near`` bits away, and each distance is a multiple of the one before: small moves of the threshold
+        are
+        resolved finely, and large ones still enclosed. If both ends are known, candidates lie evenly between.
         """
         low, high = bracket
         if low > self.lowest and high < end:

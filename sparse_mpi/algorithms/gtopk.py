@@ -1,11 +1,11 @@
-"""gTopk (Shi et al., ICDCS'19): up a binomial tree, keeping the top k of every partial sum, then a broadcast.
+"""gTopk (Shi et al., ICDCS'19): a binomial tree that cuts every partial sum to its top k, then a broadcast.
 
 Costs 2k words up and up to 2k ceil(log2 P) words down: 4k ceil(log2 P) on the critical path, which has 2 ceil(log2 P)
 messages, and ceil(log2 P) small ones for the count. Returns k entries, on any number of ranks.
 
-The published residual rule gives back to a rank what it selected and the result lacks. A partial sum that was dropped
-in the tree at an index that another branch carried to the root is then lost for good. By default the rank that drops
-a partial sum keeps it instead.
+The published residual rule returns to a rank its selected entries that the result lacks. A partial sum dropped in the
+tree at an index that reached the root by another branch is then lost. By default the rank that drops a partial sum
+adds it to its residual.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GTopk(Algorithm):
 
     Args:
         selector: picks the entries to send.
-        residual: ``"merger"`` (whoever drops a partial sum keeps it; nothing is lost) or ``"published"``.
+        residual: ``"merger"`` (a dropped partial sum stays with the rank that drops it) or ``"published"``.
         wire: the message format.
     """
 
@@ -70,13 +70,13 @@ class GTopk(Algorithm):
         # Broadcast the root's result, which is the total.
         rows = comm.bcast(rows)
         total = unpack_whole(self.wire, rows, [len(rows)], len(acc), acc.dtype)
-        # Owed by the published rule: what was selected in vain. By ours: what this rank itself has dropped.
+        # Owed by the published rule: selected entries that the result lacks. By ours: entries that this rank dropped.
         if self.residual == "published":
             return Reduction(total, where(selected, total)), state
         return Reduction(total, subtract(largest, dropped)), state
 
     def _climb(self, carried: SparseVector, k: int, comm: Comm) -> tuple[Array, SparseVector]:
-        """Return the message of this rank's last sum in the tree (at rank 0, the result) and all it dropped."""
+        """Return the message of this rank's last sum in the tree (at rank 0, the result) and all entries it dropped."""
         # In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done
         size, dtype = carried.size, carried.values.dtype
         nothing = take(carried, slice(0, 0))
@@ -84,13 +84,13 @@ class GTopk(Algorithm):
         gap = 1
         while gap < comm.size and not comm.rank & gap:
             if comm.rank + gap < comm.size:
-                # Merge: add the sum of the branch that joins here, cut it to k entries, and note what was cut.
+                # Merge: add the sum of the branch that joins here, cut it to k entries, and note the rest.
                 rows = received(comm.sendrecv(silence, dest=None, source=comm.rank + gap))
                 both = merge(concatenate([carried, unpack_whole(self.wire, rows, [len(rows)], size, dtype)]))
                 carried = truncate(both, k)
                 dropped.append(take(both, ~contains(carried, both.indices)))
             gap *= 2
-        # Hand the sum on as a message, and note what its rounding cut.
+        # Send the sum on as a message, and note its rounding error.
         packed = pack_whole(self.wire, carried)
         if not self.wire.lossless:
             dropped.append(subtract(carried, packed.vector))

@@ -1,8 +1,9 @@
-"""Hybrid collective (ADTopk, HPDC'24; HiPress, SOSP'21): every tensor goes the way that suits it.
+"""Hybrid collective (ADTopk, HPDC'24; HiPress, SOSP'21): an algorithm for each part of the tensors.
 
-Costs what its parts cost. The tensors of a part are fused into one vector, which one algorithm reduces; parts go one
-after the other. Needs a layout. Returns the parts' results as one: dense if more than an eighth of the elements come
-from dense results, else sparse.
+Costs the sum of its parts. The tensors of a part are fused into one vector, which one algorithm reduces; parts run one
+after the other. Needs a layout. The result is dense if more than an eighth of the elements come from dense results,
+else
+sparse.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Fused:
     Args:
         algorithm: reduces it.
         tensors: their numbers in the layout, ascending.
-        share: of the k entries of a step, those that a rank sends of this vector; dense algorithms ignore it.
+        share: of the step's k entries; dense algorithms ignore it.
     """
 
     algorithm: Algorithm
@@ -59,7 +60,7 @@ class HybridState:
 
 @dataclass(frozen=True)
 class Hybrid(Algorithm):
-    """Reduce every part of a gradient by an algorithm of its own.
+    """Reduce every part of a gradient by its own algorithm.
 
     Args:
         parts: every tensor of the layout is in exactly one.
@@ -89,7 +90,7 @@ class Hybrid(Algorithm):
         return HybridState(tuple(algorithm.init(fused, kept, ranks) for algorithm, fused, kept in self._cut(layout, k)))
 
     def _cut(self, layout: Layout, k: int) -> Iterator[tuple[Algorithm, Layout, int]]:
-        """Yield for each part its algorithm, its layout, and its part of the step's k entries."""
+        """Yield the algorithm, the layout and the share of k of each part."""
         for part in self.parts:
             yield part.algorithm, *part.cut(layout, k)
 
@@ -107,7 +108,7 @@ class Hybrid(Algorithm):
             reduction, after = algorithm.reduce(fuse(acc, place.ranges), kept, comm, before, fused)
             reductions.append(reduction)
             states.append(after)
-        # Put the results, and what was sent, where they belong in the flat vector.
+        # Place total and sent of each part in the flat vector.
         total = join([reduction.total for reduction in reductions], places, acc)
         sent = join([reduction.sent for reduction in reductions], places, acc)
         return Reduction(total, sent), HybridState(tuple(states))
@@ -117,7 +118,7 @@ class Hybrid(Algorithm):
         return Bound(*(sum(column) for column in zip(*bounds, strict=True)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the sums over the parts, and n at most where so many results may be dense that `join` makes one."""
+        """Return the sums over the parts; at most n where `join` may return a dense vector."""
         bands = [(*a.result_band(fused, kept, ranks), fused.size) for a, fused, kept in self._cut(layout, k)]
         dense = sum(size for least, _, size in bands if least == size)
         least, most, _ = (sum(column) for column in zip(*bands, strict=True))
@@ -153,7 +154,7 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=64)
 def stretches(layout: Layout, tensors: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of the flat vector in which these tensors lie; ranges that touch are joined."""
+    """Return the ranges of the flat vector that hold these tensors; adjacent ranges are joined."""
     ranges: list[tuple[int, int]] = []
     for tensor in tensors:
         start, size = layout.offsets[tensor], layout.sizes[tensor]
@@ -173,7 +174,7 @@ def join(results: Sequence[SparseVector | Array], places: Sequence[Place], flat:
     n, xp = len(flat), namespace(flat)
     if len(results) == 1:
         return results[0]
-    # Write all results into one dense vector, where pairs of what comes from dense ones would be larger.
+    # Write all results into one dense vector, where pairs of the dense results would be larger.
     dense = sum(len(result) for result in results if not isinstance(result, SparseVector))
     if 8 * dense > n:
         joined = (xp.empty if dense == n else xp.zeros)(n, flat.dtype)

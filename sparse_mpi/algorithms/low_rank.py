@@ -1,12 +1,12 @@
-"""What the low-rank algorithms share: the matrices of a layout, their factors, and products of both in flat vectors.
+"""Shared by the low-rank algorithms: the matrices of a layout, their factors, and products of both in flat vectors.
 
 A tensor of at least two dimensions is a matrix M of ``d0`` rows, approximated by P Q^T of low rank. All other tensors,
-and matrices whose factors would be no smaller than they are, stay dense. Matrices of one shape form a group; factors of
-a group are stacked, *left* ones P ``(m, rows, rank)`` and *right* ones Q^T ``(m, rank, columns)``, and those of all
-groups lie one after the other in a flat vector, which is what is sent and what is remembered.
+and matrices no larger than their factors, stay dense. Matrices of one shape form a group; factors of a group are
+stacked, *left* ones P ``(m, rows, rank)`` and *right* ones Q^T ``(m, rank, columns)``. The flat vector that is sent and
+remembered holds the factors of all groups one after the other.
 
-Every rank multiplies out the summed factors for itself. For the same bits everywhere, the ranks of a job need the same
-linear algebra library on processors of one kind, with equally many threads.
+Every rank multiplies out the summed factors for itself. For the same bits everywhere, all ranks need the same linear
+algebra library, kind of processor and number of threads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SameShape(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A layout, cut into what is compressed and what is not."""
+    """A layout, divided into matrices that are compressed and dense elements."""
 
     size: int  # n, length of the flat vector
     groups: tuple[SameShape, ...]
@@ -61,7 +61,7 @@ class Parts(NamedTuple):
         return sum(prod(group.factor_shape(left)) for group in self.groups)
 
     def factors(self, flat: Array, left: bool) -> list[Array]:
-        """Return views of a flat vector that begins with the left or right factors, stacked by group."""
+        """Return views of the left or right factors at the front of a flat vector, stacked by group."""
         views, start = [], 0
         for group in self.groups:
             shape = group.factor_shape(left)
@@ -70,9 +70,9 @@ class Parts(NamedTuple):
         return views
 
     def project(self, acc: Array, bases: Sequence[Array], left: bool, dense: bool) -> Array:
-        """Return what a rank sends: left factors M Q for right ``bases``, or right ones P^T M for left ``bases``.
+        """Return the message of a rank: left factors M Q for right ``bases``, or right ones P^T M for left ``bases``.
 
-        The elements that stay dense follow, if ``dense``.
+        The dense elements follow if ``dense``.
         """
         # Multiply each group's matrices with its factors, straight into the message.
         xp, size = namespace(acc), self.factors_size(left)
@@ -89,7 +89,7 @@ class Parts(NamedTuple):
         return message
 
     def expand(self, lefts: Sequence[Array], rights: Sequence[Array], dense: Array) -> Array:
-        """Return a vector ``(n,)``: the products of the factors, and the ``dense`` elements where they belong."""
+        """Return a vector ``(n,)``: the products of the factors, and the ``dense`` elements in their places."""
         xp = namespace(dense)
         vector = xp.empty(self.size, dense.dtype)
         for group, left, right in zip(self.groups, lefts, rights, strict=True):
@@ -122,7 +122,7 @@ def parts_of(layout: Layout, rank: int) -> Parts:
 
 
 def orthonormal(factors: Array, left: bool) -> Array:
-    """Return stacked factors with orthonormal columns (right ones: rows) of the same span; NaN for NaN or Inf."""
+    """Return stacked factors of the same span with orthonormal columns (right ones: rows); NaN for NaN or Inf."""
     xp = namespace(factors)
     basis = xp.linalg.qr(factors if left else factors.transpose(0, 2, 1))[0]
     basis[~xp.isfinite(factors).all(axis=(1, 2))] = np.nan
@@ -146,11 +146,11 @@ class LowRankState:
 
 @dataclass(frozen=True)
 class LowRank(Algorithm):
-    """The hyperparameters of a low-rank algorithm, and how it starts.
+    """The hyperparameters of a low-rank algorithm, and its first state.
 
     Args:
         rank: most columns of a factor.
-        seed: of the random factors in the beginning, and in the place of those that are lost.
+        seed: of the random factors at the start, and in place of lost ones.
     """
 
     rank: int = 4
@@ -167,7 +167,7 @@ class LowRank(Algorithm):
         return layout.size, layout.size
 
     def init(self, layout: Layout, k: int, ranks: int) -> LowRankState:
-        """Return random right factors; in float64, for the dtype of the gradient is not known yet."""
+        """Return random right factors, in float64 because the dtype of the gradient is not known yet."""
         groups = parts_of(layout, self.rank).groups
         starts = [drawn(group, number, False, self.seed).ravel() for number, group in enumerate(groups)]
         return LowRankState(np.concatenate([np.empty(0), *starts]))

@@ -1,16 +1,17 @@
-"""MiCRO (Yoon & Oh, HiPC'23; as in ExDyna): every rank chooses in a part of its own, all add up what any chose.
+"""MiCRO (Yoon & Oh, HiPC'23; as in ExDyna): every rank chooses entries in its own part, and all ranks sum them.
 
 Costs 3k(P-1)/P words a rank, a quarter more at most, k(P-1)/P of them indices, in 3 ceil(log2 P) messages, and
 ceil(log2 P) small ones for the counts. Returns about k entries.
 
 The elements are cut into P parts, which the ranks take in turns. A rank chooses the largest entries of its part; the
-indices are gathered, and one allreduce adds what all ranks have there. All of them clear the same entries: whatever is
-chosen once is summed whole, and nothing is chosen twice.
+indices are gathered, and one allreduce adds the values of all ranks there. A chosen entry is summed whole, all ranks
+clear it, and no entry is chosen twice.
 
-Where this departs from the paper: parts are block-cyclic, because large entries stand together; a rank chooses between
-its share over ``slack`` and ``slack`` times its share; the threshold follows the count in proportion, from one measured
-in the first step. A rank that holds NaN or Inf says so wherever it is. Messages have no `Wire` format: indices travel
-without values, and values, which the network adds, as they are.
+Departs from the paper: parts are block-cyclic, because large entries stand together; a rank chooses between its share
+over ``slack`` and ``slack`` times its share; the threshold is corrected in proportion to the count, from one measured
+in
+the first step. NaN or Inf anywhere on a rank reaches the result. Messages have no `Wire` format: indices travel without
+values, and values, which the network adds, unrounded.
 """
 
 from __future__ import annotations
@@ -44,11 +45,10 @@ class MiCROState:
 
 @dataclass(frozen=True)
 class MiCRO(Algorithm):
-    """Sparse allreduce of about k entries, which are chosen by one rank each.
+    """Sparse allreduce of about k entries, each chosen by one rank.
 
     Args:
-        slack: of what reaches the threshold a rank chooses at least its share over this, and at most its share times
-            this.
+        slack: a rank chooses at least its share of k divided by this, and at most its share times this.
         block: neighbouring elements that are in one part.
     """
 
@@ -68,7 +68,7 @@ class MiCRO(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: MiCROState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, MiCROState]:
-        """Return the sums at all positions that any rank chose; ``sent`` is acc at these positions."""
+        """Return the sums at all chosen positions; ``sent`` is acc at these positions."""
         # Select: every rank in the part that it owns in this step.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         chosen = self._choose(acc, partition, k, state.threshold)
@@ -90,7 +90,7 @@ class MiCRO(Algorithm):
         return Reduction(total, sent), MiCROState(threshold, (state.turn + 1) % comm.size)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the indices to all other ranks, and an allreduce at as many positions as all ranks may choose."""
+        """Return the bound of an allgather of indices, and of an allreduce at the most positions that may be chosen."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         n = layout.size
@@ -103,7 +103,7 @@ class MiCRO(Algorithm):
         return max(1, k / self.slack - ranks), min(layout.size, self.slack * k + ranks)
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
-        """Return the largest entries of this rank's part, or the first element of all if that is empty."""
+        """Return the largest entries of this rank's part, or the first element of the vector if the part is empty."""
         # Select in the part, and number the entries as in acc.
         n, part = len(acc), partition.part(acc, 0)
         if len(part):

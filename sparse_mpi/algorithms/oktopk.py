@@ -2,18 +2,17 @@
 
 Costs at most 6k(P-1)/P words a rank where k is 81 P or more, 4k(P-1)/P as a rule, and P - 1 + 2 ceil(log2 P) messages
 in a steady step: the split, an allgather of counts, an allgather of results. Steps whose threshold was not predicted
-search for it with a few small allreduces more, steps that balance send up to P - 1 messages more. A rank whose
-selection has no entry in its own region may send 2k/P words more. With a radix r the P - 1 messages are about
-(r - 1) log P / log r, and forwarding adds to the volume: at P = 1,024 and r = 32, 62 messages and 6k words at most
-densities.
-Returns between 0.9k and k entries: the largest of the sum of all selections, up to what the wire format rounds.
+add a few small allreduces; steps that balance add up to P - 1 messages. A rank whose selection has no entry in its own
+region may send 2k/P words more. With a radix r the P - 1 messages are about (r - 1) log P / log r, and forwarding adds
+volume: at P = 1,024 and r = 32, 62 messages and 6k words at most densities.
+Returns the 0.9k to k largest entries of the sum of all selections, up to rounding by the wire format.
 
-Where this departs from the published program: selection is exact in every step (`select/threshold.py`); the global
-threshold is found by counting in every step (`global_threshold.py`) instead of by gathering everything in some;
-regions are cut at quantiles of all selections together, in place of means of each rank's quantiles, follow from step to
-step what ranks add up, without a message, and are redrawn as soon as that does not suffice; the result never exceeds k
-entries, ties included. `published.py` has the program's thresholds, periods and trigger, without its faults: regions
-that leave the last rank too much, indices as float32, results that are never balanced.
+Departs from the published program: selection is exact in every step (`select/threshold.py`); the global threshold is
+found by counting in every step (`global_threshold.py`) instead of by gathering everything in some; regions are cut at
+quantiles of all selections together, in place of means of each rank's quantiles, follow the ranks' loads from step to
+step without a message, and are redrawn when that does not suffice; the result never exceeds k entries, ties included.
+`published.py` has the program's thresholds, periods and trigger, without its faults: an overloaded last region, indices
+as float32, results that are never balanced.
 """
 
 from __future__ import annotations
@@ -69,13 +68,13 @@ class OkTopk(Algorithm):
     Args:
         selector: picks the entries to send.
         period: steps after which regions are redrawn even if they are still balanced (tau in the paper).
-        trigger: results move between ranks when one rank has more than this many times the results that chance gives to
-            some rank (the mean, if it is large), see `exchange.imbalance_limit`. Regions are redrawn for the next step
-            when one rank had as many times the entries to add up, and at least twice as many. The paper waits for 4
-            times the mean, which alone would allow 8k(P-1)/P words.
+        trigger: results move between ranks when one rank has more than this many times the results expected by chance
+            (the mean, if it is large), see `exchange.imbalance_limit`. Regions are redrawn for the next step when one
+            rank added up this many times the mean, and at least twice the mean. The paper waits for 4 times the mean,
+            which alone would allow 8k(P-1)/P words.
         wire: the message format.
         radix: ranks split and reduce in ceil(log P / log radix) stages of at most radix - 1 messages each, in which
-            entries are forwarded and added up on the way. None: in one stage of P - 1 messages, which sends least.
+            entries are forwarded and added up on the way. None: in one stage of P - 1 messages, the least volume.
         levels: 2 sums densely inside the nodes, and reduces between them; 1 does not. None: 2 where there are several
             nodes with several ranks each, see `TwoLevel`.
     """
@@ -150,7 +149,7 @@ class OkTopk(Algorithm):
         gathered, lengths = comm.allgatherv(packed.buffer, self.wire.lengths_of(counts, regions, n, dtype))
         total = self.wire.unpack(gathered, lengths, regions, n, dtype)
 
-        # Owed: what this rank selected, and total lacks, stays in its residual.
+        # Owed: selected entries that total lacks stay in this rank's residual.
         sent = where(came.contributed, total)
         if not self.wire.lossless:
             sent = subtract(sent, subtract(results, packed.vector))
@@ -170,7 +169,7 @@ class OkTopk(Algorithm):
 
         These are about k(P-1)/P pairs each in the split, in balancing and in the allgather; k/P pairs more where a
         rank's selection has no entry in its own region, and whole entries where k < P. With a radix the bound assumes
-        that no two ranks selected the same entry and that all entries lie in one region.
+        disjoint selections that all lie in one region.
         """
         if ranks == 1:
             return Bound(0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Block-cyclic ownership: who owns which element, so that large entries that stand together have several owners."""
+"""Block-cyclic ownership of elements, so that large entries that stand together have several owners."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sparse_mpi.sparse import SparseVector, merge
 class Partition:
     """Block b of the elements belongs to owner ``(b + shift) % owners``.
 
-    `permute` numbers the elements anew, owner by owner, so that those of one owner are one region; `restore` numbers
-    them as before. Within a region their order stays as it was.
+    `permute` renumbers the elements owner by owner, so that each owner has one region; `restore` undoes it. Within a
+    region elements stay in order.
 
     Args:
         size: n, elements.
         owners: P.
-        block: elements in a block; fewer where some owner would be left with none though n >= P.
-        shift: who owns the first block. Where every rank takes ``turn - rank``, owner 0 is the rank itself, owner 1 the
-            rank after it and so on, and the first block is that of rank ``turn % owners``.
+        block: elements in a block; fewer where an owner would be left without one though n >= P.
+        shift: the owner of the first block. If every rank passes ``turn - rank``, owner 0 is the rank itself, owner 1
+            the next rank and so on, and the first block is that of rank ``turn % owners``.
     """
 
     size: int
@@ -39,7 +39,7 @@ class Partition:
 
     @property
     def boundaries(self) -> np.ndarray:
-        """Return ``(P + 1,)`` int64: owner q's numbers go from ``boundaries[q]`` up to ``boundaries[q + 1]``."""
+        """Return ``(P + 1,)`` int64: owner q's numbers are ``boundaries[q]`` up to ``boundaries[q + 1]``."""
         # Deal whole blocks to the owners in turns; the last block may be shorter.
         blocks = -(-self.size // self.block)
         widths = self.block * (blocks // self.owners + (self._first(np.arange(self.owners)) < blocks % self.owners))
@@ -59,7 +59,7 @@ class Partition:
         )
 
     def restore(self, vector: SparseVector) -> SparseVector:
-        """Return entries in any order with the numbers they had before `permute`; those of one number are added."""
+        """Return the entries, in any order, with the numbers from before `permute`; duplicates are added."""
         # Find each entry's owner and its place in the region, and from both its block.
         starts = self._starts(vector)
         owners = namespace(starts).searchsorted(starts[1:], vector.indices, side="right").astype(starts.dtype)

@@ -1,10 +1,10 @@
 """PowerSGD (Vogels et al., NeurIPS'19): gradient matrices as products of rank-r factors, by a step of power iteration.
 
 Costs 2(P-1)/P words for each element of the left and the right factors of all matrices, r (rows + columns) of one, and
-for each element that stays dense, and 4 ceil(log2 P) messages a rank. Returns a dense sum.
+for each dense element, and 4 ceil(log2 P) messages a rank. Returns a dense sum.
 
 With M_i the matrix on rank i and Q the right factor of the last step (warm start): P = orth(sum of M_i Q), then
-Q_i = M_i^T P, and total = P (sum of Q_i)^T, the projection of the summed gradient on the span of P. Rank i gave
+Q_i = M_i^T P, and total = P (sum of Q_i)^T, the projection of the summed gradient on the span of P.
 sent_i = P Q_i^T. The first allreduce carries the dense tensors too.
 """
 
@@ -46,7 +46,7 @@ class PowerSGD(LowRank):
             bases = [orthonormal(factors, left=True) for factors in parts.factors(summed, left=True)]
             given = parts.project(acc, bases, left=False, dense=False)
             rights_sum = comm.allreduce(given)
-            # Multiply the factors out: of the sum for the total, of this rank's own for what it gave.
+            # Multiply the factors out: summed factors give total, this rank's factors give sent.
             total = parts.expand(bases, parts.factors(rights_sum, left=False), summed[dense:])
             sent = parts.expand(bases, parts.factors(given, left=False), mine[dense:])
             return Reduction(total, sent), self.next_state(layout, rights_sum, left=False)

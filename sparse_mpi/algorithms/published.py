@@ -1,8 +1,8 @@
 """The published programs, to compare with: their settings, and Ok-Topk's thresholds that are stale in most steps.
 
 Both thresholds of Ok-Topk (Li & Hoefler, PPoPP'22), the local one that selects and the global one that cuts the sums,
-are exact every ``period`` steps and nudged in between. Their counts wander, and nothing bounds them. The program
-raises only the local one, by 3 % up to five times, before it selects.
+are exact every ``period`` steps and nudged in between; their counts are unbounded. Before a selection the program
+raises the local one, by 3 % up to five times.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FEWEST = Fraction(2, 3)  # times k: a stale threshold that fewer entries reach i
 MOST_SELECTED, MOST_SUMS = Fraction(5, 4), Fraction(4, 3)  # times k: one that more entries reach is raised
 SUMS_NUDGE = 1.008  # the factor by which the global threshold is lowered or raised
 RAISE, MAX_RAISES = 1.03, 5  # how the local threshold is raised before it selects
-# The programs reduce all entries in so many first steps, by workload: --dense-warmup of training programs
+# First steps in which the programs reduce all entries, by workload: --dense-warmup of training programs
 DENSE_STEPS = {"vgg": 512, "lstm": 128, "bert": 0}
 
 
@@ -56,7 +56,7 @@ class StaleRule:
     most: Fraction
 
     def refresh_due(self, age: int, k: int, last_k: int) -> bool:
-        """Return True if this step needs an exact threshold: one is due, or ``last_k`` entries were wanted, not k."""
+        """Return True if this step needs an exact threshold: it is due, or k differs from ``last_k``."""
         return age % self.period == 0 or k != last_k
 
     def nudged(self, bits: int, count: int, k: int, dtype: np.dtype) -> int:
@@ -69,10 +69,10 @@ class StaleRule:
         return int(_bits_of(threshold.astype(dtype)))
 
     def raised(self, bits: int, x: Array, k: int) -> int:
-        """Return the lowest threshold in bounds of those that the stale one may be raised to, or the highest."""
+        """Return the lowest raised threshold that at most ``most`` times k entries reach, or else the highest."""
         with np.errstate(over="ignore"):
             thresholds = (_value_of(bits, x.dtype) * RAISE ** np.arange(MAX_RAISES + 1)).astype(x.dtype)
-        tried = np.maximum.accumulate(_bits_of(thresholds))  # NaN and Inf stay what they are
+        tried = np.maximum.accumulate(_bits_of(thresholds))  # NaN and Inf stay
         found = np.flatnonzero(kernels.of(x).count(x, tried) <= self.most * k)
         return int(tried[found[0] if len(found) else -1])
 
@@ -87,7 +87,7 @@ def _bits_of(magnitudes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class StaleState:
-    """The state of a stale threshold; that of the global one is equal on all ranks."""
+    """The state of a stale threshold; equal on all ranks for the global one."""
 
     bits: int = 0  # magnitude bits of the threshold
     age: int = 0  # steps since it was exact
@@ -134,7 +134,7 @@ class StaleSelector(Selector):
 
 @dataclass(frozen=True)
 class StaleThreshold:
-    """The published global threshold: k sums every ``period`` steps, in between as many as reach it, maybe none."""
+    """The published global threshold: k sums every ``period`` steps, in between all that reach it, possibly none."""
 
     period: int = 32
 
@@ -150,7 +150,7 @@ class StaleThreshold:
         piggyback: int = 0,
         chosen: Array | None = None,
     ) -> tuple[SparseVector, np.ndarray, np.ndarray, StaleState]:
-        """Decide which sums are in the result: all that reach the threshold, ties included; see `Counted.cut`."""
+        """Select the sums that reach the threshold, ties included; see `Counted.cut`."""
         sums = sums if chosen is None else take(sums, chosen)
         values = sums.values
         rule = StaleRule(self.period, SUMS_NUDGE, MOST_SUMS)
@@ -168,7 +168,7 @@ class StaleThreshold:
         return take(sums, mask, int(row[0])), counts, piggybacked, StaleState(bits, age + 1, k)
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-        """Return the most that a step may cost one rank: all sums gathered, all in the result; see `Counted.bound`."""
+        """Return the most a step may cost one rank: all sums gathered, all in the result; see `Counted.bound`."""
         return everything, everything * (ranks - 1), 3 * rounds(ranks), 20 * (ranks - 1)
 
 
@@ -214,7 +214,7 @@ PROGRAMS: Mapping[type, Mapping[str, Algorithm]] = {
 
 
 def published(kind: type[A], workload: str = "") -> A:
-    """Return the algorithm of class ``kind`` as its published program has it, for ``workload`` if that matters."""
+    """Return the algorithm ``kind`` with its published program's settings, for ``workload`` if they depend on it."""
     known = PROGRAMS.get(kind, {})
     if workload not in known:
         choice = f"must be one of {', '.join(known)}" if any(known) else "are the same for all workloads"

@@ -3,19 +3,20 @@
 Costs at most 5k(P-1)/P words a rank and 4k(P-1)/P as a rule, in 2 ceil(log2 P) messages, none of them for counts.
 Returns at most k entries, and about k.
 
-Every rank owns a region. In the first half it hands on, in ceil(log2 P) messages of which each goes half as far as the
-one before, what others own; who receives adds. A message is pruned to its share of k. In the second half the owners'
-sums spread the other way round. Whoever cuts an entry keeps it ("global residual collection"), so nothing is lost.
+Every rank owns a region. The first half takes ceil(log2 P) messages, each of half the distance of the one before, that
+carry other owners' entries; the receiver adds them. A message is pruned to its share of k. In the second half the
+owners' sums spread the other way round. A pruned entry stays in the residual of the rank that prunes it ("global
+residual collection"), so nothing is lost.
 
-Where this departs from the paper: regions are block-cyclic instead of contiguous, because large entries stand together,
-and owners take turns, so that what was kept meets what others have. A message is pruned as a whole and not block by
-block, and may be somewhat longer than its share; a region gets more of the result than its share if that much of it
-reaches the last result's smallest magnitude. Teams of ranks ("SAG"), which exchange less often with each other, are not
-here.
+Departs from the paper: regions are block-cyclic instead of contiguous, because large entries stand together, and owners
+take turns, so that residuals of different ranks meet. A message is pruned as a whole and not block by block, and may
+be somewhat longer than its share; a region gets more of the result than its share if its sums reach the last result's
+smallest magnitude. Teams of ranks ("SAG"), which communicate less often with each other, are not implemented.
 
 `SparDL.published` is the released program: each rank selects its share of k from every region, regions are contiguous
-and pruned one by one, and a rank takes back what it selected at indices that the result lacks. What was cut on the way
-at an index that the result has is then lost.
+and pruned one by one, and a rank takes back its selected entries at indices that the result lacks. Entries pruned on
+the
+way at an index of the result are then lost.
 """
 
 from __future__ import annotations
@@ -75,15 +76,15 @@ class SparDL(Algorithm):
 
     Args:
         selector: picks the entries to send.
-        prune: ``"threshold"`` (a message keeps its largest entries, an owner those that are likely to be among the k
-            largest) or ``"block"`` (the paper: every region is cut to its share of k wherever it is).
-        slack: how many times its share of k a message may have, where entries are worth it; not for ``"block"``.
+        prune: ``"threshold"`` (a message keeps its largest entries, an owner its sums that are likely to be among the
+            k largest) or ``"block"`` (the paper: every region is cut to its share of k).
+        slack: limit of a message's entries, as a multiple of its share of k; not for ``"block"``.
         block: neighbouring elements that have one owner.
         wire: the message format.
-        selection: ``"global"`` (the selector picks k entries of all) or ``"block"`` (it picks a share of k from each of
-            P equal ranges, which are rows to it; it must be one that works row by row, such as ``AllDim()``).
-        residual: ``"merger"`` (whoever cuts an entry keeps it; nothing is lost) or ``"published"`` (a rank keeps what
-            it selected at indices that the result lacks; what was cut at other indices is lost).
+        selection: ``"global"`` (the selector picks k entries of all) or ``"block"`` (a share of k from each of P equal
+            ranges, passed as rows to a selector that works row by row, for example ``AllDim()``).
+        residual: ``"merger"`` (a pruned entry stays with the rank that prunes it; nothing is lost) or ``"published"``
+            (a rank keeps its selected entries at indices that the result lacks; entries pruned elsewhere are lost).
     """
 
     device_cost = DeviceCost(launches=123, waits=25, copies=17)
@@ -123,11 +124,11 @@ class SparDL(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: SparDLState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, SparDLState]:
-        """Return at most k entries; ``sent`` is this rank's selection less all it cut, of its entries and sums."""
+        """Return at most k entries; ``sent`` is this rank's selection less all entries and sums that it pruned."""
         # Select: each rank its largest entries.
         selected, selection = self.selector.select(acc, k, state.selection, add)
         # Reduce-scatter: entries go to the owners of their blocks, and are added and pruned on their way. Region d is
-        # that of the d-th rank after this one: so what a message has is contiguous, and starts at 0 for its receiver.
+        # that of the d-th rank after this one: so a message is contiguous, and starts at 0 for its receiver.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
         starts = partition.boundaries
         summed, cut = self._reduce_scatter(partition.permute(selected), starts, k, comm)
@@ -136,10 +137,10 @@ class SparDL(Algorithm):
         alike = replace(partition, shift=state.turn)
         total = truncate(alike.restore(self._allgather(chosen, comm.rank, alike.boundaries, comm)), k)
 
-        # Owed by the published rule: what was selected in vain.
+        # Owed by the published rule: selected entries that the result lacks.
         if self.residual == "published":
             return Reduction(total, where(selected, total)), self._next(total, k, comm, selection, state)
-        # Owed by ours: what this rank has cut, on the way or as owner.
+        # Owed by ours: entries that this rank has cut, on the way or as owner.
         summed = partition.restore(summed)
         kept = take(total, contains(summed, total.indices))
         dropped = concatenate([partition.restore(cut), self._lacking(kept, summed)])
@@ -155,7 +156,7 @@ class SparDL(Algorithm):
         return fewest, most_selected(self.selector, self._rows(layout, ranks), k)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return P - 1 regions on their way to their owners, and P - 1 on their way from them."""
+        """Return the bound of P - 1 regions on their way to their owners, and P - 1 on their way back."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         widest = Partition(layout.size, ranks, self.block).widest
@@ -172,7 +173,7 @@ class SparDL(Algorithm):
         return max(1, ceil((1.0 if self.prune == "block" else self.slack) * k * width / size))
 
     def _worthwhile(self, summed: SparseVector, k: int, width: int, threshold: int) -> int:
-        """Return how many of an owner's sums to spread: its share of k, or what would have been in the last result."""
+        """Return the number of an owner's sums to spread: its share of k, or all that may be in the result."""
         share = max(1, -(-k * width // summed.size))
         reached = int(namespace(summed.values).count_nonzero(magnitude_bits(summed.values) >= threshold))
         return min(max(share, reached), self._most(k, width, summed.size))
@@ -180,8 +181,9 @@ class SparDL(Algorithm):
     def _reduce_scatter(
         self, held: SparseVector, starts: np.ndarray, k: int, comm: Comm
     ) -> tuple[SparseVector, SparseVector]:
-        """Return all ranks' sum in the own region, and what this rank cut, some indices several times."""
-        # A rank holds regions 0 to stop - 1 and hands on those from gap on: the rank that far away brings them nearer
+        """Return all ranks' sum in this rank's region, and the entries it pruned; indices may repeat."""
+        # A rank holds regions 0 to stop - 1, and sends regions gap to stop - 1 to the rank gap away, which is nearer to
+        # them
         cuts = [take(held, slice(0, 0))]
         stop, gap = comm.size, 1 << (comm.size - 1).bit_length() >> 1
         while gap:
@@ -195,14 +197,14 @@ class SparDL(Algorithm):
             rows = came(comm.sendrecv(packed.buffer, (comm.rank + gap) % comm.size, (comm.rank - gap) % comm.size))
             region = np.array([[0, starts[stop - gap]]])
             received = self.wire.unpack(rows, np.array([len(rows)]), region, held.size, held.values.dtype)
-            # Add what arrives to the regions that are left.
+            # Add the message to the remaining regions.
             held = merge(concatenate([take(held, slice(0, near)), received]))
             stop, gap = gap, gap // 2
         return held, concatenate(cuts)
 
     def _allgather(self, chosen: SparseVector, own: int, boundaries: np.ndarray, comm: Comm) -> SparseVector:
         """Return the entries of all owners, numbered alike on all ranks: region q is owner q's, ``own`` this rank's."""
-        # Messages are handed on as they are, so that even what was rounded has the same bytes everywhere
+        # Messages are forwarded unchanged, so that rounded values have the same bytes everywhere
         regions = regions_of(boundaries)
         chosen = _moved(chosen, boundaries[own])
         packed = self.wire.pack(chosen, np.array([chosen.nnz]), regions[own : own + 1])

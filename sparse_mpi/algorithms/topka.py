@@ -1,6 +1,6 @@
 """TopkA: allgather of every rank's selection, summed by index in rank order.
 
-Costs 2k(P-1) words and ceil(log2 P) messages a rank, and as many small ones for the counts. Returns the sum of all
+Costs 2k(P-1) words and 2 ceil(log2 P) messages a rank, half of them small ones for the counts. Returns the sum of all
 selections, up to kP entries. The simplest sparse allreduce, and the cheapest one for few ranks. Where the selector
 picks the same positions on every rank (`random`), one allreduce of the values does: 2k(P-1)/P words.
 """
@@ -52,14 +52,14 @@ class TopkA(Algorithm):
         if self.selector.shared:
             total = selected._replace(values=comm.allreduce(selected.values))
             return Reduction(total, selected), state
-        # Otherwise pack the selection, allgather those of all ranks, and merge them in rank order.
+        # Otherwise pack the selection, allgather, and merge in rank order.
         packed = pack_whole(self.wire, selected)
         rows, counts = comm.allgatherv(packed.buffer)
         gathered = unpack_whole(self.wire, rows, counts, len(acc), acc.dtype)
         return Reduction(merge(gathered, run_lengths(counts, self.wire)), packed.vector), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return k(P-1) pairs, or 2k(P-1)/P values where positions are shared, times what may be selected beyond k."""
+        """Return k(P-1) pairs, or 2k(P-1)/P values of shared positions, with the selector's most entries as k."""
         most = most_selected(self.selector, layout, k)
         if self.selector.shared:
             return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)

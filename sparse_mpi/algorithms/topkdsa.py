@@ -1,8 +1,8 @@
 """TopkDSA (SparCML: Renggli et al., SC'19): sparse reduce-scatter, then allgather, dense where that is smaller.
 
-Region q of P equal widths belongs to rank q, which adds up what all ranks selected there. Costs 4k(P-1)/P words when
-the selections coincide, up to (2k + n)(P-1)/P when they do not, and P - 1 + ceil(log2 P) messages a rank, and
-ceil(log2 P) small ones for the counts. Returns the sum of all selections: the same as TopkA, by another way.
+Region q of P equal widths belongs to rank q, which adds up the selections there. Costs 4k(P-1)/P words when the
+selections coincide, up to (2k + n)(P-1)/P when they do not, and P - 1 + ceil(log2 P) messages a rank, and
+ceil(log2 P) small ones for the counts. Returns the sum of all selections, as TopkA does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TopkDSA(Algorithm):
     ) -> tuple[Reduction, Any]:
         """Return the sum of all selections.
 
-        ``sent`` is this rank's selection as it arrives, less what rounding took from the sum of the region it owns.
+        ``sent`` is this rank's selection as it arrives, less the rounding error of the sum of its own region.
         """
         # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
@@ -68,13 +68,13 @@ class TopkDSA(Algorithm):
         packed = self.wire.pack_sum(summed, own)
         rows, counts = comm.allgatherv(packed.buffer)
         total = self.wire.unpack_sums(rows, counts, regions, n, dtype)
-        # Owed: what rounding took, of the own selection and of the own region's sum.
+        # Owed: rounding errors of the own selection and of the own region's sum.
         if self.wire.lossless:
             return Reduction(total, selected), state
         return Reduction(total, subtract(split.vector, subtract(summed, packed.vector))), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the selection in the split, none of it in the own region; then all selections, or a dense region."""
+        """Return the bound of the selection in the split, then of all selections, or a dense region, gathered."""
         most = most_selected(self.selector, layout, k)
         if ranks == 1:
             return Bound(0, 0, 0, 0)

@@ -1,14 +1,13 @@
-"""Two levels: dense sums inside a node, where memory is shared, and sparse ones between nodes, where the network is.
+"""Two levels: dense sums inside a node, in shared memory, and sparse ones between nodes, over the network.
 
 With N nodes of R ranks each, local rank l owns segment l of the vector, an R-th, on its node, and the ranks l of all
 nodes form *lane* l. The owners sum their segments over the node (a reduce-scatter), each lane reduces its segment
-sparsely (`oktopk`, `elect`), and the results are gathered inside the node. Lanes share k by how many of a segment's
-sums reach the threshold that k of a node do: as all owners count them, in an allgather of control over all ranks.
+sparsely (`oktopk`, `elect`), and the results are gathered inside the node. Lanes share k by the number of a segment's
+sums that reach the threshold of a node's k largest: all owners count them, in an allgather of control over all ranks.
 
-Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes what the algorithm of the lanes costs for k entries
-on N ranks, shared among the R ranks of a node. Returns at most k entries: of each segment those that the nodes choose
-there. What is not sent is kept once a node, by the owner. R is that of the smallest node; other ranks of larger ones
-own nothing.
+Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes the cost of the lanes' algorithm for k entries on N
+ranks, shared among the R ranks of a node. Returns at most k entries. The residual of a node is on the owners. R is that
+of the smallest node; other ranks of larger nodes own nothing.
 
 `placed` chooses between one level and two by the hosts of the ranks, for algorithms that declare ``levels``.
 """
@@ -55,7 +54,7 @@ class Lanes(NamedTuple):
     """The place of a rank among nodes and lanes."""
 
     node: Comm  # the ranks of its node
-    lane: Comm  # those that have its number in their node
+    lane: Comm  # the ranks with its number in their nodes
     lanes: int  # R, the number of lanes
     numbers: np.ndarray  # (P,) the number of every rank's lane
     members: np.ndarray  # the lane's members, by rank in the whole
@@ -63,14 +62,14 @@ class Lanes(NamedTuple):
 
 @dataclass(frozen=True)
 class TwoLevel(Algorithm):
-    """Sparse allreduce between nodes of what was summed inside them.
+    """Sparse allreduce between nodes of dense sums inside them.
 
     Args:
         ranks_per_node: consecutive ranks of a node; the last node may have fewer. None: ranks that share memory.
-        inner: what runs in the lanes, an algorithm that has ``levels``. Its message format is for the network; inside a
-            node pairs go as they are.
+        inner: the algorithm of the lanes, which has ``levels``. Its message format is for the network; inside a node
+            pairs are not encoded.
         through_host: whether arrays on a device are summed in the node where they pass through host memory on their
-            way. If False, such arrays are reduced in one level.
+            way. If False, they are reduced in one level.
     """
 
     device_cost = DeviceCost(launches=17, waits=4, copies=4)
@@ -81,7 +80,7 @@ class TwoLevel(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        # An owner's part is the difference of what it had and what its node keeps, which is in no result
+        # An owner's part is its sum less its node's residual, which is in no result
         kept = replace(self.inner.traits, accumulates=False, in_default_plans=False)
         return replace(kept, delegates_residual=True, rounds_relative_to_norm=True)
 
@@ -110,7 +109,7 @@ class TwoLevel(Algorithm):
         add: Array | None = None,
         beside: Array | None = None,
     ) -> tuple[Reduction, TwoLevelState]:
-        """Return at most k entries; ``sent`` ``(n,)`` is acc, less what this rank keeps for its node."""
+        """Return at most k entries; ``sent`` ``(n,)`` is acc, less this rank's new residual for its node."""
         # Sum inside the node: local rank l owns the sum of segment l.
         node, lane, lanes, numbers, members = self._place(comm, acc)
         n, xp, lanes = len(acc), namespace(acc), min(lanes, k)
@@ -119,7 +118,7 @@ class TwoLevel(Algorithm):
         summed = sum_segments(acc, np.diff(bounds), node)
         squares = None if beside is None else sum_segments(beside, np.diff(bounds), node)
         part = SparseVector(xp.empty(0, index_dtype(n)), xp.empty(0, acc.dtype), n)
-        # Share k: each lane has as many entries as its segment has among the largest of all segments.
+        # Share k: by the number of a lane's sums among the largest of all segments.
         shares, threshold = [k], state.threshold
         if lanes > 1:
             nodes = int((numbers == 0).sum())
@@ -145,7 +144,7 @@ class TwoLevel(Algorithm):
                 raise TypeError(f"inner must have sparse results, got dense ones of {self.inner!r}")
             part = SparseVector(total.indices.astype(index_dtype(n)) + index_dtype(n).type(start), total.values, n)
             moments = reduction.beside if isinstance(reduction, Carried) else moments
-            # Owed: the owner keeps what its node has not sent; all other ranks of the node have given everything.
+            # Owed: the owner has the whole residual of its node; all other ranks owe nothing.
             kernels.of(summed).subtract(summed, given.indices, given.values)
             with np.errstate(invalid="ignore"):
                 sent[start:stop] -= summed
@@ -160,7 +159,7 @@ class TwoLevel(Algorithm):
         return Carried(result, sent, node.allgatherv(moments)[0]), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return about n values and 2k pairs, plus the bound of a lane: of all spreads the worst, column by column."""
+        """Return about n values and 2k pairs, plus the bound of a lane: the worst of all spreads, column by column."""
         bounds = [self._bound(layout.size, k, ranks, *spread) for spread in self._spreads(ranks)]
         return Bound(*(max(column) for column in zip(*bounds, strict=True)))
 
@@ -180,7 +179,7 @@ class TwoLevel(Algorithm):
         )
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return no entry, of a rank that owns nothing, and the most of a lane that has all of k."""
+        """Return 0, for a rank that owns nothing, and the most of a lane that has all of k."""
         most = 0.0
         for nodes, smallest, _ in self._spreads(ranks):
             width = -(-layout.size // min(smallest, k))
@@ -188,12 +187,12 @@ class TwoLevel(Algorithm):
         return 0, most
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return what ``inner`` does in the worst spread of ranks over nodes, but for roundings in each lane."""
+        """Return the band of ``inner`` in the worst spread of ranks over nodes, but for rounding in each lane."""
         found = [(min(smallest, k), *self.inner.result_band(layout, k, n)) for n, smallest, _ in self._spreads(ranks)]
         return max(min(least - (lanes > 1) * lanes for lanes, least, _ in found), 0), max(most for *_, most in found)
 
     def _spreads(self, ranks: int) -> Iterator[tuple[int, int, int]]:
-        """Yield all spreads there may be: the number of nodes, and of ranks in the smallest and the largest of them."""
+        """Yield all possible spreads: the number of nodes, and of ranks in the smallest and the largest of them."""
         if (per_node := self.ranks_per_node) is not None:
             nodes = -(-ranks // per_node)
             yield nodes, ranks - (nodes - 1) * per_node, min(per_node, ranks)
@@ -211,8 +210,8 @@ class TwoLevel(Algorithm):
 
 
 def lanes_of(comm: Comm, per_node: int | None) -> Lanes:
-    """Return the place of this rank, for nodes of ``per_node`` ranks, or None: those that share memory. Collective."""
-    # Found on first use, and kept as an attribute of the communicator
+    """Return the place of this rank, for nodes of ``per_node`` ranks (None: ranks that share memory). Collective."""
+    # Computed on first use, and cached as an attribute of the communicator
     key = (Lanes, per_node)
     if per_node == ALONE:
         return Lanes(NullComm(), comm, 1, np.zeros(comm.size, np.int64), np.arange(comm.size))
@@ -225,7 +224,7 @@ def lanes_of(comm: Comm, per_node: int | None) -> Lanes:
 
 
 def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
-    """Return the node's sum of this rank's segment of ``acc``, in memory of its own: empty but on the first ranks."""
+    """Return a new array, the node's sum of this rank's segment of ``acc``; empty on ranks that own nothing."""
     if node.size == 1:
         return acc.copy()
     counts = np.zeros(node.size, np.int64)
@@ -241,7 +240,7 @@ def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
 def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
     """Deal k entries out over R <= k segments in proportion to ``weights``, by largest remainder, 1 to its width each.
 
-    What a narrow segment cannot take goes to the others, to those without weight if need be.
+    Entries that exceed a segment's width go to the others, to segments without weight if need be.
     """
     shares = np.ones(len(widths), np.int64)
     while rest := k - int(shares.sum()):
@@ -263,7 +262,7 @@ def placed(algorithm: Algorithm, comm: Comm) -> Algorithm:
     """Return ``algorithm`` as it runs on the ranks of ``comm``: in one level, or in two. Collective.
 
     It runs in two if ``levels`` is 2, or if it is None and there are several hosts with the same number of ranks, at
-    least two. The first rank logs which it has where there was a choice. Parts of a `Hybrid` are placed each.
+    least two. Where there was a choice the first rank logs it. Each part of a `Hybrid` is placed by itself.
     """
     if algorithm.parts:
         parts = tuple(replace(cast(Any, part), algorithm=placed(part.algorithm, comm)) for part in algorithm.parts)

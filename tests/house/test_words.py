@@ -28,7 +28,7 @@ MOST = {
     "bench": 123,
     "runs": 84,
     "sparse_mpi/*.py": 30,
-    "sparse_mpi/algorithms": 165,
+    "sparse_mpi/algorithms": 9,
     "sparse_mpi/checkpoint": 14,
     "sparse_mpi/cli": 35,
     "sparse_mpi/collectives": 75,

@@ -1,19 +1,18 @@
-"""Elect: ranks vote sparsely for entries, and then all of them add exact values of those that are elected.
+"""Elect: ranks vote sparsely for entries, then all of them add exact values of the elected entries.
 
 Costs k(P-1)/P times c votes, one index and two values: with c = 0.42, votes of about 1.6 bytes and packed indices
 9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages in a steady step, or
-about 4 sqrt(P) + 5 ceil(log2 P) where there are many ranks and few votes. Returns between 0.9k and k entries, fewer
-only where no more entries have votes: the largest sums of votes. Keeps n + n/P numbers on each rank.
+about 4 sqrt(P) + 5 ceil(log2 P) with many ranks and few votes. Returns the 0.9k to k entries with the largest sums of
+votes, fewer only if fewer entries have votes. Stores n + n/P numbers on each rank.
 
-Ok-Topk sums an entry over those ranks only that selected it. Here a rank's selection is no more than a vote, which can
-be few and coarsely rounded, and where enough of them meet every rank gives all that it has. So an entry takes more of
-the gradient with it, and nothing lingers of what was decided: all ranks clear the same entries. MiCRO (`micro.py`) does
-that too, but one rank decides for all.
+In Ok-Topk an entry is summed only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
+rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
+ranks clear the same entries of their residuals. MiCRO (`micro.py`) also sums whole entries, but one rank chooses them.
 
-Votes are remembered until their entry is elected: a rank does not repeat itself, but says what has changed since. So
-a vote is worth as much as several that are forgotten, and even an entry that few ranks would ever put among their
-largest is elected in time, if all of them together have much of it. Without error feedback the old votes for an entry
-are of gradients that are gone, which costs a twentieth of the energy.
+A rank remembers its votes until their entry is elected and sends only changes. Entries that no single rank would select
+but whose sum is large are thus elected in time. Without error feedback old votes refer to lost gradients, at the cost
+of
+5 % of the energy.
 """
 
 from __future__ import annotations
@@ -76,19 +75,20 @@ STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
 _NO_VOTES = np.empty(0, np.float32)
 ENOUGH_RANKS = 16  # the most ranks on which exchanges have one stage, unless a radix is given
-ENOUGH_VOTES = 16  # with as many votes in a message they have one stage on any number of ranks
+ENOUGH_VOTES = 16  # votes in a message above which one stage does on any number of ranks
 
 
 @dataclass(frozen=True)
 class ElectState:
-    """State carried between steps. `selection` and the sums of votes differ between ranks; the rest is replicated."""
+    """State between steps. `selection` and the sums of votes differ between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
     threshold: Any  # the state of the rule that finds the global threshold
     k: int = 0  # entries wanted in the last step; 0 before the first
-    votes: float = 0.0  # the entries from which a rank takes those it votes for, as a share of k
+    votes: float = 0.0  # the candidates for a rank's votes, as a share of k
     turn: int = 0  # the place of rank 0 where ranks divide entries up; it changes from step to step
-    # (n,) sums of this rank's votes for each entry; (width,) of all ranks' for those it owns; written to in place
+    # (n,) sums of this rank's votes for each entry; (width,) sums of all ranks' votes for owned entries; written to in
+    # place
     my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     # (m,) numbers, less the first, of owned entries that had almost enough votes: all whose sums reach `floor`
@@ -98,16 +98,16 @@ class ElectState:
 
 @dataclass(frozen=True)
 class Elect(Algorithm):
-    """Sparse allreduce of about k entries that all ranks elect together and give all they have of.
+    """Sparse allreduce of about k entries that all ranks elect together and sum whole.
 
     Args:
-        selector: picks the entries among which a rank looks for those it votes for, four for each vote.
-        votes: c, the votes of a rank as a share of k, if that is not less than 1/P; half of it where votes take two
-            stages. After a step in which fewer than 0.9k entries were elected, because ranks voted for the same ones,
-            they divide up more entries among themselves, up to k; after any other fewer again.
-        wire: the message format of values, in 8 bits unless another one is given; what rounding takes stays in the
-            residual. Where k is n nothing waits there to make up for it, and values keep their precision, as they do on
-            a single rank. Indices that all ranks know are not sent, unless the format cannot do so.
+        selector: picks a rank's candidates, four for each vote.
+        votes: c, the votes of a rank over k, at least 1/P; halved where votes take two stages. After a step with fewer
+            than 0.9k elected entries, because ranks voted for the same ones, ranks divide more entries among
+            themselves, up to k; after other steps fewer again.
+        wire: the message format of values, 8 bits by default; the rounding error stays in the residual. Where k is n
+            or on a single rank, no residual can correct it, and values have full precision. Indices known to all ranks
+            are not sent if the format allows.
         radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
             on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
         levels: as for `OkTopk`.
@@ -146,9 +146,9 @@ class Elect(Algorithm):
         add: Array | None = None,
         beside: Array | None = None,
     ) -> tuple[Reduction, ElectState]:
-        """Return the sums of ``acc`` at the elected entries; ``sent`` is this rank's there, less what rounding took.
+        """Return the sums of ``acc`` at the elected entries; ``sent`` is this rank's values there, less rounding.
 
-        With second moments ``beside`` ranks vote in Adam's units, by what an entry would move its weight.
+        With second moments ``beside``, votes are in Adam's units: the change that an entry would make to its weight.
         """
         # Alone, a rank needs no votes: it elects its largest entries.
         if comm.size == 1 and beside is None:
@@ -207,7 +207,8 @@ class Elect(Algorithm):
             candidates = take(candidates, may_vote(candidates, place, comm.size, least / share))
         ballots, owned = owners.numbered(*vote_deltas(candidates, my_vote_sum, votes))
 
-        # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, with those of steps before.
+        # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, to the votes of earlier
+        # steps.
         received, lengths, cast, _ = split(ballots, owned, owners.boundaries, radix, BALLOTS, comm)
         owners.add(my_vote_sum, cast)
         first, own = comm.rank * owners.width, slice(comm.rank, comm.rank + 1)
@@ -250,9 +251,9 @@ class Elect(Algorithm):
     def _add_up(
         self, received: SparseVector, sums: Array, first: int, runs: np.ndarray | None, state: ElectState
     ) -> Known | None:
-        """Add votes to the sums of this rank's entries, and return those sums that may reach the next threshold.
+        """Add votes to this rank's sums, and return the sums that may reach the next threshold.
 
-        They have changed, or were near the last one: these are added to as if another rank had sent votes of 0.
+        These sums changed, or were near the last threshold: the latter are passed on as if they had a vote of 0.
         """
         (indices, values, _), near, floor = received, state.near, float(state.floor)
         if not floor or len(state.all_vote_sum) != len(sums):
@@ -276,7 +277,7 @@ class Elect(Algorithm):
         packed = wire.pack(summed, sizes[own], shares[own])
         gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))
         total = wire.unpack(gathered, lengths, shares, m, dtype)
-        # Owed: what rounding takes from a sum stays with the rank that added it up.
+        # Owed: the rounding error of a sum stays with the rank that added it up.
         if not wire.lossless:
             share = sent[bounds[comm.rank] : bounds[comm.rank + 1]]
             with np.errstate(over="ignore", invalid="ignore"):  # where values are not finite
@@ -286,7 +287,7 @@ class Elect(Algorithm):
     def reduce_scatter(
         self, values: Array, bounds: np.ndarray, comm: Comm, wire: Wire | Paired, each: int = 1
     ) -> tuple[SparseVector, Array]:
-        """Return the sums of this rank's share of entries, by number, and its contribution to all of them ``(m,)``."""
+        """Return the sums of this rank's share of entries, by number, and its contribution ``(m,)`` to all entries."""
         # Values are numbered, without gaps, so that numbers need not be sent
         m = len(values)
         numbered = SparseVector(namespace(values).arange(m, dtype=index_dtype(m)), values, m)
@@ -298,7 +299,7 @@ class Elect(Algorithm):
         return self.radix or (isqrt(ranks - 1) + 1 if few else None)
 
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
-        """Return the votes of a rank over k: fewer if a second stage forwards them, but enough for k of all ranks."""
+        """Return the votes of a rank over k: fewer if a second stage forwards them, but at least k over all ranks."""
         return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NOMINATED / ranks, k / size)
 
     def _votes(self, k: int, size: int, ranks: int) -> int:
@@ -315,14 +316,14 @@ class Elect(Algorithm):
         return 0, k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return votes, indices of the elected, and twice their values; no more entries than in `OkTopk.bound`."""
+        """Return the bound of votes, indices of elected entries, and twice their values."""
         payload, messages, control = self.first_half(layout, k, ranks)
         share = -(-min(k, layout.size) // ranks)
         gathered = self.sum_wire(k, layout.size, ranks).max_size(share, share) * (ranks - 1)
         return Bound.of(payload + gathered, messages + rounds(ranks), control)
 
     def first_half(self, layout: Layout, k: int, ranks: int) -> tuple[SizeBound, float, float]:
-        """Return what `bound` does without the allgather of sums: payload, messages and bytes of control."""
+        """Return `bound` without the allgather of sums: payload, messages and bytes of control."""
         if ranks == 1:
             return SizeBound(), 0, 0
         exchange = stages(ranks, self._radix(k, ranks))
@@ -336,7 +337,7 @@ class Elect(Algorithm):
         return sum([*votes, *sums], winners), sent + ranks - 1 + 2 * rounds(ranks) + messages, control
 
     def sum_wire(self, k: int, size: int, ranks: int) -> Wire:
-        """Return the format in which values of the elected are sent: without indices, if it can do so."""
+        """Return the format of elected values: without indices if the format allows."""
         return WHOLE if k >= size or ranks == 1 else self._values
 
     @cached_property

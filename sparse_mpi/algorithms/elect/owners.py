@@ -1,8 +1,9 @@
-"""Who counts the votes for which entries: neighbouring indices belong to different ranks, whose shares are equal.
+"""The owners of entries, who count the votes for them: neighbouring indices have different owners, with equal shares.
 
-Regions of neighbouring indices would have to be drawn, and drawn anew, for every rank to have about as many votes to
-count as any other. Here indices are dealt out to the ranks one by one, and each round begins at another rank, so that
-columns of a matrix are spread too. No message is needed, and no rank has more than others but by chance.
+Contiguous regions would have to be redrawn for ranks to have equally many votes to count. Here indices are dealt out
+one
+by one, and each round begins at another rank, which spreads columns of a matrix too. No message is needed, and only
+chance gives one rank more votes than another.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Owners:
     @staticmethod
     @lru_cache(maxsize=64)
     def of(size: int, ranks: int) -> Owners:
-        """Return the owners that a step before had, with what they know by now."""
+        """Return the owners cached by an earlier step, with their tables."""
         return Owners(size, ranks)
 
     @cached_property
@@ -37,7 +38,7 @@ class Owners:
 
     @cached_property
     def width(self) -> int:
-        """Return how many numbers each rank has; some numbers of the last round have no index."""
+        """Return the number of entries each rank owns; some numbers of the last round have no index."""
         return -(-self.size // self.ranks)
 
     @cached_property
@@ -46,10 +47,7 @@ class Owners:
         return np.arange(self.ranks + 1, dtype=np.int64) * self.width
 
     def numbered(self, vector: SparseVector, chosen: Array) -> tuple[SparseVector, np.ndarray]:
-        """Return the entries at positions ``chosen``, but zeros, by number, and how many each rank owns ``(P,)``.
-
-        They are entries of a vector of all numbers.
-        """
+        """Return the nonzero entries at positions ``chosen``, by number, and how many each rank owns ``(P,)``."""
         passes, (indices, values, size) = kernels.of(vector.values), vector
         numbers, values, counts = passes.deal(indices, values, chosen, size, self.ranks)
         return SparseVector(numbers, values, self.width * self.ranks), counts

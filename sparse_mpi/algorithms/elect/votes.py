@@ -1,4 +1,4 @@
-"""The votes of a rank: by how much its largest entries differ from its earlier votes for them."""
+"""The votes of a rank: the changes of its largest entries since its earlier votes for them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def candidates_for(votes: int, size: int) -> int:
 
 
 def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> tuple[SparseVector, Array]:
-    """Return votes for all ``candidates``, and the positions of those that a rank gives, ascending int32.
+    """Return votes for all ``candidates``, and the positions ``(votes,)`` of the votes that are sent, ascending int32.
 
-    Vote = current value minus the sum of this rank's earlier votes for the entry. Those entries get a vote whose
-    product of vote and value is largest: the square of the value where there was no vote before. Roots are multiplied,
-    so that nothing overflows.
+    vote = value - sum of this rank's earlier votes for the entry. The votes with the largest product of vote and value,
+    in magnitude, are sent; roots are multiplied, which cannot overflow.
     """
     passes = kernels.of(my_vote_sum)
     places, deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
@@ -36,10 +35,10 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> tup
 
 
 def may_vote(candidates: SparseVector, place: int, ranks: int, share: float) -> Array:
-    """Return the mask ``(m,)`` of those ``candidates`` for which a rank may vote where ranks divide them up.
+    """Return the mask ``(m,)`` of ``candidates`` for which this rank may vote where ranks divide the entries.
 
-    It may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, may vote for each index;
-    and for what is not finite, which has to show in the sum.
+    A rank may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, for each index. NaN
+    and Inf are always in the mask, because they have to show in the sum.
     """
     offsets = (fractions(candidates.indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
     finite = namespace(candidates.values).isfinite(candidates.values)
