@@ -32,7 +32,7 @@ DIRECT = 8  # ranks up to which results are sent to each of the others: lengths,
 
 
 def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Combine each key at the rank that owns it, and gather what all have."""
+    """Combine each key at the rank that owns it, and gather the results."""
     regions = regions_of(pool, comm.size)
     return _everywhere(owned(entries, op, regions, form, comm), regions, form, comm)
 
@@ -47,7 +47,7 @@ def _everywhere(own: Entries, regions: np.ndarray, form: Format, comm: Comm) -> 
 
 
 def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
-    """Return what all ranks have of the keys in this rank's region, combined in rank order."""
+    """Return all ranks' entries with keys in this rank's region, combined in rank order."""
     rows, lengths = comm.alltoallv(*form.pack(entries, counts_by_region(entries, regions), regions))
     parts = form.unpack(rows, lengths, np.tile(regions[comm.rank], (comm.size, 1)))
     return merged(parts, op)
@@ -79,7 +79,7 @@ def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Co
         first, last = int(groups[own]), int(groups[own + 1])
     if not form.codec.lossless:  # then results are rounded once, by their owner
         return _everywhere(entries, regions, form, comm)
-    # The way back: give results to those from whom entries came, and get those of the other groups.
+    # The way back: send results to the ranks whose entries were received, and get the other groups' results.
     for groups, own, ranges in reversed(stages):
         found = {own: entries}
         for there, dest, sources in partners(groups, comm.rank):
@@ -103,9 +103,9 @@ def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Com
 def _exchanged(
     entries: Entries, dests: list[int], sources: list[int], ranges: np.ndarray, form: Format, comm: Comm
 ) -> tuple[Entries, list[Entries]]:
-    """Send all entries to each of ``dests``; return them as they arrive there, and those of ``sources``.
+    """Send all entries to each of ``dests``; return them as received there, and the entries of ``sources``.
 
-    ``ranges`` ``(2, 2)`` int64 are the smallest and the largest key of what is sent, and of what comes.
+    ``ranges`` ``(2, 2)`` int64 are the smallest and the largest key of sent and of received entries.
     """
     message: Array = np.empty(0, np.uint8)
     if dests or not form.codec.lossless:
@@ -121,7 +121,7 @@ def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm)
 
 
 def gathered(entries: Entries, pool: Pool, form: Format, comm: Comm) -> tuple[Entries, np.ndarray]:
-    """Return the entries of all ranks, one rank's after the other's, and how many each has ``(P,)``."""
+    """Return the entries of all ranks, in rank order, and each rank's number of entries ``(P,)``."""
     message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.range[None])
     all_of_them, lengths = comm.allgatherv(message)
     return form.unpacked(all_of_them, lengths, np.tile(pool.range, (comm.size, 1)))

@@ -40,26 +40,27 @@ def allreduce(
     Args:
         x: sparse data: a `SparseVector`; a scipy.sparse array or matrix of any format and shape; a torch.sparse COO
             tensor, also with dense dimensions, or CSR tensor; a pair of arrays ``(keys, values)``, whose values may
-            have a trailing shape; a dict or Counter; an `Adaptable`, such as the `histogram_entries` of
-            `sparse_mpi.contrib`. The same kind, shape and dtype on all ranks, but that dicts may have other numbers:
-            then all become the type that holds them. Entries of one key are combined first; x is not modified. Keys of
-            pairs and dicts are integers, or strings: all str or all bytes, in arrays of NumPy's (of type U or S, in
-            host memory). Those of pairs may be of 128 bits: an array (m, 2) of integers in host memory.
+            have a trailing shape; a dict or Counter; an `Adaptable`, for example the `histogram_entries` of
+            `sparse_mpi.contrib`. The same kind, shape and dtype on all ranks; numbers of dicts may differ and become
+            the type that holds all. Entries of one key are combined first; x is not modified. Keys of pairs and dicts
+            are integers, or strings: all str or all bytes, in NumPy arrays of type U or S, in host memory. Keys of
+            pairs may have 128 bits: an array (m, 2) of integers in host memory.
         op: ``"sum"``, ``"prod"``, ``"min"``, ``"max"``, ``"and"``, ``"or"``, ``"xor"`` (bitwise; of bool logical), or a
-            NumPy ufunc of two arguments that is associative and commutative and keeps the dtype. As in NumPy, sums of
-            bool are "or", and NaN makes a minimum or maximum NaN. Keys that a rank lacks are no zeros.
+            NumPy ufunc of two arguments that is associative and commutative and preserves the dtype. As in NumPy, sums
+            of bool are "or", and NaN makes a minimum or maximum NaN. A missing key is no zero.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
-        algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, which takes the one that should be done
-            first on ``network``. `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, so
-            that sums of floating-point numbers have the bits of that; `doubling` in the order of a tree.
+        algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, the fastest expected on ``network``.
+        `split`
+            and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, bit for bit; `doubling` in the order of a
+            tree.
         zeros: ``"keep"`` entries of the result that are exactly zero, or ``"drop"`` them.
-        network: latency and bandwidth, for ``"auto"``: a `Network`, 10 Gbit/s and 5 us unless told, or ``"fitted"``,
+        network: latency and bandwidth, for ``"auto"``: a `Network`, by default 10 Gbit/s and 5 us, or ``"fitted"``,
             which measures them in the first call on a communicator: the next run may take another algorithm then.
-        tell: called with the `Choice` of ``"auto"``, to learn what was chosen and why.
-        wire: how values travel, by name or as an instance: None or ``"packed"`` as they are; ``"packed+bf16"``,
+        tell: called with the `Choice` of ``"auto"``.
+        wire: the format of values, by name or as an instance: None or ``"packed"`` unrounded; ``"packed+bf16"``,
             ``"packed+fp16"``, ``"packed+int8"``, ``"packed+int4"`` or ``"packed+int2"`` rounded, of float32 and float64
-            only. Values are rounded on their way to where they are combined, and results on their way back; what
-            rounding loses is not kept. See docs/guides/sparse.md.
+            only. Values are rounded before they are combined, and results once more; rounding errors are lost. See
+            docs/guides/sparse.md.
 
     Returns:
         The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every
@@ -67,7 +68,7 @@ def allreduce(
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
-            data moves. ValueError on every rank, too, if a sum or product of integers is outside of their type.
+            data moves. ValueError on every rank, too, if a sum or product of integers overflows their type.
     """
     transport = as_comm(comm)
     source = to_host_input(x)
@@ -103,8 +104,9 @@ def reduce_scatter(
 ) -> T:
     """Combine as `allreduce` does, in rank order, and return to each rank the entries of a range of keys. Collective.
 
-    Ranges ascend with the ranks, and are such that each holds about as many of all ranks' entries. Results do not
-    travel, so that no ``wire`` rounds them. See `allreduce` for arguments and errors.
+    Ranges ascend with the ranks, and hold about equally many entries of all ranks. Results do not travel, so no
+    ``wire``
+    rounds them. See `allreduce` for arguments and errors.
     """
     transport = as_comm(comm)
     source = to_host_input(x)
@@ -151,7 +153,7 @@ def reduce(
 
 
 def allgather(x: T, comm: object = None, *, wire: str | BitPacked | None = None) -> list[T]:
-    """Return what every rank holds, in rank order, duplicates added up; see `allreduce`. Collective."""
+    """Return every rank's entries, in rank order, duplicates added up; see `allreduce`. Collective."""
     transport = as_comm(comm)
     source = to_host_input(x)
 
@@ -165,14 +167,13 @@ def allgather(x: T, comm: object = None, *, wire: str | BitPacked | None = None)
 
 
 def _own(call: Ready, regions: np.ndarray, comm: Comm) -> Entries:
-    """Return what all ranks have of the keys in this rank's region, combined."""
     if call.few is None:
         return owned(call.entries, call.op, regions, call.form, comm)
     return part_of(merged_runs(call.few[0], call.op), regions, comm.rank)
 
 
 def _finished(result: Entries, given: Entries, zeros: str) -> Entries:
-    """Return the result as it is wanted, in memory that is not that of what was ``given``."""
+    """Return the result, without zeros if dropped, in memory of its own."""
     if zeros == "drop":
         return nonzero(result)
     shared = any(map(np.may_share_memory, result, given))

@@ -1,4 +1,4 @@
-"""Choose an algorithm for entries by what they are expected to cost on a network."""
+"""Choose an algorithm for entries by its expected time on a network."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sparse_mpi.comm.base import rounds
 from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.quantiles import Pool
 
-USUAL = Network.of(10, 5)  # where nobody says on which network: 10 Gbit/s, 5 us
-INLINE = "inline"  # what is no algorithm: the entries came with the arguments
+USUAL = Network.of(10, 5)  # the default network: 10 Gbit/s, 5 us
+INLINE = "inline"  # no algorithm: the entries travelled with the arguments
 FEW = 1 << 18  # entries of all ranks that never take too much memory
 MERGED = 15e-9  # seconds for an entry that is merged with others (one core of an EPYC, 10^5 entries of 8 ranks)
 
 
 class Choice(NamedTuple):
-    """What was chosen, and why."""
+    """The chosen algorithm, and why."""
 
     algorithm: str  #: its name
     seconds: dict[str, float]  #: that each algorithm should take, for messages and merging
@@ -31,13 +31,13 @@ class Choice(NamedTuple):
 
 
 def inlined(pool: Pool) -> Choice:
-    """Return the choice where entries came with the arguments: nothing is left to do but to merge them."""
+    """Return the choice for entries that travelled with the arguments: only a merge remains."""
     entries = int(pool.counts.sum())
     return Choice(INLINE, {INLINE: MERGED * entries}, entries, distinct(pool.counts.tolist(), pool.span))
 
 
 def choose(pool: Pool, form: Format, network: Network) -> Choice:
-    """Return the algorithm that should take least time; the same on all ranks, for it knows no more than all do."""
+    """Return the algorithm of least expected time, from facts that are the same on all ranks."""
     counts, ranks = pool.counts.tolist(), len(pool.counts)
     everything, most, mean = sum(counts), max(counts), sum(counts) / ranks
     depth, core = rounds(ranks), 1 << (ranks.bit_length() - 1)  # a power of two
@@ -55,7 +55,7 @@ def choose(pool: Pool, form: Format, network: Network) -> Choice:
         "split": (ranks - 1 + back) * alpha + sent(most) * (ranks - 1) / ranks + collected + MERGED * mean,
         "gather": depth * alpha + sent(mean) * (ranks - 1) + MERGED * everything,
     }
-    # A stage of a butterfly sends all but one part of what a rank has by then, and merges as much as it had.
+    # A stage of a butterfly sends all but one part of a rank's entries, and merges as many entries as it had.
     butterfly, together = collected, 1
     for degree in degrees(pool, form.bytes_each):
         part = union(together) / together / degree

@@ -1,8 +1,10 @@
 """Sparse data on a device: copied to host memory, where it is exchanged and combined, and results copied back.
 
-What crosses the bus are the arrays that hold the data, once each way, on the caller's current stream. The host waits
-once for what comes down, which lands in pinned memory, and not for what goes up. Combining takes any NumPy ufunc and
-any type of numbers, for which there are no kernels on the device.
+The arrays of the data cross the bus once each way, on the caller's current stream. The host waits once for the copies
+to
+pinned memory, and not for copies to the device. Combining takes any NumPy ufunc and any type of numbers, for which
+there
+are no kernels on the device.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ class HostInput(NamedTuple):
     """The input of a caller, in host memory."""
 
     host: Any  # the input, of the same kind
-    back: Callable[[Any], Any]  # brings a result of that kind to where the data came from
+    back: Callable[[Any], Any]  # brings a result of that kind to the data's device
     memory: str  # where that is: "host" or "device"
-    error: Exception | None = None  # that kept it from host memory
+    error: Exception | None = None  # of its copy to host memory
 
     def read(self) -> Any:
         """Return the data in host memory, or raise the error of the copy, inside the agreement of all ranks."""
@@ -34,7 +36,7 @@ class HostInput(NamedTuple):
 
 class _Kind(NamedTuple):
     parts: tuple[Any, ...]  # the arrays
-    make: Callable[..., Any]  # makes such data of as many arrays in host memory
+    make: Callable[..., Any]  # makes this kind of data of its arrays in host memory
     back: Callable[[Any], Any]  # makes it of a result in host memory, on the device of the arrays
 
 
@@ -112,7 +114,7 @@ def _of_torch(x: Any, torch: Any) -> _Kind | None:
 
 
 def _down(parts: Sequence[Any]) -> list[Any]:
-    """Copy arrays on a device to pinned memory, as arrays or tensors, and wait once until the stream has done so."""
+    """Copy arrays on a device to pinned memory, as arrays or tensors, and wait once for the stream."""
     there = [_flat(part) for part in parts]
     library = arrays.namespace(there[0])
     stream = library.cuda.get_current_stream()
@@ -125,14 +127,14 @@ def _down(parts: Sequence[Any]) -> list[Any]:
 
 
 def _flat(x: Any) -> Any:
-    """Return an array on a device as a flat one of CuPy's; of a tensor, its bytes."""
+    """Return a flat CuPy array of an array on a device; of a tensor, its bytes."""
     if arrays.is_device(x):
         return x.reshape(-1)
     return arrays.enter(_viewed(x.detach().resolve_conj().resolve_neg().reshape(-1), sys.modules["torch"].uint8))
 
 
 def _shaped(host: np.ndarray, x: Any) -> Any:
-    """Return what `_flat` made of ``x``, now in host memory, in the shape and the type of ``x``."""
+    """Invert `_flat` for ``host``: return it in the shape and the type of ``x``."""
     if arrays.is_device(x):
         return host.reshape(x.shape)
     return _viewed(sys.modules["torch"].from_numpy(host), x.dtype).reshape(tuple(x.shape))
@@ -145,7 +147,7 @@ def _viewed(flat: Any, kind: Any) -> Any:
 
 
 def _up(host: np.ndarray, caller: Any) -> Any:
-    """Copy an array to the device and the library of ``caller``, on the current stream; nothing waits for it."""
+    """Copy an array to the device and the library of ``caller``, on the current stream, without a wait."""
     cupy = sys.modules["cupy"]  # which brought the caller's data down
     if arrays.is_device(caller):
         return cupy.asarray(host)

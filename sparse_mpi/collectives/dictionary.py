@@ -1,6 +1,7 @@
 """A dictionary on which all ranks agree: it numbers keys that are no integers of 64 bits, in their order.
 
-Ranks own ranges of keys, which end at quantiles of samples: they number them, and send each rank those of its result.
+Each rank owns a range of keys, between quantiles of samples; it numbers them, and sends each rank the keys of its
+result.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SAMPLES = 32  # keys that a rank shows to all
 class Keys(Protocol):
     """A type of keys: `strings.StringKeys`, or `wide.WideKeys`. Keys are a list or an array of it.
 
-    `sample` may cut keys off; `unpacked` returns those of all messages, and how many each has; `distinct` returns them
+    `sample` may cut keys off; `unpacked` returns all messages' keys, and each one's number; `distinct` returns them
     in their order, and the place of each key among them; `shown` are keys as a result has them.
     """
 
@@ -45,7 +46,7 @@ class Dictionary:
         ends = [0, *self._starts(keys), len(keys)]
         came, counts = self._exchanged([keys[start:end] for start, end in pairwise(ends)])
         self._own, places = kind.distinct(came)
-        # Numbers: those of an owner follow those of the owner before.
+        # Numbers: an owner's follow the previous owner's.
         owned = comm.allgather(np.array([len(self._own)]), control=True)[:, 0]
         self._first = int(owned[: comm.rank].sum())
         found = (places + self._first).astype(index_dtype(int(owned.sum())))
@@ -59,7 +60,7 @@ class Dictionary:
         return self._kind.shown(keys)
 
     def _exchanged(self, parts: list[Any]) -> tuple[Any, np.ndarray]:
-        """Send each rank its part of some keys; return what comes in rank order, and how many of each rank."""
+        """Send each rank its part of some keys; return the received ones, and each rank's number of keys."""
         messages = [self._kind.packed(part) for part in parts]
         received = self._comm.alltoallv(np.concatenate(messages), np.array([*map(len, messages)]))
         return self._kind.unpacked(*received)
@@ -74,7 +75,7 @@ class Dictionary:
         samples, places = kind.distinct(shown)
         if not len(samples):
             return [0] * (comm.size - 1)
-        # A sample stands for as many keys as its rank has for each of those it shows.
+        # A sample stands for its rank's keys divided by its rank's samples.
         weights = np.bincount(places, np.repeat(rows[:, 0] / np.maximum(each, 1), each))
         pool = Pool(rows[:, 0], np.arange(len(samples)), weights, 0, len(samples) - 1)
         return [bisect_left(keys, samples[place]) for place in pool.quantiles(comm.size).tolist()]

@@ -1,4 +1,4 @@
-"""Keys and values: what the collectives of `sparse_mpi.collectives` move, whatever the caller holds."""
+"""Keys and values, the common form of all sparse data in `sparse_mpi.collectives`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parted(entries: Entries, counts: np.ndarray) -> list[Entries]:
 
 
 def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
-    """Return entries of any keys ``(m,)``; values of equal keys are combined by ``op``, in an order of NumPy's."""
+    """Return entries of any keys ``(m,)``; ``op`` combines values of equal keys, in an order of NumPy's."""
     if len(keys) < 2 or (keys[1:] > keys[:-1]).all():
         return Entries(keys, values)
     order = np.argsort(keys, kind="stable")
@@ -49,7 +49,7 @@ def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
 
 
 class Runs:
-    """Where equal keys stand among keys ``(m,)`` of several ranks; ``keys`` ``(u,)`` are the distinct ones, ascending.
+    """The places of equal keys among keys ``(m,)`` of several ranks; ``keys`` ``(u,)`` are distinct and ascending.
 
     Values are combined in the order in which they stand, ``(a op b) op c``, so that sums have the same bits everywhere.
     """
@@ -60,7 +60,7 @@ class Runs:
         ordered = keys[order]
         heads = _heads(ordered)
         self.keys, self._first = ordered[heads], order[heads]
-        # Those that come second, third and so on, and where their keys are.
+        # Second, third and later values of a key, and the places of their keys.
         counts = np.diff(heads, append=len(keys))
         self._more = []
         for nth in range(1, int(counts.max(initial=1))):
@@ -75,7 +75,7 @@ class Runs:
 
 
 def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
-    """Return the entries of all ``parts``, at least one; values of equal keys are combined in the order of these."""
+    """Return the entries of ``parts``, at least one; values of equal keys are combined in the order of parts."""
     full = [part for part in parts if len(part.keys)]
     if len(full) < 2:
         return full[0] if full else parts[0]
@@ -99,7 +99,7 @@ def merged_runs(entries: Entries, op: np.ufunc) -> Entries:
 
 
 def canonical(values: np.ndarray) -> np.ndarray:
-    """Return values of which equal ones are the same bytes: nothing defines the last six of an 80-bit longdouble."""
+    """Return values whose equal ones are the same bytes: the last six of an 80-bit longdouble are undefined."""
     if values.dtype.type not in (np.longdouble, np.clongdouble) or not PADDING:
         return values
     made = np.array(values, order="C")

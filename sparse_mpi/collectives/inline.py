@@ -1,6 +1,6 @@
-"""Few entries travel with the arguments that all ranks compare: no message of their own is needed.
+"""A few entries travel with the arguments that all ranks compare, without a message of their own.
 
-They are written as in messages. How many are few depends on the call before: ranks keep room for as many, to a limit.
+They are written as in messages. The room for them follows the size of the call before, up to a limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def expect(comm: Comm, words: np.ndarray, apart: bool = False) -> None:
 
 
 class Announced(NamedTuple):
-    """The facts that all ranks know of the entries of each: arrays ``(P, ...)`` int64, a row a rank."""
+    """The entries of each rank, as known to all: arrays ``(P, ...)`` int64, a row a rank."""
 
     counts: np.ndarray  # (P,) entries
     regions: np.ndarray  # (P, 2) the smallest and the largest key
@@ -59,7 +59,7 @@ class Announced(NamedTuple):
 
 
 def write(entries: Entries, words: np.ndarray) -> int:
-    """Write the message of `FEW` entries at most to ``words`` ``(w,)`` int64, if it fits; return its `Format.width`."""
+    """Write the message of at most `FEW` entries to ``words`` ``(w,)`` int64, if it fits; return its `Format.width`."""
     if not 0 < len(entries.keys) <= FEW:
         return 0
     low, high = entries.keys[[0, -1]].tolist()
@@ -72,9 +72,9 @@ def write(entries: Entries, words: np.ndarray) -> int:
 
 
 def read(rows: np.ndarray, announced: Announced) -> tuple[Entries, np.ndarray]:
-    """Return what `gathered` does, of messages which the words ``rows`` ``(P, w)`` int64 of all ranks have held."""
+    """Return the result of `gathered` from the words ``rows`` ``(P, w)`` int64 of all ranks."""
     found: dict[int, Entries] = {}
-    # All memory from the first row to the last as bytes: what lies between rows is not read, and nothing is copied.
+    # All memory from the first row to the last as bytes: bytes between rows are not read, and nothing is copied.
     apart, width = rows.strides[0], rows.shape[1] * rows.itemsize
     buffer = as_strided(rows[:1].view(np.uint8)[0], (apart * (len(rows) - 1) + width,), (1,), writeable=False)
     for form, ranks in announced.groups():

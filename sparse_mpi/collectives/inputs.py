@@ -30,7 +30,7 @@ from sparse_mpi.wire import BitPacked
 
 AUTO, FITTED = "auto", "fitted"
 ZEROS = ("keep", "drop")
-HEAD = 4  # words that tell of types and widths, before those of a pool
+HEAD = 4  # words of types and widths, before a pool's
 
 
 class Ready(NamedTuple):
@@ -40,14 +40,14 @@ class Ready(NamedTuple):
     entries: Entries
     pool: Pool
     form: Format
-    few: tuple[Entries, np.ndarray] | None  # all ranks' entries, as `gathered`, where they came with the arguments
-    words: np.ndarray  # (P,) that those take; too many where it was not counted
+    few: tuple[Entries, np.ndarray] | None  # all ranks' entries, as `gathered`, where they travelled with the arguments
+    words: np.ndarray  # (P,) size of these entries; too large where not counted
     adapter: InputAdapter
     dictionary: Dictionary | None  # of keys that are strings or pairs
     watched: bool  # whether integers may leave the range of their type
 
     def exact(self, run: Callable[[Ready], Entries], comm: Comm) -> Entries:
-        """Return what ``run`` makes of this; all ranks raise ValueError where integers have wrapped around."""
+        """Return the result of ``run`` on this call; all ranks raise ValueError where integers have wrapped around."""
         found = run(self)
         if self.watched:
             few = self.few and (_as_floats(self.few[0]), self.few[1])
@@ -59,7 +59,7 @@ class Ready(NamedTuple):
         return found
 
     def leave(self, results: list[Entries], ranges: np.ndarray) -> list[Any]:
-        """Return results as the kind of data that was given. Collective where keys are strings.
+        """Return results in the caller's kind of data. Collective where keys are strings.
 
         ``ranges`` ``(P, 2)`` int64 are the smallest and the largest key that results of each rank may have.
         """
@@ -85,9 +85,9 @@ def ready(
     wire: str | BitPacked | None = None,
     tell: object = None,
 ) -> Ready:
-    """Check arguments, and learn how many entries the ranks have and where. Collective: one allgather of control.
+    """Check arguments, and agree on the numbers of entries and their keys' range. Collective: one allgather of control.
 
-    Where keys are strings, a dictionary numbers them first, and a second allgather tells where the numbers are.
+    Where keys are strings, a dictionary numbers them first, and a second allgather gathers the range of the numbers.
     """
     agreement = same_on_all_ranks(transport, HEAD + WORDS + inline.room(transport))
     with agreement as say:

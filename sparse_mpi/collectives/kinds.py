@@ -27,24 +27,24 @@ KINDS = (
 SIGN = np.uint64(1 << 63)
 BLOCK = (1 << 31) - 1  # the most rows of a block
 NUMBERS = "bool, integers, floating-point or complex numbers"
-# The types of numbers in dicts, each of which holds all numbers of those before it
+# The types of numbers in dicts, each of which holds all numbers of the types before
 PLAIN = (np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128))
 TYPES = {"U": STR, "S": BYTES}  # types of keys in arrays, by the kind of their dtype
 
 
 @dataclass(frozen=True)
 class InputAdapter:
-    """The input of a rank as keys and values, and how a result becomes its kind again."""
+    """The input of a rank as keys and values, and the way back to its kind."""
 
     keys: np.ndarray  # (m,) int64, in any order, perhaps more than once; of strings the places in these
     values: np.ndarray  # (m, ...)
-    facts: dict[str, Any]  # what must be the same on all ranks, by name
+    facts: dict[str, Any]  # facts that must be the same on all ranks, by name
     leave: Callable[[Entries], Any]  # makes a result of the same kind, whose keys are objects where they are strings
     plain: int | None = None  # 1 + the place in `PLAIN` of a dict's numbers; 0 if it has none; None of all else
     type: int = INTEGERS  # of keys
     strings: Any = ()  # the keys, distinct and in their order: bytes, or of pairs an array
-    word: int = 0  # what `leave` must know of every rank
-    words: list[int] = field(default_factory=list)  # of all ranks, in their order, once they have told each other
+    word: int = 0  # this rank's fact for `leave`
+    words: list[int] = field(default_factory=list)  # of all ranks, in their order, once exchanged
 
 
 class Adaptable(ABC):
@@ -52,7 +52,7 @@ class Adaptable(ABC):
 
     @abstractmethod
     def adapt(self) -> InputAdapter:
-        """Return the data as keys and values; what it raises is raised on every rank."""
+        """Return the data as keys and values; an error is raised on every rank."""
 
 
 def plain_type(plain: int) -> np.dtype:
@@ -221,7 +221,7 @@ def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
 
 
 def _entries_of_scipy(x: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Sequence[np.ndarray]]:
-    """Return keys, values and the arrays of indices, all of which must be inside of the shape."""
+    """Return keys, values and the arrays of indices, after a check of their range."""
     if x.format == "csr":  # whose keys ascend as they are, as a rule
         keys = _keys_of_rows(x.indptr, x.indices, shape)
         return keys, x.data[: len(keys)], (x.indptr, x.indices)
@@ -263,7 +263,7 @@ def _of_torch(x: Any, torch: Any) -> InputAdapter:
 
 
 def _keys_of_rows(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the keys of compressed rows, without what is behind their end."""
+    """Return the keys of compressed rows, without surplus columns."""
     _check_size(shape)
     starts, columns = integers(starts, "row pointers of x"), integers(columns, "columns of x")
     rows, counts = prod(shape[:-1]), np.diff(starts)

@@ -1,9 +1,8 @@
-"""Entries as bytes: their number, the values, and packed keys, which take a few bits each; as `wire.packed` has them.
+"""Entries as bytes: their number, the values, and packed keys of a few bits each, as in `wire.packed`.
 
-Values are written as they are in memory, or rounded by a codec. Integers are sent as the shortest type that holds all
-of a rank's values, and the last byte of a message says how many bytes that has. The number of entries tells a receiver
-who knows the region of the keys where everything stands. Keys of a wide range are not packed, and precede the values.
-The message of no entries is empty.
+Values are written unchanged, or rounded by a codec. Integers are sent as the shortest type that holds all of a rank's
+values, whose size is the last byte of a message. The number of entries and the region of the keys give the place of
+every section. Keys of a wide range are not packed, and precede the values. The message of no entries is empty.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Format:
     Args:
         dtype: of the values.
         shape: of each value, () for numbers.
-        span: of the keys of all ranks. Below `WIDE` they are bit-packed as indices are (`wire.packed`), else they take
+        span: of the keys of all ranks. Below `WIDE` they are bit-packed as indices (`wire.packed`), else they take
             8 bytes each.
         codec: writes the values, for float32 and float64 only if it rounds.
     """
@@ -53,7 +52,7 @@ class Format:
         return self.span >= WIDE
 
     def pack(self, entries: Entries, counts: np.ndarray, regions: np.ndarray) -> tuple[Array, np.ndarray]:
-        """Return m messages of ``counts`` ``(m,)`` int64 of the ``entries`` one after the other, and their lengths.
+        """Return m consecutive messages of ``counts`` ``(m,)`` int64 of the ``entries``, and their lengths.
 
         ``regions`` ``(m, 2)`` int64 are the smallest and the largest key that each message may have.
         """
@@ -77,7 +76,7 @@ class Format:
     def unpacked(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None
     ) -> tuple[Entries, np.ndarray]:
-        """Return the entries of all messages that `unpack` tells apart, and how many each has ``(m,)`` int64.
+        """Return the entries of all messages in one, and each one's number ``(m,)`` int64.
 
         Messages stand one after the other, or at ``starts`` ``(m,)``, ascending; then keys are int32 where they fit.
         """
@@ -123,7 +122,7 @@ class Format:
         return entries if self.codec.lossless else self.unpack(message, np.array([len(message)]), region)[0]
 
     def bytes_each(self, entries: float) -> float:
-        """Return an estimate of the bytes of an entry, in messages of that many entries of all keys."""
+        """Return an estimate of the bytes of an entry, in messages of ``entries`` entries of all keys."""
         bits = 64.0 if self.wide else 2 + log2(max(self.span / max(entries, 1), 1))
         scale = 4 / self.codec.block if self.codec.block else 0.0
         code = (self.codec.code_bytes or self.dtype.itemsize) / self.codec.together
@@ -146,14 +145,14 @@ class Format:
         return packed.buffer, packed.lengths
 
     def _of_values(self, counts: np.ndarray, widths: np.ndarray) -> np.ndarray:
-        """Return the lengths ``(m,)`` of sections of values, whose numbers have these ``widths`` if not rounded."""
+        """Return the lengths ``(m,)`` of sections of values, of these ``widths`` if not rounded."""
         if self.codec.lossless:
             return widths * self._numbers * counts
         numbers, places = self._sections(counts)
         return Complete(self.codec).lengths_of(numbers, places, int(numbers.sum()), self.dtype)
 
     def _values(self, sections: Array, lengths: np.ndarray, widths: np.ndarray, counts: np.ndarray) -> Array:
-        """Return the numbers of all messages, of which those with any have these ``widths``."""
+        """Return the numbers of all messages; nonempty ones have these ``widths``."""
         if not self.codec.lossless:
             numbers, places = self._sections(counts)
             return Complete(self.codec).unpack(sections, lengths, places, int(numbers.sum()), self.dtype).values
@@ -182,7 +181,7 @@ def _laid_out(counts: np.ndarray, regions: np.ndarray, of_values: np.ndarray, ma
 def _written(
     keys: np.ndarray, counts: np.ndarray, values: Array, of_values: np.ndarray, marked: bool
 ) -> tuple[Array, np.ndarray]:
-    """Return messages of keys that are not packed: their number, keys and values, room for a mark; and their ends."""
+    """Return messages of unpacked keys, and their ends: number, keys, values, room for a mark."""
     keys, parts, key, value = np.ascontiguousarray(keys), [_NO_CODES], 0, 0
     for count, length in zip(counts.tolist(), of_values.tolist(), strict=True):
         if count:
@@ -195,7 +194,7 @@ def _written(
 def _read(
     buffer: Array, starts: np.ndarray, lengths: np.ndarray, marked: bool
 ) -> tuple[Array, Array, np.ndarray, np.ndarray]:
-    """Invert `_written`: return keys, values, how many keys each message has, and how many bytes of values."""
+    """Invert `_written`: return keys, values, and each message's number of keys and bytes of values."""
     keys, values, counts = [_NO_CODES], [_NO_CODES], np.zeros(len(lengths), np.int64)
     for message, (head, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         if length:
@@ -220,7 +219,7 @@ def _shortest(values: np.ndarray) -> np.ndarray:
 
 
 def _halfopen(regions: np.ndarray) -> np.ndarray:
-    """Return regions with the key behind their last one, which may wrap around: only differences are looked at."""
+    """Return half-open regions, whose stops may wrap around: only differences are used."""
     return regions + np.array([0, 1])
 
 

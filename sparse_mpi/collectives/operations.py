@@ -27,15 +27,15 @@ TRIED = (0, 1, 2, 3, 5)  # small numbers, of which all triples are tried; sums a
 
 
 def named(op: object) -> Any:
-    """Return the name in `NAMED` of one of MPI's own operations, such as ``MPI.SUM``; anything else as it is."""
-    MPI = sys.modules.get("mpi4py.MPI")  # without it nobody has one
+    """Return the name in `NAMED` of an MPI operation, for example ``MPI.SUM``; anything else unchanged."""
+    MPI = sys.modules.get("mpi4py.MPI")  # without it there are none
     if MPI is None or not isinstance(op, MPI.Op):
         return op
     return next((name for name, attribute in OF_MPI if op == getattr(MPI, attribute)), op)
 
 
 def operation(op: Any, dtype: np.dtype) -> np.ufunc:
-    """Return the ufunc that ``op`` stands for, a name in `NAMED` or a ufunc, for values of type ``dtype``."""
+    """Return the ufunc of ``op``, a name in `NAMED` or a ufunc, for values of type ``dtype``."""
     found = NAMED.get(op, op) if isinstance(op, str) else op
     if isinstance(found, str):
         raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}{meant(op, NAMED)}")
@@ -48,9 +48,9 @@ def operation(op: Any, dtype: np.dtype) -> np.ufunc:
     return found
 
 
-@cache  # by what was tried and was good
+@cache  # by arguments that passed
 def _try(ufunc: np.ufunc, op: object, dtype: np.dtype) -> None:
-    """Raise unless ``ufunc`` is associative and commutative on small numbers, and keeps their type."""
+    """Raise unless ``ufunc`` is associative and commutative on small numbers, and preserves their type."""
     numbers = np.array(TRIED).astype(dtype)
     a, b, c = (grid.ravel() for grid in np.meshgrid(numbers, numbers, numbers))
     with np.errstate(all="ignore"):
@@ -67,7 +67,7 @@ def _try(ufunc: np.ufunc, op: object, dtype: np.dtype) -> None:
 
 
 def may_wrap(values: np.ndarray, op: object, count: int) -> bool:
-    """Tell if ``op``, a ufunc or its name, may leave the type of ``values``, integers, when it combines so many."""
+    """Tell if ``op``, a ufunc or its name, may overflow the integer type of ``values`` when it combines ``count``."""
     if values.dtype.kind not in "iu" or not values.size:
         return False
     most = max(-int(values.min()), int(values.max()))

@@ -1,7 +1,7 @@
-"""Which rank combines the values of which keys: regions of keys that hold about as many entries each.
+"""The owners of keys, which combine their values: regions of keys with about equally many entries each.
 
-A region ends at a quantile of the pool of all ranks' entries, which samples tell (`comm/quantiles.py`). So regions are
-even wherever a rank's keys lie.
+A region ends at a quantile of the samples of all ranks' entries (`comm/quantiles.py`), so regions are even for any
+distribution of a rank's keys.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def part_of(entries: Entries, regions: np.ndarray, rank: int) -> Entries:
 
 
 def degrees(pool: Pool, each: Callable[[float], float]) -> list[int]:
-    """Return into how many groups the stages of a butterfly divide the ranks: never more than the stage before.
+    """Return the number of groups in each stage of a butterfly: never more than in the stage before.
 
-    They are as many as leave messages of `PACKET` bytes, two at least.
+    It leaves messages of about `PACKET` bytes, and is at least two.
     """
     left = len(pool.counts)
     mean, found, ranks = float(pool.counts.mean()), [left], 1

@@ -1,8 +1,8 @@
-"""Persistent collectives: the keys are told once, and after that every round moves values only.
+"""Persistent collectives: keys are exchanged once, and then every round moves values only.
 
-What a rank gives and what it needs are two sets of keys. Setting up, each key gets an owner, who learns which ranks
-give a value for it and which need the result. In a round every rank sends its values to the owners, in the order of its
-keys, and the owners send back the results, in the order of what is needed: not a byte says which is which.
+A rank has given keys and needed keys. Set-up gives each key an owner, which learns the ranks that give a value for it
+and the ranks that need the result. In a round every rank sends its values to the owners, in the order of its keys, and
+the owners send back the results, in the order of the needed keys.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def allreduce_init(
 
     Args:
         keys: ``(m,)`` integers, for which this rank will have values; distinct, in any order. Or strings, all str or
-            all bytes, in a NumPy array or a list, which are told once, too.
-        needed: ``(r,)`` keys, whose results this rank wants, in any order, perhaps more than once; those that no rank
-            has a value for get zeros. None: ``keys``. Integers may be CuPy arrays or tensors on a CUDA device.
+            all bytes, in a NumPy array or a list.
+        needed: ``(r,)`` keys, whose results this rank wants, in any order, possibly repeated; keys without a value on
+            any rank get zeros. None: ``keys``. Integers may be CuPy arrays or tensors on a CUDA device.
         op: as for `allreduce`; values are combined in rank order.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         dtype: of the values.
         shape: of each value, () for numbers.
         validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one
-            has not; ``"first"`` does so in the first round: later a rank with bad values raises alone, and others wait.
+            has not; ``"first"`` only in the first round: later a rank with bad values raises alone, and others wait.
 
     Returns:
         A request; its `start` and `wait` are a round.
@@ -96,7 +96,7 @@ def allreduce_init(
 
 
 class PersistentAllreduce:
-    """A request of `allreduce_init`, to be started again and again; `found` ``(r,)``: what needed keys have a value."""
+    """A reusable request of `allreduce_init`; `found` ``(r,)`` is a mask of needed keys with a value."""
 
     def __init__(
         self, keys: np.ndarray, needed: np.ndarray, op: np.ufunc, form: Format, comm: Comm, validate: str
@@ -106,14 +106,14 @@ class PersistentAllreduce:
         self._started: tuple[Handle[np.ndarray], HostInput] | None = None  # a round, and its values
         self._order = np.argsort(keys, kind="stable")
         sought, self._places = np.unique(needed, return_inverse=True)
-        # Owners: regions that hold about as many of all keys, given or needed. All tell them their keys.
+        # Owners: regions with about equally many of all keys, given or needed. All ranks send them their keys.
         pool = pooled(np.union1d(keys, sought), SAMPLES, comm)
         regions, form = regions_of(pool, comm.size), Format(np.dtype(np.bool_), (), pool.span)
         self._given, given = _told(_flags(keys[self._order]), regions, form, comm)
         _, asked = _told(_flags(sought), regions, form, comm)
         self._come = np.array([len(part) for part in given])
         self._runs = Runs(np.concatenate(given))
-        # What is asked for and there: where it will stand, and how much of it goes to each rank.
+        # Needed keys with a value: their place in the result, and the number for each rank.
         there = [np.isin(part, self._runs.keys) for part in asked]
         present = [part[mask] for part, mask in zip(asked, there, strict=True)]
         self._answers, self._asked = np.array([len(part) for part in present]), np.concatenate(present)
@@ -127,10 +127,11 @@ class PersistentAllreduce:
     def start(self, values: object) -> None:
         """Begin a round with this rank's ``values`` ``(m, ...)``, in the order of its keys. Collective.
 
-        Where the transport allows it the round goes on in the background. Until `wait` has returned, ``values`` must
-        not change; what else is reduced over the communicator waits its turn, which must be the same on all ranks.
-        Values on a device, as all ranks have them or none, are copied to host memory here, and may change afterwards.
-
+        Where the transport allows it the round runs in the background. Until `wait` has returned, ``values`` must not
+        change;
+        other reductions over the communicator wait their turn, which must be the same on all ranks. Values on a device,
+        on
+        all ranks or none, are copied to host memory here, and may change afterwards.
         """
         if self._started is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")
@@ -140,7 +141,7 @@ class PersistentAllreduce:
     def wait(self) -> Any:
         """Return the results ``(r, ...)`` of the round, in the order of the needed keys; zeros where none is `found`.
 
-        They are where the values were, of which wrong dtypes and shapes raise on every rank.
+        They are in the memory of the values, whose wrong dtypes and shapes raise on every rank.
         """
         if self._started is None:
             raise RuntimeError("a round must be started before it is waited for; call start(values)")

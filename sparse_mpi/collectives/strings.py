@@ -1,6 +1,6 @@
 """Keys that are strings: their types, their order, and the messages in which they travel to a `Dictionary`.
 
-They are compared as they are, never by a checksum, and travel as bytes: of a str in UTF-8, whose order is Python's.
+They are compared in full, never by a checksum, and travel as bytes: str as UTF-8, whose order is Python's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD = 9  # bytes of a message that say how many strings there are, and how wid
 
 
 def encoded(keys: Iterable[str | bytes]) -> list[bytes]:
-    """Return strings, all of one type, as bytes; lone surrogates as three, as Python's "surrogatepass" does."""
+    """Return strings, all of one type, as bytes; lone surrogates as in Python's "surrogatepass"."""
     return [key if isinstance(key, bytes) else str.encode(key, "utf-8", "surrogatepass") for key in keys]
 
 
@@ -36,7 +36,7 @@ def ordered(strings: list[bytes]) -> tuple[list[bytes], np.ndarray]:
 
 
 def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
-    """Return the type of keys that all ranks have which know it; of several ``types`` ``(P,)`` all raise ValueError."""
+    """Return the type of keys on all ranks that know it; of several ``types`` ``(P,)`` all raise ValueError."""
     known = set(types.tolist()) - {UNKNOWN}
     if len(known) > 1:
         check_consistency(comm, f"keys: {NAMES[mine]}")

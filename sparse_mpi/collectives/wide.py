@@ -1,4 +1,4 @@
-"""Keys of two integers, in the order of the first, then the second: 16 bytes, whose order as bytes is that.
+"""Keys of two integers, ordered by the first, then the second: 16 bytes of the same order.
 
 They travel as whole arrays.
 """
@@ -15,7 +15,7 @@ SIGN = np.uint64(1 << 63)
 
 
 def packed(keys: np.ndarray) -> np.ndarray:
-    """Return keys ``(m, 2)`` of any integer type as 16 bytes each ``(m,)``, whose order is theirs."""
+    """Return keys ``(m, 2)`` of any integer type as 16 bytes each ``(m,)``, in the same order."""
     numbers = keys.astype(np.uint64 if keys.dtype.kind == "u" else np.int64).view(np.uint64)
     flipped = numbers if keys.dtype.kind == "u" else numbers ^ SIGN
     return np.ascontiguousarray(flipped, ">u8").view(BYTES).reshape(-1)

@@ -1,11 +1,12 @@
 """Reductions in the background: a `ProgressThread` does the work of one communicator while its caller computes.
 
-MPI makes progress only inside its calls, so some thread must be inside one: the progress thread makes blocking calls,
-which needs MPI_THREAD_MULTIPLE. Where a communicator cannot be used from a second thread (its job is not
-``concurrent``), work is done at once, in `ProgressThread.start`: the results are the same, and nothing overlaps.
+MPI makes progress only inside its calls, so the progress thread makes blocking calls, which needs MPI_THREAD_MULTIPLE.
+Where a communicator cannot be used from a second thread (its job is not ``concurrent``), `ProgressThread.start` does
+the
+work at once: the results are the same, without overlap.
 
-A program ends once all that it has started is done, waited for or not: other ranks may wait for it, and Python would
-stop the thread wherever it is, which aborts the process if that is inside torch.
+A program ends once all started work is done, waited for or not: other ranks may need it, and a thread stopped inside
+torch aborts the process.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from sparse_mpi.comm.streams import Branch, Marks, Side
 T = TypeVar("T")
 _Work = tuple["Handle[Any]", Callable[[], Any]]
 
-# Progress threads that have not ended: what each is given, and the seconds to wait for it at the end of the program
+# Progress threads that have not ended: the arguments of each, and the seconds to wait for it at the end of the program
 _SERVERS: dict[threading.Thread, tuple[SimpleQueue[_Work | None], float | None]] = {}
-_UNSEEN: set[Handle[Any]] = set()  # of work that has failed, for which nobody has waited yet
-PATIENCE = 30.0  # seconds for the last work of a job whose ranks may be lost, and with them what it waits for
+_UNSEEN: set[Handle[Any]] = set()  # of failed work, not waited for yet
+PATIENCE = 30.0  # seconds for the last work of a job that may have lost ranks and their messages
 os.register_at_fork(after_in_child=_SERVERS.clear)  # a child has not their threads
 os.register_at_fork(after_in_child=_UNSEEN.clear)
 
@@ -58,10 +59,11 @@ class Handle(Generic[T]):
         self._given = self._began = self._ended = perf_counter()
 
     def wait(self) -> T:
-        """Wait for the work, and return what it returned, or raise what it raised; the same on every call.
+        """Wait for the work, and return its result, or raise its error; the same on every call.
 
-        On a device, what the caller queues on its stream after this comes after the work, which need not have ended
-        when this returns. The result belongs to the stream that is the current one when it is first asked for.
+        On a device, operations queued on the caller's stream afterwards run after the work, which may still be running
+        when
+        this returns. The result belongs to the stream current at the first call.
         """
         if self._turns is not None:
             self._turns.wait_until(self.done)
@@ -75,11 +77,11 @@ class Handle(Generic[T]):
         return result if self._fork is None else self._fork.own(result)
 
     def done(self) -> bool:
-        """Say whether `wait` would return, or raise, at once; work that is queued on a device may still go on."""
+        """Say whether `wait` would return, or raise, at once; work queued on a device may still run."""
         return self._future.done()
 
     def add_done_callback(self, call: Callable[[Handle[T]], None]) -> None:
-        """Call ``call(handle)`` when the work is done, on the thread that did it; at once if it is done already."""
+        """Call ``call(handle)`` when the work is done, on the thread that did it, or at once if it is done."""
         self._future.add_done_callback(lambda _: call(self))
 
     @property
@@ -88,7 +90,7 @@ class Handle(Generic[T]):
 
     @property
     def marks(self) -> Marks | None:
-        """Return the same as events on the device; None for work that had no stream of its own."""
+        """Return the span as events on the device; None for work without its own stream."""
         return self._fork.marks if self._fork is not None else None
 
     def _do(self, work: Callable[[], T]) -> None:
@@ -117,7 +119,7 @@ class Handle(Generic[T]):
 class ProgressThread:
     """A thread that works for ``comm``, in the order in which work is given, which must be the same on all ranks.
 
-    Until the last handle is done nothing else may use ``comm``; a `duplicate` of it stays free.
+    Until the last handle is done only this thread may use ``comm``; a `duplicate` of it stays free.
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -130,9 +132,9 @@ class ProgressThread:
         self._turns: Turns | None = comm.job.turns
 
     def start(self, work: Callable[[], T], x: object = None) -> Handle[T]:
-        """Have ``work()`` done after everything that was started before, and return its handle at once.
+        """Queue ``work()`` behind all earlier work, and return its handle at once.
 
-        For an array ``x`` on a device, it is done on a stream beside the caller's.
+        For an array ``x`` on a device, it runs on a stream beside the caller's.
         """
         # Work that starts other work would wait for itself in the queue: that is done at once, too.
         if not self.threaded or threading.current_thread() is self._thread:
@@ -167,7 +169,7 @@ class ProgressThread:
 
     @property
     def busy(self) -> bool:
-        """Whether work is under way that the calling thread is not itself doing; always once some was on a device."""
+        """Whether another thread's work is under way; always True once work was on a device."""
         # Work queued on a device may go on after its handle is done. A handle that is gone is done.
         last = self._last() if self._last is not None else None
         return threading.current_thread() is not self._thread and (
@@ -194,7 +196,7 @@ def busy(comm: Comm) -> bool:
 
 
 def in_turn(comm: Comm, work: Callable[[], T], x: object = None) -> T:
-    """Return what ``work`` returns, which is done after all that is under way on ``comm``."""
+    """Return the result of ``work``, done after all work under way on ``comm``."""
     return progress_thread_of(comm).start(work, x).wait() if busy(comm) else work()
 
 
@@ -211,7 +213,7 @@ def _serve(given: SimpleQueue[_Work | None]) -> None:
 
 
 def _call_end_at_exit() -> None:
-    """Have `_end` called first at exit: the watchdogs, which rest at the end, shall watch over this work."""
+    """Have `_end` called first at exit, while the watchdogs still watch this work."""
     atexit.unregister(_end)
     atexit.register(_end)
 

@@ -1,9 +1,9 @@
 """The protocols of the transport: `Comm`, messages between ranks, and beside it `Job` and `Elastic`.
 
 A `Comm` is `mpi.MPIComm` over MPI, `process_group.ProcessGroupComm` over torch.distributed, a rank of `world.World` in
-one process, `nccl.NcclComm` over one of these and NCCL, or `null.NullComm`; `conversion.as_comm` makes one of what
-users have. How to write another one: docs/guides/transport.md. What each call adds to its `Traffic` is said in
-`counting`. *Rows* are the entries of the first axis.
+one process, `nccl.NcclComm` over one of these and NCCL, or `null.NullComm`; `conversion.as_comm` wraps users'
+communicators. How to write another one: docs/guides/transport.md. `counting` defines the `Traffic` of each call. *Rows*
+are the entries of the first axis.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ COUNTERS = attrgetter("sent", "received", "messages", "control", "seconds")  # o
 
 
 class RankFailure(RuntimeError):
-    """Raised from a call that needs a rank which has failed, or on a communicator that another rank has revoked.
+    """Raised from a call that needs a failed rank, or on a communicator that another rank has revoked.
 
-    Ranks see it in different calls; some do not see it until another one revokes the communicator.
+    Ranks see a failure in different calls; some only when another rank revokes the communicator.
     """
 
 
 @dataclass
 class Traffic:
-    """The counters of what one rank sent and received, by the convention of `counting`."""
+    """The counters of one rank's bytes and messages, by the convention of `counting`."""
 
     sent: int = 0  #: payload bytes
     received: int = 0  #: payload bytes
@@ -59,9 +59,9 @@ Counts = np.ndarray  # (P,) int64, in rows
 
 @runtime_checkable
 class Comm(Protocol):
-    """The whole transport of one rank. Results are new arrays of the library of ``send`` (NumPy or CuPy).
+    """The transport of one rank. Results are new arrays of the library of ``send`` (NumPy or CuPy).
 
-    Treat what `allgather` and `allgatherv` return as read-only: the ranks of one process share one buffer.
+    Treat results of `allgather` and `allgatherv` as read-only: ranks of one process share one buffer.
     """
 
     @property
@@ -74,29 +74,29 @@ class Comm(Protocol):
 
     @property
     def attributes(self) -> dict[object, Any]:
-        """Return what users keep with it, by key, as MPI's attributes; a duplicate has none."""
+        """Return users' cached objects, by key, as MPI's attributes; a duplicate has none."""
 
     @property
     def traffic(self) -> Traffic:
-        """Return what was counted, on communicators split off this one too."""
+        """Return the counters, which include communicators split off this one."""
 
     @property
     def job(self) -> Job:
-        """Return what the transport says of the processes behind the ranks."""
+        """Return the transport's view of the processes behind the ranks."""
 
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        """Send the rows of ``send`` to ``dest`` and return those that come from ``source``; None is no rank.
+        """Send the rows of ``send`` to ``dest`` and return the rows from ``source``; None is no rank.
 
-        Any number of rows may come; their dtype and trailing shape are those of ``send``.
+        Their number is free; their dtype and trailing shape are those of ``send``.
         """
 
     def allgather(self, send: Array, control: bool = False) -> Array:
         """Return the arrays of all ranks, which must have one shape, as ``(P, *send.shape)``."""
 
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
-        """Return the rows of all ranks in rank order, and how many each rank sent (P,).
+        """Return the rows of all ranks in rank order, and each rank's number of rows (P,).
 
-        Give these ``counts`` (P,) where every rank knows them already: then they are not exchanged.
+        With ``counts`` (P,), where every rank knows them, they are not exchanged.
         """
 
     def alltoallv(
@@ -104,8 +104,9 @@ class Comm(Protocol):
     ) -> tuple[Array, Counts]:
         """Send each rank its part of ``send``, cut by ``counts`` (P,).
 
-        Return the rows for this one from all ranks, in rank order, and how many each of them sent (P,). Where every
-        rank can give these as ``expected``, empty messages are not sent.
+        Return the rows for this rank, in rank order, and the number of rows from each rank (P,). Where every rank
+        passes
+        these as ``expected``, empty messages are not sent.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
@@ -118,19 +119,19 @@ class Comm(Protocol):
         """Wait until every rank has made this call."""
 
     def duplicate(self, yield_cpu: bool = False) -> Comm:
-        """Return a communicator of the same ranks, with messages, traffic and attributes of its own. Collective.
+        """Return a communicator of the same ranks, with its own messages, traffic and attributes. Collective.
 
-        With ``yield_cpu`` it leaves the core to other threads while it waits, at the price of some latency.
+        With ``yield_cpu`` it yields the core to other threads while it waits, at the price of some latency.
         """
 
     def split(self, color: int) -> Comm:
-        """Return a communicator of the ranks that give the same ``color`` (>= 0), in their order here. Collective.
+        """Return a communicator of the ranks with the same ``color`` (>= 0), in their order here. Collective.
 
-        Its traffic is counted in this one's. Keep it for use in later steps.
+        Its traffic is counted in this one's. Reuse it in later steps.
         """
 
 
-# What an object must have to be taken for a `Comm`; `as_comm` names what is lacking.
+# The members of a `Comm`; `as_comm` names the missing ones.
 MEMBERS = tuple(sorted(name for name in vars(Comm) if not name.startswith("_")))
 
 
@@ -144,18 +145,18 @@ def _nothing(*_: object) -> None:
 
 
 class Turns(NamedTuple):
-    """How background work is started and waited for where threads take turns, as in a `World` with a schedule."""
+    """How to start and await background work where threads take turns, as in a `World` with a schedule."""
 
     start: Callable[[Callable[[], object]], None]  #: has another thread of this rank do the work
     wait_until: Callable[[Callable[[], bool]], None]  #: lets others run until work of this rank has made it true
 
 
 class Job(NamedTuple):
-    """What a transport says, and does, of the processes behind its ranks; by default of threads of one process."""
+    """The processes behind a transport's ranks; by default threads of one process."""
 
     concurrent: bool = False  #: whether one thread may call the communicator while others compute, or call another one
     staged: bool = True  #: whether arrays on a device pass through host memory on their way
-    elastic: Elastic | None = None  #: what ranks can do that go on after one of them has failed; None: none goes on
+    elastic: Elastic | None = None  #: calls for ranks that survive a failure; None: none survives
     hosts: Callable[[], Counts] | None = None  #: returns a number (P,) of each rank's host; None: all on one
     abort: Callable[[BaseException], NoReturn] = _raise  #: ends the run of all ranks because of an error
     guard: Callable[[], None] = _nothing  #: has an exception that nothing in this process catches do so
@@ -165,22 +166,22 @@ class Job(NamedTuple):
 
 
 class Elastic(Protocol):
-    """What a communicator offers whose ranks can go on after one of them has failed: calls then raise RankFailure."""
+    """A communicator whose ranks can go on after one of them has failed: calls then raise RankFailure."""
 
     def broken(self) -> bool:
         """Return whether this rank knows that another one has failed, or has revoked the communicator."""
 
     def revoke(self) -> None:
-        """Make every call here, and on what was split off or duplicated, raise RankFailure on all ranks."""
+        """Make every call here, and on split or duplicated communicators, raise RankFailure on all ranks."""
 
     def shrink(self) -> Comm:
         """Return a communicator of the ranks that have not failed, in their order here. Collective among them."""
 
     def yielding(self) -> Comm:
-        """Return a view for messages that may take any time: it leaves the core to others, and is not watched over."""
+        """Return a view for messages that may take any time: it yields the core, and is not watched."""
 
     def exit_without_abort(self, close: Callable[[], None]) -> None:
-        """Have an exception that nothing catches end this rank alone; call ``close()`` at the end of the program."""
+        """Have an uncaught exception end this rank alone; call ``close()`` at the end of the program."""
         return
 
     def wait_for_end(self) -> None:
@@ -200,13 +201,13 @@ def elastic_of(comm: Comm) -> Elastic:
 
 
 def host_leader(comm: Comm) -> int:
-    """Return the lowest of the ranks on the host of this one, itself included. Collective; not counted as traffic."""
+    """Return the lowest rank on this rank's host. Collective; not counted as traffic."""
     hosts = hosts_of(comm)
     return int((hosts == hosts[comm.rank]).argmax())  # argmax: the first True
 
 
 def local_rank(comm: Comm) -> tuple[int, int]:
-    """Return the number of this rank among those of its host, from 0, and how many they are. Collective."""
+    """Return this rank's number on its host, from 0, and the number of ranks there. Collective."""
     hosts = hosts_of(comm)
     comm.barrier()  # no rank goes on alone, also where a transport knows the hosts without asking
     here = hosts == hosts[comm.rank]

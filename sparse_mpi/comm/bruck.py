@@ -1,6 +1,6 @@
-"""Bruck's allgather (IEEE TPDS'97) of messages whose lengths only their senders know, in ceil(log2 P) messages a rank.
+"""Bruck's allgather (IEEE TPDS'97) of messages of lengths unknown to receivers, in ceil(log2 P) messages a rank.
 
-`Comm.allgatherv` gathers the lengths first, in as many messages again; here each travels behind the rows it counts.
+`Comm.allgatherv` gathers the lengths first, in as many messages; here each length travels behind its rows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from sparse_mpi.comm.buffers import row_bytes
 from sparse_mpi.comm.counting import received
 
 COUNT_BYTES = 8
-MAX_ROW_BYTES = 16  # behind a message up to so many bytes are not used
+MAX_ROW_BYTES = 16  # unused bytes behind a message, at most
 
 
 def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
-    """Return the rows of all ranks from this one on, and how many are from each: ``(P,)`` int64 in that order."""
+    """Return the rows of all ranks from this one on, and the number of each rank's: ``(P,)`` int64 in that order."""
     # Every round doubles the number of ranks, gap, whose rows this one has; the last may bring fewer.
     counts, gap = np.array([len(rows)], np.int64), 1
     while gap < comm.size:
@@ -28,7 +28,7 @@ def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
         # Unpack: the counts are at the end, where their number tells where they begin
         cut = len(came) - _rows_of_counts(came, moved)
         tail = to_host(namespace(came).ascontiguousarray(came[cut:])).view(np.uint8).reshape(-1)
-        # Append: what was received follows what was here, in rank order
+        # Append: received rows follow own ones, in rank order
         rows = namespace(rows).concatenate([rows, came[:cut]])
         counts = np.concatenate([counts, tail[: COUNT_BYTES * moved].view(np.int64)])
         gap *= 2

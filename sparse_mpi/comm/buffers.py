@@ -1,4 +1,4 @@
-"""Buffers of rows: how many bytes they have, which part is whose, arrays to receive into, and headers."""
+"""Buffers of rows: sizes in bytes, parts of ranks, arrays to receive into, and headers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def empty_rows(like: Array, rows: int) -> Array:
 
 
 def header(rows: Array, count: int) -> np.ndarray:
-    """Return ``(2,)`` int64 that announces ``count`` rows like those of ``rows``: the count, and bytes a row."""
+    """Return ``(2,)`` int64 that announces ``count`` rows: the count, and bytes a row."""
     return np.array([count, row_bytes(rows)], np.int64)
 
 

@@ -1,7 +1,7 @@
-"""Consistency checks: before the first message, all ranks make sure that they are about to do the same thing.
+"""Consistency checks: before the first message, all ranks verify that they are about to do the same thing.
 
-A mistake on one rank would leave the others waiting for ever. So every rank states in a few bytes what it is going to
-do, or which error keeps it from that, and all of them raise if the statements differ.
+A mistake on one rank would make the others wait for ever. So every rank states its operation, or its error, in a few
+bytes, and all of them raise if the statements differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from sparse_mpi.comm.base import Comm, hashed
 
-TEXT_BYTES = 400  # of what each rank says, in the error message
+TEXT_BYTES = 400  # of each rank's statement, in the error message
 NO_WORDS = np.zeros((0, 0), np.int64)
 
 
@@ -23,16 +23,16 @@ class same_on_all_ranks:
             k = resolve_k(n, k, density)  # may raise, on some ranks or on all
             say(n=n, k=k)
 
-    The body checks and prepares without communicating; ``say``, called once or more, states by name what must be equal
-    on all ranks, in values whose ``str`` suits an error message, or in a text of `stated`. Leaving the block is
-    collective and costs one allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the
-    first message of the operation.
+    The body checks and prepares without communicating; ``say``, called once or more, states by name values that must be
+    equal on all ranks, whose ``str`` suits an error message, or a text of `stated`. Leaving the block is collective and
+    costs one allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the first message of
+    the operation.
 
     After the block ``flag`` is True on all ranks if the body set it on any, and ``rows`` ``(P, words)`` has the
     ``words`` that the body filled in on each rank; these cost one allgather instead.
 
     Raises:
-        Exception: what the body raised, on the ranks where it did.
+        Exception: the body's error, on the ranks where it was raised.
         ValueError: on the other ranks if the body raised anywhere, and on all where statements differ; the message
             quotes the ranks.
     """
@@ -53,7 +53,7 @@ class same_on_all_ranks:
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
         if problem is None:
             self.rows, self.flag = check_consistency(self._comm, self._statement, self.flag, message=self._message)
-        # What is no Exception, such as KeyboardInterrupt, ends this rank, and sends nothing.
+        # A KeyboardInterrupt, which is no Exception, ends this rank, and sends nothing.
         elif isinstance(problem, Exception):  # the other ranks still have to learn of it
             check_consistency(self._comm, f"{type(problem).__name__}: {problem}", failed=True, message=self._message)
 
@@ -66,8 +66,8 @@ def check_consistency(
 ) -> tuple[np.ndarray, bool]:
     """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
 
-    The ``message`` ``(1 + m,)`` int64, if any, has room for what is compared, and words. Returns the words of all ranks
-    ``(P, m)``, and whether any rank has set the ``flag``.
+    The ``message`` ``(1 + m,)`` int64, if any, has one word for the comparison and m others. Returns the m words of all
+    ranks ``(P, m)``, and whether any rank has set the ``flag``.
     """
     # Compare: the hash and the flag make one int64.
     digest = hashed(statement)
@@ -80,12 +80,12 @@ def check_consistency(
         # The maximum of the negatives is minus the minimum: one allreduce finds both ends.
         highest, lowest = comm.allreduce(np.array([mine, -2 * digest], np.int64), "max", control=True).tolist()
         rows, spread = NO_WORDS, highest + lowest
-    # Where all digests are equal, what is left of the difference is the flag: 1 if any rank has set it.
+    # Where all digests are equal, the remaining difference is the flag: 1 if any rank has set it.
     if spread <= 1:
         return rows, bool(spread)
     # Quote: statements differ, and all ranks know that. So all gather the texts, cut to one length.
     encoded = statement.encode(errors="backslashreplace")  # texts may be half of a character, or names of files
-    if len(encoded) > TEXT_BYTES:  # what differs may be behind the cut
+    if len(encoded) > TEXT_BYTES:  # the difference may be behind the cut
         mark = f"... [{digest:x}]".encode()
         encoded = encoded[: TEXT_BYTES - len(mark)] + mark
     text = np.frombuffer(encoded.ljust(TEXT_BYTES), np.uint8)
@@ -97,12 +97,12 @@ def check_consistency(
 
 
 def stated(**facts: object) -> str:
-    """Return what ``say`` states of these facts, for a caller that keeps it: names of types take long to make up."""
+    """Return the statement that ``say`` makes of these facts, for callers to cache: names of types are slow."""
     return "".join([f"{name}={value} " for name, value in facts.items()])
 
 
 def tell(comm: Comm, text: str, root: int = 0) -> str:
-    """Return the ``text`` of the rank ``root`` on every rank; what others give is ignored."""
+    """Return the ``text`` of the rank ``root`` on every rank; other ranks' texts are ignored."""
     own = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
     return bytes(comm.bcast(own, root, control=True)).decode(errors="surrogatepass")
 

@@ -16,24 +16,24 @@ _KINDS: set[type] = set()  # of `Comm`, as far as they have been seen: to look a
 
 
 class MissingMPI(RuntimeError):
-    """Raised where ranks of MPI are asked for, and there is no MPI library; the message says how to get one."""
+    """Raised for ranks of MPI without an MPI library; the message says how to get one."""
 
 
 def as_comm(comm: Any = None) -> Comm:
-    """Return the `Comm` of ``comm``: itself where it is one; of others its wrapper.
+    """Return the `Comm` of ``comm``, or ``comm`` if it is one.
 
-    Others are an mpi4py communicator, a process group of torch.distributed, and a ``DeviceMesh`` of one dimension, for
-    its group: ``mesh["replicate"]`` of a mesh of two.
+    ``comm`` may be an mpi4py communicator, a process group of torch.distributed, or a ``DeviceMesh`` of one dimension,
+    for its group: ``mesh["replicate"]`` of a mesh of two.
 
     None stands for MPI's COMM_WORLD if MPI's launcher started the job, else for torch's default process group if that
-    is initialised, else for COMM_WORLD, which is this process alone. Where launchers are nested, the inner one counts.
-    The choice depends on the environment alone, which is alike on all ranks.
+    is initialised, else for COMM_WORLD, which is this process alone. Of nested launchers the inner one counts. The
+    choice depends only on the environment, which is alike on all ranks.
 
-    ``"mpi"`` is COMM_WORLD in any case, ``"nccl"`` is `nccl.NcclComm` over what None stands for. A wrapper is kept as
-    long as ``comm`` lives; the first call for it is collective.
+    ``"mpi"`` is COMM_WORLD in any case, ``"nccl"`` is `nccl.NcclComm` over the default. A wrapper lives as long as
+    ``comm``; the first call for it is collective.
 
     Raises:
-        TypeError: ``comm`` is none of these; of a transport that lacks members of `Comm`, it names them.
+        TypeError: ``comm`` is none of these, or lacks members of `Comm`, which the message names.
         ValueError: another name, or a mesh of several dimensions.
         RuntimeError: torchrun started this process, and torch.distributed is not initialised; MPI was not started by
             its own launcher; or see `nccl.NcclComm`.
@@ -63,10 +63,10 @@ def as_comm(comm: Any = None) -> Comm:
 
 
 def comm_of_job() -> Comm:
-    """Return the `Comm` of all ranks of this job as `as_comm` does, for a program that is to run by any launcher.
+    """Return the `Comm` of all ranks of this job as `as_comm` does, for a program that runs under any launcher.
 
-    Where torchrun started this process and nobody has initialised torch.distributed, that is done here, over gloo, and
-    NCCL where each process of a machine can have a GPU.
+    Under torchrun it initialises torch.distributed unless that is done: over gloo, and NCCL where each process of a
+    machine can have a GPU.
     """
     if TORCHRUN in os.environ:
         import_module("sparse_mpi.comm.process_group").start_job()
@@ -74,11 +74,12 @@ def comm_of_job() -> Comm:
 
 
 def watch(comm: object = None, timeout: float | None = None) -> None:
-    """Have a watchdog watch over all ranks of ``comm``, see `as_comm`, and what is made of it from now on. Collective.
+    """Have a watchdog watch all ranks of ``comm``, see `as_comm`, and communicators made of it later. Collective.
 
-    Where a rank waits for one that has ended its program, it says so, and the job ends. So it does where a call takes
-    longer than ``timeout`` seconds (0: any time; None: as the variable SPARSE_MPI_TIMEOUT has it); before that each
-    rank says for whom it waits. Where MPI does not allow calls from several threads there is no watchdog.
+    It ends the job, with a message, where a rank waits for one that has ended its program, or where a call takes longer
+    than ``timeout`` seconds (0: no limit; None: the variable SPARSE_MPI_TIMEOUT); each rank then says for whom it
+    waits.
+    Where MPI does not allow calls from several threads there is no watchdog.
 
     `python -m sparse_mpi run`, the programs in train/ and teams of `fault_tolerance` ask for it, and so do the
     variables SPARSE_MPI_WATCH=1 and SPARSE_MPI_TIMEOUT.
@@ -94,7 +95,7 @@ def _named(name: str) -> Comm:
         return _over_mpi()
     if name not in TRANSPORTS:
         raise ValueError(f"comm must be {' or '.join(map(repr, TRANSPORTS))} by name, got {name!r}; or give one")
-    # Made over the communicator of the whole job, and kept with it for the next call
+    # Made over the communicator of the whole job, and cached with it
     everybody = _of_the_job()
     if name not in everybody.attributes:
         everybody.attributes[name] = import_module("sparse_mpi.comm.nccl").NcclComm(everybody)
@@ -112,7 +113,7 @@ def _of_the_job() -> Comm:
 
 
 def _over_mpi(comm: object = None) -> Comm:
-    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), made on first use, kept as its attribute."""
+    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), cached as its attribute."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -135,7 +136,7 @@ def _over_mpi(comm: object = None) -> Comm:
 
 @cache
 def _attribute() -> int:
-    """Return the key under which a communicator keeps its `MPIComm`: freed with it, not inherited by duplicates."""
+    """Return the attribute key of the `MPIComm` of a communicator: freed with it, not inherited by duplicates."""
     from mpi4py import MPI
 
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, made: made.free())

@@ -8,7 +8,7 @@ With P ranks and L = ceil(log2 P), one call adds to this rank's counters:
 ============  ======================  ===================  ====================================
 call          sent                    received             messages
 ============  ======================  ===================  ====================================
-sendrecv      bytes                   bytes that came      1, without a destination 0
+sendrecv      bytes                   bytes received       1, without a destination 0
 allgather(v)  own bytes * (P - 1)     bytes of the others  L
 alltoallv     bytes for others        bytes from others    P - 1, with `expected` the non-empty
 allreduce     2 bytes (P - 1) // P    the same             2 L
@@ -17,9 +17,9 @@ barrier       0                       0                    L
 ============  ======================  ===================  ====================================
 
 Control besides: allgatherv without `counts` costs 4 (P - 1) bytes and L messages; bcast, for the number of
-rows, 8 bytes and a message for each child. With ``control=True`` what is sent counts as control and nothing
-as received. What a rank sends to itself is not counted, nor is what it takes to set up a communicator: `duplicate`,
-`split` and the `hosts` of a `Job`.
+rows, 8 bytes and a message for each child. With ``control=True`` sent bytes count as control and received ones
+not at all. Not counted: a rank's messages to itself, and setting up a communicator (`duplicate`, `split` and the
+`hosts` of a `Job`).
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
 
 
 class CountingComm(ABC):
-    """A communicator that checks, times and counts every call, and has its ``_call`` move contiguous arrays.
+    """A communicator that checks, times and counts every call; its ``_call`` moves contiguous arrays.
 
-    A transport that does not take device arrays (``staged``) is given host copies of them.
+    A transport that does not take device arrays (``staged``) gets host copies.
     """
 
     staged = True  #: whether arrays on a device pass through host memory on their way
@@ -93,7 +93,7 @@ class CountingComm(ABC):
         self.size = size
         self.attributes: dict[object, Any] = {}
         self._staging = Staging()
-        self.traffic = Traffic()  # shared with what is split off
+        self.traffic = Traffic()  # shared with communicators split off
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)
 
     @property
@@ -145,7 +145,7 @@ class CountingComm(ABC):
                 raise ValueError(f"expected[rank] must be counts[rank] ({own}), got {expected[self.rank]}")
             messages = int(np.count_nonzero(counts)) - (own > 0)
         came, came_counts = self._alltoallv(mine, counts, expected)
-        kept = mine.nbytes * own // max(len(mine), 1)  # what this rank has sent itself
+        kept = mine.nbytes * own // max(len(mine), 1)  # of this rank's message to itself
         self._count(mine.nbytes - kept, came.nbytes - kept, messages)
         return came if mine is send else self._unstage(came, send), came_counts
 
@@ -216,18 +216,18 @@ class CountingComm(ABC):
     def _barrier(self) -> None: ...
 
     def _require_running(self) -> None:
-        """Raise RuntimeError where no call can be made any more; asked where ``guarded``, as is `_confirm`."""
+        """Raise RuntimeError if calls are no longer possible; asked where ``guarded``, as is `_confirm`."""
         return
 
     def _confirm(self) -> None:
-        """Raise RankFailure if a call that has returned may have done so without its work done."""
+        """Raise RankFailure if a call that has returned may have failed."""
         return
 
     def _is_rank_failure(self, error: Exception) -> bool:
         return False
 
     def _enter(self, send: Array, rows: bool = False) -> Array:
-        """Return ``send`` ready to be moved; where that is ``send`` itself, what is received needs no `_unstage`."""
+        """Return ``send`` ready to be moved; if that is ``send`` itself, results need no `_unstage`."""
         on_host = isinstance(send, np.ndarray)
         if not (on_host or is_device(send)):
             raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")

@@ -1,8 +1,9 @@
-"""Arrays on a device over the NCCL that a torch.distributed group has for them: `ProcessGroupComm` calls it.
+"""Arrays on a device over the NCCL of a torch.distributed group: `ProcessGroupComm` calls it.
 
 There is no second communicator: torch launches these calls and its own in one order, and its watchdog sees both. A call
-is queued on CuPy's current stream and returns: nothing waits on the host. So memory that is freed afterwards, and used
-again on that stream, is used after the call. Rows are bytes to NCCL; CuPy's arrays enter by DLPack, not copied.
+is queued on CuPy's current stream and returns: the host does not wait. Memory freed afterwards and reused on that
+stream
+is thus reused after the call. Rows are bytes to NCCL; CuPy's arrays enter by DLPack, not copied.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from sparse_mpi.comm.buffers import empty_rows, row_bytes
 
 BACKEND = "cuda:nccl"  # in the configuration of a group
 _OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
-# What torch's NCCL cannot reduce, in what it can: sums agree modulo 2^bits, 16-bit maxima because every value fits
+# Substitutes for types that torch's NCCL cannot reduce: sums agree modulo 2^bits, 16-bit maxima because every value
+# fits
 _CARRIERS = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64": "int64"}
 
 
@@ -41,7 +43,7 @@ class DeviceGroup:
     """
 
     def __init__(self, group: Any, ranks: Sequence[int]) -> None:
-        # Weak, for wrappers are kept as long as their groups
+        # Weak, for wrappers live as long as their groups
         self._kept = ref(dist.group.WORLD if group is None else group)
         self._ranks = list(ranks)
         self._met = False
@@ -57,11 +59,13 @@ class DeviceGroup:
         return group
 
     def part(self, ranks: Sequence[int]) -> DeviceGroup | None:
-        """Return that of some of the ranks, made by torch where they are fewer; collective among these.
+        """Return the group of some of the ranks, made by torch if they are fewer; collective among these.
 
-        None where the ranks do not ascend, for torch would sort them, and where the default group is bound to a device
-        (``device_id``) and has more ranks than this one: torch then splits the communicator of the default group, for
-        which it needs all ranks of that.
+        None where the ranks do not ascend, because torch would sort them, or where the default group is bound to a
+        device
+        (``device_id``) and has more ranks than this one: torch then splits the default group's communicator, in which
+        all its
+        ranks must take part.
         """
         if list(ranks) == self._ranks:
             return self
@@ -75,7 +79,7 @@ class DeviceGroup:
         return self._parts[tuple(ranks)]
 
     def meet(self, send: Array) -> None:
-        """Let all ranks make their communicator at the first array: torch wants all of them in its first call."""
+        """Let all ranks make their communicator at the first array: torch needs all of them in its first call."""
         if not self._met:
             with _queued(send):
                 dist.all_reduce(_tensor(namespace(send).zeros(1, np.int32)), group=self._group)
@@ -106,7 +110,7 @@ class DeviceGroup:
         return out
 
     def allreduce(self, send: Array, op: str) -> Array:
-        """Return the sum or the maximum of arrays that are not empty, of any type that the library reduces."""
+        """Return the sum or the maximum of nonempty arrays, of any type that the library reduces."""
         carrier = np.dtype(_CARRIERS.get(send.dtype.name, send.dtype))
         if carrier.itemsize > send.itemsize:
             carried = send.astype(carrier)
@@ -126,7 +130,7 @@ class DeviceGroup:
             dist.all_reduce(_tensor(carried), op=_OPS[op], group=self._group)
 
     def broadcast(self, rows: Array, root: int) -> None:
-        """Fill ``rows`` with those of ``root``, of which there are as many."""
+        """Fill ``rows`` with those of ``root``, of the same number."""
         with _queued(rows):
             dist.broadcast(_bytes(rows), self._ranks[root], group=self._group)
 
@@ -144,7 +148,7 @@ class DeviceGroup:
 
 @contextmanager
 def _queued(x: Any) -> Iterator[None]:
-    """Have torch work on CuPy's current stream, which computes what is sent and reads what comes."""
+    """Have torch work on CuPy's current stream, on which arrays are computed and read."""
     device, stream = torch.device("cuda", x.device.id), namespace(x).cuda.get_current_stream().ptr
     if torch.cuda.current_stream(device).cuda_stream == stream:
         yield

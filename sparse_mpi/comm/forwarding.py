@@ -1,4 +1,4 @@
-"""`ForwardingComm`: a view of another communicator, for those who change some of its calls."""
+"""`ForwardingComm`: a view of another communicator, to change some of its calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class ForwardingComm:
-    """A view of ``comm`` with attributes of its own. Subclasses override calls, or `_around`, which is around all."""
+    """A view of ``comm`` with its own attributes. Subclasses override calls, or `_around`, which wraps all of them."""
 
     def __init__(self, comm: Comm) -> None:
         self._inner = comm

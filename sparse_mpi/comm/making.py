@@ -1,4 +1,4 @@
-"""MPI's own communicators that are made of others: one at a time, and freed once no rank uses them any more."""
+"""MPI communicators derived from others: made one at a time, and freed once no rank uses them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DRAWN = random.Random()  # not the random numbers of the program
 
 @cache
 def rowtype(MPI: Any, size: int) -> Any:
-    """Return the MPI datatype of rows of ``size`` bytes: counted in these, messages may have more than 2^31 bytes."""
+    """Return the MPI datatype of rows of ``size`` bytes, in which messages may have more than 2^31 bytes."""
     return MPI.BYTE.Create_contiguous(size).Commit()
 
 
@@ -66,37 +66,37 @@ def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool
 
 
 class Raw:
-    """A communicator of mpi4py, and those that were made of it.
+    """A communicator of mpi4py, and the ones derived from it.
 
-    To free one is collective. So whenever ranks make another one, they free those whose users all of them have dropped.
+    Freeing is collective: whenever ranks derive another one, they free those without users on any rank.
     """
 
     def __init__(self, MPI: Any, comm: Any) -> None:
         self.mpi: Any = MPI
         self.comm: Any = comm
-        self.watched: Watched | None = None  # where its calls are told to a watchdog
-        self._parts: list[tuple[ReferenceType[Any], Raw]] = []  # that were made of it, each with what uses it
+        self.watched: Watched | None = None  # the log of its calls, for a watchdog
+        self._parts: list[tuple[ReferenceType[Any], Raw]] = []  # derived communicators, each with its user
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """Return a context in which to make another one of this; first, unused ones are freed. Collective."""
+        """Return a context in which to derive one more; first, unused ones are freed. Collective."""
         # All ranks have the same list in the same order, and a flag is of the same part on all of them.
         parts = self._parts = [part for part in self._parts if part[1].comm != self.mpi.COMM_NULL]
         with alone(self.mpi, self.comm, [user() is None for user, _ in parts]) as unused:
             for (_, part), free in zip(parts, unused, strict=True):
-                # Nobody uses what was made of the part either, for that would keep the user of the part alive.
+                # Communicators derived from the part are unused too: they would keep its user alive.
                 for raw in part.tree() if free else ():
                     raw.free()
             yield
 
     def add(self, comm: Any, user: Any) -> Raw:
-        """Return ``comm`` as one that was made of this for ``user``, which keeps the user of this alive."""
+        """Return ``comm`` as derived from this for ``user``, which keeps the user of this alive."""
         made = Raw(self.mpi, comm)
         self._parts.append((ref(user), made))
         return made
 
     def tree(self) -> Iterator[Raw]:
-        """Return those that were made of this and not freed, and of them, and then this."""
+        """Return the derived communicators that are not freed, theirs first, and then this."""
         for _, part in self._parts:
             yield from part.tree()
         if self.comm != self.mpi.COMM_NULL:

@@ -32,15 +32,15 @@ class MPIComm(CountingComm):
 
     MPI gets device pointers if it takes them on all ranks: as given by ``cuda_aware``, else by the variable
     SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through pinned host
-    memory that is kept from call to call. For ``yield_cpu`` see `Comm.duplicate`.
+    memory, reused from call to call. For ``yield_cpu`` see `Comm.duplicate`.
 
-    An exception that nothing in this process catches ends the job. What is made of this communicator shares its
-    watchdog, see `sparse_mpi.watch`.
+    An uncaught exception in this process ends the job. Derived communicators share the watchdog, see
+    `sparse_mpi.watch`.
 
     Raises:
         TypeError: ``comm`` is no intracommunicator.
-        RuntimeError: MPI was started by a launcher that is not its own.
-        ValueError: SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
+        RuntimeError: MPI was started by a foreign launcher.
+        ValueError: SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH has an invalid value.
     """
 
     guarded = True  # for MPI ends a process that calls it too early or too late
@@ -81,7 +81,7 @@ class MPIComm(CountingComm):
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
 
     def _made(self, make: Callable[[], Any], yield_cpu: bool) -> MPIComm:
-        """Return the communicator over what ``make()`` makes of this one's, with the same watchdog. Collective."""
+        """Return the communicator over the result of ``make()``, with the same watchdog. Collective."""
         self._require_running()
         # Not by `__init__`, which would duplicate once more. `Raw.add` needs the user before there is a communicator.
         made = object.__new__(MPIComm)
@@ -227,6 +227,6 @@ class MPIComm(CountingComm):
             self._together(self._comm.Bcast, self._comm.Ibcast, piece, root)
 
     def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:
-        """Make a collective call: the blocking one, or the one whose end a rank polls for that yields its core."""
+        """Make a collective call: the blocking one, or, to yield the core, the polled one."""
         # MPI matches no blocking collective call with a non-blocking one: ``yield_cpu`` is the same on all ranks.
         return self._messages.wait([polled(*args)]) if self._messages.yield_cpu else blocking(*args)

@@ -1,24 +1,24 @@
-"""`NcclComm`: arrays on a device go over NCCL, all else over the communicator that it is made from.
+"""`NcclComm`: arrays on a device go over NCCL, all others over the communicator it is made from.
 
     comm = NcclComm(as_comm(group))  # one GPU a rank; as_comm("nccl") is that of the whole job
     reducer = SparseAllreduce(n, comm=comm)
 
-NCCL has neither messages of unknown length nor a barrier, and knows no tags. So a `sendrecv`, a `bcast`, and an
-`allgatherv` or `alltoallv` of unknown counts wait for one small exchange of lengths on the host; with counts, or
-``expected``, there is none. Rows are bytes to NCCL. An alltoallv is one group of sends and receives; an allgatherv is
-an allgather, or one group of broadcasts where lengths differ, so that NCCL sends each message into a node once.
+NCCL has no messages of unknown length, no barrier and no tags. So a `sendrecv`, a `bcast`, and an `allgatherv` or
+`alltoallv` of unknown counts wait for one small exchange of lengths on the host; with counts, or ``expected``, there is
+none. Rows are bytes to NCCL. An alltoallv is one group of sends and receives; an allgatherv is an allgather, or one
+group of broadcasts where lengths differ, so that NCCL sends each message into a node once.
 
-Calls follow the current stream: they return once they are queued there, and the host waits neither before nor after.
-A thread asks NCCL meanwhile whether it has failed, and how long an exchange takes. If one fails or takes longer than
-SPARSE_MPI_TIMEOUT, the thread says so and aborts the communicator, which ends what waits on the device. What that
-leaves in results is undefined; every later call raises.
+Calls return once they are queued on the current stream; the host does not wait. A thread polls NCCL for failures and
+for
+the time of exchanges. If one fails or takes longer than SPARSE_MPI_TIMEOUT, the thread reports it and aborts the
+communicator, which ends all waiting kernels. Results are then undefined; every later call raises.
 
-NCCL's communicator, and its memory on the device, is made by the first call with a device array. That call must be
-made by all ranks, in the same order among their other calls, also where it is a `sendrecv` of some of them. NCCL waits
-there for all ranks without a limit.
+NCCL's communicator, and its memory on the device, is made by the first call with a device array, also a `sendrecv` of
+some ranks. All ranks must make that call, in the same order among their other calls. NCCL waits there for all ranks
+without a limit.
 
-Sums are added in an order of NCCL's choice, which it does not promise to be the same on all ranks. Which ranks and
-networks it has been tried between is said in docs/guides/gpus.md.
+NCCL chooses the order of sums, and does not promise the same order on all ranks. docs/guides/gpus.md says between which
+ranks and networks it has been tried.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ ID_BYTES = 128  # of the number by which NCCL's ranks find each other
 
 
 class NcclComm(CountingComm):
-    """The ranks of ``comm``, each with a GPU of its own: the device that is current when this is made. Collective.
+    """The ranks of ``comm``, each with its own GPU: the device that is current when this is made. Collective.
 
-    A duplicate of ``comm`` carries what stays on the host; ``yield_cpu`` concerns that alone, see `Comm.duplicate`.
+    A duplicate of ``comm`` carries messages on the host; ``yield_cpu`` concerns that alone, see `Comm.duplicate`.
 
     Raises:
         TypeError: ``comm`` is no `Comm`.
         ImportError: CuPy is not installed on some rank.
-        RuntimeError: CuPy finds no NCCL there. So do calls where NCCL fails, for instance because two ranks have the
-            same GPU, and all calls after one that has failed or taken longer than SPARSE_MPI_TIMEOUT.
+        RuntimeError: CuPy finds no NCCL there. Calls also raise it where NCCL fails, for instance because two ranks
+            have the same GPU, and after a call that failed or took longer than SPARSE_MPI_TIMEOUT.
         ValueError: the ranks have different versions of NCCL, or SPARSE_MPI_TIMEOUT is no number of seconds.
     """
 
@@ -96,7 +96,7 @@ class NcclComm(CountingComm):
             self._link.require_running()
 
     def _open(self, send: Array) -> Link:
-        """Return the link over NCCL, made on the device of ``send`` by the first call, which is collective."""
+        """Return the link over NCCL; the first call, which is collective, makes it on the device of ``send``."""
         if self._link is None:
             check = same_on_all_ranks(self._host, words=ID_BYTES // 8)
             with check:
@@ -162,7 +162,7 @@ class NcclComm(CountingComm):
         return out, came
 
     def _exchange_counts(self, send: Array, counts: Counts) -> Counts:
-        """Exchange on the host how many rows each rank will send to this one, and return that (P,)."""
+        """Exchange on the host the numbers of rows that each rank will send to this one (P,)."""
         each = np.ones(self.size, np.int64)
         heads, _ = self._host.alltoallv(np.stack([header(send, count) for count in counts.tolist()]), each, each)
         return np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
@@ -193,7 +193,7 @@ class NcclComm(CountingComm):
         self._host.barrier()
 
     def _exchange(self, link: Link, leaving: dict[int, Array], arriving: dict[int, Array]) -> None:
-        """Send ``leaving[q]`` to each other rank q and fill ``arriving[q]`` from there, in one group, nearest first."""
+        """Send ``leaving[q]`` to each other rank q and fill ``arriving[q]``, in one group, nearest first."""
         # Within a group sends and receives go on together; one by one each could wait for its peer's.
         with link.exchange() as (comm, stream), self._group():
             for step in range(1, self.size):
@@ -215,7 +215,7 @@ class NcclComm(CountingComm):
 
 
 class Link(Watchdog):
-    """A communicator of NCCL, and what is known of its exchanges; other threads may `poll` it."""
+    """A communicator of NCCL, and the state of its exchanges; other threads may `poll` it."""
 
     def __init__(self, made: Any, rank: int, size: int, limit: float, device: Any) -> None:
         super().__init__(rank, size, limit)
@@ -240,7 +240,7 @@ class Link(Watchdog):
             self._event, self._recorded = self._stream.record(Event(disable_timing=True)), perf_counter()
         finally:
             self._entered = 0.0
-            self.require_running()  # what has raised above may be that the communicator was aborted
+            self.require_running()  # the error above may come from an abort
 
     def require_running(self) -> None:
         """Raise RuntimeError if NCCL has failed, or an exchange has taken too long."""
@@ -248,7 +248,7 @@ class Link(Watchdog):
             raise RuntimeError(f"NCCL must not have failed before a call, it has: {self._failure}") from self._failure
 
     def poll(self) -> None:
-        """Ask NCCL whether it has failed, and see how long exchanges take; abort the communicator if need be."""
+        """Check NCCL for failures and the time of exchanges; abort the communicator if need be."""
         with self._closing:
             if self.made is None or self._failure is not None:
                 return
@@ -261,7 +261,7 @@ class Link(Watchdog):
             except Exception as error:
                 self._failure = error
                 self.say(f"gives up NCCL: {error}")
-                # This ends the kernels that wait for peers, and so what the host waits for.
+                # This ends the kernels that wait for peers, and so the host's wait.
                 self.made.abort()
 
     def _late(self) -> bool:
@@ -278,9 +278,9 @@ class Link(Watchdog):
         return False
 
     def close(self) -> None:
-        """Wait for what is queued, and free the communicator; done once."""
+        """Wait for queued calls, and free the communicator; done once."""
         if self._stream is not None and self.made is not None:
-            with suppress(Exception):  # what has failed on the device is said where its results are used
+            with suppress(Exception):  # failures on the device are raised where results are used
                 self._stream.synchronize()
         with self._closing:
             made, self.made = self.made, None

@@ -38,7 +38,7 @@ class Network:
         return f"{self.alpha * 1e6:.3g} us a message, {rate}"
 
     def seconds(self, traffic: Traffic) -> float:
-        """Return the seconds that the traffic of one rank takes, of whose payload the larger direction counts."""
+        """Return the seconds of one rank's traffic; of its payload the larger direction counts."""
         return self.alpha * traffic.messages + self.beta * (max(traffic.sent, traffic.received) + traffic.control)
 
 
@@ -74,10 +74,10 @@ def fit_network(comm: Comm) -> Network:
 
 
 def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequence[float]) -> Network:
-    """Return the network, with neither alpha nor beta below zero, that explains measured ``seconds`` best.
+    """Return the network, with alpha and beta >= 0, that explains measured ``seconds`` best.
 
     Candidates explain one measurement exactly by alpha or beta alone, or two by both; the best is off by the smallest
-    factor on average. Unlike least squares, this does not follow the few measurements that something else held up.
+    factor on average. Unlike least squares, this ignores a few delayed measurements.
     """
     columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, MIN_SECONDS)
     with np.errstate(divide="ignore"):
@@ -87,7 +87,7 @@ def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequen
         pair = columns[[first, second]]
         if abs(np.linalg.det(pair)) > 1e-9 * np.prod(np.linalg.norm(pair, axis=1)):
             tried.append(np.linalg.solve(pair, measured[[first, second]]))
-    # Of those without a negative coefficient, take the one with the least mean logarithm of the factor.
+    # Of candidates without a negative coefficient, take the one with the least mean logarithm of the factor.
     networks = np.array([network for network in tried if np.isfinite(network).all() and (network >= 0).all()])
     off = np.abs(np.log(np.maximum(networks @ columns.T, MIN_SECONDS) / measured)).mean(axis=1)
     alpha, beta = networks[off.argmin()]

@@ -12,7 +12,7 @@ from sparse_mpi.comm.counting import CountingComm, require_rank
 class NullComm(CountingComm):
     """A communicator that moves nothing, for benchmarks: every other rank is taken to hold this rank's data.
 
-    With oktopk it needs one rank: its ranks tell each other what they will send, which cannot be the same for all.
+    oktopk needs one rank: its ranks exchange the lengths of messages, which cannot be the same for all.
     """
 
     staged = False

@@ -1,4 +1,4 @@
-"""Messages between ranks over MPI, and their all-to-all exchange: `PointToPoint`, the hands of `mpi.MPIComm`.
+"""Messages between ranks over MPI, and their all-to-all exchange: `PointToPoint`, used by `mpi.MPIComm`.
 
 A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
 Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces that another follows.
@@ -49,11 +49,12 @@ class PointToPoint:
         return self.join(arriving), np.array(list(map(len, arriving)), np.int64)
 
     def _arriving(self, leaving: list[Array], send: Array) -> list[Array]:
-        """Send all messages, and return those of all ranks to this one, in rank order."""
+        """Send all messages, and return the messages to this rank, in rank order."""
         rank, size = self._rank, self._size
         arriving = list(leaving)  # of which the own one stays
         for steps in self._buckets():
-            # Send to the next peers down the ring, and receive from as many above, who tell how long messages are.
+            # Send to the next peers down the ring, and receive from the same number above, whose messages announce
+            # their lengths.
             requests = []
             for step in steps:
                 dest = (rank - step) % size
@@ -66,7 +67,7 @@ class PointToPoint:
         return arriving
 
     def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
-        """Receive every message at its final place, and check its length; empty ones are left out on both sides."""
+        """Receive every message at its final place, and check its length; empty ones are not sent."""
         out = self.empty((int(expected.sum()), *send.shape[1:]), send)
         arriving = cut(out, expected)
         for steps in self._buckets():
@@ -101,7 +102,7 @@ class PointToPoint:
         return [self._comm.Isend(piece, dest, tag) for piece in pieces(self._mpi, rows)]
 
     def receive(self, like: Array, source: int, tag: int) -> Array:
-        """Return the rows that ``source`` sends, whose dtype and trailing shape are those of ``like``."""
+        """Return the rows from ``source``, with the dtype and trailing shape of ``like``."""
         first = self._receive_piece(like, source, tag)
         if len(first) < making.CHUNK:
             return first
@@ -123,7 +124,7 @@ class PointToPoint:
         if rows < 0:
             raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too")
         out = self.empty((rows, *like.shape[1:]), like)
-        synchronize(out)  # a device may still use this memory for what it held before
+        synchronize(out)  # a device may still use this memory's former contents
         if self.yield_cpu:
             self.wait([message.Irecv([out, rows, kind])])
         else:
@@ -144,7 +145,7 @@ class PointToPoint:
             self._mpi.Request.Waitall(requests, statuses)
 
     def empty(self, shape: tuple[int, ...], send: Array) -> Array:
-        """Return an array, not written yet, to receive into: in the library of ``send``, pinned if ``send`` is."""
+        """Return an uninitialised array to receive into: in the library of ``send``, pinned if ``send`` is."""
         if self._staging.used and self._staging.holds(send):
             return self._staging.empty(shape, send.dtype)
         return namespace(send).empty(shape, send.dtype)

@@ -14,7 +14,7 @@ MOVING_SECONDS = 5e-6
 
 
 def wait_until(arrived: Callable[[], object]) -> Any:
-    """Return what ``arrived()`` returns once that is something, and sleep between calls that move nothing."""
+    """Return the first true result of ``arrived()``; sleep between calls that move nothing."""
     spinning, pause = perf_counter() + SPIN_SECONDS, MIN_PAUSE_SECONDS
     began = thread_time()
     while not (result := arrived()):

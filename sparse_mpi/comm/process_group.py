@@ -1,8 +1,8 @@
 """`ProcessGroupComm`: the transport over torch.distributed, for jobs that torchrun starts and that have no MPI.
 
-Arrays in host memory go to a gloo group of its own, as tensors of their bytes, not copied. Arrays on a device go over
-the NCCL of the group it is made from, see `device_group`, or through host memory where some rank's group has none. A
-message whose length the receiver cannot know follows a head of its rows and bytes a row, over gloo in any case.
+Arrays in host memory go to its own gloo group, as tensors of their bytes, not copied. Arrays on a device go over the
+NCCL of the given group, see `device_group`, or through host memory where some rank's group has none. A message of
+unknown length follows a head of its rows and bytes a row, over gloo in any case.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
 
 _HEAD, _ROWS = 1, 2  # tags
 _OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
-# What gloo cannot reduce, in what it can: sums agree modulo 2^bits, maxima because every value fits
+# Substitutes for types that gloo cannot reduce: sums agree modulo 2^bits, maxima because every value fits
 _CARRIERS = {"int16": np.int32, "uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 _SIGN = np.uint64(1 << 63)
 _ALL = -1  # the number under which groups are made that are parts of none of ours
@@ -46,19 +46,21 @@ _WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of th
 class ProcessGroupComm(CountingComm):
     """A communicator of the ranks of a torch.distributed process group (None: the default one).
 
-    It has a gloo group of its own, of which torch knows nothing. Making one is collective over these ranks. Sums over
-    floating-point numbers are added in gloo's order, the same on all ranks. With a ``parent`` the ranks are those of
-    that, or ``some`` of them, given by their ascending numbers there. For its watchdog see `sparse_mpi.watch`.
+    Its gloo group is unknown to torch. Making one is collective over these ranks. Sums over floating-point numbers are
+    added in gloo's order, the same on all ranks. With a ``parent`` the ranks are the parent's, or ``some`` of them,
+    given
+    by their ascending numbers there. For its watchdog see `sparse_mpi.watch`.
 
-    Where the group has NCCL on all ranks, it carries what is on a device (``staged`` is False): on the current stream,
-    without a wait, in the communicator of the group. NCCL wants one order of all calls on all ranks, so nothing is
-    reduced beside the backward pass then (``concurrent`` is False), and in a call all ranks or none have their array on
-    a device. A duplicate shares the group. A part has one that torch makes; but its arrays pass through host memory if
+    Where the group has NCCL on all ranks, NCCL carries device arrays (``staged`` is False): on the current stream,
+    without a wait, in the communicator of the group. NCCL needs one order of all calls on all ranks, so reductions do
+    not
+    run beside the backward pass then (``concurrent`` is False), and in a call all ranks or none have their array on a
+    device. A duplicate shares the group. A part has one that torch makes; but its arrays pass through host memory if
     ``init_process_group`` was given a ``device_id`` and ``group`` is not all of the job.
 
     Raises:
         RuntimeError: torch.distributed was not initialised.
-        ValueError: SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH is not what it must be.
+        ValueError: SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH has an invalid value.
         TypeError: ``group`` is no process group, or this process is not in it.
     """
 
@@ -109,7 +111,7 @@ class ProcessGroupComm(CountingComm):
 
     @property
     def job(self) -> Job:
-        """Return what is known of the processes of this job; that one ends makes torchrun end the others."""
+        """Return the processes of this job; if one ends, torchrun ends the others."""
         abort = Abort(self.rank, self.size, lambda: os._exit(1))
         job = Job(self.concurrent, self.staged, None, self._hosts, abort, abort.guard, self._watch)
         return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
@@ -138,7 +140,7 @@ class ProcessGroupComm(CountingComm):
         return super()._enter(send, rows)
 
     def _nccl(self, send: Array) -> DeviceGroup | None:
-        """Return what carries ``send``, of a call: None for gloo."""
+        """Return the group that carries ``send``; None for gloo."""
         return None if isinstance(send, np.ndarray) else self._device
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
@@ -157,13 +159,13 @@ class ProcessGroupComm(CountingComm):
             works = announced + self._isend(send, dest)
         came = None
         if source is not None:
-            # Receive the head, make room for as many rows, and receive these.
+            # Receive the head, make room for the rows, and receive them.
             head = np.empty_like(header(send, len(send)))
             _wait(self._irecv(head, source, _HEAD))
             try:
                 came = empty_rows(send, announced_rows(head, send, source))
             except TypeError:
-                _wait(announced)  # gloo drops a message that nobody holds any more: the other rank would wait
+                _wait(announced)  # gloo drops a message without a reference: the other rank would wait
                 raise
             works += self._irecv(came, source)
         _wait(works)
@@ -191,7 +193,7 @@ class ProcessGroupComm(CountingComm):
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         nccl = self._nccl(send)
-        # NCCL moves what all ranks know without a word; gloo's messages have heads, by which errors are found.
+        # NCCL moves messages of known lengths without heads; by gloo's heads errors are detected.
         came = expected.copy() if nccl and expected is not None else self._trade_rows(send, counts, expected)
         if nccl is not None:
             return nccl.alltoallv(send, counts, came), came
@@ -203,7 +205,7 @@ class ProcessGroupComm(CountingComm):
         return out, came
 
     def _trade_rows(self, send: Array, counts: Counts, expected: Counts | None) -> Counts:
-        """Exchange how many rows each rank will send to this one (P,), but for empty ``expected`` ones."""
+        """Exchange the numbers of rows that each rank will send to this one (P,), but for empty ``expected`` ones."""
         own = [header(send, rows) for rows in counts.tolist()]
         heads = np.tile(own[self.rank], (self.size, 1))
         known = np.ones(self.size, bool) if expected is None else expected > 0
@@ -212,7 +214,7 @@ class ProcessGroupComm(CountingComm):
         told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]  # views, for gloo to fill
         tell = [head if expected is None or head[0] else head[:0] for head in own]
         _wait(self._exchange(tell, told, _HEAD))
-        # Check what was announced before any row is received.
+        # Check the announced lengths before any row is received.
         came = np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
         if expected is not None and (came != expected).any():
             source = int(np.flatnonzero(came != expected)[0])
@@ -224,7 +226,7 @@ class ProcessGroupComm(CountingComm):
             return send.copy()
         if (nccl := self._nccl(send)) is not None:
             return nccl.allreduce(send, op)
-        # gloo reduces in place: what it gets is a copy, in a type that it knows.
+        # gloo reduces in place: it gets a copy, in a type that it knows.
         carrier = _CARRIERS.get(send.dtype.name, send.dtype)
         flip = send.dtype == np.uint64 and op == "max"  # with the top bit flipped, signed order is unsigned order
         carried = np.array(send ^ _SIGN).view(np.int64) if flip else send.astype(carrier)
@@ -252,7 +254,7 @@ class ProcessGroupComm(CountingComm):
         self._group.barrier().wait()
 
     def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array], tag: int) -> list[Any]:
-        """Begin to send ``leaving[q]`` to each other rank q and to fill ``arriving[q]`` from there, nearest first."""
+        """Begin to send ``leaving[q]`` to each other rank q and to fill ``arriving[q]``, nearest first."""
         works = []
         # In each step every rank sends to one rank and receives from one: none is the first peer of all.
         for step in range(1, self.size):
@@ -269,7 +271,7 @@ class ProcessGroupComm(CountingComm):
 
 @cache
 def _warn_of_staging(lacking: tuple[int, ...], ranks: int) -> None:
-    """Warn, once a process, that arrays on a device are copied to the host, and say how they would not be."""
+    """Warn, once a process, that device arrays are copied to the host, and how to avoid it."""
     if lacking:
         who = "" if len(lacking) == ranks else f" on rank{'s' * (len(lacking) > 1)} {', '.join(map(str, lacking))}"
         why = f"the process group has no NCCL for them{who}; initialise torch.distributed with "
@@ -288,7 +290,7 @@ def _watchdog(limit: float) -> StoreWatchdog | None:
 
 
 def _store_of(group: ref[Any]) -> object:
-    """Return the store of the default group, as long as it is this one; it is not kept, since its port would be."""
+    """Return the store of the default group if ``group`` is it; a reference would hold its port."""
     try:
         return _default_store() if dist.group.WORLD is group() else None
     except ValueError:  # the group is being destroyed
@@ -299,7 +301,7 @@ _living: WeakSet[ProcessGroupComm] = WeakSet()
 
 
 def _keep_for_parent() -> None:
-    """Let no group go in a forked child, which has not the threads that this waits for."""
+    """Let no group go in a forked child, which lacks the threads that this waits for."""
     kept = [dict(dist.distributed_c10d._world.pg_map), [comm._group for comm in _living]]
     for comm in _living:
         comm.guarded = True
@@ -311,7 +313,7 @@ os.register_at_fork(after_in_child=_keep_for_parent)
 
 @atexit.register
 def _let_go() -> None:
-    """Free the gloo groups while their threads can be joined; torch would abort a process that has ended well."""
+    """Free the gloo groups while their threads can be joined; later torch would abort the process."""
     for comm in _living:
         del comm._group
 
@@ -320,8 +322,8 @@ def _default_store() -> Any:
     return dist.distributed_c10d._get_default_store()  # torch has no public name for it
 
 
-# torch lets nobody set attributes of a process group
-_wrappers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # counts of those made of each
+# torch forbids attributes of a process group
+_wrappers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # numbers of communicators made of each
 _kept: WeakKeyDictionary[Any, ProcessGroupComm] = WeakKeyDictionary()
 
 
@@ -367,7 +369,7 @@ def _group_of(mesh: DeviceMesh) -> object:
 
 
 def _name_of(group: Any) -> str:
-    """Return a name for a communicator of the ranks of ``group``, alike on all of them, that no other of theirs has."""
+    """Return a name for a communicator of the ranks of ``group``, alike on all of them and unique among theirs."""
     group = dist.group.WORLD if group is None else group
     return f"sparse_mpi/{group.group_name}/{next(_wrappers.setdefault(group, count()))}"
 

@@ -1,8 +1,7 @@
-"""Quantiles of the keys of all ranks: where to cut them into parts of about equal counts, wherever a rank's keys lie.
+"""Quantiles of the keys of all ranks: where to cut them into parts of about equal counts.
 
-Each rank tells a few of its keys, equally far apart in their order, and quantiles are those of the pool of all samples.
-The samples of different ranks begin at different places, as far apart as multiples of the golden ratio: where all ranks
-have much the same keys, their samples are of different keys.
+Each rank samples a few of its keys at equal distances in their order; the quantiles are those of all samples together.
+Samples of different ranks are offset by multiples of the golden ratio: ranks with the same keys sample different ones.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 class Pool(NamedTuple):
-    """What samples tell of the keys of all ranks, on every rank alike."""
+    """The samples of all ranks' keys, alike on every rank."""
 
     counts: np.ndarray  # (P,) int64, keys of each rank
     keys: np.ndarray  # (s,) int64, ascending: samples
@@ -36,29 +35,29 @@ class Pool(NamedTuple):
         return np.array([self.lowest, self.highest])
 
     def quantiles(self, parts: int) -> np.ndarray:
-        """Return the keys ``(parts - 1,)`` int64 at which all but the first part begin; ``keys`` must have some."""
+        """Return the keys ``(parts - 1,)`` int64 at which all but the first part begin; ``keys`` must not be empty."""
         shares = np.cumsum(self.weights) - self.weights / 2  # a sample is the middle of the keys it stands for
         at = np.searchsorted(shares, self.weights.sum() * np.arange(1, parts) / parts)
         return self.keys[np.minimum(at, len(self.keys) - 1)]
 
 
 def pooled(keys: Array, each: int, comm: Comm) -> Pool:
-    """Return the pool of all ranks' keys, ``each`` of which are told. Collective: an allgather of control.
+    """Return the pool of all ranks' keys, ``each`` of which are samples. Collective: an allgather of control.
 
-    ``keys`` ``(m,)`` int32 or int64 are ascending, of one type on all ranks; there may be none.
+    ``keys`` ``(m,)`` int32 or int64 are ascending, of one type on all ranks, possibly none.
     """
     return pool_of(comm.allgather(told(keys, each, comm.rank), control=True))
 
 
 def told(keys: Array, each: int, rank: int) -> np.ndarray:
-    """Return what a rank tells of its ``keys``: how many, the first, the last, and samples; ``(3 + each,)``."""
+    """Return the message of a rank's ``keys``: their number, the first, the last, and samples; ``(3 + each,)``."""
     # Samples are m / each keys apart; ``start`` is the place of the first, as a share of that distance.
     m, start = len(keys), (rank + 0.5) * GOLDEN % 1
     words = np.zeros(3 + each, keys.dtype)
     words[0] = m
     if m:
         at = np.minimum((np.arange(each) + start) * (m / each), m - 1).astype(np.int64)
-        # From a device all keys that are told come in one copy.
+        # From a device all sampled keys are copied at once.
         words[1:] = to_host(keys[like(np.concatenate([[0, m - 1], at]), keys)])
     return words
 

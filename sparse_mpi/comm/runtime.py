@@ -20,15 +20,15 @@ CUDA_SWITCHES = ("MV2_USE_CUDA", "I_MPI_OFFLOAD", "PSP_CUDA")
 
 
 def told_rank(otherwise: int = 0) -> int:
-    """Return this process's rank as its launcher tells it, before MPI is started; ``otherwise`` without one."""
+    """Return this process's rank from its launcher's variables, before MPI is started; ``otherwise`` without one."""
     told = (os.environ.get(name, "") for name in (("RANK",) if TORCHRUN in os.environ else (*RANKS, "RANK")))
     return next((int(rank) for rank in told if rank.isdigit()), otherwise)
 
 
 def ranks_of_mpi(sure: bool = False) -> int:
-    """Return how many processes MPI's launcher says it has started, or Hydra on this host; 0: none, as under torchrun.
+    """Return the number of processes that MPI's launcher has started, or Hydra on this host; 0: none, as in torchrun.
 
-    With ``sure`` srun counts only where it has told a process its rank among MPI's, as it does with ``--mpi``.
+    With ``sure`` srun counts only where it has set a rank among MPI's, as it does with ``--mpi``.
     """
     if TORCHRUN in os.environ:
         return 0
@@ -38,7 +38,7 @@ def ranks_of_mpi(sure: bool = False) -> int:
 
 
 def refuse_torchrun() -> None:
-    """Raise where torchrun, or the like, started this process, to which MPI would say that it is alone."""
+    """Raise under torchrun or a similar launcher, where each process would be alone to MPI."""
     told = {name: os.environ.get(name, "") for name in ("WORLD_SIZE", TORCHRUN)}
     several = told["WORLD_SIZE"].isdigit() and int(told["WORLD_SIZE"]) > 1
     if (several or told[TORCHRUN]) and not ranks_of_mpi():
@@ -89,8 +89,8 @@ def keep_from_children(file: str) -> None:
 
 
 def takes_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
-    """Return whether MPI takes device pointers, and who says so. It is never tried out: a wrong guess crashes."""
-    # The user's word counts first, then what the communicator says (MPI 4.1), then the library, then switches.
+    """Return whether MPI takes device pointers, and who says so. Never tried out: a wrong guess crashes."""
+    # The user's word counts first, then the communicator (MPI 4.1), then the library, then switches.
     switch = os.environ.get("SPARSE_MPI_CUDA_AWARE")
     if switch is not None:
         if switch not in ("0", "1"):
@@ -105,7 +105,7 @@ def takes_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
 
 
 def _library_says_so(MPI: Any) -> bool:
-    # mpi4py's module is linked to the MPI library, whose symbols are found through it.
+    # mpi4py's module is linked to the MPI library, whose symbols are reached through it.
     library = ctypes.CDLL(MPI.__file__)
     vendor, version = MPI.get_vendor()
     if vendor == "Open MPI" and hasattr(library, "MPIX_Query_cuda_support"):

@@ -1,8 +1,9 @@
 """A cooperative scheduler for many ranks in one process, exactly one of which runs at a time.
 
-Each rank is a thread. It runs until it has to wait for others, and then the rank that became ready first runs. When no
-rank is ready it is a deadlock: the error says what every rank waits for. A *schedule* is a seed from which a run draws
-the order instead: a rank then gives its turn up before every call, too, and one of the ready ranks is drawn to go on.
+Each rank is a thread. It runs until it has to wait for others; then the rank that became ready first runs. If no rank
+is
+ready, the run raises a deadlock with every rank's reason to wait. With a *schedule*, a seed, a rank also gives its turn
+up before every call, and the next rank is drawn from the ready ones.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _MAX_GROUPS_SHOWN = 8  # groups of ranks in a deadlock report
 
 
 class DeadlockError(RuntimeError):
-    """Raised when no rank can go on. The message says what each of them waits for."""
+    """Raised when no rank can go on. The message says for what each of them waits."""
 
 
 class MismatchError(RuntimeError):
-    """Raised when ranks take part in different calls, or send what the other side does not expect."""
+    """Raised when ranks make different calls, or receive unexpected messages."""
 
 
 class _Stopped(BaseException):
@@ -36,11 +37,11 @@ class _Stopped(BaseException):
 
 
 class Killed(BaseException):
-    """Ends the thread of a rank that is to fail here, as if its process were killed."""
+    """Ends the thread of a rank that is to fail, as if its process were killed."""
 
 
 class Call(NamedTuple):
-    """A collective call, as far as it must be equal on all ranks; n stands for any number of rows."""
+    """The parts of a collective call that must be equal on all ranks; n stands for any number of rows."""
 
     name: str
     dtype: np.dtype | None = None
@@ -59,11 +60,11 @@ class _Rendezvous(NamedTuple):
 
 
 class WorldRun:
-    """A run of a `World`: its threads, which ranks are ready, and what the others wait for."""
+    """A run of a `World`: its threads, the ready ones, and the reasons of waiting ones."""
 
     def __init__(self, size: int, fn: Callable[[int, WorldRun], object], schedule: int | None = None) -> None:
         # No locks: all but the gates is touched only by the one thread whose turn it is. Threads are numbered: first
-        # one of each rank, then those that ranks have started.
+        # one of each rank, then background threads.
         self.size = size
         self.draws = None if schedule is None else Random(schedule)  # of all that a schedule decides
         self._fn = fn
@@ -73,7 +74,7 @@ class WorldRun:
         self._rank_of = list(range(size))  # thread -> its rank
         self._ready = deque(range(size))  # threads, in the order of their turns
         self._turn = -1  # the thread that runs
-        self._waiting: dict[int, Callable[[], str]] = {}  # thread -> tells what for
+        self._waiting: dict[int, Callable[[], str]] = {}  # thread -> its reason
         self._unfinished = size  # threads that have not come to their end
         self.departed: set[int] = set()  # ranks that have failed
         self.failure: BaseException | None = None  # why the run ends; whoever calls then is to `check`
@@ -81,7 +82,7 @@ class WorldRun:
         self.everybody: Members = Members(self, range(size))
 
     def results(self) -> list[Any]:
-        """Run all ranks to their end and return what each returned, None of one that was killed; or raise its error."""
+        """Run all ranks to their end and return their results, None of a killed one; or raise the error."""
         threads = [self._thread(rank, rank, partial(self._return, rank), f"rank {rank}") for rank in range(self.size)]
         try:
             self._run_next()  # the first turn; each rank then passes it on
@@ -100,7 +101,7 @@ class WorldRun:
         self._returned[rank] = self._fn(rank, self)
 
     def start(self, rank: int, work: Callable[[], object]) -> None:
-        """Have another thread of ``rank`` do ``work()``, in turn with all others; `wait_until` waits for it."""
+        """Do ``work()`` in another thread of ``rank``, in turn with all others; `wait_until` waits for it."""
         thread = len(self._gates)
         self._gates.append(threading.Semaphore(0))
         self._threads_of[rank].append(thread)
@@ -141,7 +142,7 @@ class WorldRun:
         self._run_next()
 
     def pause(self, reason: Callable[[], str]) -> None:
-        """Let other threads run until `wake` names the rank of this one; ``reason()`` tells what it waits for."""
+        """Let other threads run until `wake` names this thread's rank; ``reason()`` says for what it waits."""
         # Whatever this thread has to say is said before the next one is released, so only one touches the run.
         thread = self._turn
         self._waiting[thread] = reason
@@ -151,7 +152,7 @@ class WorldRun:
             self.check()
 
     def give_way(self) -> None:
-        """Let a ready thread that the schedule draws go on, which may be this one; without a schedule, this one."""
+        """Let a ready thread that the schedule draws go on, possibly this one; without a schedule, this one."""
         if self.draws is not None:
             thread = self._turn
             self._ready.append(thread)
@@ -165,21 +166,21 @@ class WorldRun:
             self.pause(lambda: "for work in the background")
 
     def check(self) -> None:
-        """End the thread that runs if the run has failed, or another thread of its rank was killed."""
+        """End the running thread if the run has failed, or another thread of its rank was killed."""
         if self.failure is not None:
             raise _Stopped(f"the run ended: {self.failure}")
         if self.departed and self._rank_of[self._turn] in self.departed:
             raise Killed("another thread of this rank was")
 
     def wake(self, ranks: Iterable[int]) -> None:
-        """Make those of ``ranks`` ready that wait, in this order; each then looks whether it can go on."""
+        """Make waiting threads of ``ranks`` ready, in this order; each then checks whether it can go on."""
         for rank in ranks:
             for thread in self._threads_of[rank]:
                 if self._waiting.pop(thread, None) is not None:
                     self._ready.append(thread)
 
     def _run_next(self) -> None:
-        """Let a ready rank run: the first, or a drawn one. If none is ready, end the run, as finished or a deadlock."""
+        """Run a ready thread: the first, or a drawn one. If none is ready, end the run, as finished or a deadlock."""
         if not self._ready and self._waiting:
             # This makes all waiting ranks ready; they stop one after the other.
             self._fail(DeadlockError(self._deadlock()))
@@ -217,7 +218,7 @@ class WorldRun:
 class Members:
     """The ranks of a communicator: all of a run, or some, by their numbers in the run.
 
-    It keeps the rendezvous of the collective call in progress and the messages that have not been received.
+    It holds the rendezvous of the collective call in progress and undelivered messages.
     """
 
     def __init__(self, run: WorldRun, members: Sequence[int]) -> None:
@@ -231,7 +232,7 @@ class Members:
         self._made: list[Members] = []  # by `split`
 
     def rendezvous(self, rank: int, call: Call, given: object, combine: Callable[[list[Any]], object]) -> Any:
-        """Wait for the same call on all members; the last to call combines what all have given, in rank order."""
+        """Wait for the same call on all members; the last to call combines all arguments, in rank order."""
         run = self.run
         if self._revoked or run.failure is not None:
             run.check()
@@ -265,11 +266,11 @@ class Members:
             raise RankFailure(f"{_ranks(lost) if lost else 'a communicator'} of {len(self.members)} ranks failed")
 
     def revoke(self) -> None:
-        """Make every call on this group and on those made of it raise RankFailure, those in progress included."""
+        """Make every call on this group and on derived ones raise RankFailure, calls in progress included."""
         self._revoked = True
         for group in self._made:
             group.revoke()
-        # Those who wait look again, and raise.
+        # Waiting threads check again, and raise.
         self.run.wake(self.members)
 
     def survivors(self, rank: int) -> Members:

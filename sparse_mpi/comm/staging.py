@@ -1,8 +1,8 @@
 """Pinned host memory, through which device arrays pass to and from an MPI that does not take device pointers.
 
 A copy between pinned memory and a device runs at the full speed of the bus and in the order of its stream. Pinning is
-slow, so the memory is kept and reused, until for a long time much less has been needed: a node has no more of it than
-its ranks need, long after a dense step.
+slow, so the memory is reused, and released only after much less was needed for a long time: long after a dense step a
+node has no more pinned memory than its ranks need.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from sparse_mpi.arrays import Array, namespace
 
 MIN_BYTES = 1 << 16  # of the first piece of memory
-CALLS = 1000  # memory is let go if the last so many calls needed less than one part in ``SPARE`` of it
+CALLS = 1000  # memory is released if the last ``CALLS`` calls needed less than one part in ``SPARE`` of it
 SPARE = 8
 ALIGNMENT = 64  # bytes; arrays begin at multiples of it
 
 
 class Staging:
-    """The pinned memory that one communicator keeps: one piece for what it sends, another for what it receives.
+    """The pinned memory of one communicator: one piece to send from, another to receive into.
 
     `download` begins a call and frees the memory of the last one; `upload` ends it. In between, MPI receives into
-    arrays that `empty` returns.
+    arrays from `empty`.
     """
 
     used = False  #: whether any array was downloaded
@@ -34,7 +34,7 @@ class Staging:
         self._leaving, self._arriving = _Pinned(), _Pinned()
 
     def download(self, x: Any) -> np.ndarray:
-        """Copy the device array ``x`` to pinned memory, and wait until the current stream has done so."""
+        """Copy the device array ``x`` to pinned memory, and wait for the copy on the current stream."""
         xp, self.used = namespace(x), True
         self._leaving.clear()  # the last call is over
         host = self._leaving.empty(x.shape, x.dtype, xp)
@@ -50,7 +50,7 @@ class Staging:
         return self._leaving.holds(x)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an array, not written yet, that is pinned after a `download`; valid until the next one."""
+        """Return an uninitialised array, pinned after a `download`; valid until the next one."""
         return self._arriving.empty(shape, dtype, self._leaving.library)
 
     def upload(self, host: Array, device: Array) -> Array:
@@ -73,14 +73,14 @@ class Staging:
 
 
 class _Pinned:
-    """Pinned memory that is handed out from its beginning to its end, and grows and shrinks by being replaced."""
+    """Pinned memory, handed out from front to back, replaced to grow and shrink."""
 
     def __init__(self) -> None:
         self.library: ModuleType = np  # which pinned the memory
         self._memory = np.empty(0, np.uint8)
         self._used = 0
         self._read: list[Any] = []  # events behind the copies that read this memory
-        self._calls, self._most, self._before = 0, 0, 0  # the most that these calls have used, and as many before them
+        self._calls, self._most, self._before = 0, 0, 0  # most bytes of these calls, and of the ``CALLS`` before
 
     def read_until(self, event: Any) -> None:
         self._read.append(event)
@@ -97,7 +97,7 @@ class _Pinned:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, library: ModuleType) -> np.ndarray:
         size = prod(shape) * dtype.itemsize
-        # Equal is too much as well: an empty array at the very end would not be found by `holds`.
+        # Equal is too much as well: `holds` would miss an empty array at the very end.
         if self._used + size >= len(self._memory):
             self.clear()  # memory that is let go is pinned for others at once
             # Twice the memory: arrays that grow from step to step are pinned anew only a few times.

@@ -1,7 +1,7 @@
-"""Work on a device from another thread: on a stream of its own, in order with the caller's where their data meet.
+"""Work on a device from another thread: on its own stream, ordered with the caller's where their data meet.
 
-CuPy keeps freed memory for the stream on which it was allocated, torch likewise, and neither waits for others who use
-it. So a result made beside the caller's stream is copied there, and its memory stays untouched until that is over.
+CuPy reuses freed memory on the stream of its allocation, torch likewise, and neither waits for other streams. So a
+result made beside the caller's stream is copied to it, and its memory stays untouched until the copy is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STREAMS: list[Any] = []  # that were made beside callers': torch keeps memory by
 
 
 class Marks(NamedTuple):
-    """Events on a device where the data of some work were there, and where its stream began and ended it."""
+    """Events on a device when the data of some work was ready, and when its stream began and ended it."""
 
     given: Any
     began: Any
@@ -26,7 +26,7 @@ class Marks(NamedTuple):
 
 
 class Side:
-    """A stream beside the callers', for one thread's work on one device; others touch only what is lent."""
+    """A stream beside the callers', for one thread's work on one device; others touch only lent memory."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -37,8 +37,8 @@ class Side:
         self._lent.append((copied, result))
 
     def borrow(self, x: Any, ended: Any) -> None:
-        """Keep ``x``, memory of another stream that this one reads, until that has waited for the event ``ended``."""
-        # Drop what has been read by now, though no caller has waited for it. A caller may drop some at the same
+        """Hold ``x``, memory of another stream that this one reads, until that has waited for the event ``ended``."""
+        # Drop memory that has been read by now, though no caller has waited for it. A caller may drop some at the same
         # time, in `follow`: so go through a copy.
         for event in [event for event in list(self._borrowed) if event.done]:
             self.give_back(event)
@@ -48,7 +48,7 @@ class Side:
         self._borrowed.pop(ended, None)
 
     def come_after(self, event: Any) -> None:
-        """Have what follows on the stream wait for ``event`` and for the copies of all that was lent."""
+        """Have later work on the stream wait for ``event`` and for the copies of all lent results."""
         self.stream.wait_event(event)
         while self._lent:
             copied, result = self._lent.popleft()
@@ -57,7 +57,7 @@ class Side:
 
 
 class Branch:
-    """Work that begins after what the caller has queued on its stream so far, and goes on beside it."""
+    """Work that begins after all work queued on the caller's stream so far, and runs beside it."""
 
     def __init__(self, x: Any, sides: dict[int, Side]) -> None:
         import cupy
@@ -78,7 +78,7 @@ class Branch:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Have CuPy and torch work on the branch's stream within the block; for the thread that does the work."""
+        """Have CuPy and torch work on the branch's stream within the block; for the working thread."""
         side = self._side.stream
         # Current device and stream are those of the thread, and CuPy and torch each have their own.
         with ExitStack() as stack:
@@ -94,7 +94,7 @@ class Branch:
             try:
                 yield
             finally:
-                # End: what is queued by now may still read x, also where an error was raised.
+                # End: queued work may still read x, also where an error was raised.
                 self._ended = side.record()
                 self._side.borrow(self._x, self._ended)
 
@@ -103,7 +103,7 @@ class Branch:
         return Marks(self._begun, self._entered, self._ended)
 
     def follow(self) -> None:
-        """Have the caller's stream wait for the branch from here on, once its work is done, well or with an error."""
+        """Have the caller's stream wait from here on for the branch, once its work is done or has failed."""
         if self._ended is not None:
             with arrays.on_stream_of(self._x):
                 self._cupy.cuda.get_current_stream().wait_event(self._ended)
@@ -119,12 +119,12 @@ class Branch:
                 self._own = _copy(result)
                 self._copied = here.record()
                 self._side.lend(result, self._copied)
-            here.wait_event(self._copied)  # for those who ask later, on other streams
+            here.wait_event(self._copied)  # for later callers, on other streams
         return self._own
 
 
 def mark(x: Any) -> Any:
-    """Return an event behind all that the caller's stream of ``x`` was told so far; None for ``x`` on the host."""
+    """Return an event behind all work queued on the stream of ``x``; None for ``x`` on the host."""
     if not arrays.is_on_device(x):
         return None
     import cupy

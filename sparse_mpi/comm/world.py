@@ -1,8 +1,8 @@
 """Ranks in one process behind the same `Comm` as MPI's: for tests, for simulation and for a login node.
 
-The last rank to make a collective call works it out for all ranks at once, which keeps 1024 ranks affordable. Ranks can
-be told to fail at a given step and call, as if they were killed. A schedule, see `scheduler`, draws what a transport
-may leave open: who goes on, and when messages are on their way.
+The last rank to make a collective call computes it for all ranks at once, which makes 1024 ranks affordable. Ranks can
+fail at a given step and call, as if killed. A schedule, see `scheduler`, draws the order that a transport leaves open:
+of ranks, and of messages.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _MIN_ROWS_TO_COPY = 64  # a message, on average, from which copying message by m
 
 
 class World:
-    """A world of 1 to 1024 ranks in this process, ``per_node`` of them on each pretended node (None: all on one).
+    """A world of 1 to 1024 ranks in this process, ``per_node`` of them on each simulated node (None: all on one).
 
     Sums are taken in rank order. `allgather` and `allgatherv` return one read-only array to all ranks.
 
     Args:
-        ranks: P, how many there are.
+        ranks: P, the number of ranks.
         per_node: ranks of a node.
-        leave: which ranks fail, and when: as their step (from 0, counted by `Job.begin_reduction`) begins, or with a
-            pair, before that call of the step (from 0). `run` returns None for them.
-        schedule: a seed (>= 0) from which each `run` draws which rank goes on, and which messages are sent before they
-            are received. Work in the background then takes turns with all ranks. None: one fixed order, and all work
-            done at once.
+        leave: rank -> when it fails: as that step (from 0, counted by `Job.begin_reduction`) begins, or with a pair,
+            before that call of the step (from 0). `run` returns None for it.
+        schedule: a seed (>= 0) from which each `run` draws the order of ranks, and which messages are sent before they
+            are received. Background work then takes turns with all ranks. None: one fixed order, and all work done at
+            once.
 
     Raises:
-        ValueError: no such number of ranks or seed, or ``leave`` names a rank that there is not.
+        ValueError: an invalid number of ranks or seed, or ``leave`` names a missing rank.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class World:
         }
 
     def run(self, fn: Callable[[Comm], T]) -> list[T]:
-        """Run ``fn(comm)`` on every rank, side by side with new traffic counters, and return what each returned.
+        """Run ``fn(comm)`` on every rank, side by side with new traffic counters, and return all results.
 
         Raises:
             DeadlockError: all unfinished ranks wait.
             MismatchError: ranks called different operations, or with data that does not fit.
-            Exception: whatever ``fn`` raised on the first rank that failed.
+            Exception: the error of ``fn`` on the first rank that failed.
         """
 
         def main(rank: int, run: WorldRun) -> T:
@@ -150,8 +150,8 @@ class _WorldComm(CountingComm):
         self.group.run.give_way()
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        """Exchange messages; return once the one sent was received, for which MPI does not wait if it is short."""
-        # Messages are kept by the numbers that ranks have in the run, not in the group.
+        """Exchange messages; unlike MPI with short ones, return only once the sent one was received."""
+        # Messages are stored by ranks' numbers in the run, not in the group.
         run, members, messages = self.group.run, self.group.members, self.group.messages
         self._begin_call()
         self.group.check()
@@ -176,13 +176,13 @@ class _WorldComm(CountingComm):
                     f"rank {into[0]} sent {Call('rows', *_rows_of(came))} "
                     f"to rank {into[1]}, which expects {Call('rows', *_rows_of(send))}"
                 )
-        # Wait for the receiver. A message that nobody takes is found here, as a deadlock.
+        # Wait for the receiver. A message without a receiver ends here, as a deadlock.
         if waits:
             self._until(lambda: not messages[out], out[1], lambda: f"for rank {out[1]} to take its message")
         return came
 
     def _until(self, done: Callable[[], bool], other: int, reason: Callable[[], str]) -> None:
-        # What is done counts, even if the other rank has failed since.
+        # A delivered message counts, even if the other rank has failed since.
         while not done():
             self.group.check([other])
             self.group.run.pause(reason)
@@ -246,7 +246,7 @@ def _read_only(shared: Array) -> Array:
 
 
 def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) -> tuple[Array, Counts]:
-    """Work out the allgatherv of all ranks: all rows, and how many each rank sent (P,)."""
+    """Return the allgatherv of all ranks: all rows, and the number of each rank's (P,)."""
     actual = np.array([len(send) for send, _ in given], np.int64)
     for rank, (_, counts) in zip(ranks, given, strict=True):
         if counts is not None and not np.array_equal(counts, actual):
@@ -257,9 +257,9 @@ def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) ->
 def _transposed(
     ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]
 ) -> tuple[Sequence[Array], Counts]:
-    """Work out the alltoallv of all ranks: the rows that each receives, and how many rank i gets from rank j (P, P)."""
+    """Return the alltoallv of all ranks: the rows that each receives, and the number rank i gets from rank j (P, P)."""
     sends = [send for send, _, _ in given]
-    # Row i of it is what rank i gets from each rank, column j what rank j sends to each.
+    # Row i of it has the rows that rank i gets from each rank, column j the rows that rank j sends to each.
     arriving = np.stack([counts for _, counts, _ in given], axis=1)
     for rank, (_, _, expected), rows in zip(ranks, given, arriving, strict=True):
         if expected is not None and not np.array_equal(expected, rows):

@@ -1,4 +1,4 @@
-"""Feedback rules: they decide what becomes of the gradient entries that a step did not send. `FEEDBACKS` names them."""
+"""Feedback rules for gradient entries that a step did not send. `FEEDBACKS` names them."""
 
 from __future__ import annotations
 

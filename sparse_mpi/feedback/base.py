@@ -17,36 +17,36 @@ E = TypeVar("E", bound="ErrorFeedback")
 
 @dataclass(frozen=True)
 class FeedbackTraits:
-    """The facts that a rule declares about itself, as far as they differ from these defaults."""
+    """The properties that a rule declares, where they differ from these defaults."""
 
     momentum: float = 0.0  #: the rule applies it, in [0, 1)
     leak: float = 0.0  #: the share of the residual that is lost in each step, in [0, 1]
-    defers: bool = True  #: what is not sent arrives later, so that a flush makes up for what has not arrived yet
+    defers: bool = True  #: entries not sent arrive later, so that a flush sends the rest
 
 
 @runtime_checkable
 class Feedback(Protocol):
-    """What one rank remembers between steps: `accumulate` the gradient, reduce, then `consume` what was sent.
+    """A rank's memory between steps: `accumulate` the gradient, reduce, then `consume` the sent entries.
 
-    The instance that a caller makes, such as ``MomentumCorrection(0.9)``, only holds the hyperparameters; `start`
-    returns the one that holds arrays. Gradients are flat NumPy or CuPy arrays ``(n,)``, as `sparse_mpi.arrays.enter`
-    returns them.
+    A caller's instance, for example ``MomentumCorrection(0.9)``, only holds the hyperparameters; `start` returns one
+    with
+    arrays. Gradients are flat NumPy or CuPy arrays ``(n,)``, see `sparse_mpi.arrays.enter`.
     """
 
     @property
     def traits(self) -> FeedbackTraits:
-        """Return what the rule declares about itself."""
+        """Return the declared properties."""
         return FeedbackTraits()
 
     @property
     def residual(self) -> Array:
-        """Return what has not been sent yet, ``(n,)``; zeros if there is nothing."""
+        """Return the entries not sent yet, ``(n,)``; zeros if there are none."""
 
     def start(self, layout: Layout, ranks: int) -> Feedback:
         """Return an empty instance with the same hyperparameters for gradients of ``layout`` on ``ranks`` ranks."""
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """Combine ``gradient`` with what is left of earlier steps to acc ``(n,)``, from which entries are selected.
+        """Combine ``gradient`` with the residual to acc ``(n,)``, from which entries are selected.
 
         Returns:
             acc, float32 or float64, and the array ``(n,)`` that must still be added to it in place, or None. The
@@ -54,17 +54,18 @@ class Feedback(Protocol):
         """
 
     def withhold(self, parts: Sequence[slice]) -> None:
-        """Apply no momentum to these parts of the gradient in the step that follows, nor let theirs fade.
+        """In the next step, neither apply nor fade the momentum of these parts of the gradient.
 
-        No rank has a gradient there, as for layers that a step skips, which torch's optimizers leave alone. It may be
-        called again before the step's `consume`, with parts that are to be taken instead.
+        No rank has a gradient there, as in layers that a step skips, which torch's optimizers leave unchanged. A second
+        call
+        before the step's `consume` replaces the parts.
         """
         return
 
     def pending(self) -> Array:
-        """Return the acc ``(n,)`` of a step without a gradient, in which all that waits is sent.
+        """Return the acc ``(n,)`` of a flush, a step that sends the residual without a gradient.
 
-        Such a step ends with `consume`, as every other. It is not an `accumulate` of zeros, which would apply momentum.
+        It ends with `consume`, as every step. It is not an `accumulate` of zeros, which would apply momentum.
 
         Raises:
             ValueError: this rule never defers anything.
@@ -75,32 +76,33 @@ class Feedback(Protocol):
         )
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
-        """Subtract what was sent, and take note of the step's result; where a sent value is not finite, keep nothing.
+        """Subtract the sent entries, and note the step's result; an entry with a sent NaN or Inf becomes 0.
 
         Args:
             sent: the part of this rank.
             total: the sum over all ranks, the same bytes on each.
-            ranks: the number of ranks whose gradients are in ``total``; 0: as many as before.
+            ranks: the number of ranks whose gradients are in ``total``; 0: unchanged.
         """
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return what acc lost in the finished step that began with ``acc``, ``(n,)``: ``sent``, for many rules.
+        """Return the part of ``acc`` ``(n,)`` lost in the finished step: ``sent``, for most rules.
 
         By the second law, its sum over the ranks is the step's total.
         """
         return sent.to_dense() if isinstance(sent, SparseVector) else sent
 
     def state(self, replicated: bool = False) -> dict[str, Array]:
-        """Return all that is remembered: named arrays ``(n,)``, not copied.
+        """Return the rule's memory: named arrays ``(n,)``, not copied.
 
-        The arrays must be additive: the sums over several ranks describe what these ranks remember together. With
-        ``replicated`` they are instead those that are the same on all ranks.
+        The arrays must be additive: sums over several ranks describe their joint memory. With ``replicated`` they are
+        instead
+        the arrays that are the same on all ranks.
         """
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
-        """Restore copies of the arrays that `state` returned, of both kinds; ignore other entries of ``state``.
+        """Restore copies of the arrays of `state`, of both kinds; ignore other entries of ``state``.
 
-        ``ranks`` is the number of ranks from now on; 0: as many as before.
+        ``ranks`` is the number of ranks from now on; 0: unchanged.
         """
 
 
@@ -109,14 +111,14 @@ def whole_state(rule: Feedback) -> dict[str, Array]:
     return rule.state() | rule.state(replicated=True)
 
 
-# Reduce without error feedback: what a step did not send is lost. A baseline that shows what the residual is for.
+# Reduce without error feedback: entries not sent are lost. A baseline that shows the use of the residual.
 
 
 @dataclass(eq=False)
 class NoFeedback(Feedback):
-    """Feedback that keeps nothing; the residual is always zero.
+    """Feedback without memory; the residual is always zero.
 
-    A weaker second law remains: what the ranks sent adds up to total.
+    A weaker second law remains: the sum of sent entries is total.
     """
 
     size: int = field(default=0, init=False, repr=False)
@@ -148,12 +150,12 @@ class NoFeedback(Feedback):
         """Do nothing: there is nothing to restore."""
 
 
-# Add what a step did not send to the next step's gradient: error feedback (Stich et al., NeurIPS'18).
+# Add entries that a step did not send to the next step's gradient: error feedback (Stich et al., NeurIPS'18).
 
 
 @dataclass(eq=False)
 class ErrorFeedback(Feedback):
-    """Error feedback with a residual ``(n,)`` of its own: float32, or float64 for float64 gradients.
+    """Error feedback with a residual ``(n,)``: float32, or float64 for float64 gradients.
 
     The residual is the one large array of the library that changes in place. The first `accumulate` allocates it, in
     the array library of the gradient.
@@ -169,11 +171,11 @@ class ErrorFeedback(Feedback):
 
     @property
     def residual(self) -> Array:
-        """Return what has not been sent yet, ``(n,)``; zeros before the first step."""
+        """Return the residual ``(n,)``; zeros before the first step."""
         return np.zeros(self.size, np.float32) if self._residual is None else self._residual
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """Return the residual, and ``gradient``, which must still be added to it in place to make the step's acc."""
+        """Return the residual, and ``gradient``, which must still be added to it in place to make acc."""
         if self._residual is None:
             self._residual = gradient.copy() if gradient.dtype.itemsize > 2 else widened(gradient)
             return self._residual, None
@@ -228,7 +230,7 @@ def add(x: Array, addend: SparseVector | Array) -> None:
 def fitted(buffer: Array, gradient: Array) -> Array:
     """Return ``buffer`` in the array library of ``gradient``, at least as precise; itself if it already is.
 
-    The result is never less precise than ``buffer``: that would lose bits.
+    The result is never less precise than ``buffer``.
     """
     if isinstance(buffer, np.ndarray) and not isinstance(gradient, np.ndarray):  # restored on the host
         buffer = namespace(gradient).asarray(buffer)

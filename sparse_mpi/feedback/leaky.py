@@ -1,4 +1,4 @@
-"""Error feedback that forgets: a share of what was not sent is lost in each step."""
+"""Error feedback that forgets: each step loses a share of the residual."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sparse_mpi.sparse import SparseVector
 
 @dataclass(eq=False)
 class LeakyFeedback(ErrorFeedback):
-    """Error feedback that keeps a share of the residual from step to step: ``acc = keep * e + g``, ``e = acc - sent``.
+    """Error feedback with a leak: ``acc = keep * e + g``, ``e = acc - sent``.
 
     The residual is ``keep * e``: it leaks as soon as a step has sent its part.
 
     Args:
-        keep: the share that is kept, in (0, 1]; with 1 this is `ErrorFeedback`. 0.95 is SparseLoCo's, 0.999 DeMo's.
+        keep: the remaining share, in (0, 1]; with 1 this is `ErrorFeedback`. 0.95 is SparseLoCo's, 0.999 DeMo's.
 
     Raises:
         TypeError, ValueError: keep is not a number in (0, 1].
@@ -35,13 +35,13 @@ class LeakyFeedback(ErrorFeedback):
         return replace(super().traits, leak=1 - self.keep)
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
-        """Subtract ``sent`` from the residual, and let what is left of it leak."""
+        """Subtract ``sent`` from the residual, and let the rest leak."""
         super().consume(sent, total)
         if self.keep < 1:
             residual = self.residual
             residual *= residual.dtype.type(self.keep)
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return what acc lost before the leak, ``(n,)``."""
+        """Return the part of acc ``(n,)`` lost before the leak."""
         with np.errstate(invalid="ignore"):
             return acc - self.residual / self.residual.dtype.type(self.keep)

@@ -1,11 +1,12 @@
 """Apply momentum correction and masking (Deep Gradient Compression: Lin et al., ICLR'18) instead of SGD's momentum.
 
-SGD with momentum on sparse sums would apply its momentum to late gradients as if they were new. So every rank keeps
-the momentum of its own gradients, ``u = m u + g``, and accumulates it, ``v += u``; entries are selected from v. What
-is sent is subtracted from v, and u is set to zero there (masking), so that stale momentum is not applied again.
+SGD with momentum on sparse sums would apply its momentum to late gradients as if they were new. So every rank has the
+momentum of its own gradients, ``u = m u + g``, and accumulates it, ``v += u``; entries are selected from v. Sent
+entries
+are subtracted from v, and u is set to zero there (masking), so that stale momentum is not applied again.
 
-The paper masks what a rank selected. Not all of that leaves a rank in every collective: it may take some back for
-safe-keeping, or round it. So this masks by what became of v.
+The paper masks a rank's selection. In some collectives a rank sends only a part of it, or rounds it: so this masks by
+the change of v.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class MomentumCorrection(ErrorFeedback):
     Args:
         momentum: m, in [0, 1); with 0 this is `ErrorFeedback`.
         nesterov: accumulate ``g + m u`` in place of u.
-        masking: set u to zero where more than half of abs(v) was sent. In a tensor that is sent whole nothing is left
-            that could be late: there momentum continues as in SGD.
+        masking: set u to zero where more than half of abs(v) was sent. A tensor that is sent whole has no late entries:
+            there momentum continues as in SGD.
 
     Raises:
         TypeError, ValueError: momentum is not a number in [0, 1).
@@ -65,10 +66,7 @@ class MomentumCorrection(ErrorFeedback):
         return np.zeros(self.size, np.float32) if self._velocity is None else self._velocity
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """Update the velocity in place, ``u = m u + g``, and return v and what must still be added to it.
-
-        That is u, or with ``nesterov`` ``g + m u``.
-        """
+        """Update the velocity in place, ``u = m u + g``; return v, and the array to add to it: u, or ``g + m u``."""
         gradient = widened(gradient)
         before = [] if self._velocity is None else [self._velocity[part].copy() for part in self._withheld]
         if self._velocity is None:
@@ -101,10 +99,11 @@ class MomentumCorrection(ErrorFeedback):
         velocity[at] = namespace(values).where(stale, 0, velocity[at])
 
     def _masked(self, at: Array | slice, before: Array) -> Array:
-        """Tell at which of the positions ``at``, where abs(v) was ``before``, the momentum is stale, as booleans.
+        """Return a mask of the positions ``at`` with stale momentum: most of v, of magnitude ``before``, was sent.
 
-        It is where most of v was sent. What a rank kept for itself, and what rounding left, still needs its momentum.
-        A tensor of which nothing waits, all that is not 0 having been sent, has no entry that will arrive late.
+        Entries that were not sent, and rounding errors, still need their momentum. A tensor whose nonzero entries were
+        all sent
+        has no entry that will arrive late.
         """
         layout = present(self._layout, "consume must be called on what start returned, not on its template")
         left = self.residual[at]
@@ -139,14 +138,14 @@ def check_momentum(momentum: float, name: str = "momentum") -> None:
 class GlobalMomentum(LeakyFeedback):
     """Error feedback with global momentum. The optimizer's own momentum must be 0.
 
-    Between two steps the residual holds what was not sent, and this rank's share of the momentum. With everything sent,
-    as in dense first steps, training is that of SGD with momentum, to rounding.
+    Between two steps the residual holds the entries not sent, and this rank's share of the momentum. With everything
+    sent, as in dense first steps, training is that of SGD with momentum, to rounding.
 
     Args:
         momentum: m, in [0, 1); with 0 this is `LeakyFeedback`.
-        late: the momentum of sparse results, of which entries have waited; None: the same. Checkpoints do not depend on
+        late: the momentum of sparse results, whose entries have waited; None: the same. Checkpoints do not depend on
             it.
-        keep: the share of what was not sent that is kept from step to step, see `LeakyFeedback`; 1 loses nothing.
+        keep: the remaining share of entries not sent, see `LeakyFeedback`; 1 loses nothing.
 
     Raises:
         TypeError, ValueError: momentum or late is not a number in [0, 1), or keep not one in (0, 1].
@@ -155,7 +154,7 @@ class GlobalMomentum(LeakyFeedback):
     keep: float = field(default=1.0, kw_only=True)
     momentum: float = 0.9
     late: float | None = field(default=None, kw_only=True, repr=False)
-    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # over _share: what was added
+    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # over _share: the momentum added
     _share: float = field(default=0.0, init=False, repr=False)  # m / P of that step
     _withheld: SparseVector | None = field(default=None, init=False, repr=False)  # of ``_last``, in this step
     _sharers: int = field(default=1, init=False, repr=False)  # P
@@ -176,7 +175,7 @@ class GlobalMomentum(LeakyFeedback):
         return fresh
 
     def withhold(self, parts: Sequence[slice]) -> None:
-        """Take the momentum of these parts out of the residual until `consume` puts it back, as it was."""
+        """Take the momentum of these parts out of the residual until `consume` puts it back."""
         if self._withheld is not None:
             add(self.residual, _times(self._withheld, self._share))
         self._withheld = None
@@ -207,16 +206,16 @@ class GlobalMomentum(LeakyFeedback):
         add(self.residual, _times(self._last, self._share))
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return what acc lost before the leak and before the momentum was added, ``(n,)``."""
+        """Return the part of acc ``(n,)`` lost before the leak and before the momentum was added."""
         lost = super().contribution(acc, sent)
         if self._last is not None:
             add(lost, _times(self._last, self._share / self.keep))
         return lost
 
     def state(self, replicated: bool = False) -> dict[str, Array]:
-        """Return the residual, or what the shares of the momentum are of: the finite last result, less of it if late.
+        """Return the residual, or with ``replicated`` the finite last result, of whose momentum each rank has a share.
 
-        Where a tensor had no gradient it is the one of the last step in which it had.
+        For a tensor without a gradient it is the result of its last step with one; a late entry is scaled down.
         """
         if not replicated:
             return super().state()
@@ -237,7 +236,7 @@ def _finite(total: SparseVector | Array, dtype: object) -> SparseVector | Array:
 
 
 def _within(x: SparseVector | Array, parts: Sequence[slice]) -> SparseVector:
-    """Return the entries of ``x`` ``(n,)`` in these parts; of an array those that are not 0."""
+    """Return the entries of ``x`` ``(n,)`` in these parts; of an array the nonzero ones."""
     if isinstance(x, SparseVector):
         within = namespace(x.values).zeros(x.size, bool)
         for part in parts:

@@ -1,4 +1,4 @@
-"""Kernels: passes over dense vectors, and over pairs and messages. Each kind of memory has its own set of them.
+"""Kernels: passes over dense vectors, and over pairs and messages, with a kernel set for each kind of memory.
 
 `of` picks the kernel set for an array. `search` and `kth_magnitude` find thresholds with the kernels of any set.
 """
@@ -17,11 +17,11 @@ from sparse_mpi.kernels.base import DeviceKernels, HostKernels, Kernels, Malform
 
 SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
 SAMPLED = 1 << 20  # entries from which on a sample is precise enough to be worth taking
-STRIDE = 257  # one entry in so many is sampled; a prime, so as not to sample the same columns of every row
+STRIDE = 257  # entries for each sampled one; a prime, so as not to sample the same columns of every row
 
 
 def of(x: Array) -> Kernels:
-    """Return the kernels for ``x``: CUDA's for device memory, else those of `host`."""
+    """Return CUDA's kernels for device memory, else the `host`'s."""
     return host() if isinstance(x, np.ndarray) else device()
 
 
@@ -34,7 +34,7 @@ def device() -> DeviceKernels:
 
 @cache
 def host() -> HostKernels:
-    """Return Numba's kernels, or those of whole-array functions where Numba is not installed or cannot be imported."""
+    """Return Numba's kernels, or whole-array ones if Numba cannot be imported."""
     if importlib.util.find_spec("numba") is None:
         return _generic()
     try:
@@ -56,7 +56,7 @@ def _generic() -> HostKernels:
 def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int = 1) -> None:
     """Raise `MalformedMessage` unless the ``indices`` of each message ascend, within all ``regions`` taken together.
 
-    It costs one comparison for each index. On a device, for which the host would have to wait, nothing is looked at.
+    It costs one comparison for each index. Indices on a device are not checked, because the host would have to wait.
 
     Args:
         indices: ``(nnz,)`` of all messages.
@@ -80,8 +80,8 @@ def accumulate(residual: Array, gradient: Array) -> None:
 def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None]:
     """Return a threshold, in magnitude bits, that at least k entries of ``x`` ``(n,)`` reach, and these entries.
 
-    A second value of None means that ties make more than ``most`` >= k entries reach it; the threshold then is the
-    exact k-th magnitude. If a sample gave the threshold, somewhat more than ``most`` entries may be returned.
+    The second value is None if ties make more than ``most`` >= k entries reach it; the threshold then is the exact k-th
+    magnitude. If a sample gave the threshold, somewhat more than ``most`` entries may be returned.
     """
     # Long vectors: try the threshold that a sample gives, one pass in place of two.
     drawn = _sampled(x, k)
@@ -90,7 +90,7 @@ def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None
         found = of(x).select(x, threshold, likely)
         if found is not None and len(found[0]) >= k:
             return threshold, found
-        # Too many were found. If fewer than k lie above the threshold, the surplus ties at it, which is then exact.
+        # Too many entries. If fewer than k lie above the threshold, the surplus ties at it, which is then exact.
         if found is None and _reach(x, threshold + 1, k - 1):
             return threshold, None
     # Short vectors, and samples that misled: build histograms.
@@ -99,7 +99,7 @@ def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None
 
 
 def kth_magnitude(x: Array, k: int, most: int) -> int:
-    """Return magnitude bits t such that at least k and, ties aside, at most ``most`` entries of ``x`` reach t.
+    """Return magnitude bits that k to ``most`` entries of ``x`` reach, more only because of ties.
 
     Args:
         x: ``(n,)`` float32 or float64.
@@ -133,9 +133,9 @@ def _reach(x: Array, threshold: int, most: int) -> bool:
 
 
 def _binned(x: Array, k: int, most: int) -> int:
-    """Return the threshold of `kth_magnitude` by a radix select of 16 bits a pass, one where ``most`` leaves room."""
+    """Find the threshold of `kth_magnitude` by a radix select of 16 bits a pass, in one pass if ``most`` allows."""
     shift = 8 * bits_type(x).itemsize - 1
-    prefix, above = 0, 0  # leading bits of the threshold found so far; entries above all that have this prefix
+    prefix, above = 0, 0  # known leading bits of the threshold; number of entries above this prefix
     while shift > 0:
         # Count the entries with this prefix by their next bits, and pick the bin that holds the k-th largest.
         width = min(16, shift)

@@ -1,4 +1,4 @@
-"""Kernels made of whole-array functions, for NumPy without Numba: several passes, but no compiler.
+"""Kernels of whole-array functions, for NumPy without Numba: several passes, but no compiler.
 
 `add`, `subtract`, `gather`, `clear`, `mark` and `to_float16` serve devices too.
 """
@@ -153,7 +153,7 @@ def add(x: Array, indices: Array, values: Array) -> None:
 
 
 def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
-    # Without compiled kernels finding what stands there costs more than another pass
+    # Without compiled kernels a search for the sums costs more than another pass
     add(x, *merge(indices - low, values, len(x)))
 
 
@@ -295,7 +295,7 @@ def fractions(x: Array) -> Array:
 
 
 def _first(rounds: Array, ranks: int) -> Array:
-    """Return the rank with which each round begins: a hash times P, as a remainder would take four times as long."""
+    """Return the rank with which each round begins: a hash times P, because a remainder takes four times as long."""
     return ((fractions(rounds) * np.uint32(ranks)) >> np.uint32(16)).astype(rounds.dtype)
 
 
@@ -365,7 +365,7 @@ def numbers(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.
 def sections(
     entries: Array, regions: Array, numbers: Array, codes: Array, blocks: Array, tail: int, scale_bytes: int, to: Array
 ) -> None:
-    """Write the record of each message ``to`` an array ``(m, fields)``: a loop that Numba compiles if it is there."""
+    """Write the record of each message ``to`` an array ``(m, fields)``; compiled by Numba if present."""
     first = block = code = at = 0
     for m in range(len(entries)):
         count, start = entries[m], regions[m, 0]
@@ -418,7 +418,7 @@ def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: A
         buffer[one.values : one.scales] = codes[one.code : one.code + one.scales - one.values]
         blocks = slice(one.block, one.block + (one.lows - one.scales) // one.scale_bytes)
         buffer[one.scales : one.lows] = scales[blocks, 4 - one.scale_bytes :].ravel()
-        # Low bits stand side by side; a high part is one bit, with Elias-Fano as many places on as the entry's number.
+        # Low bits stand side by side; a high part is one bit, with Elias-Fano shifted on by the entry's number.
         buffer[one.lows : one.highs] = np.packbits(offsets[:, None] >> np.arange(one.shift) & 1, bitorder="little")
         flags = np.zeros(one.span, bool)
         if one.span:

@@ -11,7 +11,7 @@ from sparse_mpi.arrays import Array
 
 LONG = 1 << 13  # entries from which on a row is long
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
-SKETCHED_ROWS = 128  # so many rows of `SKETCH` entries are added up by themselves, and then the sums of all in order
+SKETCHED_ROWS = 128  # rows of `SKETCH` entries that are added up by themselves, before these sums in order
 LEAST_SQUARE = 1e-20  # in `Kernels.standardized`
 BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 8 levels
 SCALED = 128  # neighbouring values of a message, a block, that share a scale in `Kernels.to_int8`, `to_int4`, `to_int2`
@@ -47,7 +47,7 @@ MISCOUNTED = "it does not have as many indices as entries"
 
 
 class Moments(NamedTuple):
-    """Sums, in float64, over those entries of a vector whose magnitude reaches a threshold."""
+    """Sums, in float64, over the entries that reach a threshold."""
 
     entries: int
     total: float  # of |x|
@@ -66,7 +66,7 @@ class Later:
 
     def __int__(self) -> int:
         if self._find is not None:
-            self._number, self._find = self._find(), None  # and what it was found in is kept no longer
+            self._number, self._find = self._find(), None  # and release the array it was computed from
         return self._number
 
     def __deepcopy__(self, _: object) -> int:
@@ -77,7 +77,7 @@ Number = int | Later
 
 
 def code_places(edges: np.ndarray, bits: int) -> np.ndarray:
-    """Return where the codes of each block begin ``(b + 1,)``, in bytes, if a code has so many bits, 1 to 8.
+    """Return the byte ``(b + 1,)`` at which the codes of each block begin, of 1 to 8 ``bits`` each.
 
     Every block begins a new byte. Its values lie between ``edges`` ``(b + 1,)``.
     """
@@ -96,14 +96,14 @@ class Kernels(Protocol):
     """A set of kernels. ``x`` is a dense vector ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
 
     All kernels take float32 and float64. `count`, `histogram`, `select` and `moments` take half precision in ``x`` too,
-    and `accumulate_select` in ``gradient``: float16, or bfloat16 as its bit patterns in uint16, for want of a type in
-    NumPy and CuPy. Results are as if it had been widened to float32 first, but no widened copy is made.
+    and `accumulate_select` in ``gradient``: float16, or bfloat16 as bit patterns in uint16, for want of a type in NumPy
+    and CuPy. Results are as if widened to float32 first, without a copy.
     """
 
     def count(self, x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
         """Count the entries that reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host.
 
-        With a mask ``among`` ``(n,)``, as `merge_loosely` returns it, the others do not count.
+        With a mask ``among`` ``(n,)``, as from `merge_loosely`, only its entries count.
         """
 
     def count_select(self, x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
@@ -116,13 +116,13 @@ class Kernels(Protocol):
         """Count entries with ``bits >> shift == prefix`` by the ``width`` bits that follow: ``(2**width,)`` int64."""
 
     def kth_bin(self, counts: Array, k: int) -> tuple[int, int, int]:
-        """Find the highest bin of a `histogram` such that k entries are in it or above.
+        """Find the highest bin of a `histogram` such that k entries are in it or above; there are at least k.
 
-        Return its number, how many entries are in it or above, and how many are in it. There are at least k.
+        Return its number, the number of entries in it or above, and the number in it.
         """
 
     def select(self, x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-        """Return ascending indices and values ``(nnz,)`` of what reaches ``threshold``; None if it is over ``most``."""
+        """Return ascending indices and values ``(nnz,)`` that reach ``threshold``; None if over ``most``."""
 
     def accumulate(self, residual: Array, gradient: Array) -> None:
         """Add ``gradient``, of any precision, to the contiguous ``residual`` in place; half precision is widened."""
@@ -144,8 +144,9 @@ class Kernels(Protocol):
     def to_bfloat16(self, x: Array, back: Array | None = None) -> Array:
         """Round ``x`` to float32 and then to bfloat16, ties to even: bit patterns ``(n,)`` uint16.
 
-        What is too large becomes Inf; NaN stays NaN. What they stand for is written to ``back`` in the same pass, a
-        contiguous array ``(n,)`` of the dtype of ``x``, if there is one.
+        Too large values become Inf; NaN stays NaN. The rounded values are also written to ``back``, contiguous ``(n,)``
+        of
+        the dtype of ``x``, if given.
         """
 
     def moments(self, x: Array, threshold: int) -> Moments:
@@ -155,9 +156,9 @@ class Kernels(Protocol):
         """Return a sketch of ``x``: `SKETCH` sums, each of the entries of a bucket, each times +1 or -1.
 
         Bucket and sign of an entry are hashes of its index and of ``seed``, below 2^32, which parts of one vector must
-        not share. Sketches ``(SKETCH,)``, float64 on the host, add up to the sketch of the sum. The sum of squares of
-        one estimates the squared norm, with a standard error of at most ``sqrt(2 / SKETCH)``, 4.4 %, whatever the
-        vector (Alon, Matias and Szegedy, STOC'96; Charikar, Chen and Farach-Colton, ICALP'02).
+        not share. Sketches ``(SKETCH,)``, float64 on the host, add up to the sketch of the sum. The sum of squares of a
+        sketch estimates the squared norm, with a standard error of at most ``sqrt(2 / SKETCH)``, 4.4 %, for any vector
+        (Alon, Matias and Szegedy, STOC'96; Charikar, Chen and Farach-Colton, ICALP'02).
         """
 
     def add(self, x: Array, indices: Array, values: Array) -> None:
@@ -172,21 +173,21 @@ class Kernels(Protocol):
     def follow_squares(self, mean: Array, x: Array, weight: float) -> None:
         """Move ``mean`` ``(n,)``, contiguous, towards the squares of ``x`` in place: ``mean += weight (x^2 - mean)``.
 
-        An element stays as it is where it or ``x`` is not finite. Both are of one dtype, float32 or float64.
+        An element is unchanged where it or ``x`` is not finite. Both are of one dtype, float32 or float64.
         """
 
     def standardized(self, x: Array, squares: Array) -> Array:
-        """Return ``x / sqrt(squares)`` ``(n,)``, where squares count as 1e-20 at least, and as finite.
+        """Return ``x / sqrt(squares)`` ``(n,)``, with squares clipped to 1e-20 and the largest number.
 
-        Both are of one dtype, float32 or float64. What is not finite in ``x`` stays so.
+        Both are of one dtype, float32 or float64. NaN and Inf in ``x`` stay so.
         """
 
     def select_standardized(
         self, x: Array, squares: Array, threshold: int, most: int, add: Array | None = None
     ) -> tuple[Array, Array] | None:
-        """Return what `select` finds in ``standardized(x, squares)``, in one pass that allocates no n entries.
+        """Return `select` of ``standardized(x, squares)``, in one pass that allocates no n entries.
 
-        All of ``add``, as the gradient of `accumulate_select`, first joins the contiguous ``x`` in place.
+        ``add`` is first added to the contiguous ``x`` in place, as the gradient in `accumulate_select`.
         """
 
     def gather(self, x: Array, indices: Array) -> Array:
@@ -195,10 +196,11 @@ class Kernels(Protocol):
     def add_merged(
         self, x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None
     ) -> tuple[Array, Array] | None:
-        """Add pairs of several ranks to ``x`` in place: those of an index are added up first, as `merge` does.
+        """Add pairs of several ranks to ``x`` in place: values of equal indices are first added up, as in `merge`.
 
-        An index is ``low`` more than the place in ``x`` to which it belongs. For ``lengths`` see `merge`. Return the
-        places, ascending, and what stands there now; None where the passes of a device cost less than reading that.
+        An index is ``low`` more than its place in ``x``. For ``lengths`` see `merge`. Return the changed places,
+        ascending,
+        and their new values; None where reading them would cost a device more than another pass.
         """
 
     def clear(self, x: Array, indices: Array) -> None:
@@ -213,52 +215,53 @@ class Kernels(Protocol):
         """Return the distinct ``indices``, ascending, and for each the sum of its ``values``, in the order given.
 
         The indices lie in ``[low, low + size)``, in any order, unless they are known to be strictly ascending runs of
-        these ``lengths`` ``(runs,)``, which add up to all of them.
+        these ``lengths`` ``(runs,)``.
         """
 
     def merge_loosely(
         self, indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
     ) -> tuple[Array, Array, Array | None]:
-        """As `merge`, without a wait of the host: the result may have gaps.
+        """`merge` without a wait of the host: the result may have gaps.
 
         The mask is False at gaps, whose indices are undefined; None: there are no gaps.
         """
 
     def merge_runs(self, runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
-        """Return what `merge` does for one or more ``runs`` of indices, which ascend, and values."""
+        """`merge` one or more ``runs`` of ascending indices and their values."""
 
     def truncate(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
         """Return the k >= 1 pairs of largest magnitude, or all if there are no more than k.
 
-        The pairs are in ascending order of their indices, and stay so. Of equal magnitudes those of lower index are
-        taken. With ``reuse`` the arguments may be overwritten.
+        Indices ascend before and after. Of equal magnitudes the lower index is taken. With ``reuse`` the arguments may
+        be
+        overwritten.
         """
 
     def truncate_least(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
-        """Return what `truncate` does, and the least magnitude bits of its k values; 0 if there are fewer than k."""
+        """`truncate`, and return the least magnitude bits of the k values; 0 if there are fewer than k."""
 
     def compress(
         self, indices: Array, values: Array, chosen: Array | None, count: int | None = None, threshold: int = 0
     ) -> tuple[Array, Array]:
-        """Return the pairs whose magnitude bits reach ``threshold``; with a mask ``chosen`` ``(m,)``, those it takes.
+        """Return the pairs that reach ``threshold``, of a mask ``chosen`` ``(m,)`` if given.
 
-        If ``count`` tells how many there are, nothing waits.
+        With their ``count`` a device does not make the host wait.
         """
 
     def split_counts(self, indices: Array, boundaries: np.ndarray) -> np.typing.ArrayLike:
         """Count the ascending ``indices`` in each region between the ascending ``boundaries`` ``(P + 1,)`` int64.
 
-        The counts ``(P,)`` int64 are on the host; those of a device `numpy.asarray` waits for.
+        The counts ``(P,)`` int64 are on the host; `numpy.asarray` waits for a device's.
         """
 
     def to_pairs(self, indices: Array, values: Array, unit: np.dtype) -> Array:
-        """Return pairs ``(m, w)`` as rows of integers of type ``unit``: those of the index, then those of the value."""
+        """Return pairs ``(m, w)`` as rows of integers of type ``unit``: the index's, then the value's."""
 
     def from_pairs(self, pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
         """Invert `to_pairs`: return indices and values ``(m,)`` of these types, in new arrays."""
 
     def contains(self, indices: Array, sought: Array) -> Array:
-        """Return a mask ``(m,)`` of those of ``sought`` ``(m,)`` that are among ``indices``; both ascend."""
+        """Return a mask ``(m,)`` of the ``sought`` ``(m,)`` that are among ``indices``; both ascend."""
 
     def among(self, indices: Array, sought: Array, values: Array) -> Array:
         """Return the ``values`` ``(m,)``, but 0 where ``sought`` ``(m,)`` is not among ``indices``; both ascend."""
@@ -267,7 +270,7 @@ class Kernels(Protocol):
         """Round ``x``, float32, to float16, ties to even; finite values that are too large become +-65504."""
 
     def to_int8(self, x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
-        """Quantise ``x`` ``(n,)`` float32 to whole steps of a scale that each block of neighbours has to itself.
+        """Quantise ``x`` ``(n,)`` float32 to whole steps of a scale for each block of neighbours.
 
         A value between two steps is rounded up with a probability equal to its distance from the lower one, in steps.
         24 bits of a hash of index and value serve as the random number. Inf and NaN become -128.
@@ -288,33 +291,39 @@ class Kernels(Protocol):
     def to_int4(self, x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
         """Quantise ``x`` ``(n,)`` float32 to a sign and one of 8 evenly spaced magnitudes of each block of neighbours.
 
-        They reach from the smallest finite magnitude of the block, or 0 if a value is not finite, to the largest. A
-        value is rounded as in `to_int8`, whose arguments these are. Inf and NaN have a code of their own. Codes uint8
-        are two in a byte, the lower bits first, as `code_places` says; scales ``(b,)`` float32 are for `from_levels`.
+        They reach from the smallest finite magnitude of the block, or 0 if a value is not finite, to the largest.
+        Rounding
+        and arguments are as in `to_int8`. Inf and NaN have their own code. Codes uint8 are two in a byte, the lower
+        bits
+        first, see `code_places`; scales ``(b,)`` float32 are for `from_levels`.
         """
 
     def to_int2(self, x: Array, edges: np.ndarray) -> tuple[Array, Array]:
         """Quantise ``x`` ``(n,)`` float32 to a sign and one of 2 magnitudes of each block of neighbours.
 
-        These are the mean of what reaches the mean magnitude of the block, and the mean of the others, or 0 if a value
-        is 0 or not finite; then the others become 0, and Inf and NaN have a code of their own. Codes, four in a byte,
-        and scales are as those of `to_int4`.
+        The upper one is the mean of the magnitudes that reach the block's mean, the lower one the mean of the others,
+        or 0
+        if a value is 0 or not finite; Inf and NaN then have their own code. Codes, four in a byte, and scales are as in
+        `to_int4`.
         """
 
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
-        """Return the values ``(n,)`` float32 that `to_int4` (``bits`` 4) or `to_int2` (2) has rounded to; else NaN."""
+        """Return the rounded values ``(n,)`` float32 of `to_int4` (``bits`` 4) or `to_int2` (2); else NaN."""
 
     def deal(
         self, indices: Array, values: Array, chosen: Array, size: int, ranks: int
     ) -> tuple[Array, Array, np.ndarray]:
         """Deal ascending indices out to P < 2^16 ranks, and number them by rank.
 
-        Those at the ascending positions ``chosen`` ``(m,)`` int32 are dealt out, but for those whose value is zero.
-        Each round deals out P neighbouring indices, one to each rank, and begins at a rank that a hash of its number
-        chooses. The index that rank q gets in round r has the number ``q * ceil(size / P) + r``.
+        Indices at the ascending positions ``chosen`` ``(m,)`` int32 are dealt out unless their value is zero. Each
+        round
+        deals out P neighbouring indices, one to each rank, and begins at a rank chosen by a hash of its number. The
+        index
+        that rank q gets in round r has the number ``q * ceil(size / P) + r``.
 
         Returns:
-            The numbers, ascending; the values in their order; and how many each rank gets, ``(P,)`` int64 on the host.
+            The numbers, ascending; the values in their order; and each rank's number of indices, ``(P,)`` int64 on the
+            host.
         """
 
     def undeal(self, numbers: Array, size: int, ranks: int) -> Array:
@@ -333,8 +342,9 @@ class Kernels(Protocol):
         """Round votes, float32 and not zero, to a sign and one of 8 magnitudes; see `wire.packed.Ballots`.
 
         Returns:
-            Each index times `BALLOTS` plus its code; the smallest magnitude that there is a code for, ``(m,)`` float32,
-            all alike; and what the codes stand for, ``(m,)`` float32.
+            Each index times `BALLOTS` plus its code; the smallest magnitude of the codes, ``(m,)`` float32, all alike;
+            and
+            the rounded votes, ``(m,)`` float32.
         """
 
     def from_ballots(self, messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
@@ -349,7 +359,7 @@ class Kernels(Protocol):
     def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
         """Write ``messages``, a table of `MESSAGE`, into a new buffer ``(bytes,)`` uint8; indices ascend in each.
 
-        Codes have 1, 2, 4 or 8 bytes each, or stand several in a byte, and then every message begins a new one.
+        Codes have 1, 2, 4 or 8 bytes each, or share bytes; then every message begins a new one.
         """
 
     def read_messages(self, messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
@@ -357,7 +367,7 @@ class Kernels(Protocol):
 
 
 class MalformedMessage(ValueError):
-    """Raised for a message that no rank can have sent: memory or a link is at fault, or releases of ranks differ."""
+    """Raised for a message that no rank can have sent: memory or a link is at fault, or releases differ."""
 
     def __init__(self, number: int, messages: int, problem: str) -> None:
         sender = f", of rank {number} where each rank sent one" if messages > 1 else ""
@@ -368,19 +378,20 @@ class MalformedMessage(ValueError):
 
 
 class DeviceKernels(Kernels, Protocol):
-    """A kernel set for a device, where many small launches would take longer than their work."""
+    """A kernel set for a device, where small launches would take longer than their work."""
 
     def select_rows(self, x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -> tuple[Array, Array]:
-        """Select the largest magnitudes of many rows, neighbouring entries of ``x`` ``(n,)``; of equal ones the first.
+        """Select the largest magnitudes of several rows of ``x`` ``(n,)``; of equal ones the first.
 
-        The ``tables`` ``(rows, 4)`` int64, of rows below `LONG` and of others, are never changed: where each row
-        starts, its length, how many entries to select, and where these go in the result ``(entries,)``.
+        The ``tables`` ``(rows, 4)`` int64, of rows below `LONG` and of others, are never changed. Columns: start of the
+        row, its length, entries to select, and their place in the result ``(entries,)``.
         """
 
     def write_int8(self, messages: np.ndarray, values: Array, short: bool) -> tuple[Array, Array]:
         """Write complete ``messages``, a table of `MESSAGE`, with ``values`` ``(n,)`` float32 as of `to_int8`.
 
-        A message has every index of its region. Return the buffer ``(bytes,)`` uint8, and what `read_int8` will return.
+        A message has every index of its region. Return the buffer ``(bytes,)`` uint8, and the later result of
+        `read_int8`.
         """
 
     def read_int8(self, messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array]:
@@ -388,13 +399,13 @@ class DeviceKernels(Kernels, Protocol):
 
 
 class HostKernels(Kernels, Protocol):
-    """A kernel set for host memory, where the host can look at what came without waiting for it.
+    """A kernel set for host memory, whose contents the host can check without waiting.
 
-    Its `read_messages` raises `MalformedMessage` for a message that does not have as many indices as entries.
+    Its `read_messages` raises `MalformedMessage` if the numbers of indices and entries of a message differ.
     """
 
     def misplaced(self, indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int) -> int:
-        """Return the first message that is not as `check_indices` wants it, with its arguments; -1 if there is none."""
+        """Return the first message that fails `check_indices`, with its arguments; -1 if there is none."""
 
     def sizes(
         self, entries: np.ndarray, regions: np.ndarray, unit: int, together: int, code: int, block: int
@@ -404,19 +415,19 @@ class HostKernels(Kernels, Protocol):
         Args:
             entries: as for `lay_out`.
             regions: as for `lay_out`.
-            unit: indices of a region for each entry that it may have; 0 if numbers are not sent.
+            unit: indices of a region for each possible entry; 0 if numbers are not sent.
             together: entries that share a code.
             code: bytes of a code.
             block: entries that share a scale; 0 if there are no scales.
         """
 
     def edges(self, messages: np.ndarray, block: int) -> np.ndarray:
-        """Return the edges ``(b + 1,)`` int64 of blocks of ``block`` entries, of which a message begins a new one."""
+        """Return the edges ``(b + 1,)`` int64 of blocks of ``block`` entries; each message begins a new block."""
 
     def numbers(
         self, buffer: np.ndarray, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray
     ) -> tuple[np.ndarray, int]:
-        """Read how many entries ``(m,)`` messages of ``lengths`` have that begin at ``starts``.
+        """Read the numbers of entries ``(m,)`` of messages of ``lengths`` that begin at ``starts``.
 
         Return also the first message without room for its number, or with more entries than its region; -1: none is.
         """
@@ -431,7 +442,7 @@ class HostKernels(Kernels, Protocol):
         tail: int = 0,
         scale_bytes: int = 4,
     ) -> np.ndarray:
-        """Return where each section of messages begins that stand one after another: a table ``(m,)`` of `MESSAGE`.
+        """Return the starts of all sections of consecutive messages: a table ``(m,)`` of `MESSAGE`.
 
         Args:
             entries: ``(m,)`` int64 as all of these, on the host: entries of each message.
@@ -440,5 +451,5 @@ class HostKernels(Kernels, Protocol):
             codes: bytes of the codes of each message; 0 without entries.
             blocks: scales of each message; 0 without entries.
             tail: bytes that the caller will write at the end of each message that has entries.
-            scale_bytes: of a scale; of 2 the lower two bytes are not sent, which must be 0.
+            scale_bytes: of a scale; 2 omits the lower two bytes, which must be 0.
         """

@@ -1,8 +1,8 @@
 """Values in eight, four or two bits by whole-array functions: levels that the values of a block share.
 
-Eight bits count steps of a scale. Fewer bits are a sign and one of a few magnitudes, evenly spaced between two of them,
-which are one word: the 24 upper bits of a float32, the larger one, and how many 256ths of it the smaller one has. So
-values of half precision never round to more than the largest of them. If the smaller one is 0, its negative is NaN.
+Eight bits count steps of a scale. Fewer bits are a sign and one of a few magnitudes, evenly spaced between two, which
+share one word: the upper 24 bits of the larger one in float32, and the smaller one in 256ths of it. So values of half
+precision never round to more than their largest. If the smaller one is 0, its negative is NaN.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
     largest, counts = blocks.rows.max(axis=1), np.diff(edges)
     parts = (blocks.rows / np.where(largest > 0, largest, np.float32(1))[:, None] * DRAWS).astype(np.int64)
     totals = parts.sum(axis=1)
-    # Cut the block at its mean, and take the means of what is above and of what is below.
+    # Cut the block at its mean, and take the means of both parts.
     above = parts >= np.maximum(totals // counts, 1)[:, None]
     sums, many = (parts * above).sum(axis=1), above.sum(axis=1)
     upper, lower = sums // np.maximum(many, 1), (totals - sums) // np.maximum(counts - many, 1)
@@ -94,7 +94,7 @@ def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 
 class _Blocks:
-    """Values ``(n,)`` and the blocks that they are in; what is not finite has magnitude 0."""
+    """Values ``(n,)`` in blocks; NaN and Inf have magnitude 0."""
 
     def __init__(self, x: Array, edges: np.ndarray) -> None:
         self.x, self.edges = x, edges

@@ -15,7 +15,7 @@ ALIGNMENT = 64  # entries; the parts of a vector begin at multiples of it, unles
 
 
 def limit() -> int:
-    """Return how many threads to use: one a core this process may run on, or ``OMP_NUM_THREADS`` if that is less."""
+    """Return the number of threads: one for each usable core, or ``OMP_NUM_THREADS`` if that is less."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return min(cores, max(1, int(wanted))) if wanted.isdigit() else cores
@@ -24,7 +24,7 @@ def limit() -> int:
 def parts(size: int, alignment: int = ALIGNMENT, weight: int = 1) -> list[tuple[int, int]]:
     """Cut ``[0, size)`` into one range ``[lo, hi)`` for each thread; each ``lo`` is a multiple of ``alignment``.
 
-    There are as many threads as ``size * weight`` entries are worth.
+    The number of threads follows ``size * weight``.
     """
     count = max(1, size * weight // MIN_ENTRIES_PER_THREAD)
     if count > 1:
@@ -46,5 +46,5 @@ def each(work: Callable[[int, int], T], pieces: list[tuple[int, int]]) -> list[T
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
-    """Return the thread pool of a process: threads do not survive a fork, as of a data loader, so each has its own."""
+    """Return the thread pool of a process: threads do not survive a fork, so each process has its own."""
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix=f"sparse_mpi kernels {process}")

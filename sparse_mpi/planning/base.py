@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-DENSE = "dense"  # what a job does without a plan: float32, all elements
+DENSE = "dense"  # a job without a plan: float32, all elements
 PARTIAL = "partial"  # the way that leaves small tensors dense
 
 
@@ -18,12 +18,12 @@ class PlannedPart:
 
     algorithm: str  #: as a command line spells it
     tensors: tuple[int, ...]  #: their numbers, ascending
-    share: float = 1.0  #: of the k entries of a step, those of this part; dense algorithms ignore it
+    share: float = 1.0  #: of the k entries of a step; dense algorithms ignore it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The fastest of some ways to reduce a gradient, and what each of them took."""
+    """The fastest of several ways to reduce a gradient, and the seconds of each."""
 
     tensors: dict[str, tuple[int, ...]]  #: their shapes by name, in the order of the flat gradient
     ranks: int
@@ -34,7 +34,7 @@ class Plan:
 
     @property
     def explanation(self) -> str:
-        """Return in one line what the plan does, and how much it gains over dense."""
+        """Return one line about the plan and its gain over dense."""
         dense, here = self.seconds[DENSE], self.seconds[self.way]
         if self.way == DENSE:
             best = min(self.seconds, key=self.seconds.__getitem__)

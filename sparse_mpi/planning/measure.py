@@ -1,9 +1,10 @@
 """Measure in some seconds which way to reduce a gradient is fastest on these ranks and their network.
 
-Every way reduces Gaussian vectors as long as the gradient, over the real communicator, on all ranks at once, with error
-feedback. What a sparse reduction costs grows in proportion to elements and entries, so that more than two parts gain
-nothing, and of a division into small tensors, left dense, and large ones (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678)
-the best leaves as many dense as are allowed.
+Every way reduces Gaussian vectors of the gradient's length, over the real communicator, on all ranks at once, with
+error
+feedback. The time of a sparse reduction is proportional to elements and entries, so more than two parts gain nothing;
+of small tensors, left dense, and large ones (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678) the best division has the
+most dense ones allowed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sparse_mpi.reduction.arguments import ignores_k, spelled
 OPTIONS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm().traits.in_default_plans)
 WARMUP, REPEATS = 2, 3  # steps of a trial
 MAX_SECONDS = 0.7  # a dense trial whose second step takes longer ends with it
-GAIN = 1.05  # a plan must be so many times as fast as dense
+GAIN = 1.05  # a plan must be this factor faster than dense
 
 
 def measure(
@@ -37,14 +38,14 @@ def measure(
     options: Sequence[str] = OPTIONS,
     progress: bool = False,
 ) -> Plan:
-    """Return the fastest plan for a gradient on the ranks of ``comm``. A collective call; all ranks get the same plan.
+    """Return the fastest plan for a gradient on the ranks of ``comm``, the same on all ranks. Collective.
 
     Args:
         tensors: name and shape of each, in the order of the flat vector.
         density: share of the elements that sparse reductions send.
         comm: communicator of all ranks of the job.
-        options: algorithms to choose from, as a command line spells them; "dense" is always among them.
-        progress: show on rank 0 how far it is.
+        options: algorithms to choose from, as spelled on a command line; "dense" is always among them.
+        progress: report progress on rank 0.
 
     Raises:
         ValueError: an option is no algorithm, or a tensor has no elements.
@@ -77,7 +78,7 @@ def measure(
 
 
 def _small(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return the numbers of the smallest tensors, as many as have ``most`` elements together."""
+    """Return the numbers of the smallest tensors, of at most ``most`` elements together."""
     order = np.argsort(sizes, kind="stable")
     count = np.searchsorted(np.cumsum(np.take(sizes, order)), most, side="right")
     return tuple(sorted(order[:count].tolist()))

@@ -59,7 +59,7 @@ def save(plan: Plan, path: str | PathLike[str]) -> None:
 
 
 def load(path: str | PathLike[str]) -> Plan:
-    """Read a file of a plan; errors are those of `loads`, and OSError."""
+    """Read a file of a plan; raise the errors of `loads`, and OSError."""
     return loads(Path(path).read_bytes(), str(path))
 
 

@@ -1,1 +1,1 @@
-"""Models of what communication costs on a network, and fits of them to measurements."""
+"""Models of the time of communication on a network, fitted to measurements."""

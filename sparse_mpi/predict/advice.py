@@ -1,4 +1,4 @@
-"""What to use for a model on a cluster: the algorithm, message format, density and local steps, or dense."""
+"""Advice for a model on a cluster: algorithm, message format, density and local steps, or dense."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FASTEST = 7.9e-9 / 5  # seconds a byte of the fastest link that was measured
 
 
 class Off(NamedTuple):
-    """By what factors a time may be other than predicted."""
+    """The factors by which a time may differ from the prediction."""
 
     longer: float = 1.0
     shorter: float = 1.0
 
 
-MEASURED = Off(1.5, 1.5)  # what nine of ten held-out steps on emulated hosts were off, and some more
+MEASURED = Off(1.5, 1.5)  # the error of nine of ten held-out steps on emulated hosts, and some more
 UNMEASURED = Off(2.0, 2.0)  # on links faster than `FASTEST`
 # The only sparse sums that were measured between ranks on a GPU, two of which shared it, took 6.5 ms with oktopk and
 # 10.4 with elect, where 2.4 and 5.4 ms are predicted for one each (docs/results/gpu-h200.json)
@@ -34,7 +34,7 @@ OF_A_GPU = Off(3.0, 1.5)
 
 
 class TrainingJob(NamedTuple):
-    """What is trained, and what is wanted."""
+    """The model, the ranks, and the wishes of the user."""
 
     n: int  # elements of the gradient
     ranks: int
@@ -45,14 +45,14 @@ class TrainingJob(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A way to train, and what a step of it takes; seconds."""
+    """A way to train, and the seconds of its step."""
 
     way: str  # an algorithm as a command line spells it
     density: float
     local_steps: int
     step: float  # of the whole step, the batch included; a mean where only some steps exchange
-    exposed: float  # of it, what the batch does not take
-    off: Off  # by what factors ``exposed`` may be longer or shorter
+    exposed: float  # the part not hidden by the batch
+    off: Off  # factors by which ``exposed`` may be longer or shorter
 
     @property
     def dense(self) -> bool:
@@ -61,7 +61,7 @@ class Offer(NamedTuple):
 
 
 class Pays(NamedTuple):
-    """Whether sparse sums pay: how many times as fast as dense the best of them is."""
+    """Whether sparse sums pay: the best one's speed over dense's."""
 
     verdict: str  # sparse, dense, or either where the errors of the model decide
     sparse: Offer
@@ -103,12 +103,14 @@ def advise(
     densities: Sequence[float] = DENSITIES,
     names: Iterable[str] = (),
 ) -> Advice:
-    """Return what to use for a job on a cluster.
+    """Return the advice for a job on a cluster.
 
-    Dense is left where it is fast enough, or where no sparse step is `GAIN` times faster. Otherwise the largest density
-    is advised at which a step is fast enough, with the fastest algorithm; and where none is, as many local steps as it
-    takes at the usual density. ``names`` are the ways to compare, as a command line spells them: by default all of the
-    table. ``fit`` tells how much longer steps of a way take than the cluster explains, and the errors.
+    Dense is advised where it is fast enough, or where no sparse step is `GAIN` times faster. Otherwise the largest
+    density
+    is advised at which a step is fast enough, with the fastest algorithm; if none is, the local steps needed at the
+    usual
+    density. ``names`` are the ways to compare, as spelled on a command line: by default all of the table. ``fit`` has
+    measured corrections of the times of ways, and their errors.
     """
 
     def offer(way: str, density: float) -> Offer:
@@ -132,8 +134,7 @@ def advise(
 def overlapped(found: StepTime, batch: float) -> float:
     """Return the seconds of a reduction that a batch of ``batch`` seconds does not hide.
 
-    Computing hides nothing. The exchange hides behind the backward pass, but for the last bucket; while it runs before
-    that, the backward pass of what is left goes on.
+    Computing is not hidden. The exchange hides behind the backward pass, but for the last bucket.
     """
     hidden = (1 - LAST) * BACKWARD * batch
     return found.computing + max(found.exchanging - hidden, LAST * found.exchanging)
@@ -170,9 +171,9 @@ def chosen(job: TrainingJob, dense: Offer, offers: Sequence[Offer], usual: float
 
 
 def off_of(way: str, n: int, fit: FittedCluster | None, on: Cluster) -> Off:
-    """Return by what factors a step may be off: as nine of ten that were fitted to, or of emulated hosts.
+    """Return the factors by which a step may be off: as nine of ten fitted ones, or of emulated hosts.
 
-    Dense sums of GPUs may be as far off as published ones.
+    Dense sums of GPUs may be off by the factors of published ones.
     """
     if on.fabric is not None:
         return Off(*[on.fabric.error(4 * n)] * 2) if way == BASELINE else OF_A_GPU
@@ -182,7 +183,7 @@ def off_of(way: str, n: int, fit: FittedCluster | None, on: Cluster) -> Off:
 
 
 def crossing(gain: Callable[[float], float], least: float = 1e6, most: float = 1e13) -> float | None:
-    """Return the bits a second at which ``gain``, which falls with them, is zero; None if it is nowhere."""
+    """Return the bits a second at which the falling ``gain`` is zero; None if there is none."""
     if gain(least) <= 0 or gain(most) >= 0:
         return None
     while most / least > 1.01:

@@ -1,9 +1,10 @@
-"""A cluster, and how long a step takes there: what the ranks compute and what their links carry, in closed form.
+"""A cluster, and the time of a step there: computation of ranks and transfers of links, in closed form.
 
 A step of a `Way` is a few calls, and all ranks make each at the same time. A rank pays processor time for every message
 and byte at either end, shares the cores of its node with the others, and waits until its link has carried its bytes and
-the last message has come. Calls follow each other as MPI makes them: an alltoallv sends all its messages at once, long
-allgathers and allreduces go round a ring, short ones in log2 P rounds, and a root sends to each rank itself.
+the last message has arrived. Calls follow MPI's algorithms: an alltoallv sends all its messages at once, long
+allgathers
+and allreduces go round a ring, short ones in log2 P rounds, and a root sends to each rank itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sparse_mpi.predict.ways import Sent, Way
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
 POSTED = ("alltoallv", "rounds")  # calls whose messages Python posts, one by one; others are MPI's own
-INSIDE = 0.2  # of what such a message costs that MPI posts within a collective call
+INSIDE = 0.2  # cost of a message that MPI posts within a collective call, relative to others
 LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
 PASSES = 16.0  # bytes an element: a gradient is read, a residual read and written, a sum filled with zeros
 
@@ -62,7 +63,7 @@ class Cluster:
     memory: float = 1.0  # times as long as where ways were timed do passes over the whole gradient take
     speed: float = 1.0  # of computing, over the seconds on the core on which ways were timed
     gpu: Gpu | None = None  # on which gradients are, and selections made; None: on the cores
-    fabric: Fabric | None = None  # what a dense sum of GPUs takes; None: what `Allreduce` takes as modelled here
+    fabric: Fabric | None = None  # time of a dense sum of GPUs; None: `Allreduce` as modelled here
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "burst", "message", "byte", "crowding"):
@@ -73,7 +74,7 @@ class Cluster:
                 raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}; see Cluster")
 
     def on(self, gbit: float, burst: float = 0.0) -> Cluster:
-        """Return the same cluster with links of so many Gbit/s of payload that let so many bytes pass at once."""
+        """Return the same cluster with links of ``gbit`` Gbit/s of payload and bursts of ``burst`` bytes."""
         if not 0 < gbit < inf:
             raise ValueError(f"gbit must be more than 0, got {gbit}; a link of 100 Mbit/s has 0.1")
         return replace(self, beta=8e-9 / gbit, burst=burst)
@@ -95,7 +96,7 @@ class StepTime(NamedTuple):
 
 
 def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> StepTime:
-    """Return how long a step of algorithm ``name`` takes that sums ``n`` elements of ``ranks`` ranks."""
+    """Return the time of a step of algorithm ``name`` that sums ``n`` elements of ``ranks`` ranks."""
     if name == "dense" and on.fabric is not None:
         return StepTime(0.0, dense_seconds(4 * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks)))
     crowd = max(1.0, ceil(min(on.node, ranks) / on.cores))  # in turns, of which the last may be of few
@@ -148,7 +149,7 @@ TYPICAL = Cluster(
     memory=1.11,
     speed=1.13,
 )
-# Clusters of GPUs: dense sums as NCCL has been measured to make them. What a sparse sum's messages cost, over an MPI
+# Clusters of GPUs: dense sums as measured of NCCL. The cost of a sparse sum's messages, over an MPI
 # that stages them in host memory, is assumed.
 OF_GPUS = {
     "tcp": Cluster(alpha=2e-5, beta=8e-9, message=5e-6, byte=1e-10, fabric=FABRICS["tcp"]),

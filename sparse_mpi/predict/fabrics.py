@@ -1,7 +1,7 @@
-"""The seconds of a dense allreduce as NCCL makes it, fitted to published measurements: the fair baseline.
+"""The seconds of a dense allreduce by NCCL, fitted to published measurements: the fair baseline.
 
-`FABRICS` has the constants of two kinds of fabric. They are NCCL's figures, for gradients in GPUs' memory; large
-messages of an MPI library between hosts were found nowhere, so an MPI's own ``Allreduce`` has to be measured.
+`FABRICS` has the constants of two kinds of fabric, for gradients in GPUs' memory. No figures of long messages of an MPI
+library between hosts were published, so an MPI's own ``Allreduce`` has to be measured.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ MIB = 1 << 20
 
 
 class Fabric(NamedTuple):
-    """What a kind of fabric lets through. Rates are bytes a second, times are seconds.
+    """The capacity of a kind of fabric. Rates are bytes a second, times are seconds.
 
-    NCCL has a protocol for long messages and another one for short ones, and takes the faster. The rate of a tree, that
-    of short messages and steps inside a node are its tuner's (src/graph/tuning.cc at 5067397; 3.4 us on NVLink).
+    NCCL takes the faster of its protocols for long and for short messages. The rates of a tree and of short messages
+    and the
+    steps inside a node are its tuner's (src/graph/tuning.cc at 5067397; 3.4 us on NVLink).
     """
 
     share: float  # of a link's rate, which long messages reach
     step: float  # of a step between nodes in the protocol for long messages, beside the network's latency
     short_step: float  # of a step between nodes in the protocol for short messages
     ceiling: float  # the most that all links of a node carry together, whatever their rates
-    errors: tuple[tuple[int, float], ...]  # from so many bytes on, the points that were fitted lie within this factor
+    errors: tuple[tuple[int, float], ...]  # pairs of least bytes and the factor within which fitted points lie
     short_share: float = 0.25  # of a link's rate, in the protocol for short messages
     tree: float = 0.92  # the rate of a double binary tree, over that of a ring
     hierarchy: float = 0.63  # the rate between nodes of a hierarchical allreduce, over that of a ring
@@ -48,7 +49,7 @@ FABRICS = {
 def dense_seconds(
     nbytes: float, ranks: int, rate: float, latency: float, fabric: Fabric, ranks_per_node: int = 1
 ) -> float:
-    """Return the seconds that a dense allreduce of ``nbytes`` takes: the least of ring, tree and hierarchy.
+    """Return the seconds of a dense allreduce of ``nbytes``: the least of ring, tree and hierarchy.
 
     With P ranks on N nodes of g ranks, r = min(share * g * rate, ceiling) bytes a second for a node, hops of
     latency + step seconds between nodes, s = inside_step, and L = ceil(log2 N):
@@ -63,8 +64,7 @@ def dense_seconds(
     Args:
         nbytes: of the gradient, on each rank.
         ranks: P, which fill their nodes; at one rank the time is 0.
-        rate: bytes a second that a rank's own link carries in each direction. Where the g ranks of a node share fewer
-            links, a g-th of what they carry together.
+        rate: bytes a second of a rank's own link in each direction; if g ranks share fewer links, a g-th of their sum.
         latency: seconds of a message between nodes.
         fabric: one of `FABRICS`. Its ``inside`` is NVLink's: replace it for GPUs that are joined by PCIe.
         ranks_per_node: g.

@@ -1,4 +1,4 @@
-"""The tensors of well-known models, by name and shape: what a gradient looks like without building the model."""
+"""The tensors of well-known models, by name and shape, without building the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi predict advise``: does it pay on a cluster, and what to use."""
+"""``python -m sparse_mpi predict advise``: does it pay on a cluster, and which settings to use."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def cluster_of(args: Namespace) -> tuple[FittedCluster | None, Cluster]:
 
 
 def advised(args: Namespace) -> tuple[str, dict[str, Any]]:
-    """Answer what to use on one cluster: a verdict in words, and a table."""
+    """Answer the question for one cluster: a verdict in words, and a table."""
     fit, cluster = cluster_of(args)
     dense = None if args.dense_ms is None else args.dense_ms / 1e3
     n = layout(args.model).size if args.model else args.n
@@ -92,7 +92,7 @@ def advised(args: Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _break_even(of: Offer, job: TrainingJob, cluster: Cluster, fit: FittedCluster | None) -> float | None:
-    """Return the bits a second above which dense is faster than a sparse offer; None if it is nowhere."""
+    """Return the bits a second above which dense is faster than a sparse offer; None if there are none."""
 
     def gain(bits: float) -> float:
         there = advise(job, replace(cluster, beta=8 / bits), fit, (of.density,), (of.way,)).offers

@@ -16,7 +16,7 @@ LEAST, MOST = 1_000_000, 100_000_000_000
 def parse(text: str) -> int | None:
     """Return the bits a second of a rate that can be emulated; None for ``none``, no limit.
 
-    Raises ValueError: no such rate, or one that cannot be emulated.
+    Raises ValueError: no rate, or one that cannot be emulated.
     """
     if text == "none":
         return None
@@ -27,9 +27,9 @@ def parse(text: str) -> int | None:
 
 
 def bits(text: str) -> int:
-    """Return the bits a second of a rate such as ``1gbit``, ``25Gb/s`` or ``12.5MB/s``.
+    """Return the bits a second of a rate, as ``1gbit``, ``25Gb/s`` or ``12.5MB/s``.
 
-    Raises ValueError: no such rate.
+    Raises ValueError: no rate.
     """
     match = GRAMMAR.fullmatch(text.strip())
     if match is None:

@@ -1,8 +1,8 @@
-"""What a step of each algorithm computes and sends, in closed form: a *way* is an algorithm with a message format.
+"""Computation and traffic of a step of each algorithm, in closed form: a *way* is an algorithm with a message format.
 
-``ways.json`` has the numbers: bytes were counted among the ranks of a `World`, at two densities on 2 to 16 ranks, and
-what a rank computes between its calls was timed, alone on a core. `python -m runs.ways` makes it anew. Between the
-numbers of ranks bytes are interpolated, and beyond them they grow as the kind of call says.
+``ways.json`` has the numbers: bytes counted among the ranks of a `World`, at two densities on 2 to 16 ranks, and the
+computation of a rank between its calls timed, alone on a core. `python -m runs.ways` makes it anew. Between the numbers
+of ranks bytes are interpolated, and beyond them they grow by the kind of call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparse_mpi.reduction.arguments import spelled, takes
 BASELINE = "dense"
 RANKS = (2, 4, 8, 16)  # on which bytes were counted
 DENSITIES = (0.01, 0.001)  # at which they were
-SHARES: dict[str, Callable[[int], float]] = {  # of what a rank has for all, that it sends in one call on P ranks
+SHARES: dict[str, Callable[[int], float]] = {  # of a rank's data for all, sent in one call on P ranks
     "whole": lambda ranks: 1.0,  # to each, the same
     "rest": lambda ranks: (ranks - 1) / ranks,  # to each its part
     "part": lambda ranks: 1.0 / ranks,  # its own part, to each
@@ -31,7 +31,7 @@ SHARES: dict[str, Callable[[int], float]] = {  # of what a rank has for all, tha
 
 
 class Sent(NamedTuple):
-    """What one call of a step sends."""
+    """The bytes of one call of a step."""
 
     call: str  # of `Comm`; "rounds" for messages between pairs of ranks, one after the other
     fixed: float  # bytes that do not grow with the gradient: control
@@ -42,7 +42,7 @@ class Sent(NamedTuple):
     rounds: float = 0.0  # for each of log2 P
 
     def bytes(self, n: int, density: float, ranks: int) -> float:
-        """Return the bytes that the busiest rank sends, or that it receives, where these are more."""
+        """Return the bytes that the busiest rank sends or receives, the larger of the two."""
         if ranks == 1:
             return 0.0
         share = SHARES[self.share](ranks)
@@ -54,14 +54,14 @@ class Sent(NamedTuple):
 
 
 class Way(NamedTuple):
-    """What a rank computes and sends in a step."""
+    """The computation and traffic of a rank in a step."""
 
     sent: tuple[Sent, ...]
     element: float  # seconds on a core for each element of the gradient
     entry: float  # for each entry that a rank selects
     received: float  # for each byte that comes from other ranks
     fixed: float  # and in each step
-    longer: float = 1.0  # times as long as all this told did steps on emulated hosts take, in the median
+    longer: float = 1.0  # median factor of measured steps on emulated hosts over this model
 
     def computing(self, n: int, density: float, ranks: int) -> float:
         """Return the seconds that a rank computes on the core on which ways were timed."""
@@ -70,7 +70,7 @@ class Way(NamedTuple):
 
 
 def arriving(sent: Iterable[Sent], n: int, density: float, ranks: int) -> float:
-    """Return the bytes that come to a rank in a step, but for sums that MPI makes."""
+    """Return the bytes that a rank receives, but for sums by MPI."""
     found = 0.0
     for of in sent:
         if of.call != "allreduce" and not of.fixed:
@@ -87,10 +87,10 @@ def table() -> dict[str, Way]:
 
 @cache
 def way_of(name: str) -> Way:
-    """Return the way of an algorithm as a command line spells it: of the table, or measured now by the workbench.
+    """Return the way of an algorithm as spelled on a command line: from the table, or measured now by the workbench.
 
     Raises:
-        ValueError: there is no such algorithm.
+        ValueError: an unknown algorithm.
         Refused: it is not in the table, and the workbench is not installed.
     """
     known = table().get(name)
@@ -98,7 +98,7 @@ def way_of(name: str) -> Way:
 
 
 def predictable(name: str) -> bool:
-    """Tell if the length of the gradient alone tells the traffic of an algorithm, and all of it uses the network."""
+    """Tell if the gradient's length determines the traffic of an algorithm, all over the network."""
     name = spelled(name)[0]
     return not (takes(name, "rank") or takes(name, "ranks_per_node"))
 

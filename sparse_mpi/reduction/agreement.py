@@ -1,8 +1,9 @@
-"""By how much the gradients of the ranks agree, tensor by tensor: `Agreement`.
+"""The agreement of the ranks' gradients, tensor by tensor: `Agreement`.
 
-The squared norm of the mean of P independent gradients is 1/P of that of one, and that of the mean of equal ones is the
-same. So the second moment of the mean lies between 1/P of the ranks' own and these. A few random projections of each
-tensor estimate both norms: the square of a projection is the squared norm, on average.
+The squared norm of the mean of P independent gradients is 1/P of that of one; the mean of equal gradients has the same
+norm. So the second moment of the mean lies between 1/P of the ranks' own and all of it. A few random projections of
+each
+tensor estimate both norms: the square of a projection is, on average, the squared norm.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ LEAST = np.int32(-1000)  # stands for the exponent of zeros
 
 
 class Agreement:
-    """The squared norm of each tensor's mean gradient, divided by the one that independent ranks would have.
+    """The squared norm of each tensor's mean gradient, divided by its value for independent ranks.
 
     Attributes:
-        norms: ``(tensors, 2)`` moving means of the squared norm of the sum over the ranks, and of the sum of theirs; 0
-            before the first look. The same on all ranks.
+        norms: ``(tensors, 2)`` moving means of the squared norm of the sum over the ranks, and of the sum of the ranks'
+            squared norms; 0 before the first look. The same on all ranks.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -38,7 +39,7 @@ class Agreement:
 
     @cached_property
     def _drawn(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return which entries each projection adds up ``(tensors, PROJECTIONS, any)``, and with which signs."""
+        """Return the entries that each projection adds up ``(tensors, PROJECTIONS, any)``, and their signs."""
         draw, sizes = np.random.default_rng(0), self._layout.sizes
         width = -(-min(max(sizes, default=0), ENTRIES) // PROJECTIONS)
         places, signs = np.zeros((2, len(sizes), PROJECTIONS * width), np.int64)
@@ -57,7 +58,7 @@ class Agreement:
             self._own = (gradient[places] * signs).sum(axis=1)
 
     def meet(self, comm: Comm) -> None:
-        """Add up the projections of all ranks, if this is a step in which they look. Collective: 136 bytes a tensor."""
+        """Add up the projections of all ranks, if they look in this step. Collective: 136 bytes a tensor."""
         if self._own is None or comm.size == 1:
             return
         own = arrays.to_host(self._own).astype(np.float64)
@@ -74,7 +75,7 @@ class Agreement:
         self._found = np.ldexp(norms, 2 * exponents)
 
     def take(self, looks: int) -> None:
-        """Take what `meet` has found into the norms, as the look of that number."""
+        """Update the norms with the result of `meet`, as look number ``looks``."""
         if self._found is not None:
             seen = self._found[:, 1] > 0
             self.norms[seen] += (self._found - self.norms)[seen] / min(looks, LOOKS)

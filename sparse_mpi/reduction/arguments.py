@@ -1,4 +1,4 @@
-"""Turn the arguments of a caller into the objects that the library works with, or raise an error with a remedy."""
+"""Turn a caller's arguments into objects of the library, or raise an error with a remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUBLISHED = "published"  # the option that takes the settings of a published pro
 
 
 def resolve_k(size: int, k: int | None, density: float | None, usual: float = DENSITY) -> int:
-    """Return the number of entries, in 1..n, that ``k`` or ``density`` asks for; without either the ``usual`` share."""
+    """Return the number of entries, in 1..n, of ``k`` or ``density``; without either of the ``usual`` density."""
     if k is not None and density is not None:
         raise ValueError(f"give k or density, not both, got k={k!r} and density={density!r}")
     if k is not None:
@@ -31,14 +31,14 @@ def resolve_k(size: int, k: int | None, density: float | None, usual: float = DE
 
 
 def usual_density(algorithm: str | Algorithm) -> float:
-    """Return the density of an algorithm, or of the one with that name, where neither k nor a density is given."""
+    """Return the default density of an algorithm, or of the one with that name."""
     # Unknown names take the common density: `make_algorithm` reports them
     known = ALGORITHMS[algorithm]() if isinstance(algorithm, str) and algorithm in ALGORITHMS else algorithm
     return known.traits.usual_density if isinstance(known, Algorithm) else DENSITY
 
 
 def takes(algorithm: str, option: str, value: object = None) -> bool:
-    """Return True if the algorithm named ``algorithm`` has ``option`` and, unless None, accepts ``value`` for it."""
+    """Return True if the named ``algorithm`` has ``option`` and, unless None, accepts ``value`` for it."""
     if not any(field.name == option for field in fields(ALGORITHMS[algorithm])):
         return False
     try:
@@ -82,14 +82,14 @@ def make_algorithm(
 ) -> Algorithm:
     """Return the algorithm of that name in ``known`` with these options, or the given instance.
 
-    The options ``selector`` and ``wire`` are a name, an instance, or None for the algorithm's default. The option
-    ``published`` names the workload, "" if there is only one, of `published.published`, whose settings other options
-    change.
+    The options ``selector`` and ``wire`` are a name, an instance, or None for the default. The option ``published``
+    names
+    the workload ("" if there is only one) of `published.published`, whose settings other options change.
 
     Raises:
         ValueError: no algorithm has that name, or an option has a bad value.
         TypeError: the algorithm has no such option or cannot work with that selector, options are given beside an
-            instance, or ``algorithm`` is neither a name nor an instance whose repr says its hyperparameters.
+            instance, or ``algorithm`` is neither a name nor an instance whose repr gives its hyperparameters.
     """
     makers: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}
     # None stands for the algorithm's own selector or wire. The caller's dict stays as it is
@@ -125,12 +125,12 @@ def make_algorithm(
 
 
 def spelled(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse an algorithm as a command line spells it, ``oktopk:wire=packed:radix=32``, to its name and options.
+    """Parse an algorithm as spelled on a command line, ``oktopk:wire=packed:radix=32``, to its name and options.
 
     The settings of a published program are ``oktopk:published=vgg``, or ``gtopk:published`` where there is no choice.
 
     Raises:
-        ValueError: there is no such algorithm or option, or an option has a bad value.
+        ValueError: an unknown algorithm or option, or a bad value.
     """
     name, *words = text.split(":")
     options: dict[str, Any] = {}

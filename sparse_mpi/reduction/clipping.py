@@ -1,12 +1,12 @@
-"""Clip the mean of all ranks' gradients by its L2 norm, which is estimated before anything is reduced.
+"""Clip the mean of all ranks' gradients by its L2 norm, estimated before the reduction.
 
-The norm of a mean does not follow from the norms of its parts: those of P independent gradients are about sqrt(P) times
-as long as their mean, and those of equal ones are as long. So each rank sums its entries, with signs that are a hash of
-their indices, in 1,024 buckets, the ranks add up these sketches, and the squares of that give the squared norm. All
-ranks then scale their gradients by the same factor.
+The norm of a mean does not follow from the ranks' norms: P independent gradients are about sqrt(P) times as long as
+their mean, equal ones have its length. So each rank sums its entries, with signs hashed from their indices, in 1,024
+buckets, the ranks add up these sketches, and the squares of the sum give the squared norm. All ranks then scale their
+gradients by the same factor.
 
-The estimated norm has a standard error of 2.2 %, whatever the gradients and however many ranks there are. Sketches are
-added up as whole numbers, so that every rank gets the same bits, and World the same as MPI.
+The estimate has a standard error of 2.2 %, for any gradients and number of ranks. Sketches are added up as whole
+numbers, so that every rank, in World as over MPI, gets the same bits.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
 def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm, beside: float = 0.0) -> float:
     """Return the factor by which all ranks scale their gradients, so that their mean is at most ``max_norm`` long.
 
-    It is 1 where the mean is not longer, and where a norm is not finite, so that NaN and Inf still show in the sum.
+    It is 1 if the mean is not longer, or a norm is not finite, so that NaN and Inf still show in the sum.
     Collective: one allreduce of 8,200 bytes (control), two more where gradients are huge or not finite.
 
     Args:
-        own: what `sketched` returned on this rank.
+        own: the result of `sketched` on this rank.
         max_norm: the norm to clip to.
         comm: all ranks.
-        beside: the norm of a part of the mean that is known already and not in the sketch, the same on all ranks.
+        beside: the known norm of a part of the mean outside the sketch, the same on all ranks.
     """
     if comm.size == 1:
         norm = float(own[0])
@@ -71,7 +71,7 @@ def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm, beside: float 
 
 
 def factor_of(norm: float, max_norm: float) -> float:
-    """Return the factor that makes what is ``norm`` long at most ``max_norm`` long; 1 where the norm is not finite."""
+    """Return the factor that clips ``norm`` to ``max_norm``; 1 for a norm that is not finite."""
     return max_norm / norm if max_norm < norm < math.inf else 1.0
 
 
@@ -104,9 +104,9 @@ def _norm_of_sum(own: np.ndarray, limit: float, comm: Comm) -> float:
 def _norm_below(exponent: int, own: np.ndarray, comm: Comm) -> float | None:
     """Return the norm of the sum of all sketches, or None if one of them has a number of 2^exponent or more.
 
-    Numbers are rounded to a multiple of a power of two, so small that the sum of all just fits into 64 bits.
+    Numbers are rounded to a multiple of the least power of two for which the sum of all fits into 64 bits.
     """
-    # The sum of P numbers has up to log2 P bits more than each: the unit is larger by as many
+    # The sum of P numbers has up to log2 P bits more than each, and so has the unit
     unit = exponent - BITS + (comm.size - 1).bit_length()
     fits = _exponent(own) <= exponent
     # A rank whose sketch does not fit takes part with zeros, and is counted in the last number

@@ -1,7 +1,7 @@
 """The exchange of one gradient, step after step: `Engine`.
 
 It knows no thread and no fault. A step has two halves. An *attempt* agrees, accumulates and reduces, and can be
-retried: until `Engine.commit` takes what was sent out of the residual, residual and state are unchanged.
+retried: until `Engine.commit` subtracts sent entries, residual and state are unchanged.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from sparse_mpi.sparse import SparseVector
 
 
 class Absence:
-    """Finds out which tensors have no gradient on any rank in a step, as layers that it skips: torch leaves them alone.
+    """Finds the tensors without a gradient on any rank in a step, as of skipped layers, which torch leaves unchanged.
 
     Ranks exchange the set only if some rank's set differs from the one agreed in the last step, which the check of
-    arguments tells at no cost: see `same_on_all_ranks`.
+    arguments detects at no cost: see `same_on_all_ranks`.
 
     Attributes:
-        here: the tensors without a gradient on this rank in the next step, set by whoever has the gradients.
-        frozen: those of them that are not trained, the same on all ranks: they keep what they owe.
-        everywhere: those without a gradient on any rank in the last step.
+        here: the tensors without a gradient on this rank in the next step, set by the owner of the gradients.
+        frozen: the untrained ones among them, the same on all ranks: their residual stays.
+        everywhere: the tensors without a gradient on any rank in the last step.
     """
 
     def __init__(self, tensors: int) -> None:
@@ -53,13 +53,13 @@ class Absence:
         self._comm: Comm | None = None  # the ranks that ``everywhere`` is of
 
     def news(self, comm: Comm) -> bool:
-        """Return True if this rank lacks other gradients than all ranks of ``comm`` lacked in the last step."""
+        """Return True if this rank's set differs from the one agreed by ``comm`` in the last step."""
         if self._comm is not comm:  # a rank that has joined does not know
             self._comm, self.everywhere = comm, []
         return sorted(self.here) != self.everywhere
 
     def agree(self, comm: Comm) -> None:
-        """Find out which tensors have no gradient on any rank: a byte a tensor (control). Collective."""
+        """Agree on the tensors without a gradient on any rank: a byte a tensor (control). Collective."""
         # 1 where this rank has a gradient: the maximum over the ranks is 0 where no rank has one
         present = np.ones(self._tensors, np.uint8)
         present[sorted(self.here)] = 0
@@ -73,7 +73,7 @@ def _stated(wide: np.dtype, acc: np.dtype, k: int | str, check: bool) -> str:
 
 
 class StepPlan(NamedTuple):
-    """What a step reduces; the same on all ranks."""
+    """The parameters of a step; the same on all ranks."""
 
     k: int
     dense: bool = False  # every entry is summed, by a dense allreduce
@@ -81,7 +81,7 @@ class StepPlan(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """What all ranks have agreed to reduce in a step."""
+    """The agreement of all ranks on a step."""
 
     flat: Array | None  # (n,) the gradient; None: there is none, in a flush
     plan: StepPlan
@@ -92,12 +92,12 @@ class Agreed(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """What a step will do once it is committed."""
+    """A step's result before commit."""
 
     reduction: Reduction
     state: Any  # of the algorithm, for the next step
     agreed: Agreed
-    initial_acc: Array | None  # (n,) a copy of what was reduced, where somebody is to look at it
+    initial_acc: Array | None  # (n,) a copy of acc, for checks and the watch
 
 
 @dataclass(eq=False)
@@ -120,7 +120,7 @@ class Engine:
         ranks: the number of ranks whose gradients are in the last result.
         whole: the last step was to send every entry.
         absence: of gradients, in a step.
-        second_moment: of this rank's gradients, where it is to travel with the entries.
+        second_moment: of this rank's gradients, if it travels with the entries.
         watch: measures the quality of some steps, if set.
         meter: called with this engine after each step, if set; see `monitor.observe`.
         report: counts and times of the last step.
@@ -143,9 +143,9 @@ class Engine:
         self.objection: Exception | None = None
         self._exchanges = [self.exchange]  # of all algorithms that took turns
         self._acc: Array | None = None  # of the step under way
-        self._add: Array | None = None  # what a selection has yet to add to it
+        self._add: Array | None = None  # to be added to it by a selection
         self._withheld = False  # whether parts of the gradient were withheld in the step before
-        self._aside: list[tuple[slice, Array]] | None = None  # what frozen tensors owe, during a step
+        self._aside: list[tuple[slice, Array]] | None = None  # the residual of frozen tensors, during a step
 
     def _exchange(self, algorithm: Algorithm) -> Exchange:
         runs = placed(algorithm, self.comm)
@@ -154,7 +154,7 @@ class Engine:
         return Exchange(algorithm, runs, instrumented, selectors, unselected(algorithm, self.layout), state)
 
     def use(self, algorithm: Algorithm) -> None:
-        """Reduce by ``algorithm`` from now on; one that was used before goes on with the state it had then."""
+        """Reduce by ``algorithm`` from now on; an earlier one resumes its state."""
         known = [exchange for exchange in self._exchanges if exchange.algorithm == algorithm]
         if not known:
             known = [self._exchange(algorithm)]
@@ -162,11 +162,11 @@ class Engine:
         self.exchange = known[0]
 
     def agree(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Agreed:
-        """Return what is to be reduced, once all ranks are about to do the same. Collective.
+        """Return the agreed step, after the check that all ranks do the same. Collective.
 
         Args:
             gradient: ``(n,)`` or any shape of n elements, of any library; None in a flush.
-            make_plan: returns the plan of the step, or raises what is wrong with the arguments for it.
+            make_plan: returns the plan of the step, or raises an error of its arguments.
             check: assert both laws on the step.
 
         Raises:
@@ -183,7 +183,7 @@ class Engine:
             if self.absence.frozen:
                 say(frozen=sorted(self.absence.frozen))
             if plan.flush:
-                # A flush has no gradient: acc has the type of what is owed
+                # A flush has no gradient: acc has the type of the residual
                 flat, dtype = None, self.feedback.pending().dtype
                 say(call="flush", dtype=dtype, check=check)
             else:
@@ -221,16 +221,16 @@ class Engine:
             parts = self.layout.parts  # made anew at each look
             self.feedback.withhold([parts[number] for number in self.absence.everywhere])
             self._withheld = bool(self.absence.everywhere)
-            self._set_aside()  # of what is frozen no rank has a gradient
+            self._set_aside()  # no rank has a gradient of frozen tensors
         self.whole = agreed.plan.k >= self.layout.size
 
     def accumulate(self, flat: Array | None, factor: float | None = None, join: bool = False) -> Array:
-        """Return acc ``(n,)``, which the gradient joins once, however often the step is attempted.
+        """Return acc ``(n,)``; the gradient is added once, also when the step is attempted again.
 
         Args:
             flat: the gradient ``(n,)``; None: there is none.
-            factor: clips the gradient, where it is known already.
-            join: complete acc here, and not in the pass in which the algorithm selects.
+            factor: clips the gradient, if already known.
+            join: complete acc here, not in the algorithm's selection pass.
         """
         if self._acc is not None:
             # Attempted again: acc has the gradient already, or gets it now where no selection has added it
@@ -262,7 +262,7 @@ class Engine:
             self.second_moment.agreement.meet(self.comm)
         # acc may be the residual itself, which commit changes: whoever looks at it later needs a copy
         initial = acc.copy() if agreed.watched else None
-        # Dense: nothing stays in the residual, so the algorithm forgets what it knows of it
+        # Dense: nothing stays in the residual, so the algorithm forgets its state of it
         if sends_all:
             dense = self.settings.dense
             state = dense.init(self.layout, self.settings.k, self.comm.size)
@@ -283,8 +283,8 @@ class Engine:
         """Subtract the sent entries from the residual, and return the result of the step.
 
         Args:
-            attempt: of the step, which all ranks have made.
-            began: the time at which the step began, of `time.perf_counter`.
+            attempt: of the step, completed on all ranks.
+            began: the start of the step, in `time.perf_counter` seconds.
             before: the traffic of ``comm`` before the step.
         """
         # Take out: from here on the step cannot be attempted again
@@ -323,7 +323,7 @@ class Engine:
     def owe(self, pending: list[Array]) -> None:
         """Add the residuals ``(n,)`` of other ranks to this rank's; ``pending`` is empty afterwards."""
         self._join()
-        # In an attempt, what a lost rank owed joins acc, and may be sent in this very step
+        # In an attempt, a lost rank's residual joins acc, and may be sent in this very step
         acc = self.feedback.pending() if self._acc is None else self._acc
         for array in pending:
             kernels.accumulate(acc, arrays.like(array, acc).astype(acc.dtype, copy=False))
@@ -343,7 +343,7 @@ class Engine:
         return clipping_factor(sketched([flat], self.comm.size), limit, self.comm)
 
     def entered(self, gradient: object) -> Array:
-        """Return ``gradient`` as a flat NumPy or CuPy array ``(n,)``, or raise what `agree` raises for a bad one."""
+        """Return ``gradient`` as a flat NumPy or CuPy array ``(n,)``, or raise the errors of `agree`."""
         arrays.check(gradient, "gradient")
         flat = arrays.enter(gradient)
         if len(flat) != self.layout.size:
@@ -354,7 +354,7 @@ class Engine:
         return flat
 
     def _set_aside(self) -> None:
-        """Take what frozen tensors owe out of the residual, until the step has ended."""
+        """Take the residual of frozen tensors out until the end of the step."""
         residual, parts = self.feedback.residual, self.layout.parts
         if self._aside is None:
             self._aside = [(parts[number], residual[parts[number]].copy()) for number in self.absence.frozen]
@@ -368,7 +368,6 @@ class Engine:
             residual[part] += arrays.like(owed, residual)
 
     def _join(self) -> None:
-        """Add the gradient to acc, unless a selection has done so."""
         # A selector may have added the gradient before an attempt failed: it must not join twice
         if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
             if self._acc is None:
@@ -380,7 +379,7 @@ class Engine:
 
 
 def check_device(gradient: Array, remembered: Array) -> None:
-    """Raise TypeError if ``gradient`` is in host memory, and what the feedback rule has ``remembered`` on a device."""
+    """Raise TypeError if ``gradient`` is in host memory, and the feedback rule's arrays on a device."""
     if arrays.is_device(remembered) and not arrays.is_device(gradient):
         raise TypeError(
             f"gradient must be on the device where the residual is, got {arrays.describe(gradient)}; pass it from "
@@ -397,7 +396,7 @@ class Direct:
         self.engine = engine
 
     def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
-        """Return the attempt that all ranks have made; where it fails the gradient stays in the residual."""
+        """Return the attempt of all ranks; if it fails the gradient stays in the residual."""
         self.engine.comm.job.begin_reduction()  # for the watchdog's report
         agreed = self.engine.agree(gradient, make_plan, check)
         try:
@@ -407,7 +406,7 @@ class Direct:
             raise
 
     def catch_up(self) -> None:
-        """Bring the engine up to date with the ranks that are there, before its state is saved or loaded."""
+        """Bring the engine up to date with the present ranks, before its state is saved or loaded."""
 
     def loaded(self) -> None:
         """Take note that a state was loaded."""

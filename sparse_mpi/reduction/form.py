@@ -1,4 +1,4 @@
-"""The form of a state: type and shape of everything in it, saved beside it, so that damage is found before loading."""
+"""The form of a state: type and shape of every item, saved beside it, so that damage is detected before loading."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-FORM = "form"  # the key of what `sealed` adds
+FORM = "form"  # the key that `sealed` adds
 NOTHING = "nothing"
 WHOLE = "load what state_dict() returned, whole"
 
@@ -18,7 +18,7 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_form(state: Any, argument: str = "state") -> None:
-    """Raise TypeError or ValueError unless ``state`` has the form it was saved with; unknown keys are ignored."""
+    """Raise TypeError or ValueError unless ``state`` has its saved form; unknown keys are ignored."""
     check_mapping(state, argument)
     if FORM not in state:
         raise ValueError(
@@ -29,7 +29,7 @@ def check_form(state: Any, argument: str = "state") -> None:
     if not isinstance(expected, Mapping) or not all(isinstance(form, str) for form in expected.values()):
         raise TypeError(f"{argument}[{FORM!r}] must be a dict of texts, got {expected!r}; {WHOLE}")
     found = dict(_nodes(state, ""))
-    # A node comes before what it holds, so that the error names the outermost damage
+    # A node comes before its content, so that the error names the outermost damage
     for path, form in expected.items():
         if found.get(path, NOTHING) != form:
             raise ValueError(
@@ -51,7 +51,7 @@ def equal(a: object, b: object) -> bool:
     """Return True if two nodes without arrays are equal; damage may have put one anywhere."""
     try:
         return bool(a == b)
-    except ValueError:  # what a comparison with an array, which is one of many, raises
+    except ValueError:  # raised by a comparison with an array
         return False
 
 

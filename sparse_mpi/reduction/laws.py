@@ -17,7 +17,7 @@ class LawError(RuntimeError):
     """A step broke one of the two laws; raised on every rank alike.
 
     Attributes:
-        entries: how many of the n entries of the sum are wrong, at least 1.
+        entries: the number of wrong entries of the sum, at least 1.
     """
 
     def __init__(self, message: str, entries: int = 1) -> None:
@@ -26,7 +26,7 @@ class LawError(RuntimeError):
 
 
 def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: Algorithm, comm: Comm) -> None:
-    """Raise `LawError` on every rank unless the step of ``algorithm`` that began with ``acc`` obeyed both laws."""
+    """Raise `LawError` on every rank unless the step of ``algorithm`` on ``acc`` obeyed both laws."""
     # Agreement first: then all ranks check conservation against the same total, and raise alike
     total = reduction.total
     if algorithm.traits.scatters and isinstance(total, SparseVector):  # no two ranks have the same part
@@ -39,7 +39,7 @@ def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: 
 
 
 def put_together(part: SparseVector, comm: Comm) -> Array:
-    """Return the sum ``(n,)`` of which each rank has a ``part``, dense, on all ranks. Collective; control."""
+    """Return the dense sum ``(n,)`` of all ranks' ``part``s. Collective; control."""
     sizes = comm.allgather(np.array([part.size], np.int64), control=True)[:, 0]
     stop = int(sizes[: comm.rank + 1].sum())
     whole = namespace(part.values).zeros(int(sizes.sum()), part.values.dtype)
@@ -62,7 +62,7 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
 
 
 def _disagreeing(total: SparseVector | Array, comm: Comm) -> int:
-    """Return how many entries of the sum have other bits on some rank than on another. Collective; control."""
+    """Return the number of entries whose bits differ between ranks. Collective; control."""
     dense = np.ascontiguousarray(to_host(total.to_dense() if isinstance(total, SparseVector) else total))
     bits = dense.view(f"i{dense.itemsize}")
     highest, lowest = comm.allreduce(bits, "max", control=True), ~comm.allreduce(~bits, "max", control=True)
@@ -76,23 +76,22 @@ def check_conservation(
 
     Args:
         total: the result of the step.
-        given: ``(n,)`` what this rank's acc lost in the step.
-        acc: ``(n,)`` from which it was taken, and to whose precision it is therefore known.
+        given: ``(n,)`` the part of this rank's acc lost in the step.
+        acc: ``(n,)`` before the step, which limits the precision of ``given``.
         comm: the communicator of the step.
         normwise: whether the algorithm multiplies matrices, whose elements are rounded relative to norms: the norm of
             acc then counts as a magnitude.
-        kept: the share of the residual that the rule keeps, by which ``given`` was divided; 0 if it was not.
+        kept: the rule's leak of the residual, by which ``given`` was divided; 0 if it was not.
 
-    The tolerance is that of adding P + 2 numbers of the magnitudes that were really added. Numbers below the least
-    normal one count as that, for they are rounded to multiples of the least number of all. Elements to which a rank
-    gave something that is not finite are not checked.
+    The tolerance is that of adding P + 2 numbers of the magnitudes really added, at least the least normal number,
+    because subnormal ones are rounded absolutely. Elements for which a rank gave NaN or Inf are not checked.
     """
     xp = namespace(given)
     dense = total.to_dense() if isinstance(total, SparseVector) else total
-    # given was divided by the kept share, and the least normal number that went into it as well
+    # given was divided by the leak, and so is the least normal number
     least = np.finfo(given.dtype).tiny / (kept or 1)
     with np.errstate(invalid="ignore", over="ignore"):
-        lost = comm.allreduce(given, control=True) - dense  # what the ranks gave and total lacks: 0 but for rounding
+        lost = comm.allreduce(given, control=True) - dense  # given by ranks and missing in total: 0 but for rounding
         magnitude = xp.maximum(xp.abs(given) + xp.abs(acc) + (_norm(acc) if normwise else 0), given.dtype.type(least))
     allowed = comm.allreduce(magnitude, control=True) * (4 * (comm.size + 2) * np.finfo(given.dtype).eps)
     wrong = xp.flatnonzero(xp.isfinite(dense) & (xp.abs(lost) > allowed))
@@ -106,7 +105,7 @@ def check_conservation(
 
 
 def _norm(acc: Array) -> Array:
-    """Return the L2 norm of the finite elements of ``acc``, also where their squares are too large or too small."""
+    """Return the L2 norm of the finite elements of ``acc``, also where their squares overflow or underflow."""
     xp = namespace(acc)
     finite = xp.where(xp.isfinite(acc), acc, 0).astype(np.float64)
     # Numbers of at most 1 are squared; tiny stands in where all are 0
@@ -116,7 +115,7 @@ def _norm(acc: Array) -> Array:
 
 
 def raise_nonfinite(total: SparseVector | Array, comm: Comm | None = None) -> None:
-    """Raise FloatingPointError if ``total`` has NaN or Inf: on any rank of ``comm``, where each has its own part."""
+    """Raise FloatingPointError if ``total`` has NaN or Inf: on any rank of ``comm``, if given."""
     values = total.values if isinstance(total, SparseVector) else total
     bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
     if comm is not None:

@@ -28,17 +28,16 @@ def sparse_allreduce(
     Args:
         x: NumPy or CuPy array or torch tensor of any shape, float32 or float64 (float16 and bfloat16 are widened to
             float32), with n elements, the same number on all ranks. It is not modified.
-        k: number of entries that each rank may send, at least 1; more than n means n.
+        k: entries that each rank may send, at least 1; more than n means n.
         density: k as a fraction of n, in (0, 1]. Give k or density; the default is a density of 0.01, or 0.0275
             with elect.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
-        algorithm: a name in `ALGORITHMS`, or an instance such as ``OkTopk(period=32)``. The default rounds nothing, and
-            its first sum is as good as any. Training has another, elect, see `sparse_mpi.optim.DistributedOptimizer`.
-        options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance such as
-            ``DGC(seed=1)``.
+        algorithm: a name in `ALGORITHMS`, or an instance, for example ``OkTopk(period=32)``. The default rounds nothing
+            and needs no earlier steps. Training uses elect, see `sparse_mpi.optim.DistributedOptimizer`.
+        options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance.
 
     Returns:
-        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net contribution to it (keep
+        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net contribution to it (store
         ``x - sent`` as your residual). Both index the flattened ``x``, in its array library and on its device.
 
     Raises:

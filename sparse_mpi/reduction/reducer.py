@@ -32,20 +32,20 @@ class SparseAllreduce:
     """The allreduce of one gradient, step after step, with error feedback. Making one is collective.
 
     Args:
-        layout: the gradient's length, the shapes of the tensors it is made of, or a `Layout`.
+        layout: the gradient's length, the shapes of its tensors, or a `Layout`.
         k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k.
-        feedback: what becomes of entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"``
-            corrects their momentum too, ``"none"`` drops them, and so on, see `FEEDBACKS`; or an instance such as
+        feedback: the rule for entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"``
+            corrects their momentum too, ``"none"`` drops them, and so on, see `FEEDBACKS`; or an instance, for example
             ``MomentumCorrection(0.9, nesterov=True)``.
-        clip_norm: where the mean of all ranks' gradients is longer than this, by its L2 norm, all ranks scale their
-            gradients by the same factor before they are added to the residual. The norm is estimated, with a standard
-            error of 2.2 %, for 16 KB of control a step; a single rank's is exact. See `reduction.clipping`.
+        clip_norm: if the mean of all ranks' gradients has a larger L2 norm than this, all ranks scale their gradients
+            by the same factor before they add them to the residual. The norm is estimated, with a standard error of
+            2.2 %, for 16 KB of control a step; a single rank's is exact. See `reduction.clipping`.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one.
-        second_moment: keep the moving mean of the squares of this rank's gradients, with this weight of the past, and
-            add it up over the ranks where the result has entries, see `SecondMoment`; in ``reducer.second_moment``.
-            Ranks elect entries by their residual over the root of it.
-        settings: all these arguments but comm, checked before; nothing else is given then.
+        second_moment: the weight of the past in a moving mean of the squares of this rank's gradients, which is added
+            up over the ranks at the entries of the result, see `SecondMoment`; in ``reducer.second_moment``. Ranks
+            elect entries by their residual over its root.
+        settings: all these arguments but comm, already checked, in place of them.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -86,7 +86,7 @@ class SparseAllreduce:
             say(**settings.statement)
         self.engine = Engine(settings, transport)
         self.execution: Direct = Direct(self.engine)  # `ElasticAllreduce` puts transactions in its place
-        # Ranges and metrics: nothing of them is imported, nor called in a step, where nobody asks for them
+        # Ranges and metrics: neither imported, nor called in a step, unless asked for
         if "SPARSE_MPI_METRICS_DIR" in os.environ or "SPARSE_MPI_RANGES" in os.environ:
             from sparse_mpi.monitor.observe import observe
 
@@ -173,11 +173,11 @@ class SparseAllreduce:
         check: bool = False,
         dense: bool = False,
     ) -> SparseVector[A] | A:
-        """Add ``gradient`` to the residual, reduce the k most significant entries, and keep the rest. Collective.
+        """Add ``gradient`` to the residual, reduce the k most significant entries, and retain the rest. Collective.
 
         Args:
             gradient: ``(n,)`` or any shape of n elements; NumPy, CuPy or torch; not modified.
-            k: number of entries in this step instead of the reducer's own, the same on all ranks.
+            k: entries in this step instead of the reducer's own, the same on all ranks.
             density: k as a fraction of n, likewise.
             check: assert both laws on this step; costs two dense allreduces.
             dense: sum every entry, by a dense allreduce.
@@ -210,10 +210,11 @@ class SparseAllreduce:
     ) -> Handle[SparseVector[A] | A]:
         """Begin a `step` in the background and return at once; `Handle.wait` returns its result or raises its error.
 
-        Steps that several reducers of one ``comm`` start are executed one after the other in the order of the starts,
-        which must be the same on all ranks. Until `Handle.wait` returns, ``gradient`` must not be modified, and nothing
-        else may use ``comm``. Where ``comm`` cannot be used from a second thread (``python -m sparse_mpi doctor``
-        tells), the step is finished before this returns.
+        Steps that several reducers of one ``comm`` start run one after the other, in the order of their starts, which
+        must be
+        the same on all ranks. Until `Handle.wait` returns, do not modify ``gradient`` nor use ``comm``. Where ``comm``
+        cannot
+        be used from a second thread (see ``python -m sparse_mpi doctor``), the step is finished before this returns.
         """
 
         def work() -> SparseVector[A] | A:
@@ -244,22 +245,23 @@ class SparseAllreduce:
     @overload
     def flush(self, *, check: bool = False, like: Flattens[A]) -> A: ...
     def flush(self, *, check: bool = False, like: object = None) -> Any:
-        """Send all that the ranks owe, in one dense allreduce, and leave a residual of 0. Collective.
+        """Send the residuals of all ranks, in one dense allreduce, and leave a residual of 0. Collective.
 
-        It is a dense step without a gradient. For the end of training, or before an evaluation that matters: without it
-        what is still in the residuals never reaches the model. Global momentum leaves its share of the momentum of this
-        result in the residual, as after any step.
+        It is a dense step without a gradient, for the end of training or before an important evaluation: without it the
+        residuals never reach the model. Global momentum leaves its share of the momentum of this result in the
+        residual, as
+        after any step.
 
         Args:
             check: as for `step`.
-            like: the sum comes in the library of this array, on whose device the residual must be; by default NumPy or
-                CuPy as `residual` is.
+            like: an array whose library the sum is to have, on the residual's device; by default NumPy or CuPy as
+                `residual`.
 
         Returns:
             The sum over the ranks ``(n,)``.
 
         Raises:
-            ValueError: the feedback rule never owes anything, as without error feedback; raised on every rank.
+            ValueError: the feedback rule has no residual; raised on every rank.
             LawError, FloatingPointError: as for `step`.
         """
         shown: Any = self.residual if like is None else like
@@ -273,12 +275,12 @@ class SparseAllreduce:
         return in_turn(self.comm, work, shown)
 
     def use(self, algorithm: str | Algorithm) -> None:
-        """Reduce the next steps by another algorithm, which goes on with the same residual. Collective.
+        """Reduce the next steps by another algorithm, with the same residual. Collective.
 
-        One that was used before goes on with the state it had then.
+        An earlier one resumes its state.
 
         Raises:
-            TypeError, ValueError: there is no such algorithm, or ranks may be lost; raised on every rank.
+            TypeError, ValueError: an unknown algorithm, or ranks may be lost; raised on every rank.
         """
         # The check uses the communicator on this thread, so nothing may be under way on another
         settle(self.comm)
@@ -292,38 +294,41 @@ class SparseAllreduce:
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays.
 
-        `load_state_dict` takes tensors as well: ``torch.save(as_tensors(state), file)`` of `sparse_mpi.arrays` makes
-        what `torch.load` reads.
+        ``torch.save(as_tensors(state), file)`` of `sparse_mpi.arrays` writes it for `torch.load`; `load_state_dict`
+        takes
+        tensors as well.
         """
         self.execution.catch_up()
         return Snapshot(self.engine).taken()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, on the same rank of as many ranks. Collective.
+        """Restore the result of `state_dict`, on the same rank of the same number of ranks. Collective.
 
         `take_over` restores on another number of ranks.
 
         Raises:
-            TypeError, ValueError: it was saved by another algorithm, feedback, layout, k or rank, or is not as it was
-                saved; raised on every rank.
+            TypeError, ValueError: it was saved by another algorithm, feedback, layout, k or rank, or is damaged; raised
+            on
+                every rank.
         """
         self.execution.catch_up()
         Snapshot(self.engine).restore(state)
         self.execution.loaded()
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore what ``ranks`` ranks saved, on any number P of ranks, as `checkpoint.load` deals it out. Collective.
+        """Restore the states of ``ranks`` ranks on any number P of ranks, dealt out by `checkpoint.load`. Collective.
 
-        On another number than before the residuals of the old ranks are added up, so that the new ranks together owe
-        what the old ones did, to rounding; the states of algorithm and selector start afresh.
+        On another number than before the residuals of the old ranks are added up, so that their sum is unchanged, to
+        rounding; the states of algorithm and selector start afresh.
 
         Args:
-            states: those of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
+            states: of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
             ranks: the number of old ranks.
 
         Raises:
-            TypeError, ValueError: a state is missing, was saved by another algorithm, feedback, layout or k, or is not
-                as it was saved; raised on every rank.
+            TypeError, ValueError: a state is missing, damaged, or was saved by another algorithm, feedback, layout or
+            k;
+                raised on every rank.
         """
         self.execution.catch_up()
         Snapshot(self.engine).deal(states, ranks)

@@ -19,10 +19,10 @@ class Instrumented(Wrapper):
     """Measures the selections of the wrapped selector.
 
     Attributes:
-        seconds: that all selections took, since the last `reset`.
-        selected: pairs that they found.
-        added: how many of them had something to add to their vector.
-        span: when the last selection began and ended, in `time.perf_counter` seconds.
+        seconds: of all selections since the last `reset`.
+        selected: pairs selected.
+        added: how many selections added a gradient to their vector.
+        span: start and end of the last selection, in `time.perf_counter` seconds.
     """
 
     def __init__(self, selector: Selector) -> None:
@@ -36,7 +36,7 @@ class Instrumented(Wrapper):
     def select(self, x: Array, k: int, state: object, add: Array | None = None) -> tuple[SparseVector, Any]:
         """Return the wrapped selector's selection.
 
-        What it has only queued on a device, after the last number that the host waited for, seems to take no time.
+        Work queued on a device after the last wait of the host seems to take no time.
         """
         return self._measured(self.selector.select, x, k, state, add)
 
@@ -56,7 +56,7 @@ class Instrumented(Wrapper):
 
 
 def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
-    """Return the algorithm with its selectors instrumented, its own or those of its parts; and these selectors."""
+    """Return the algorithm with its selectors, its own or its parts', instrumented; and these selectors."""
     selectors: list[Instrumented] = []
 
     def wrap(selector: Selector) -> Selector:
@@ -76,7 +76,7 @@ def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Ar
 
 
 def unselected(algorithm: Algorithm, layout: Layout) -> int:
-    """Return the number of elements that no selector looks at, because they are reduced without one."""
+    """Return the number of elements that are reduced without a selector."""
     if algorithm.parts:
         # Parts reduce some tensors each, with or without a selector
         parts = [(part.algorithm, Layout(tuple(layout.shapes[t] for t in part.tensors))) for part in algorithm.parts]
@@ -87,7 +87,7 @@ def unselected(algorithm: Algorithm, layout: Layout) -> int:
 def summarise(
     reduction: Reduction, selectors: Sequence[Instrumented], unselected: int, seconds: float, traffic: Traffic
 ) -> StepReport:
-    """Return the report of a step, of which ``unselected`` elements had no selector; reset the selectors."""
+    """Return the report of a step with ``unselected`` elements outside selectors; reset the selectors."""
     select, selected = 0.0, unselected
     for selector in selectors:
         select += selector.seconds

@@ -1,10 +1,12 @@
 """The second moment of a rank's own gradients, which travels with the entries of its steps: `SecondMoment`.
 
-The square of a sum of d late gradients is d times that of one, so that Adam cannot tell the second moment from sums.
-But each rank knows the squares of its own gradients. If these are independent, the second moment of their mean is the
-mean of the ranks' second moments over P; by how much it is more is the `Agreement` of a tensor. An algorithm that
-`carries` a second vector selects by the residual over the root of a rank's own, so that tensors with small gradients
-have their turn, and adds second moments up where the result has entries.
+The square of a sum of d late gradients is d times that of one, so Adam cannot compute second moments from sums. But
+each
+rank knows the squares of its own gradients. If these are independent, the second moment of their mean is the mean of
+the
+ranks' second moments over P; the `Agreement` of a tensor measures the excess. An algorithm that `carries` a second
+vector selects by the residual over the root of a rank's own, so that tensors with small gradients are selected too, and
+adds second moments up at the entries of the result.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ UNKNOWN = [0.0, 0.0]  # an agreement
 class SecondMoment:
     """The moving mean of the squares of this rank's gradients, without bias from the start.
 
-    A mean is infinite from the first square that overflows on, as torch's. A gradient that is not finite changes none.
+    A mean stays infinite once a square overflows, as torch's. A gradient that is not finite is ignored.
 
     Args:
         beta: the weight of the past, as Adam's second beta, in [0, 1).
@@ -39,7 +41,7 @@ class SecondMoment:
 
     Attributes:
         betas: of each tensor; they may change between steps.
-        steps: how many gradients of each tensor are in the mean.
+        steps: the number of gradients of each tensor in the mean.
         sums: of the means of all ranks, at the entries of the last result; ``(n,)`` where that is dense.
     """
 
@@ -56,13 +58,13 @@ class SecondMoment:
         return np.zeros(self._layout.size, np.float32) if self._mean is None else self._mean
 
     def update(self, gradient: Array, absent: Collection[int] = ()) -> None:
-        """Take ``gradient`` ``(n,)`` into the mean, but for the tensors that are ``absent`` on all ranks."""
+        """Add ``gradient`` ``(n,)`` to the mean, but for the tensors that are ``absent`` on all ranks."""
         wide = arrays.widened(gradient)
         mean = arrays.namespace(wide).zeros_like(wide) if self._mean is None else fitted(self._mean, wide)
         wide, self._mean = wide.astype(mean.dtype, copy=False), mean
         for number in range(len(self.steps)):
             self.steps[number] += number not in absent
-        # Neighbours that have seen as many gradients are one stretch; with all of them there is one
+        # Neighbours with the same number of gradients are one stretch; there is one if all have it
         parts, first = self._layout.parts, 0
         ages = [0 if number in absent else steps for number, steps in enumerate(self.steps)]
         for (steps, beta), group in groupby(zip(ages, self.betas, strict=True)):

@@ -1,4 +1,4 @@
-"""What a reduction was asked to do, checked once: `Settings`."""
+"""The checked arguments of a reduction: `Settings`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Settings:
         }
 
     def part(self, shapes: object, share: float) -> Settings:
-        """Return the settings of a part of the gradient, tensors of these ``shapes``, that sends a ``share`` of it."""
+        """Return the settings of a part of the gradient, of these ``shapes``, that sends a ``share`` of it."""
         layout = Layout.of(shapes)
         return replace(self, layout=layout, k=resolve_k(layout.size, None, share))
 

@@ -1,7 +1,8 @@
 """Save an engine, and restore it on the same number of ranks, to the bit, or on another: `Snapshot`.
 
-A snapshot is a dict of a versioned schema: what it is of, plain numbers, and named arrays. `sealed` adds its form, by
-which damage is found before anything is loaded.
+A snapshot is a dict of a versioned schema: its origin, plain numbers, and named arrays. `sealed` adds its form, by
+which
+damage is detected before loading.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from sparse_mpi.sparse import Layout
 VERSION = 3  # of the schema, since release 0.3
 PLACED = "placed"  # how the algorithm ran on the ranks, if in two levels
 DTYPE = "dtype"  # of the acc that the algorithm's state is of
-LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of what a state holds
+LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of a state's leaves
 
 
 class Snapshot:
     """Takes, restores and deals out the state of an engine.
 
     Arrays of the feedback rule are *owed*: those of several ranks are added up. Replicated ones are the same on all
-    ranks: any of them has it. The state of the algorithm is a rank's own, and begins afresh on other ranks.
+    ranks. The state of the algorithm belongs to a rank, and begins afresh on other ranks.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -44,7 +45,7 @@ class Snapshot:
         engine = self._engine
         # Work queued on a device may still change these arrays
         synchronize((engine.feedback.residual, engine.exchange.state))
-        # What the feedback rule owes and what is replicated lie side by side, by name
+        # Owed and replicated arrays of the feedback rule lie side by side, by name
         owed = {name: to_host(array).copy() for name, array in whole_state(engine.feedback).items()}
         exchange = {"state": asdict(engine.exchange.state, dict_factory=on_host)}
         if self._placed != described(engine.exchange.algorithm):
@@ -54,7 +55,7 @@ class Snapshot:
         return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | moment)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `taken` returned, on the same rank of as many ranks. Collective."""
+        """Restore the result of `taken`, on the same rank of the same number of ranks. Collective."""
         engine = self._engine
         # Each rank tells in one word how many bytes the numbers have that it is about to load
         agreement = same_on_all_ranks(engine.comm, 1)
@@ -70,7 +71,7 @@ class Snapshot:
             say(call="load_state_dict", dtype=state.get(DTYPE), placed=there)
         # All ranks take the widest type that any has, because acc must be of one type
         dtype = np.dtype(f"f{agreement.rows.max()}")
-        # Where a state does not tell the type of acc, it is that of what is remembered
+        # Where a state does not tell the type of acc, it is that of the feedback rule's arrays
         engine.exchange.dtype = np.dtype(state.get(DTYPE) or dtype)
         if there:
             engine.exchange.state = restored
@@ -81,16 +82,16 @@ class Snapshot:
             engine.second_moment.load(state)
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore what ``ranks`` ranks have taken, on any number of ranks. Collective."""
+        """Restore the snapshots of ``ranks`` ranks, on any number of ranks. Collective."""
         engine, comm = self._engine, self._engine.comm
         agreement = same_on_all_ranks(comm, 1)
         with agreement as say:
             states = self._dealt(states, ranks)
-            # Add up what the ranks r, r + P, ... owed: this rank owes it from now on
+            # Add up what the ranks r, r + P, ... owed: this rank's residual from now on
             owed = {name: added(states, name, engine.layout.size) for name in engine.feedback.state()}
             agreement.words[0] = _widest(owed)
             say(call="take_over", ranks=ranks)
-        # As many ranks as before: each has its own state back, to the bit
+        # The same number of ranks: each has its own state back, to the bit
         if ranks == comm.size:
             return self.restore(states[0])
         dtype = np.dtype(f"f{agreement.rows.max()}")  # the same on ranks that get nothing
@@ -122,13 +123,13 @@ class Snapshot:
         return states
 
     def _check(self, state: Any, **where: Any) -> None:
-        """Raise TypeError or ValueError unless ``state`` is whole, and of this engine; ``where`` it was saved."""
+        """Raise TypeError or ValueError unless ``state``, saved at ``where``, is whole, and of this engine."""
         check_form(state)
         if not equal(version := state.get("version"), VERSION):
             raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
         for key, expected in (self._identity() | where).items():
             saved = state.get(key)
-            if isinstance(saved, dict):  # 0.3 had which rank owns what among its options
+            if isinstance(saved, dict):  # 0.3 had the ranks' regions among its options
                 saved = {name: value for name, value in saved.items() if name != "ranks_per_node"}
             if not equal(saved, expected):
                 raise ValueError(
@@ -142,7 +143,7 @@ class Snapshot:
             check_choice(f"state[{DTYPE!r}]", state[DTYPE], ("float32", "float64"))
 
     def _load(self, owed: dict[str, Any]) -> None:
-        """Restore the arrays of the feedback rule, after all work on them and before all that follows."""
+        """Restore the arrays of the feedback rule, after all work on them and before all later work."""
         feedback = self._engine.feedback
         synchronize(feedback.residual)
         feedback.load(owed, self._engine.ranks)
@@ -175,7 +176,7 @@ def described(value: object) -> Any:
         own = getattr(value, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         # Options of a feedback rule that its repr hides are none that a state must share, as `GlobalMomentum.late`. Nor
-        # is which rank owns what: a state may be dealt out to other ranks
+        # are the ranks' regions: a state may be dealt out to other ranks
         shared = (field.repr or isinstance(value, Algorithm)) and "of_ranks" not in field.metadata
         if field.init and shared and own != default:
             found[field.name] = described(own)
@@ -200,14 +201,14 @@ def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def restore(template: Any, saved: Any, where: str) -> Any:
     """Invert ``asdict``: return a state of ``template``'s type that shares no array; errors call it ``where``."""
-    # Parts, such as those of a hybrid algorithm, one by one
+    # Parts, for example of a hybrid algorithm, one by one
     if isinstance(template, tuple) and any(map(is_dataclass, template)):
         check_list(saved, where)
         if len(saved) != len(template):
             raise ValueError(f"{where} must have {len(template)} parts, got {len(saved)}; {WHOLE}")
         pairs = enumerate(zip(template, saved, strict=True))
         return tuple(restore(was, part, f"{where}[{number}]") for number, (was, part) in pairs)
-    # A leaf must be of the kind of what it replaces; its value may be any
+    # A leaf must be of the kind that it replaces; its value may be any
     if not is_dataclass(template) or isinstance(template, type):
         if any(isinstance(saved, kind) != isinstance(template, kind) for kind in LEAVES):
             raise TypeError(f"{where} must be like {template!r}, got {saved!r}; {WHOLE}")

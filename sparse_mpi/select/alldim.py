@@ -3,8 +3,8 @@
 Global top-k gives all entries to the rows with the largest gradients and leaves most output channels without an update
 in most steps. Here each row has at least one entry, and the rest of k is shared out in proportion to the rows' lengths.
 
-This departs from the published program in two points: quotas add up to k, while the program rounds each by itself; and
-the entries by which the minimum of one entry a row exceeds k are reported rather than hidden.
+Departs from the published program in two points: quotas add up to k instead of being rounded one by one; and entries
+above k, due to the minimum of one a row, are reported.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class AllDim(Selector):
         rows: ``"output"``: each index of the first dimension is a row, that is an output channel or unit. ``"axis1"``
             (the published program): each line along the second dimension is a row; a convolution has one for each
             output channel and kernel position.
-        dense: numbers of the tensors that are selected whole; None: those with fewer than two dimensions. A layout of
-            one tensor says nothing about structure: with None, none of it is dense, and a flat tensor is one row.
+        dense: numbers of the tensors that are selected whole; None: tensors of fewer than two dimensions, but none in a
+            layout of one tensor, which says nothing about structure; a flat tensor is one row then.
     """
 
     rows: str = "output"
@@ -77,9 +77,9 @@ class AllDim(Selector):
 
 
 def select_rows(x: Array, pattern: Pattern) -> SparseVector:
-    """Select as many entries of each row of ``x`` ``(n,)`` as ``pattern`` says: those of largest magnitude.
+    """Select the entries of largest magnitude of each row of ``x`` ``(n,)``, in the numbers of ``pattern``.
 
-    Of equal magnitudes those of lower index are taken. The entries returned are in index order.
+    Of equal magnitudes the lower index is taken. Entries are in index order.
     """
     parts = []
     for together, tensors in groupby(pattern, lambda tensor: is_device(x) and _selected_together(tensor)):
@@ -93,7 +93,7 @@ def select_rows(x: Array, pattern: Pattern) -> SparseVector:
 
 
 def _selected_together(tensor: Matrix) -> bool:
-    """Tell if a device selects from the rows of this tensor and of others in one go, each row by a block of threads."""
+    """Tell if a device selects from this tensor and others in one launch, each row by a block of threads."""
     return tensor.whole or (tensor.stride == 1 and tensor.length <= LONGEST)
 
 

@@ -20,22 +20,23 @@ class Selector(ABC):
 
     ``select`` is deterministic, draws on no global generator, takes the lower index of equal magnitudes, and returns
     between ``band[0] * k`` and ``band[1] * k`` entries on any input (k itself when the band is (1, 1)), but no fewer
-    than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros: if fewer entries are not zero,
-    it returns these, and nothing of nothing.
+    than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros: if fewer entries are nonzero, it
+    returns these.
 
-    A selector implements ``select``, and ``init`` if it remembers something. Its other members have defaults.
+    A selector implements ``select``, and ``init`` if it has a state. Its other members have defaults.
     """
 
     def init(self, layout: Layout, k: int) -> Any:
-        """Return the state before the first step; by default that of a selector that remembers nothing."""
+        """Return the state before the first step; by default an empty one."""
         return NoState()
 
     @abstractmethod
     def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
         """Select about k entries of ``x`` ``(n,)``, 1 <= k <= n; return them and the next state.
 
-        ``add`` ``(n,)`` is first added to ``x`` in place: in the pass that selects, where there is such a kernel, and
-        by `accumulate` otherwise. It may have half the precision of ``x``.
+        ``add`` ``(n,)`` is first added to ``x`` in place: in the pass that selects if a kernel can, else by
+        `accumulate`. It
+        may have half the precision of ``x``.
         """
 
     def select_standardized(
@@ -47,7 +48,7 @@ class Selector(ABC):
 
     @property
     def band(self) -> tuple[float, float]:
-        """Return the fewest and the most entries it selects, as multiples of k, where so many are not zero."""
+        """Return the fewest and the most selected entries, as multiples of k, if enough are nonzero."""
         return 1.0, 1.0
 
     def floor(self, layout: Layout) -> int:
@@ -65,7 +66,7 @@ class Selector(ABC):
         return False
 
     def pattern(self, k: int, state: Any) -> Pattern:
-        """Return how many entries of which rows the next step selects: the same on every rank."""
+        """Return the number of entries of each row that the next step selects: the same on every rank."""
         return ()
 
     def longest(self, layout: Layout, k: int) -> Pattern:
@@ -78,7 +79,7 @@ def _forwarded(name: str) -> Any:
 
 
 class Wrapper(Selector):
-    """A selector that does what another one does, for subclasses that observe its selections."""
+    """A selector that delegates to another one, for subclasses that observe its selections."""
 
     band = _forwarded("band")
     floor = _forwarded("floor")
@@ -115,5 +116,5 @@ def most_selected(selector: Selector, layout: Layout, k: int) -> float:
 
 
 def fewest_selected(selector: Selector, k: int) -> int:
-    """Return the fewest entries that the selector returns if so many are not zero, or k if it never returns fewer."""
+    """Return the fewest entries that the selector returns if enough are nonzero, or k if it never returns fewer."""
     return floor(min(selector.band[0], 1) * k)

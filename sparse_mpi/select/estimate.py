@@ -1,7 +1,7 @@
 """Selection by an estimate of the k-th magnitude: one pass if the estimate is good, exact top-k if it is not.
 
-The published estimates miss k by a factor of 5 to 50 on distributions they were not made for. Here each is tried, and
-its selection is used only where the count lies in the selector's band.
+The published estimates miss k by a factor of 5 to 50 on distributions they were not made for. Here a selection is used
+only if its count lies in the selector's band.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ThresholdPass(NamedTuple):
 
 
 def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> ThresholdPass:
-    """Select the entries of ``x`` ``(n,)`` whose magnitude reaches ``threshold``, in one pass.
+    """Select the entries of ``x`` ``(n,)`` whose magnitude reaches ``threshold``, in one pass; never zeros.
 
-    Where k = n everything is selected, whatever the threshold, but for zeros, which never are.
+    If k = n all nonzero entries are selected.
     """
     most = max(k, int(band[1] * k))
     passed = at_least(x, max(bits_of(threshold, x), NOT_ZERO) if k < len(x) else NOT_ZERO, most)
@@ -48,12 +48,12 @@ def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> Th
 
 
 def settle(tried: ThresholdPass, x: Array, k: int) -> SparseVector:
-    """Return what the last attempt selected, or else the k largest entries of ``x`` ``(n,)``, without zeros."""
+    """Return the last attempt's selection, or else the k largest nonzero entries of ``x`` ``(n,)``."""
     return largest(x, k) if tried.selected is None else tried.selected
 
 
 def bits_of(threshold: float, x: Array) -> int:
-    """Return the magnitude bits of a threshold in the dtype of ``x``: 0 if it is negative, of Inf if too large."""
+    """Return the magnitude bits of a threshold in the dtype of ``x``: 0 if negative, Inf's if too large."""
     kind = np.float64 if x.dtype == np.float64 else np.float32
     with np.errstate(over="ignore"):
         return int(np.abs(kind(max(threshold, 0.0))).view(bits_type(x)))
@@ -81,7 +81,7 @@ class Gaussian(Selector):
 def mean_square(x: Array) -> float:
     """Return the mean of the squares of ``x`` ``(n,)``.
 
-    BLAS adds float32 in float32, by which 10^8 elements at once are 3e-3 off, and in pieces 2e-5.
+    BLAS adds float32 in float32: 10^8 elements at once are off by 3e-3, in pieces by 2e-5.
     """
     return sum(float(piece.dot(piece)) for piece in (x[at : at + PIECE] for at in range(0, len(x), PIECE))) / len(x)
 
@@ -90,9 +90,10 @@ def mean_square(x: Array) -> float:
 class DGC(Selector):
     """Deep Gradient Compression (Lin et al., ICLR 2018): magnitudes beyond the top d^2 n of a sample of d n.
 
-    A count outside [0.7k, 1.3k] multiplies the threshold by 0.7 or 1.3, up to ``corrections`` times; if that does not
-    help, the selection is exact top-k. The sample is strided, as in the published program, but starts elsewhere in
-    every step; and it is larger than d n where so few numbers would not tell the threshold.
+    A count outside [0.7k, 1.3k] multiplies the threshold by 0.7 or 1.3, up to ``corrections`` times, and then makes the
+    selection exact top-k. The sample is strided, as in the published program, but starts elsewhere in every step, and
+    is
+    larger than d n where that is too few.
 
     Args:
         corrections: the most corrections of the threshold in a step.
@@ -138,8 +139,8 @@ class DGC(Selector):
 class RedSync(Selector):
     """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 1.75k are.
 
-    The paper stops below 2k. A pass counts and selects at once, and ends early where there are too many. Where
-    ``halvings`` of m do not lead there (heavy tails, one huge outlier, ties) the selection is exact top-k.
+    The paper stops below 2k. A pass counts and selects at once, and ends early at too many. If ``halvings`` of m do not
+    suffice (heavy tails, one huge outlier, ties) the selection is exact top-k.
 
     Args:
         halvings: the most bisections of the range of m; 10 resolve it to a thousandth.
@@ -172,8 +173,9 @@ class RedSync(Selector):
 class RedSyncTrim(Selector):
     """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
 
-    The first m that at least k entries pass decides. Where no m does, or where more than 1.75k entries pass, the k
-    largest are found as the selector ``exact`` finds them; the selection is the same.
+    The first m that at least k entries pass decides. If no m does, or more than 1.75k entries pass, the selector
+    ``exact``
+    makes the same selection.
     """
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:

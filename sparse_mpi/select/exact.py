@@ -13,9 +13,9 @@ from sparse_mpi.sparse import NoState, SparseVector, at_least, truncate
 
 
 def top_k(x: Array, k: int) -> SparseVector:
-    """Select the k entries of ``x`` ``(n,)`` of largest magnitude; of equal ones those of lower index.
+    """Select the k entries of ``x`` ``(n,)`` of largest magnitude; of equal ones the lower index.
 
-    A sample, or else a histogram, finds a threshold that little more than k entries pass, and only those are ordered.
+    A sample, or else a histogram, gives a threshold that few more than k entries pass, and only these are ordered.
     """
     threshold, found = kernels.search(x, k, most=k + k // 4)
     if found is not None:
@@ -24,7 +24,7 @@ def top_k(x: Array, k: int) -> SparseVector:
 
 
 def largest(x: Array, k: int) -> SparseVector:
-    """Select as `top_k` does, but no zeros: where fewer than k entries of ``x`` are not zero, these."""
+    """`top_k` without zeros: if fewer than k entries of ``x`` are nonzero, these."""
     threshold, found = kernels.search(x, k, most=k + k // 4)
     if threshold == 0:  # the k-th magnitude may be zero, and then there is no need to look for ties
         found = kernels.of(x).select(x, NOT_ZERO, k if found is None else len(x))
@@ -34,7 +34,7 @@ def largest(x: Array, k: int) -> SparseVector:
 
 
 def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
-    """Select as `top_k` does, by parts, where more entries tie at magnitude bits ``kth`` than memory should hold."""
+    """`top_k`, by parts, where too many entries for memory tie at magnitude bits ``kth``."""
     chosen = namespace(x).empty(k, index_dtype(len(x)))
     above = at_least(x, kth + 1, most=k) if kth < np.iinfo(bits_type(x)).max else None
     count = 0 if above is None else above.nnz
@@ -54,7 +54,7 @@ def _first_of_ties(x: Array, k: int, kth: int) -> SparseVector:
 
 @dataclass(frozen=True)
 class Exact(Selector):
-    """The k largest magnitudes, of equal ones those of lower index; no zeros."""
+    """The k largest magnitudes, of equal ones the lower index; no zeros."""
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         accumulate(x, add)

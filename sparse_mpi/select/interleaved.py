@@ -1,8 +1,8 @@
 """Interleaved selection (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): all-dimension selection and top-k in turns.
 
-All-dimension selection reaches every row of a matrix, plain top-k takes the largest magnitudes wherever they are. A
-matrix has the same number of entries either way, the sum of its rows' quotas. So tensors, counts and dense tensors are
-the same in every step, and plain top-k is all-dimension selection of the matrix as a single row.
+All-dimension selection reaches every row of a matrix, plain top-k takes the largest magnitudes of all. A matrix has the
+same number of entries either way, the sum of its rows' quotas: tensors, counts and dense tensors are the same in every
+step, and plain top-k is all-dimension selection of the matrix as a single row.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class InterleavedState:
 class Interleaved(AllDim):
     """Interleaved selection (ADTopk, HPDC'24): all-dimension selection and plain top-k of each matrix, in turns.
 
-    They alternate step by step, all-dimension selection first.
+    All-dimension selection is first.
 
     Args:
         rows, dense: as for `AllDim`.
-        always_alldim: number of matrices at the end that do not take turns, but stay on all-dimension selection.
+        always_alldim: number of matrices at the end that stay on all-dimension selection.
     """
 
     always_alldim: int = 1

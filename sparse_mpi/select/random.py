@@ -1,6 +1,6 @@
 """Random selection: positions are the same on every rank and in every run, so that values are sent without them.
 
-A counter-based generator draws them by seed and step; nothing depends on, or changes, a global generator.
+A counter-based generator draws them by seed and step; no global generator is used.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def generator(seed: int, step: int) -> np.random.Generator:
 def positions(n: int, k: int, seed: int, step: int) -> np.ndarray:
     """Draw k distinct positions out of n, 1 <= k <= n, in O(k) memory: ``(k,)`` int64, ascending.
 
-    The n positions are a circle, turned by a random angle and cut into k slices, and each slice gives one position. So
-    every position is equally likely, and together they spread more evenly than independent ones.
+    The n positions are a circle, turned by a random angle and cut into k slices, each of which gives one position.
+    Every
+    position is equally likely, and together they spread more evenly than independent ones.
     """
     drawing = generator(seed, step)
     # Slice i has ``width`` positions, the first ``wider`` slices one more: draw where in its slice each position lies.

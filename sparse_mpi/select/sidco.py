@@ -1,16 +1,16 @@
 """Selection by fitting a distribution to the magnitudes, in stages (SIDCo: Abdelmoniem et al., MLSys 2021).
 
-The first stage fits all magnitudes. Each later one fits those that passed the threshold of the stage before, less that
-threshold: the excess over a high threshold is about exponential or generalised Pareto, whatever the distribution. A
-stage is one pass.
+The first stage fits all magnitudes. Each later one fits the excess of magnitudes over the threshold of the stage
+before,
+which is about exponential or generalised Pareto for any distribution. A stage is one pass.
 
-This departs from the paper in three points. Zeros are left out of the fits, because none of the fitted distributions
-has an atom at zero. The share that a later stage has to let pass follows from how many entries really passed the stage
-before. And a stage is added also where the estimates select too many, while the paper removes one: with a single stage
-left, a heavy tail makes it select 1.5 to 12 times k for good, and with two or three stages it fits.
+Departs from the paper in three points. Fits omit zeros, because none of the fitted distributions has an atom at zero.
+The ratio of a later stage follows from the number of entries that really passed the stage before. A stage is added also
+where the estimates select too many, while the paper removes one: with a single stage, a heavy tail makes it select 1.5
+to 12 times k for good, and with two or three stages it fits.
 
-The published program, moreover, subtracts the least survivor instead of the threshold, adds an epsilon before it takes
-logarithms, keeps its state in global variables, and has modes that change the first ratio.
+The published program also subtracts the least survivor instead of the threshold, adds an epsilon before it takes
+logarithms, has its state in global variables, and modes that change the first ratio.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ def exponential(sample: Sample, ratio: float) -> float:
 
 
 def pareto(sample: Sample, ratio: float) -> float:
-    """Return the number that the share ``ratio`` of a generalised Pareto distribution from 0 exceeds.
+    """Return the number that the share ``ratio`` of a generalised Pareto distribution from 0 exceeds; or NaN.
 
     The fit is by the method of moments, with q = mean^2 / variance: the scale is a = mean (q + 1) / 2, the shape -c
-    with c = (q - 1) / 2, and the result a (1 - ratio^c) / c, which tends to that of `exponential` as c tends to 0. It
-    is NaN if all numbers are equal.
+    with c = (q - 1) / 2, and the result a (1 - ratio^c) / c, which tends to that of `exponential` as c tends to 0.
     """
     quotient = sample.mean**2 / sample.variance
     scale, c = sample.mean * (quotient + 1) / 2, (quotient - 1) / 2
@@ -58,11 +57,10 @@ def pareto(sample: Sample, ratio: float) -> float:
 
 
 def gamma(sample: Sample, ratio: float) -> float:
-    """Return about the number that the share ``ratio`` of a gamma distribution exceeds.
+    """Return about the number that the share ``ratio`` of a gamma distribution exceeds; NaN if all are equal.
 
     It is -scale (ln ratio + ln Gamma(shape)), with Minka's closed approximation of the maximum-likelihood shape. The
-    quantile leaves out a factor x^(shape - 1) of the tail, and so is good for shapes near 1. It is NaN if all numbers
-    are equal.
+    quantile leaves out a factor x^(shape - 1) of the tail, and so is good for shapes near 1.
     """
     s = np.log(sample.mean) - sample.mean_log
     if not s > 0:
@@ -82,7 +80,7 @@ class SIDCoState:
 
 @dataclass(frozen=True)
 class _SIDCo(Selector):
-    """The method common to all variants; subclasses say which distribution the first and the later stages fit.
+    """The method common to all variants; subclasses choose the distributions of the first and the later stages.
 
     Args:
         first_ratio: share of the entries that pass the first of several stages; the later ones divide the rest.

@@ -1,10 +1,9 @@
 """Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
 
-The threshold is set a little below the k-th magnitude that the last ones let expect.
-As long as between k and 3k/2 entries reach it, the k largest are among them and are picked out exactly: top-k for the
-price of one read of the vector, with no estimate that can drift. Otherwise a sample or a histogram of *this* vector
-finds the k-th magnitude. The margin below it is controlled: smaller after a step that let too many pass, larger after
-one that let too few. The gradient can be added to the residual in the same pass.
+The threshold is a little below the k-th magnitude expected from the last steps. If k to 3k/2 entries reach it, the k
+largest are among them and are picked out exactly: top-k for one read of the vector, with no estimate that can drift.
+Otherwise a sample or a histogram of *this* vector finds the k-th magnitude. The margin below it is controlled: smaller
+after a step that let too many pass, larger after one that let too few. The pass can add the gradient to the residual.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ThresholdState:
 
 @dataclass(frozen=True)
 class Threshold(Selector):
-    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, found by last step's threshold."""
+    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, by last step's threshold."""
 
     def init(self, layout: Layout, k: int) -> ThresholdState:
         return ThresholdState()
@@ -46,13 +45,13 @@ class Threshold(Selector):
     def select(
         self, x: Array, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
-        """Select exactly k entries of ``x`` ``(n,)``, of equal magnitudes those of lower index, but no zeros."""
+        """Select exactly k entries of ``x`` ``(n,)``, of equal magnitudes the lower index, but no zeros."""
         return self.select_standardized(x, None, k, state, add)
 
     def select_standardized(
         self, x: Array, squares: Array | None, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
-        threshold = int(state.threshold)  # a device has told it long ago
+        threshold = int(state.threshold)  # a device has computed it long ago
         passed = at_least(x, max(threshold, NOT_ZERO), k + k // 2, add, squares)
         # Enough, or all that are not zero? Otherwise too few or too many passed: look at all of them
         if passed is not None and (len(passed.indices) >= k or threshold <= NOT_ZERO):
@@ -66,7 +65,7 @@ class Threshold(Selector):
         margin = state.margin
         if threshold:
             margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
-        if len(selected.indices) < k:  # all that are not zero: they are to be found again in one pass
+        if len(selected.indices) < k:  # all nonzero ones: the next pass is to select them again
             return selected, ThresholdState(NOT_ZERO, margin)
         below = int(margin * (1 << mantissa_bits(x.dtype)))
 
@@ -78,11 +77,13 @@ class Threshold(Selector):
 
 
 def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
-    """Return the magnitude bits that are expected to follow ``last`` and ``kth``, the k-th ones of two steps.
+    """Return the magnitude bits expected after ``last`` and ``kth``, the k-th ones of two steps.
 
-    What waits grows, most of all in the first steps: as the root of the number of gradients it sums up, if these are
-    independent. So the square of its growth g is (t + 1) / t, and the next one 2 - 1 / g^2. What shrinks goes on so.
-    Where the two differ by no more than chance makes them, nothing is expected.
+    A residual grows, most of all in the first steps: as the root of the number of independent gradients in it. So the
+    square
+    of its growth g is (t + 1) / t, and the next one 2 - 1 / g^2. A shrinking one goes on. A difference that chance
+    explains
+    is ignored.
     """
     integer, real, largest = _formats(dtype)
     before, now = real.unpack(integer.pack(last))[0], real.unpack(integer.pack(kth))[0]
@@ -98,6 +99,6 @@ def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
 
 @cache
 def _formats(dtype: np.dtype) -> tuple[Struct, Struct, float]:
-    """Return the formats of one integer and of one number of ``dtype``, as long; and the largest number."""
+    """Return the formats of one integer and of one number of ``dtype``, of equal size; and the largest number."""
     integer, real = ("=q", "=d") if dtype.itemsize == 8 else ("=i", "=f")
     return Struct(integer), Struct(real), float(np.finfo(dtype).max)

@@ -1,7 +1,7 @@
 """The protocol of wire formats: how entries become messages, and which values arrive.
 
-In this folder *rows* are always rows of a matrix. What a transport moves is a ``buffer``, in which messages stand one
-after another; their ``lengths`` count items along its first axis.
+In this folder *rows* are always rows of a matrix. A transport moves a ``buffer`` of consecutive messages; their
+``lengths`` count items along its first axis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparse_mpi.wire.codecs import Codec
 class Packed(NamedTuple):
     """Messages that stand one after the other in a buffer, ready to be sent."""
 
-    buffer: Array  #: all messages; what the transport moves
+    buffer: Array  #: all messages, for the transport
     lengths: Any  #: (m,) int64, items of each message along the first axis of ``buffer``; as `split_counts` returns it
     vector: SparseVector  #: the entries as the receivers will see them, rounded unless the format is lossless
 
@@ -46,7 +46,7 @@ class SizeBound:
         return (4 + value) * self.pairs + value * self.values + self.extra
 
     def max(self, other: SizeBound) -> SizeBound:
-        """Return the bound of either these messages or others: of those that are larger with values of any type."""
+        """Return the bound of either these messages or others: the one that is larger for any type of values."""
         for more, less in ((self, other), (other, self)):
             if more.pairs >= less.pairs and all(more.bytes(value) >= less.bytes(value) for value in (2, 8)):
                 return more
@@ -57,8 +57,7 @@ class SizeBound:
 class Wire(Protocol):
     """A wire format, which is a frozen dataclass. A message holds the entries of one region ``[start, stop)``.
 
-    A region is a range of indices. Messages do not carry theirs: the receiver must know it. The message of a region
-    without entries has length 0.
+    Messages do not carry their region of indices: the receiver must know it. A message without entries has length 0.
     """
 
     @property
@@ -105,9 +104,9 @@ class Wire(Protocol):
         """Return an upper bound on the size of a message of `pack_sum`: at most ``entries`` of ``width`` elements."""
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
-        """Encode as one message a vector with as many entries in each row as all ranks know by ``pattern``.
+        """Encode as one message a vector whose number of entries in each row all ranks know by ``pattern``.
 
-        The buffer is bytes ``(b,)``, as long on every rank.
+        The buffer is bytes ``(b,)``, of the same length on every rank.
         """
 
     def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:

@@ -1,8 +1,9 @@
 """Codecs: they write the values of a packed message unchanged, or rounded to 16, 8, 4 or 2 bits.
 
-Rounding is the same on every machine and in every run: a value that is sent twice arrives as the same bits. A finite
-value never becomes Inf. float64 values are rounded to float32 first and are float64 again after decoding. Any NaN
-arrives as the same bits, too, but for values that are not rounded.
+Rounding is the same on every machine and in every run: a value sent twice arrives as the same bits. A finite value
+never
+becomes Inf. float64 values are rounded to float32 first and are float64 again after decoding. Any NaN arrives as the
+same bits, too, except unrounded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EXPONENTS = 255  # of float32, the last of which is that of Inf and NaN
 class Codec(Protocol):
     """A codec of values, which is a frozen dataclass.
 
-    It makes one code of each value, and one float32 scale of each block of neighbouring values if it has scales.
+    It makes one code of each value, and, if it has scales, one float32 scale of each block of neighbouring values.
     """
 
     @property
@@ -43,7 +44,7 @@ class Codec(Protocol):
 
     @property
     def code_bytes(self) -> int | None:
-        """Return the bytes of an item of codes; None if it has as many as a value."""
+        """Return the bytes of an item of codes; None if those of a value."""
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """Return codes, or the items that hold them, and scales ``(b,)``; blocks lie between ``edges`` ``(b + 1,)``."""
@@ -73,8 +74,6 @@ class Unrounded:
 
 
 class _Half(ABC):
-    """A codec of two bytes a value. Values that are half precision already are sent unchanged."""
-
     lossless: ClassVar[bool] = False
     block: ClassVar[int] = 0
     together: ClassVar[int] = 1
@@ -108,7 +107,7 @@ class BFloat16(_Half):
 
 @dataclass(frozen=True)
 class Float16(_Half):
-    """float16, ties to even: 11 bits of precision from 6e-5 to 65504, which stands for all that is larger."""
+    """float16, ties to even: 11 bits of precision from 6e-5 to 65504, to which larger values are clipped."""
 
     kind: ClassVar[type] = np.float16
 
@@ -120,16 +119,15 @@ class Float16(_Half):
 class Int8:
     """Steps of a scale that 128 neighbouring values share: a 127th of the largest finite magnitude among them.
 
-    Rounding is stochastic: a value goes to one of the two nearest steps, with probabilities that make the mean right.
-    A hash of index and value takes the place of a random number, so that every kernel set, run and transport rounds
-    alike. Inf and NaN arrive as NaN.
+    Rounding is stochastic and unbiased, to one of the two nearest steps. A hash of index and value takes the place of a
+    random number, so that every kernel set, run and transport rounds alike. Inf and NaN arrive as NaN.
     """
 
     lossless: ClassVar[bool] = False
     block: ClassVar[int] = SCALED
     together: ClassVar[int] = 1
     code_bytes: ClassVar[int | None] = 1
-    short: ClassVar[bool] = False  # scales are those of bfloat16
+    short: ClassVar[bool] = False  # scales are rounded to bfloat16
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         values = single(vector.values)
@@ -171,12 +169,11 @@ class Int4(_Levels):
 
 @dataclass(frozen=True)
 class Int2(_Levels):
-    """A sign and one of two magnitudes of 128 neighbours: the mean of those that reach their mean, and of the others.
+    """A sign and one of two magnitudes of 128 neighbours: the mean of those above their mean, and of the others.
 
-    Rounding is biased, so that what it takes must be owed, as the reducers owe it: of normal values the largest 1.6 %
-    are off by 6.8 % and all of them by 35 %, where unbiased ones would be off by 20 and 112 %. As a mean is no further
-    from its values than 0 is, an error is never larger than what it is of. Inf and NaN arrive as NaN; in a block that
-    has one, or a 0, the others become 0.
+    Rounding is biased, so that its error must stay in the residual, as in the reducers: of normal values the largest
+    1.6 % are off by 6.8 % and all of them by 35 %; unbiased ones would be off by 20 and 112 %. An error never exceeds
+    its value. Inf and NaN arrive as NaN; in a block that has one, or a 0, the others become 0.
     """
 
     together: ClassVar[int] = 4
@@ -190,9 +187,9 @@ class Int2(_Levels):
 class Log4:
     """A power of 4 at or below the largest of 128 neighbours, in four bits: for numbers that are not negative.
 
-    A number is at most twice, and at least half of what arrives, down to 2^-30 of the largest, which stands for all
-    that is smaller; 2^-28 where a neighbour is Inf, NaN, or too large for float32, which arrives as Inf. It is meant
-    for second moments, of which the order of magnitude is enough: nothing is owed.
+    A number is half to twice its decoded value, down to 2^-30 of the largest, to which smaller ones are raised; 2^-28
+    where a neighbour is Inf, NaN, or too large for float32, which arrives as Inf. It is meant for second moments, whose
+    order of magnitude is enough: rounding errors are lost.
     """
 
     lossless: ClassVar[bool] = False
@@ -241,9 +238,9 @@ def single(values: Array) -> Array:
 
 
 def as_type(values: Array, dtype: Any) -> Array:
-    """Return decoded values, bfloat16 as its bits too, as float32 or float64; NaN as the bits that NumPy makes of it.
+    """Return decoded values, bfloat16 as its bits too, as float32 or float64, with NumPy's bits of NaN.
 
-    Conversions on a device make other bits of it, 0x7FFFFFFF and what that is in float64.
+    Conversions on a device make other bits of NaN, 0x7FFFFFFF and its float64.
     """
     values = widened(values) if values.dtype == np.uint16 else values
     if values.dtype == dtype or not is_device(values):

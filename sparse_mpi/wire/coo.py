@@ -1,8 +1,8 @@
-"""Coordinates: an int32 index and the value as it is. A float32 pair is 8 bytes, a float64 pair 12, a half one 6.
+"""Coordinates: an int32 index and the unrounded value. A float32 pair is 8 bytes, a float64 pair 12, a half one 6.
 
-A message is a C-contiguous matrix of one pair an item: the bytes of the index, then those of the value. Its length is
-the number of pairs, so that a vector encoded once is split among all ranks by counts of entries, and a buffer with the
-messages of several ranks is decoded in one go, into new arrays. There is no header.
+A message is a C-contiguous matrix with a pair in each row: the bytes of the index, then of the value. Its length is the
+number of pairs, so that a vector encoded once is split among all ranks by counts of entries, and a buffer of several
+messages is decoded in one go, into new arrays. There is no header.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Coo:
         return vector
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """See `Wire.pack_sum`. The buffer is flat, of integers as in `encode`; its length tells a dense region."""
+        """See `Wire.pack_sum`. The buffer is flat, of integers as in `encode`; its length marks a dense region."""
         values, (start, stop) = vector.values, region.tolist()
         buffer = encode(vector)
         if buffer.nbytes < (stop - start) * values.itemsize:
@@ -53,7 +53,7 @@ class Coo:
     def unpack_sums(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
     ) -> SparseVector:
-        # A message is dense if and only if it has as many bytes as its region would have, see `pack_sum`.
+        # A message is dense if and only if it has the bytes of its dense region, see `pack_sum`.
         xp, units = namespace(buffer), pair_bytes(size, dtype) // buffer.itemsize
         is_dense = lengths * buffer.itemsize == (regions[:, 1] - regions[:, 0]) * np.dtype(dtype).itemsize
         if not is_dense.any():
@@ -105,5 +105,5 @@ def encode(vector: SparseVector) -> Array:
 
 
 def decode(buffer: Array, size: int, dtype: Any) -> SparseVector:
-    """Invert `encode` for a buffer of one or more messages; ``size`` and ``dtype`` are those of the vector."""
+    """Invert `encode` for one or more messages of a vector of this ``size`` and ``dtype``."""
     return SparseVector(*kernels.of(buffer).from_pairs(buffer, index_dtype(size), np.dtype(dtype)), size)

@@ -1,8 +1,8 @@
-"""Bit-packed indices and, if wanted, rounded values: 5.1 bytes a float32 pair at 1 %, 3.1 to 1.4 with rounded values.
+"""Bit-packed indices and optionally rounded values: 5.1 bytes a float32 pair at 1 %, 3.1 to 1.4 with rounded values.
 
 A message holds c entries of a region of u indices. It has up to five sections, each of whole bytes:
 
-1. the number c - 1, little endian, in as many bytes (1, 2, 4 or 8) as a number below u needs;
+1. the number c - 1, little endian, in 1, 2, 4 or 8 bytes, enough for any number below u;
 2. the codes of the values, of which a byte may hold several;
 3. the scales of the values, where the codec has scales;
 4. the low bits of the indices, and
@@ -10,17 +10,17 @@ A message holds c entries of a region of u indices. It has up to five sections, 
 
 Indices count from the start of the region, and are written in the shorter one of two forms:
 
-- *Elias-Fano.* Each index is cut in two. Its l = floor(log2(u / c)) low bits are stored as they are, side by side. The
-  high parts h = index >> l ascend, so that each needs only one bit: the i-th entry sets the bit at position h + i. The
-  positions are distinct, and the reader gets h back by subtracting i. The high section has c + u / 2^l bits.
+- *Elias-Fano.* Each index is cut in two. Its l = floor(log2(u / c)) low bits are stored side by side. The high parts
+  h = index >> l ascend, so that each needs only one bit: the i-th entry sets the bit at position h + i. The positions
+  are distinct, and the reader subtracts i. The high section has c + u / 2^l bits.
 - *Bitmap.* Every index of the region is one bit of the high section; there are no low bits.
 
 If the message has all u indices of the region, neither section is sent. The message of no entries is empty.
 
-Elias-Fano needs at most 2 + log2(u / c) bits an index whatever the data, 8.6 at 1 %. Gaps packed in blocks would need
-the bits of the largest gap of a block: 10 for random indices in blocks of 128, and any number in the worst case. The
-length of a message follows from c and u, so that a rank that knows the count knows how many bytes will arrive. All
-entries are independent of each other, so that a GPU writes and reads them in parallel.
+Elias-Fano needs at most 2 + log2(u / c) bits an index for any data, 8.6 at 1 %. Gaps packed in blocks would need the
+bits of the largest gap of a block: 10 for random indices in blocks of 128, and any number in the worst case. The length
+of a message follows from c and u, so a rank that knows the count knows the length. Entries are independent of each
+other, so a GPU writes and reads them in parallel.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class BitPacked:
         dtype: object,
         entries: np.ndarray | None = None,
     ) -> SparseVector:
-        """See `Wire.unpack`; ``entries`` ``(m,)`` of each message need not be read from it if they are given."""
+        """See `Wire.unpack`; the numbers ``entries`` ``(m,)``, if given, are not read from the messages."""
         if entries is None:
             entries = self.entries(buffer, lengths, regions, dtype)
         messages, edges, expected = self.lay_out(entries, regions, dtype)
@@ -140,7 +140,7 @@ class BitPacked:
         return SizeBound(extra=self.codec.code_bytes * (entries + messages * (together - 1)) / together + scales)
 
     def _head(self, width: float) -> int:
-        """Return the bytes of the number of entries of a message, of a region of so many elements at most."""
+        """Return the bytes of the number of entries of a message, for a region of ``width`` elements."""
         return int(count_bytes(np.array([ceil(width) // self.unit]))[0]) if self.unit else 0
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
@@ -174,12 +174,12 @@ class BitPacked:
     def lay_out(
         self, entries: np.ndarray, regions: np.ndarray, dtype: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return where each section of each message begins in the buffer, and which values share a scale.
+        """Return the starts of all sections of all messages in the buffer, and the blocks of values that share a scale.
 
         Returns:
-            A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of the blocks of values that share a scale, of which
-            every message begins a new one, no edges if the codec has no scales; and the lengths ``(m,)`` that are sent.
-            None of them must be written to.
+            A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of blocks, of which every message begins a new one,
+            none if
+            the codec has no scales; and the lengths ``(m,)`` that are sent. All are read-only.
         """
         counts, spans = np.asarray(entries, np.int64), np.asarray(regions, np.int64)
         return _laid_out(self._form, np.dtype(dtype).itemsize, counts.tobytes(), spans.tobytes())
@@ -196,7 +196,7 @@ class BitPacked:
 
 
 class _Form(NamedTuple):
-    """What tables of messages follow from, besides entries and regions."""
+    """The arguments of tables of messages, besides entries and regions."""
 
     unit: int
     scale_bytes: int
@@ -207,7 +207,7 @@ class _Form(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _records(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `BitPacked.records` does. A step asks for the same tables several times."""
+    """`BitPacked.records`, cached: a step asks for the same tables several times."""
     counts, spans = np.frombuffer(entries, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
     passes, code = kernels.host(), value if form.code is None else form.code
     numbers, codes, blocks = passes.sizes(counts, spans, form.unit, form.together, code, form.block)
@@ -217,7 +217,6 @@ def _records(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[n
 
 @lru_cache(maxsize=64)
 def _laid_out(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what `BitPacked.lay_out` does."""
     messages, lengths = _records(form, value, entries, regions)
     edges = kernels.host().edges(messages, form.block) if form.block else np.empty(0, np.int64)
     return messages, edges, lengths
@@ -225,10 +224,9 @@ def _laid_out(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[
 
 @lru_cache(maxsize=8)
 def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) -> np.ndarray | None:
-    """Return what `BitPacked.entries_by_length` does.
+    """Return `BitPacked.entries_by_length`.
 
-    Longer messages have more entries, but for what rounding to bytes hides of the next few, and for messages of all
-    indices, which lack the sections of these.
+    Longer messages have more entries, up to rounding to bytes; messages of all indices lack the sections of indices.
     """
     if form.together > 1:  # too few bits an entry: several numbers fit
         return None
@@ -236,7 +234,7 @@ def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) 
     widths = spans[:, 1] - spans[:, 0]
     code = value if form.code is None else form.code
     each, most = 8 * code + (8 * form.scale_bytes / form.block if form.block else 0), widths // form.unit
-    # About as many as fill the bits, whose number an entry depends on the number of entries.
+    # A guess: bits an entry depend on the number of entries.
     bits = 8.0 * (long - count_bytes(most))
     guess = bits / (each + 2)
     for _ in range(3):
@@ -257,13 +255,13 @@ def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) 
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
-    """Read from the buffer how many entries ``(m,)`` each message has, at ``starts`` or one after the other.
+    """Read the number of entries ``(m,)`` of each message, at ``starts`` or one after the other.
 
     Raise `MalformedMessage` for one without room for its number, or of more entries than its region has.
     """
     lengths = np.asarray(lengths, np.int64)
     starts = lengths.cumsum() - lengths if starts is None else starts
-    if is_device(buffer):  # bring what may be numbers, and no more
+    if is_device(buffer):  # bring only possible numbers
         heads = np.minimum(starts[:, None] + np.arange(8), len(buffer) - 1).ravel()
         buffer, starts = to_host(buffer[like(heads, buffer)]), 8 * np.arange(len(lengths))
     entries, bad = kernels.host().numbers(buffer, lengths, regions, starts)
@@ -292,7 +290,7 @@ def _tensors(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _nonzero(vector: SparseVector, kept: object = False) -> SparseVector:
-    """Return the entries that are not zero, and those that the mask ``kept`` marks whatever their values."""
+    """Return the entries that are not zero or are marked by the mask ``kept``."""
     return take(vector, (vector.values != 0) | kept)
 
 
@@ -303,7 +301,7 @@ class NoValues(Unrounded):
 
 
 class KnownCounts(BitPacked):
-    """The packed format without numbers of entries: a message has one for every index, unless its reader knows."""
+    """The packed format without numbers of entries: a message has every index, unless its reader knows the number."""
 
     unit: ClassVar[int] = 0
 
@@ -343,7 +341,7 @@ class Complete(KnownCounts):
 
 @dataclass(frozen=True)
 class ShortInt8(Int8):
-    """`Int8` with scales rounded to bfloat16, for short messages: what that rounds is owed as codes' rounding is."""
+    """`Int8` with scales rounded to bfloat16, for short messages; that error is owed too."""
 
     short: ClassVar[bool] = True
 
@@ -356,10 +354,9 @@ class ShortComplete(Complete):
 
 @dataclass(frozen=True)
 class Paired:
-    """Two numbers an entry: those at even indices of a complete vector in one format, those at odd ones in another.
+    """Two numbers an entry: even indices of a complete vector in one format, odd ones in another.
 
-    A message is the one of the first format and, after it, the one of the second. Regions begin and end between
-    entries.
+    A message is the first format's, then the second's. Regions begin and end between entries.
 
     Args:
         formats: of complete messages, whose buffers are bytes.
@@ -447,13 +444,13 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 
 
 class _Same(NoValues):
-    """A codec of values of which each sender has but one: it is the scale of every block, and nothing else is sent."""
+    """A codec for senders with a single value: only the scale of the blocks is sent."""
 
     block: ClassVar[int] = SCALED
 
 
 class _Coded(BitPacked):
-    """The packed format of indices that are `BALLOTS` times as large, of which no more are sent for that."""
+    """The packed format of indices times `BALLOTS` plus a code."""
 
     unit: ClassVar[int] = BALLOTS
     scale_bytes: ClassVar[int] = 2
@@ -487,7 +484,7 @@ class Ballots:
         return SparseVector(indices, values.astype(dtype, copy=False), size)
 
     def runs(self, received: SparseVector, lengths: np.ndarray, region: np.ndarray) -> np.ndarray | None:
-        """Return how many entries each message of ``region`` has, for `Kernels.add_merged`; None: it need not know."""
+        """Return each message's number of entries in ``region``, for `Kernels.add_merged`; None: it need not know."""
         if not is_device(received.values):
             return None
         return LAYOUT.entries_by_length(lengths, np.repeat(BALLOTS * region[None], len(lengths), axis=0), None)

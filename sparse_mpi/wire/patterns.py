@@ -1,7 +1,8 @@
 """Messages of vectors whose number of entries in each row of each tensor is known to all ranks, as a `rows.Pattern`.
 
-A message is flat bytes: all values, row by row, and then the column of each in its row, in as many bytes as the length
-of the row needs. No row numbers and no counts are sent, since the pattern gives them.
+A message is flat bytes: all values, row by row, and then the column of each in its row, in 1, 2 or 4 bytes by the
+length
+of the row. Row numbers and counts are not sent, since the pattern gives them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def column_bytes(pattern: Pattern) -> int:
 
 
 def encode_rows(vector: SparseVector, pattern: Pattern) -> Array:
-    """Return the message ``(bytes,)`` uint8 of a vector that has the entries ``pattern`` says, in index order."""
+    """Return the message ``(bytes,)`` uint8 of a vector with the entries of ``pattern``, in index order."""
     xp = namespace(vector.values)
     indices, values = vector.indices, vector.values
     # Bring entries into the order of their rows, where those are strided.
@@ -81,7 +82,7 @@ def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> Spa
 
 
 def _sections(pattern: Pattern) -> list[tuple[np.dtype, list[slice]]]:
-    """Return each type of columns that occurs, with the slices of the entries whose columns have it."""
+    """Return each type of columns, with the slices of its entries."""
     found: dict[np.dtype, list[slice]] = {}
     for kind, tensors in groupby(spans(pattern), lambda span: column_type(span[0].length)):
         parts = [part for _, part in tensors]

@@ -1,4 +1,4 @@
-"""User-level failure mitigation (ULFM): what MPI offers to the ranks that are left when one has failed.
+"""User-level failure mitigation (ULFM): MPI's calls for the survivors of a failed rank.
 
 Open MPI 5 has it where it was started with ``mpirun --with-ft ulfm``; MPICH has not.
 """
@@ -39,7 +39,7 @@ def available(MPI: Any) -> bool:
 
 
 def doubts(version: str) -> str:
-    """Return what is known against survivors of an MPI, as "Open MPI v5.0.11"; "" if nothing is."""
+    """Return known faults of an MPI version for survivors; "" if there are none."""
     found = re.match(r"Open MPI v(\d+)\.(\d+)\.(\d+)", version)
     if found is None or tuple(map(int, found.groups())) < CRASHING:
         return ""
@@ -49,8 +49,9 @@ def doubts(version: str) -> str:
 class _End:
     """The end of a process whose job survives it: with Python's own exit status, and with MPI_Finalize.
 
-    A rank with an exception that nothing catches kills itself, because Open MPI's mpirun tells the others of no process
-    that ends with a status other than 0. Where no other rank goes on it ends with the status 1, which is the job's.
+    A rank with an uncaught exception kills itself, because Open MPI's mpirun does not report to the others a process
+    that
+    ends with a nonzero status. The last remaining rank ends with status 1, which is the job's.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class _End:
         sys.stderr.flush()
         if self.elastic is not None and self.elastic.all_die(WAIT):
             sys.stdout.flush()
-            os._exit(1)  # without MPI_Finalize, and what else at exit waits for others
+            os._exit(1)  # without MPI_Finalize and other exit handlers that wait for ranks
         self.kill()
 
     def kill(self) -> None:
@@ -84,7 +85,7 @@ END = _End()
 
 
 class Ulfm(Elastic):
-    """What MPI offers to the ranks of one communicator that can go on after one of them has failed."""
+    """ULFM for the ranks of one communicator."""
 
     def __init__(
         self,
@@ -100,18 +101,18 @@ class Ulfm(Elastic):
         return self._yielding()
 
     def is_rank_failure(self, error: Exception) -> bool:
-        """Return whether an error of MPI means that a rank has failed, and keep the memory of its messages."""
+        """Return whether an error of MPI means a failed rank; if so, its messages' memory is not freed."""
         if isinstance(error, self._raw.mpi.Exception) and self.broken():
             _KEPT.append(error)
             return True
         return False
 
     def broken(self) -> bool:
-        # Both calls are local: they tell what this rank has heard by now, and need no message.
+        # Both calls are local: they report the failures this rank knows, and need no message.
         return bool(self._comm.Is_revoked() or self._comm.Get_failed().size)
 
     def all_die(self, seconds: float) -> bool:
-        """Tell the others that this rank has an exception; return whether all have one, or have failed, by then."""
+        """Announce an exception of this rank; return whether all ranks have one, or have failed, within ``seconds``."""
         watchdog, size = self._watchdog, self._comm.size
         if watchdog is None:
             return bool(size == 1)  # without a watchdog the others cannot be asked
@@ -129,7 +130,7 @@ class Ulfm(Elastic):
 
     def _failed(self) -> list[int]:
         failed = self._comm.Get_failed()
-        # From numbers in the group of those that failed to ranks of this communicator.
+        # From numbers in the group of failed ranks to ranks of this communicator.
         return failed.Translate_ranks(None, self._comm.Get_group())
 
     def exit_without_abort(self, close: Callable[[], None]) -> None:

@@ -1,1 +1,1 @@
-"""The job behind a communicator: what ends it, and watchdogs over it, for those who ask for them."""
+"""The job behind a communicator: how it ends, and optional watchdogs over it."""

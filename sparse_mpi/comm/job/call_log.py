@@ -1,4 +1,4 @@
-"""What the threads of a rank note of its calls, for a watchdog to read: `CallLog`."""
+"""The log of a rank's calls, for a watchdog to read: `CallLog`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CallSite(NamedTuple):
         return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
 
     def lacks(self, rank: int, other: CallSite | None) -> bool:
-        """Return whether a rank, at ``other`` if that is known, is not yet in the call in which this one waits."""
+        """Return whether a rank, at ``other`` if known, is not yet in the call in which this one waits."""
         if other is None:
             return True
         if self.call == SENDRECV:
@@ -62,20 +62,20 @@ class CallSite(NamedTuple):
 
 
 class CallLog:
-    """The calls of a rank, each noted by its thread as it is entered and left, in one assignment each."""
+    """The calls of a rank, each noted by its thread on entry and exit, in one assignment each."""
 
     def __init__(self) -> None:
         # By thread: all of `CallSite` but `inside`, and a number for `leave`
         self._entered: dict[int, tuple[int, int, int, int, float, int, int]] = {}
         self._left: dict[int, tuple[int, float]] = {}  # the number of the call that was left, and when
         self._calls = itertools.count()
-        # By the number of the family: collective calls that were entered, and ranks among those of the watchdog
+        # By the number of the family: collective calls entered, and ranks by their numbers in the watchdog
         self.numbers: dict[int, int] = {}
         self.ranks: dict[int, Sequence[int]] = {}
         self._reductions = 0
 
     def over(self, family: int, ranks: Sequence[int]) -> Watched:
-        """Return what notes the calls on a communicator of that number, of these ranks of the watchdog."""
+        """Return the log of calls on communicator ``family``, whose ranks have these numbers in the watchdog."""
         self.numbers.setdefault(family, 0)
         self.ranks[family] = ranks
         return Watched(self, family, ranks)
@@ -88,7 +88,7 @@ class CallLog:
         self._entered[get_ident()] = noted
 
     def received(self) -> None:
-        """Note that this thread has received its message, and waits only for its own to be received."""
+        """Note that this thread has received its message, and only waits for its own to be received."""
         thread = get_ident()
         call, family, number, _, entered, reduction, noted = self._entered[thread]
         self._entered[thread] = call, family, number, NOBODY, entered, reduction, noted
@@ -99,7 +99,7 @@ class CallLog:
 
     @contextmanager
     def during(self, call: int, family: int) -> Iterator[None]:
-        """Note a call of all ranks of a communicator that is entered and left with the context."""
+        """Note a call of all ranks of a communicator for the duration of the context."""
         self.enter(call, family, NOBODY)
         try:
             yield
@@ -111,7 +111,7 @@ class CallLog:
 
     def sites(self) -> list[CallSite]:
         sites = []
-        # Read what was left first: a call that was entered since then is a new one
+        # Read the call left first: a call entered since then is a new one
         for thread, (last, left) in [(thread, self._left.get(thread, (-1, 0.0))) for thread in list(self._entered)]:
             call, family, number, awaited, entered, reduction, noted = self._entered[thread]
             inside = last != noted
@@ -120,7 +120,7 @@ class CallLog:
         return sites
 
     def current_call(self) -> CallSite:
-        """Return the call in which this rank has been for longest, or else the one that it left last."""
+        """Return the oldest call that this rank is in, or else the last one it left."""
         sites = self.sites() or [CallSite()]
         # Threads that are in a call come first, the longest in front; then the others, the last to leave in front.
         return min(sites, key=lambda site: (not site.inside, site.since if site.inside else -site.since))
@@ -131,10 +131,10 @@ class Watched(NamedTuple):
 
     log: CallLog
     family: int  # its number
-    ranks: Sequence[int]  # of its ranks, among those of the watchdog
+    ranks: Sequence[int]  # its ranks, by their numbers in the watchdog
 
     def enter(self, call: int, source: Any = None) -> None:
-        """Note that a call is entered; a sendrecv expects a message from ``source``, if from anybody."""
+        """Note that a call is entered; a sendrecv expects a message from ``source``, if given."""
         awaited = self.ranks[source] if call == SENDRECV and source is not None else NOBODY
         self.log.enter(call, self.family, awaited)
 

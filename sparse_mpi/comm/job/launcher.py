@@ -1,4 +1,4 @@
-"""What `python -m sparse_mpi run` and the ranks that it has started tell each other, by way of a folder."""
+"""Messages between `python -m sparse_mpi run` and its ranks, by way of a folder."""
 
 from __future__ import annotations
 

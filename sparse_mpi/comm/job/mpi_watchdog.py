@@ -2,11 +2,12 @@
 
 Messages are sent in two cases only:
 
-- A rank that ends its program waits until all others have ended theirs, as MPI does, but after half a second it tells
-  them in which calls it took part. A rank that is in a later one would wait for ever: it says so, and ends the job.
-- If there is a time limit, a rank that has waited for so long asks the others where they are, says for whom it waits
-  and where that rank was seen last, or that it does not answer, and ends the job. Where ranks survive the loss of
-  others, a process of this machine that is stopped is killed instead: it cannot come back by accident.
+- A rank that ends its program waits for all others, as MPI does, but after half a second sends them the number of its
+  calls. A rank in a later call would wait for ever: it says so, and ends the job.
+- With a time limit, a rank that has waited longer asks the others for their calls, says for whom it waits and where
+  that
+  rank was last seen, or that it does not answer, and ends the job. Where ranks survive the loss of others, a stopped
+  process of this machine is killed instead: it cannot come back by accident.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
 
 
 class MPIWatchdog(Watchdog):
-    """The watchdog of one rank over those of a communicator. Making one is collective."""
+    """The watchdog of one rank over a communicator. Making one is collective."""
 
     def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
         # Where ranks may fail, share their communicator: it is revoked then, and MPI may crash if one fails in a Dup.
@@ -50,7 +51,7 @@ class MPIWatchdog(Watchdog):
         WATCHDOG_THREAD.add(self)
 
     def over(self, comm: Any) -> Watched:
-        """Return what notes for this watchdog the calls on a communicator of some of its ranks. Collective there."""
+        """Return the log of calls on a communicator of some of this watchdog's ranks. Collective there."""
         # The number of the first rank counts: no other rank, and no other call on this one, draws the same.
         family = int(comm.bcast(next(self._families) * self.size + self.rank, 0))
         return self.log.over(family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
@@ -61,7 +62,7 @@ class MPIWatchdog(Watchdog):
             self._comm.Free()
 
     def during(self, call: int) -> AbstractContextManager[None]:
-        """Watch, within the context, over a call of all ranks that is not on a communicator of ours."""
+        """Watch, within the context, over a call of all ranks made outside our communicators."""
         return self.log.during(call, next(iter(self.log.numbers)))
 
     def poll(self) -> None:
@@ -90,7 +91,7 @@ class MPIWatchdog(Watchdog):
     def _inspect(self, neighbours: Neighbours, sites: list[CallSite]) -> None:
         """Inspect the processes of this machine if this rank waits for long; no message is needed.
 
-        A stopped one is killed after the time limit. One that has ended, though no call has told, ends the job.
+        A stopped one is killed after the time limit. One that has ended unnoticed by calls ends the job.
         """
         inside = [site for site in sites if site.inside]
         waited = [site for site in inside if self.timeout and site.seconds > self.timeout]
@@ -106,7 +107,7 @@ class MPIWatchdog(Watchdog):
                     self._give_up(f"{site}; {VANISHED.format(rank)}")
 
     def read(self) -> None:
-        """Take in what other ranks have sent."""
+        """Receive other ranks' messages."""
         with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
             for tag in TAGS:
                 self._read(tag)
@@ -154,7 +155,7 @@ class MPIWatchdog(Watchdog):
         os._exit(1)  # where ranks survive the loss of others, MPI may leave this one alive
 
     def announce_end(self, dying: bool = False) -> None:
-        """Tell all other ranks that this one has ended, and which calls it took part in; or that it is ``dying``."""
+        """Send all other ranks the number of this rank's calls, as it has ended; or that it is ``dying``."""
         words = [word for pair in list(self.log.numbers.items()) for word in pair]
         for rank in range(self.size):
             if rank != self.rank:
@@ -168,9 +169,9 @@ class MPIWatchdog(Watchdog):
         def passed() -> bool:
             try:
                 if not barrier:
-                    barrier.append(self._comm.Ibarrier())  # which nobody waits in: polls go on meanwhile
+                    barrier.append(self._comm.Ibarrier())  # polled, not waited for: polls of messages go on
                 return bool(barrier[0].Test())
-            except self._mpi.Exception:  # a rank has failed: nobody waits for it any more
+            except self._mpi.Exception:  # a rank has failed, and is not waited for
                 return True
 
         return passed

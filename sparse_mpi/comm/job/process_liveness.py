@@ -1,4 +1,4 @@
-"""Processes of other ranks, as another process of their host sees them: running, stopped or ended."""
+"""Processes of other ranks of this host: running, stopped or ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparse_mpi.comm.base import hashed
 
 
 def identity() -> np.ndarray:
-    """Return who this process is, ``(2,)`` int64: a hash of its machine, 0 if that is not known, and its id.
+    """Return the identity of this process, ``(2,)`` int64: a hash of its machine, 0 if unknown, and its process id.
 
     Processes have the same machine only if they see each other's ids: a container may have its own.
     """
@@ -26,7 +26,7 @@ def identity() -> np.ndarray:
 
 
 class Neighbours:
-    """The processes of other ranks on this machine. Make it while all run: an id may be another process's later."""
+    """The processes of other ranks on this machine. Make it while all run: ids are reused."""
 
     def __init__(self, processes: np.ndarray, rank: int) -> None:
         import psutil
@@ -43,7 +43,7 @@ class Neighbours:
 
     @classmethod
     def of(cls, comm: Any) -> Neighbours:
-        """Return those of an mpi4py communicator. Collective."""
+        """Return the neighbours in an mpi4py communicator. Collective."""
         processes = np.empty((comm.size, 2), np.int64)
         comm.Allgather(identity(), processes)
         return cls(processes, comm.rank)
@@ -57,7 +57,7 @@ class Neighbours:
             self._processes[rank].kill()
 
     def ended(self, seconds: float) -> list[int]:
-        """Return the ranks that an earlier call, at least ``seconds`` ago, already found ended."""
+        """Return the ranks that an earlier call, at least ``seconds`` ago, saw ended."""
         now = time.monotonic()
         for rank in self._processes:
             if self._state(rank) in (self._psutil.STATUS_ZOMBIE, self._psutil.STATUS_DEAD):

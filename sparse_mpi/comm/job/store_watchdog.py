@@ -1,4 +1,4 @@
-"""A watchdog for jobs over torch.distributed: `StoreWatchdog`, by way of the store at which its processes have met.
+"""A watchdog for jobs over torch.distributed: `StoreWatchdog`, by way of the processes' store.
 
 A rank whose call, or whose pause between two calls, lasts longer than a second writes that to the store. One that has
 waited for too long in a call reads there where the others are, and says for whom it waits.
@@ -31,7 +31,7 @@ class StoreWatchdog(Watchdog):
         WATCHDOG_THREAD.add(self)
 
     def poll(self) -> None:
-        """Write where this rank is, if it has been there for long, and report a call that takes too long."""
+        """Write this rank's place if it has been there for long, and report a call that takes too long."""
         site = self.log.current_call()
         if site.seconds < LASTING:
             return
@@ -41,13 +41,13 @@ class StoreWatchdog(Watchdog):
             self._written = site
             with suppress(RuntimeError):  # the store is gone with the process that had it
                 store.set(f"{SITES}/{self.rank}", ",".join(map(str, site)))
-        # Others that came into the call just before the limit have written so by then.
+        # Others that entered the call just before the limit have written so by then.
         if site.inside and site.seconds > (self.timeout or WORD) + 2 * LASTING and site != self._reported:
             self._reported = site
             self._report(site, store)
 
     def _report(self, site: CallSite, store: object) -> None:
-        """Say for whom this rank waits, unless another one has said so of this call; with a time limit end the job."""
+        """Say for whom this rank waits, unless another one has reported this call; with a time limit end the job."""
         try:
             speaks, sites = self._speaks(site, store), _sites(self.others(site), store)
         except RuntimeError:  # the store is gone

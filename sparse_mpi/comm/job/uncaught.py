@@ -1,4 +1,4 @@
-"""The end of a job because of an exception that nothing catches: for ranks that would wait for this one for ever."""
+"""Uncaught exceptions end the job, because ranks would wait for this one for ever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OURS = "sparse_mpi "  # with which the names of our threads begin
 
 
 class _Uncaught:
-    """What is done about an exception that nothing catches, after what was done about it before."""
+    """The handler of an uncaught exception; it calls the handlers from before."""
 
     def __init__(self) -> None:
         self.end: Callable[[BaseException], object] | None = None
@@ -34,7 +34,7 @@ class _Uncaught:
     def _in_main(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         end = self.end
         try:
-            if end is None or self._hook is not sys.__excepthook__:  # which prints what `end` prints
+            if end is None or self._hook is not sys.__excepthook__:  # which prints the same as `end`
                 self._hook(kind, error, trace)
         finally:
             if end is not None:
@@ -56,9 +56,9 @@ _UNCAUGHT = _Uncaught()
 
 
 def on_uncaught(end: Callable[[BaseException], object] | None) -> None:
-    """Have ``end(error)``, which prints it, called for an exception that nothing catches; the last one given counts.
+    """Have ``end(error)``, which prints it, called for an uncaught exception; the last one given counts.
 
-    Hooks that were there before are called first. A daemon thread that is not ours may fail: no rank waits for it.
+    Earlier hooks are called first. A daemon thread of the user may fail: no rank waits for it.
     """
     if not _UNCAUGHT.installed:
         _UNCAUGHT.install()
@@ -66,7 +66,7 @@ def on_uncaught(end: Callable[[BaseException], object] | None) -> None:
 
 
 def report_uncaught(error: BaseException) -> None:
-    """Handle at the end of the program an ``error`` that was never retrieved, as if nothing had caught it."""
+    """Handle at the end of the program an ``error`` that was never retrieved, as if uncaught."""
     if _UNCAUGHT.end is not None:
         sys.excepthook(type(error), error, error.__traceback__)
 

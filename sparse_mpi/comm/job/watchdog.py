@@ -1,8 +1,8 @@
-"""A watchdog over the ranks of a job: no rank waits in silence for one that does not come.
+"""A watchdog over the ranks of a job: no rank waits in silence for an absent one.
 
-Each process has a thread that polls its watchdogs four times a second. They know in which calls their rank is, which
-costs a microsecond a call, and no message. `MPIWatchdog` asks other ranks in messages, `StoreWatchdog` reads what they
-have written to the store of torch.distributed.
+Each process has a thread that polls its watchdogs four times a second. They know their rank's calls, at a microsecond a
+call and no message. `MPIWatchdog` asks other ranks in messages, `StoreWatchdog` reads their entries in the store of
+torch.distributed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ QUIET = 0.5  # seconds that a rank which has ended waits for the others before i
 
 
 def time_limit(timeout: float | None) -> float:
-    """Return the seconds that a call may take: ``timeout``, or what the variable `TIMEOUT` says; 0 is no limit."""
+    """Return the most seconds of a call: ``timeout``, or else the variable `TIMEOUT`; 0 is no limit."""
     setting, seconds = os.environ.get(TIMEOUT, "0") if timeout is None else timeout, math.nan
     with suppress(ValueError):
         seconds = float(setting)
@@ -37,7 +37,7 @@ def time_limit(timeout: float | None) -> float:
 
 
 def wants_watchdog(limit: float) -> bool:
-    """Return whether a watchdog is wanted: there is a time limit, or the variable `WATCH` is 1."""
+    """Return whether there is a time limit, or the variable `WATCH` is 1."""
     switch = os.environ.get(WATCH, "0")
     if switch not in ("0", "1"):
         raise ValueError(f"{WATCH} must be 0 or 1, got {switch!r}")
@@ -55,7 +55,7 @@ class Watchdog(ABC):
 
     @abstractmethod
     def poll(self) -> None:
-        """Take in what there is of other ranks, and see whether a call waits in vain."""
+        """Receive news of other ranks, and see whether a call waits in vain."""
 
     def announce_end(self) -> None:
         """Tell the others that this rank has ended its program, where the transport does not."""
@@ -70,13 +70,13 @@ class Watchdog(ABC):
         return [rank for rank in self.log.ranks.get(site.family, ()) if rank != self.rank]
 
     def waiting(self, site: CallSite, sites: Mapping[int, CallSite], silent: str) -> str:
-        """Say in which call this rank waits for whom, and where they are as far as that is known."""
+        """Say in which call this rank waits for whom, and where they are if known."""
         limit = f"longer than {self.timeout:g} s, " if self.timeout else ""
         late = [f"rank {r} {sites.get(r, silent)}" for r in self.others(site) if site.lacks(r, sites.get(r))]
         return f"{site}, {limit}and waits for others: {'; '.join(late) or 'unknown'}"
 
     def say(self, what: str, rank: int | None = None) -> None:
-        """Print a line about a rank (None: this one), in one piece: ranks print at the same time."""
+        """Print one line about a rank (None: this one), in one piece: ranks print at the same time."""
         sys.stderr.write(f"sparse_mpi: rank {self.rank if rank is None else rank} of {self.size} {what}\n")
         sys.stderr.flush()
 
@@ -113,7 +113,7 @@ class WatchdogThread:
                     watchdog.poll()
 
     def wait(self, watchdogs: Sequence[Watchdog], stop: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the programs of all ranks have ended, or ``stop()``; tell those that have not ended theirs."""
+        """Wait until the programs of all ranks have ended, or ``stop()``; after a while announce it to the others."""
         barriers, since, announced = [watchdog.all_ended() for watchdog in watchdogs], time.monotonic(), False
         while not all([passed() for passed in barriers]) and not stop():  # all begin, whatever their order elsewhere
             if not announced and time.monotonic() - since > QUIET:
@@ -124,7 +124,7 @@ class WatchdogThread:
             time.sleep(POLL / 250)  # 1 ms
 
     def rest(self) -> None:
-        """Wait until the programs of all ranks have ended, as MPI will, and poll no watchdog any more."""
+        """Wait until the programs of all ranks have ended, as MPI will, and stop polling."""
         if self._stop.is_set():
             return
         self.wait(self._watchdogs)

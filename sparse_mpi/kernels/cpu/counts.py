@@ -54,7 +54,7 @@ def _count(x, scratch, limits, counts):
 
 
 def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, Found]:
-    # Only what reaches the lowest threshold is counted
+    # Only entries that reach the lowest threshold are counted
     found = select(x, int(thresholds[0]), x.size)
     if found is None:
         raise RuntimeError(f"a kernel found more than {x.size} entries in as many")

@@ -1,7 +1,8 @@
 """The first use of a kernel: one process of a node compiles it, the others wait for its cache, and rank 0 says so.
 
-Numba compiles a function when it is first called with arguments of new types. The ranks of a job come to it at the same
-time, whatever launcher has started them. A lock beside Numba's cache, which ends with its process, lets one compile.
+Numba compiles a function on its first call with new types, which all ranks of a job make at the same time. A lock
+beside
+Numba's cache, which ends with its process, lets one compile.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_
 
 
 class Turn:
-    """The right to compile, for one thread of a process. Rank 0 says once that it compiles, or waits, for long."""
+    """The right to compile, for one thread of a process. Rank 0 reports once that it compiles or waits for long."""
 
     def __init__(self) -> None:
-        self._depth = 0  # kernels that are compiled: one, and those that it calls
+        self._depth = 0  # nested compilations: a kernel, and the kernels that it calls
         self._lock: int | None = None
         self._patient = True  # no process has been waited for in vain
-        self._began = self._spent = 0.0  # when this turn did, and seconds of those before
+        self._began = self._spent = 0.0  # start of this turn, and seconds of earlier ones
         self._silent = next((os.environ[name] != "0" for name in RANKS if name in os.environ), False)
 
     def take(self, folder: str) -> bool:
-        """Begin, as soon as no other process of the node compiles; return True if one has been waited for."""
+        """Begin, as soon as no other process of the node compiles; return True if it had to wait."""
         self._began = monotonic() if self._depth == 0 else self._began
         self._depth += 1
         self._tell()
         return self._depth == 1 and self._patient and self._wait(Path(folder, f".compiling-{platform.node()}"))
 
     def end_after(self, compile: Callable[[object], object]) -> Callable[[object], object]:
-        """Return ``compile`` of a function, which ends the turn that it takes, even where it fails."""
+        """Return ``compile``, wrapped to end the turn that it takes, even if it fails."""
 
         def compile_in_turn(sig: object) -> object:
             with global_compiler_lock:
@@ -54,7 +55,7 @@ class Turn:
                 try:
                     return compile(sig)
                 finally:
-                    if self._depth > before == 0:  # it was not found in the cache
+                    if self._depth > before == 0:  # it was not in the cache
                         self._spent += monotonic() - self._began
                     self._depth = before
                     if not before and self._lock is not None:
@@ -75,7 +76,7 @@ class Turn:
                     waited = True
                     self._tell()
                     sleep(POLL)
-        except OSError:  # a file system without locks: nobody waits
+        except OSError:  # a file system without locks: no process waits
             return False
         self._patient = False  # the process that has the lock is frozen
         return True
@@ -126,7 +127,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def private_folder() -> str:
-    """Return a folder of this user alone, because loading a cache runs what is in it; "" if there can be none."""
+    """Return a folder of this user alone, because loading a cache runs its code; "" if impossible."""
     folder = Path(tempfile.gettempdir()) / f"sparse_mpi-kernels-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

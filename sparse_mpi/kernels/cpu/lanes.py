@@ -1,6 +1,6 @@
-"""Numba intrinsics for what its loops do not compile to: 64 comparisons at once, unaligned words, casts, prefetches.
+"""Numba intrinsics that its loops lack: 64 comparisons at once, unaligned words, casts, prefetches.
 
-The LLVM IR names no instruction set: LLVM maps vectors of 64 lanes to whatever registers the processor has.
+The LLVM IR names no instruction set: LLVM maps vectors of 64 lanes to the processor's registers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ LINE = 64  # bytes of a cache line; where lines are longer, some are asked for t
 def reached(typing_context, x, start, threshold):
     """Compare 64 magnitudes with ``threshold``: bit j of the uint64 result is set if ``x[start + j]`` reaches it.
 
-    ``x`` is a contiguous array of float32 or float64, and ``threshold`` magnitude bits. It must have at least
-    ``start + 64`` entries; nothing checks that.
+    ``x`` is contiguous, float32 or float64, of at least ``start + 64`` entries, which is not checked.
     """
 
     def generate(context, builder, signature, arguments):
@@ -33,10 +32,7 @@ def reached(typing_context, x, start, threshold):
 
 @intrinsic
 def added(typing_context, x, start, threshold, more):
-    """Add 64 entries of ``more`` to those of ``x`` in place, and compare the sums as `reached` does.
-
-    Where one of the two is wider, so is the addition.
-    """
+    """Add 64 entries of ``more`` to ``x`` in place, in the wider type, and compare the sums as `reached` does."""
 
     def generate(context, builder, signature, arguments):
         x, at, threshold, more = arguments
@@ -58,7 +54,6 @@ def _bits(array):
 
 
 def _alignment(array):
-    """Return the bytes at whose multiples entries of such an array stand: no more is promised."""
     return array.dtype.bitwidth // 8
 
 
@@ -67,7 +62,6 @@ def _vector(array):
 
 
 def _lanes_at(context, builder, kind, array, at):
-    """Return the address of the 64 entries of ``array`` from ``at`` on, as a pointer to a vector."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), _vector(kind).as_pointer())
 
@@ -148,7 +142,7 @@ def prefetch(typing_context, x, at):
 
 @intrinsic
 def prefetch_lanes(typing_context, x, at):
-    """Have the cache lines of 64 entries of ``x`` from ``at`` on fetched; past the end of ``x`` it does no harm."""
+    """Fetch the cache lines of 64 entries of ``x`` from ``at`` on, harmless past the end of ``x``."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -162,7 +156,7 @@ def prefetch_lanes(typing_context, x, at):
 
 
 def _fetch(builder, place):
-    """Fetch a line to be read: what is to be written is fetched more slowly where it is said so."""
+    """Fetch a line for reading: a fetch for writing is slower."""
     flag, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
     read, near, of_data = 0, 3, 1

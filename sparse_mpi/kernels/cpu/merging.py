@@ -1,4 +1,4 @@
-"""Merge pairs of index and value that came from several ranks, one ascending run after the other."""
+"""Merge pairs of index and value of several ranks, one ascending run after the other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def merge_loosely(
 
 
 def merge_runs(runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
-    # Those that are merged two by two are not copied before
+    # Runs that are merged two by two are not copied before
     pairs = sum(indices.size for indices, _ in runs)
     if pairs > FEW and len(runs) <= RUNS and _far(pairs, len(runs), size):
         return _two_by_two(list(runs))
@@ -67,12 +67,13 @@ def _far(pairs: int, runs: int, size: int) -> bool:
 def _two_by_two(runs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Merge the first run with the second, the third with the fourth, and so on, until one is left.
 
-    Integers of equal indices are added as soon as they meet. Where the order of sums matters, pairs of one index stay
-    side by side, in the order of their runs, and are added up in the end.
+    Integers of equal indices are added at once. Where the order of sums matters, pairs of one index stay side by side,
+    in
+    the order of their runs, and are added up in the end.
     """
     indices, values = runs[0]
     merge_two: Callable[..., int] = _two_added if values.dtype.kind in "iu" else _two_kept
-    rooms: list[tuple[Array, Array]] = []  # for what is merged, in turns
+    rooms: list[tuple[Array, Array]] = []  # for merged runs, in turns
     while len(runs) > 1 or not rooms:
         pairs = sum(part.size for part, _ in runs)
         room = rooms.pop(0) if len(rooms) == 2 else (np.empty(pairs, indices.dtype), np.empty(pairs, values.dtype))
@@ -103,7 +104,7 @@ def _merge_ordered(indices, values, order, merged_indices, merged_values):
 
 @compiled
 def _runs(indices, starts):
-    """Write where strictly ascending runs start to ``starts``; return their number, or 0 if there are too many."""
+    """Write the starts of strictly ascending runs to ``starts``; return their number, or 0 if there are too many."""
     starts[0], count = 0, 1
     for i in range(1, indices.size):
         if indices[i] <= indices[i - 1]:
@@ -116,7 +117,7 @@ def _runs(indices, starts):
 
 @compiled
 def _two_added(left, left_values, right, right_values, to, to_values):
-    """Merge two runs, and add integers of equal indices; return how many there are."""
+    """Merge two runs, adding integers of equal indices; return the number of pairs."""
     i, j, count, number = np.uint64(0), np.uint64(0), np.uint64(0), to_values.dtype.type
     # Without a branch that depends on indices: which comes next cannot be predicted.
     while i < left.size and j < right.size:
@@ -132,7 +133,7 @@ def _two_added(left, left_values, right, right_values, to, to_values):
 
 @compiled
 def _two_kept(left, left_values, right, right_values, to, to_values):
-    """Merge two runs, of equal indices those of the ``left`` one first; return how many there are."""
+    """Merge two runs, the ``left`` one first at equal indices; return the number of pairs."""
     i, j, count = np.uint64(0), np.uint64(0), np.uint64(0)
     while i < left.size and j < right.size:
         a, b, x, y = left[i], right[j], left_values[i], right_values[j]
@@ -206,7 +207,7 @@ def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indi
     """Merge runs that start at ``heads``; return the number of distinct indices.
 
     ``heads`` moves on to the first pair of each run that is not merged yet. ``flags`` has one bit for each index of the
-    window, and ``before`` the place of the first sum of each word of it. Nothing branches on what bits are set.
+    window, and ``before`` the place of the first sum of each word of it. No branch depends on the bits.
     """
     count = 0
     ends = np.append(heads[1:], indices.size)

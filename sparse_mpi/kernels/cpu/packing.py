@@ -131,7 +131,7 @@ def _part(pairs, left, right):
 
 
 def _read_only(buffer: Array) -> np.ndarray:
-    """Return a received buffer as one type, whoever has made it: what reads it is compiled once."""
+    """Return a read-only view of a received buffer, so that its readers are compiled once."""
     source = np.ascontiguousarray(buffer).view()
     source.flags.writeable = False
     return source
@@ -198,7 +198,6 @@ def _write_lows(lows, part, start, shift):
 
 @compiled
 def _whole_words(lows, part, shift):
-    """Count the first entries whose low bits begin eight bytes or more before the end of the section."""
     return min(part.size, max(0, (8 * (lows.size - 7) + shift - 1) // shift))
 
 
@@ -225,7 +224,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 def _read(messages, buffer, indices, codes, scales):
     """Invert `_write`: high parts are written to ``indices`` first, and low bits added to them.
 
-    Return the first message that does not have as many indices as entries, or -1.
+    Return the first message whose numbers of indices and entries differ, or -1.
     """
     code = scale = 0
     for m in range(messages.size):
@@ -279,7 +278,7 @@ def _last_word(buffer, at):
 def _read_highs(highs, part, start, shift, spread):
     """Turn the position of each set bit into an index whose low bits are zero, eight bytes at a time.
 
-    Return whether there are as many bits as indices.
+    Return whether the number of bits is that of indices.
     """
     i = 0
     more = False  # bits than entries
@@ -320,7 +319,7 @@ def _first(round_number, ranks):
 
 @compiled
 def _deal(indices, values, chosen, ranks, width, owners, numbers, dealt, counts):
-    """Count what each rank gets, and then put every entry that is not zero in its place; return how many there are."""
+    """Count each rank's entries, then put every nonzero entry in its place; return their number."""
     starts = np.zeros(ranks + 1, np.int64)
     for i in range(chosen.size):
         index = indices[chosen[i]]

@@ -1,4 +1,4 @@
-"""Pairs of index and value: add them to a dense vector, and find the largest of them."""
+"""Pairs of index and value: add them to a dense vector, and find the largest."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def add_rows(matrix):
 
 @compiled
 def fetch_ahead(x, indices, i):
-    """Have the cache line fetched that is needed `AHEAD` entries after ``indices[i]``, or the last one of all.
+    """Fetch the cache line needed `AHEAD` entries after ``indices[i]``, or the last one of all.
 
-    Indices are too far apart for a processor to foresee them, and it waits for memory three quarters of the time.
+    Indices are too far apart for the processor's own prefetch; it would wait three quarters of the time.
     """
     prefetch(x, indices[min(i + AHEAD, indices.size - 1)])
 
@@ -129,7 +129,7 @@ def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -
 
 
 def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
-    """Return what `kth_of` does for many ``values`` ``(m,)``, k < m, by the processor's vector instructions."""
+    """`kth_of` for many ``values`` ``(m,)``, k < m, by the processor's vector instructions."""
     bits = values.view(bits_type(values)) & magnitude
     bits.partition(len(bits) - k)
     kth, larger = bits[len(bits) - k], bits[len(bits) - k + 1 :]
@@ -138,7 +138,7 @@ def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
 
 @compiled
 def kth_of(values, magnitude, k):
-    """Return the k-th largest magnitude bits of a few values, and how many of the k largest are equal to it.
+    """Return the k-th largest magnitude bits of a few values, and how often they occur among the k largest.
 
     Each pass counts the entries between ``low`` and ``high`` in bins of equal width, and goes on with the bin of the
     k-th, until the bins are one wide.
@@ -150,7 +150,7 @@ def kth_of(values, magnitude, k):
     bins = FEW_BINS if bits.size < MANY_BINS else MANY_BINS
     counts = np.empty(bins, np.int64)
     while True:
-        # The narrowest bins, of a power of two, that cover what is left.
+        # The narrowest bins, of a power of two, that cover the interval.
         shift = 0
         while (high - low) >> shift >= bins:
             shift += 1
@@ -183,8 +183,9 @@ def _keep_of_few(indices, values, kept_indices, kept_values):
 def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values):
     """Copy the pairs above ``kth``, and the first ``ties`` equal to it, in order, until the outputs are full.
 
-    Of 64 pairs at once those that stay are marked, and then copied. Of the rest every pair is written, without a branch
-    that could be mispredicted; ``count`` moves on only for those that stay. Input and output may be the same.
+    64 pairs at once are compared, and then the marked ones copied. Of the rest every pair is written, without a branch
+    that
+    could be mispredicted; ``count`` moves on only for selected ones. Input and output may be the same.
     """
     bits = bits_of(values)
     count = i = 0
@@ -228,7 +229,7 @@ def compress(
 
 @compiled
 def _compress(indices, values, chosen, kept, of_kept):
-    """Write every pair, without a branch that could be mispredicted, until all that are chosen are written."""
+    """Write every pair, without a branch that could be mispredicted, until all chosen ones are written."""
     count = i = 0
     while count < kept.size:
         kept[count], of_kept[count] = indices[i], values[i]
@@ -257,11 +258,10 @@ def among(indices: Array, sought: Array, values: Array) -> Array:
 
 @compiled
 def _among(indices, sought, bits):
-    """Clear the ``bits`` of those ``sought`` that are not among ``indices``.
+    """Clear the ``bits`` of the ``sought`` that are not among ``indices``.
 
-    A window moves over the vector, with a flag for each entry of ``indices`` in it. Nothing branches on what is found.
-    Places in it are compared as unsigned numbers: of indices that do not ascend some are missed, but no
-    memory outside of it is written.
+    A window moves over the vector, with a flag for each entry of ``indices`` in it, without data-dependent branches.
+    Places in it are compared as unsigned numbers: descending indices may be missed, but no memory outside is written.
     """
     kept, flags = np.empty_like(bits), np.zeros(WINDOW, np.int8)
     i, j, one, wide = np.uint64(0), np.uint64(0), np.uint64(1), np.uint64(WINDOW)
@@ -300,8 +300,9 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 def _top_k_rows(matrix, magnitude, margin, k, columns, values):
     """Find the k largest of each row, with a first threshold taken from the row before.
 
-    Rows resemble each other, so that a little less than the k-th magnitude of one row selects the candidates of the
-    next. Only if these are too few is the row scanned a second time, from zero.
+    Rows resemble each other: a little less than the k-th magnitude of one row selects the candidates of the next. Only
+    if
+    these are too few is the row scanned a second time, from zero.
     """
     room = 3 * k + CANDIDATES
     indices, found = np.empty(room, np.int32), np.empty(room, matrix.dtype)
@@ -318,10 +319,11 @@ def _top_k_rows(matrix, magnitude, margin, k, columns, values):
 
 @compiled
 def _candidates(line, magnitude, threshold, k, indices, found):
-    """Gather the entries of ``line`` that may be among the k largest, in order; return how many there are.
+    """Gather the entries of ``line`` that may be among the k largest, in order; return their number.
 
-    Entries that reach the threshold are appended. Whenever they have become many, only the k largest stay, and the
-    threshold is raised above the k-th, so that most of the row is compared but not copied.
+    Entries that reach the threshold are appended. When they are many, only the k largest stay, and the threshold is
+    raised
+    above the k-th, so that most of the row is compared but not copied.
     """
     count, whole, start = 0, line.size - line.size % LANES, np.int64(0)
     for lo in range(0, line.size, LANES):

@@ -80,7 +80,7 @@ def _widened_bfloat16(part, scratch):
 
 @compiled
 def _widened_float16(part, scratch):
-    """Widen by moving exponent and mantissa into place; a multiplication, right for denormals too, rebiases them."""
+    """Widen by moving exponent and mantissa into place; a multiplication, right for denormals too, rebiases."""
     magnitudes = scratch[: part.size].view(np.float32)
     for i in range(part.size):
         scratch[i] = (np.int32(part[i]) & 0x7FFF) << 13
@@ -127,10 +127,11 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
 
 
 def compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
-    """Scan a part of ``x`` on each thread, and move what they find together.
+    """Scan a part of ``x`` on each thread, and join the results.
 
-    Each part has room for a quarter more than its share of ``most``. If one finds more than that, but all together find
-    no more than ``most``, a second scan follows, ``again``, with room for exactly what the first one counted.
+    Each part has room for a quarter more than its share of ``most``. If one part overflows, but all together have no
+    more
+    than ``most`` entries, a second scan, ``again``, follows with room for the counts of the first.
     """
     most = min(most, x.size)
     if x.size < threads.MIN_ENTRIES_PER_THREAD:
@@ -152,7 +153,7 @@ def compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
 def _scanned(
     scan: Scan, pieces: list[tuple[int, int]], rooms: list[int], most: int, x: Array
 ) -> tuple[Found, list[int]]:
-    """Return the pairs of all pieces up to the first that has more than room, and how many entries each piece has."""
+    """Return the pairs of all pieces up to the first that overflows, and the number of entries of each piece."""
     # Let each thread write into a part of the result that is its own.
     starts = dict(zip(pieces, itertools.accumulate((room + TILE for room in rooms), initial=0), strict=False))
     sizes = dict(zip(pieces, rooms, strict=True))
@@ -178,7 +179,7 @@ def _scanned(
 def _columns(size: int, wider: np.dtype, other: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Return uninitialised arrays that share one piece of memory.
 
-    malloc keeps one large piece from call to call but gives two back to the system, and faulting their pages in again
+    malloc reuses one large piece from call to call but returns two to the system, and faulting their pages in again
     would take a third as long as a selection.
     """
     cut = size * wider.itemsize
@@ -206,7 +207,7 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
 def _accumulate_select(residual, gradient, scratch, threshold, room, most, offset, indices, values):
     """Add and scan in one pass, tile by tile; all of ``gradient`` is added. See `Scan`.
 
-    Memory is asked for a tile ahead: past so many branches the processor alone reads too little of it.
+    Memory is prefetched a tile ahead: past so frequent branches the processor alone fetches too little.
     """
     count = np.int64(0)
     for lo in range(0, residual.size, TILE):
@@ -241,10 +242,10 @@ def append(x, source, threshold, offset, count, indices, values):
 
 @compiled
 def append_marked(x, lo, mask, offset, count, indices, values):
-    """Append those of the 64 entries of ``x`` from ``lo`` on whose bits are set in ``mask``.
+    """Append the entries of ``x`` from ``lo`` on whose bits are set in ``mask``, of 64.
 
-    At the densities of interest most groups of 64 have at most `EXPECTED` of them. So many pairs are written
-    unconditionally, without a branch that could be mispredicted; ``count`` moves on only for those that exist.
+    At the usual densities most groups have at most `EXPECTED` of them. That number of pairs is written without a branch
+    that could be mispredicted; ``count`` moves on only for existing ones.
     """
     for _ in range(EXPECTED):
         at = lo + (lowest(mask) & (LANES - 1))

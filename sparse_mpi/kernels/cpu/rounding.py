@@ -1,4 +1,4 @@
-"""Round values to fewer bits, and subtract what was sent of all values."""
+"""Round values to fewer bits, and subtract sent from all values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def to_bfloat16(x: Array, back: Array | None = None) -> Array:
 
 @compiled
 def _to_bfloat16(x, rounded, back):
-    """Round a piece that fits into the cache at a time, by way of float32; write it ``back`` unless that is empty."""
+    """Round, by way of float32, one cache-sized piece at a time; write it ``back`` unless that is empty."""
     scratch = np.empty(PIECE, np.float32)
     for lo in range(0, x.size, PIECE):
         part, codes = x[lo : lo + PIECE], rounded[lo : lo + PIECE]
@@ -102,8 +102,8 @@ def to_float16(x: Array) -> Array:
 def _round_to_float16(bits, rounded):
     """Round float32 bit patterns to float16, ties to even.
 
-    Below 2^-14 results are denormal: adding 0.5 in float32 rounds there, because the last bit of the sum is worth as
-    much as that of a denormal float16. Above, the bits to be cut off are rounded by adding to them.
+    Below 2^-14 results are denormal: adding 0.5 in float32 rounds there, because the last bit of the sum equals that of
+    a denormal float16. Above, adding to the surplus bits rounds them.
     """
     half = np.uint32(126 << 23)
     scratch = np.empty(1, np.float32)
@@ -145,7 +145,7 @@ def _to_int8(x, indices, edges, short, codes, scales):
 
 @compiled
 def _step(x, bits, indices, scale, codes):
-    """Round the values of a block stochastically to whole steps of ``scale``; what is not finite becomes -128."""
+    """Round the values of a block stochastically to whole steps of ``scale``; NaN and Inf become -128."""
     divisor = scale if scale > 0 else np.float32(1)
     for i in range(x.size):
         finite = (bits[i] & np.uint32(0x7FFFFFFF)) < np.uint32(0x7F800000)
@@ -192,7 +192,7 @@ def _to_int4(x, indices, edges, codes, places, scales):
 
 @compiled
 def _finite(bits, safe):
-    """Write magnitudes as bits to ``safe``, 0 for what is not finite; return the smallest and the largest of them."""
+    """Write magnitudes as bits to ``safe``, 0 for NaN and Inf; return the smallest and the largest."""
     smallest, largest = SIGN, np.uint32(0)
     for i in range(bits.size):
         magnitude = bits[i] & SIGN
@@ -257,7 +257,7 @@ def _to_int2(x, edges, codes, places, scales):
         # Add up magnitudes as whole parts of the largest, so that their order does not matter.
         whole = parts[: own.size]
         total = _parts(safe.view(np.float32), real_of(largest), whole)
-        # Cut the block at its mean, and take the means of what is above and of what is below.
+        # Cut the block at its mean, and take the means of both parts.
         cut = np.uint32(max(total // own.size, 1))
         above, many = _above(whole, cut)
         upper, lower = above // max(many, 1), (total - above) // max(own.size - many, 1)

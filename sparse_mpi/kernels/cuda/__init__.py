@@ -1,9 +1,9 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
-Some kernels make the host wait for the device: a selection once, to learn how many entries it found, `compress` where
-nobody knows that, `count`, `kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct
-indices, for which `merge_loosely` may not wait. `split_counts`, `smallest` and `truncate_least` do when their results
-are looked at. `truncate`, `contains` and `among` do not, for the lengths of their results are known.
+These make the host wait for the device: a selection once, for its number of entries, `compress` if that is unknown,
+`count`, `kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct indices.
+`merge_loosely` may avoid that. `split_counts`, `smallest` and `truncate_least` wait when results are read; `truncate`,
+`contains` and `among` do not, because the lengths of their results are known.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from sparse_mpi.kernels.cuda.launches import (
 from sparse_mpi.kernels.cuda.told import Told, pointer
 
 ROUNDS = 8  # vectors that each thread of a selection reads
-TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads; in half precision half as many
+TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads; half of it in half precision
 COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
 SELECTING = 1024  # threads of a block of `truncate`, and of `top_k_rows` where rows are long
 MAX_BLOCKS = 2048  # whose partial sums are added up, by the host or by atomics
@@ -133,7 +133,7 @@ def select_standardized(
 
 
 def _gradient(residual: Array, gradient: Array | None) -> tuple[list[Array], dict[str, Any]]:
-    """Return what select.cu is given of a gradient, if there is one; half precision is widened in registers."""
+    """Return select.cu's arguments for a gradient, if given; half precision is widened in registers."""
     if gradient is None:
         return [], {}
     gradient = cupy.ascontiguousarray(gradient)
@@ -145,9 +145,9 @@ def _gradient(residual: Array, gradient: Array | None) -> tuple[list[Array], dic
 def _compacted(
     x: Array, read: tuple[Any, ...], threshold: int, most: int, known: bool = False, **macros: Any
 ) -> tuple[Array, Array] | None:
-    """Return what select.cu finds in the contiguous ``x`` when it is given what it has to ``read``.
+    """Run select.cu on the contiguous ``x`` with arguments ``read``.
 
-    If it is ``known`` that it will find as many as ``most``, the host does not wait.
+    If it is ``known`` that ``most`` entries exist, the host does not wait.
     """
     room = min(most, x.size)
     indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, wide_type(x))
@@ -213,7 +213,7 @@ def add(x: Array, indices: Array, values: Array) -> None:
 
 
 def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
-    # It waits for nothing, for nothing has the length of what is merged
+    # No wait: no array has the length of the merged pairs
     given = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     pairs, types = indices.size, dict[str, Any](REAL=values.dtype, INDEX=indices.dtype)
     if lengths is None or not _worth_searching(pairs, len(lengths)):
@@ -226,7 +226,7 @@ def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: n
 
 
 def _starts(lengths: np.ndarray) -> Told:
-    """Return where runs of these ``lengths`` begin, and the end of the last, for a kernel to read."""
+    """Return the starts of runs of these ``lengths``, and the end of the last, for a kernel to read."""
     return Told(0, np.append(0, np.cumsum(lengths)))
 
 
@@ -235,7 +235,7 @@ def subtract(x: Array, indices: Array, values: Array) -> None:
 
 
 def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
-    """Run ``name`` of sparse.cu, or of whole-array functions where that lacks the layout or the types."""
+    """Run ``name`` of sparse.cu, or whole-array functions for other layouts or types."""
     if not x.flags.c_contiguous or x.dtype != values.dtype:
         getattr(array, name)(x, indices, values)
     else:
@@ -267,7 +267,6 @@ def merge_loosely(
 
 
 def _worth_searching(pairs: int, runs: int) -> bool:
-    """Tell if searching for each index in all other runs is cheaper than sorting them."""
     return runs <= MOST_RUNS and (runs <= FEW_RUNS or pairs * runs <= FEW_SEARCHES)
 
 
@@ -313,7 +312,7 @@ def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -
 
 
 def _kept(indices: Array, values: Array, k: int, least: Told | None) -> tuple[Array, Array]:
-    """Return the k largest of more pairs than that, and have the ``least`` magnitude of them told, if asked for."""
+    """Return the k largest of more pairs; the kernel writes their ``least`` magnitude if given."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     kept, largest = cupy.empty(k, indices.dtype), cupy.empty(k, values.dtype)
     each = max(PAIRS, blocks_for(values.size, SHARES))
@@ -344,7 +343,6 @@ def compress(
 
 
 def _or_none(mask: Array | None) -> Any:
-    """Return a mask, or where a kernel is to read none."""
     return np.uintp(0) if mask is None else cupy.ascontiguousarray(mask)
 
 

@@ -1,6 +1,6 @@
-"""Words that are 0, for kernels whose blocks count in them: cut from a block that is cleared once in several steps.
+"""Words that are 0, for kernels whose blocks count in them: cut from a block cleared once in several steps.
 
-Clearing each few words by themselves would be one launch more for every kernel that needs them.
+Clearing them one kernel at a time would take a launch each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from sparse_mpi.arrays import Array
 
 WORDS = 1 << 17  # of a block: one MB
-SECTOR = 4  # words: no two kernels meet in what a device reads at once
+SECTOR = 4  # words: a device reads a sector at once: no two kernels share one
 STREAMS = 8  # whose blocks a thread keeps
 BLOCKS = (
     threading.local()
@@ -22,14 +22,14 @@ BLOCKS = (
 
 
 class Rest(NamedTuple):
-    """What is left of a block. All of it is used on one stream, behind the launch that clears it."""
+    """The unused words of a block, all used on one stream, behind the launch that clears it."""
 
     stream: Any  # held, so that no other one gets its handle meanwhile
     words: Array
 
 
 def cleared(count: int) -> Array:
-    """Return ``(count,)`` uint64, zeros on the current stream; nobody else gets the same words."""
+    """Return ``(count,)`` uint64, zeros on the current stream, for this caller alone."""
     room = -(-count // SECTOR) * SECTOR
     if 4 * room > WORDS:
         return cupy.zeros(count, np.uint64)

@@ -1,7 +1,7 @@
 """Compile CUDA sources for given types, and start their kernels on CuPy's current stream.
 
 CuPy compiles a `RawModule` of source code with ``-ftz=true``: subnormal float32 numbers would count as zero, and sums
-have other bits than the host's. So NVRTC is called without that option, and CuPy loads the file that this makes.
+have other bits than the host's. So NVRTC is called without that option, and CuPy loads the resulting file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ FOLDER = "~/.cupy/kernel_cache"  # where CuPy keeps its kernels, unless CUPY_CAC
 def kernel(name: str, source: str, threads: int = THREADS, **macros: object) -> Any:
     """Return the kernel ``name`` of ``source``, a file in this folder, compiled with ``macros`` defined.
 
-    It is compiled for the current device on the first call, and kept on disk for later processes, where CuPy keeps its
-    own. A macro that is a type stands for its name.
+    It is compiled for the current device on the first call, and cached on disk beside CuPy's own. A macro that is a
+    type
+    stands for its name.
     """
     return _kernel(cupy.cuda.runtime.getDevice(), name, source, THREADS=threads, **macros)
 
@@ -40,7 +41,7 @@ def _kernel(device: int, name: str, source: str, **macros: object) -> object:
 
 
 def _compiled(code: str, options: tuple[str, ...], versions: tuple[object, ...]) -> Path:
-    """Return the file of what NVRTC makes of ``code``, which is written once for all processes with these versions."""
+    """Return the file of ``code`` compiled by NVRTC, written once for all processes with these versions."""
     digest = blake2b(repr((code, options, versions)).encode(), digest_size=16).hexdigest()
     file = _folder() / f"sparse_mpi-{digest}.cubin"
     if not file.exists():
@@ -53,7 +54,7 @@ def _compiled(code: str, options: tuple[str, ...], versions: tuple[object, ...])
 
 @cache
 def _folder() -> Path:
-    """Return the folder of compiled kernels; one of this process where CuPy is to keep kernels in memory."""
+    """Return the folder of compiled kernels; a temporary one where CuPy is to cache kernels in memory."""
     if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
         return Path(_temporary().name)
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or FOLDER).expanduser()
@@ -69,7 +70,7 @@ def _temporary() -> TemporaryDirectory[str]:
 def launch(
     name: str, source: str, count: int, *arguments: object, blocks: int = 0, threads: int = THREADS, **macros: object
 ) -> None:
-    """Start a kernel on a thread for each of ``count`` items, or on that many ``blocks``; none where nothing is."""
+    """Start a kernel on a thread for each of ``count`` items, or on ``blocks``; none if there are none."""
     if count:
         start(kernel(name, source, threads, **macros), blocks or blocks_for(count), *arguments, threads=threads)
 

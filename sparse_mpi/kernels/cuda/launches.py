@@ -76,7 +76,7 @@ def _on_messages(
     chunks: np.ndarray | None = None,
     **options: Any,
 ) -> None:
-    """Start a kernel that is given a table of messages, and the ``chunks`` of each one to read."""
+    """Start a kernel on a table of messages, and the ``chunks`` of each one to read."""
     table = np.zeros(max(len(messages), MESSAGES), MESSAGE)
     table[: len(messages)] = messages
     if chunks is not None:
@@ -188,7 +188,7 @@ def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Ar
 
 
 def _both(edges: np.ndarray, places: np.ndarray) -> Array:
-    """Copy where the values and where the codes of each block begin to the device, in one copy ``(2, b + 1)``."""
+    """Copy the starts of each block's values and codes to the device, in one copy ``(2, b + 1)``."""
     return cupy.asarray(np.stack([edges, places]))
 
 
@@ -249,9 +249,9 @@ def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> 
 def _vote(
     name: str, count: int, types: tuple[Any, Any], *arguments: Any, real: Any = "float32", blocks: int = 0
 ) -> None:
-    """Start a kernel of votes.cu for ``count`` entries, unless there are none, on a thread each or on so many blocks.
+    """Start a kernel of votes.cu for ``count`` entries, if any, on a thread each or on ``blocks`` blocks.
 
-    ``types`` are those of indices and of numbers or codes.
+    ``types`` are the index type and the type of numbers or codes.
     """
     given = [cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else a for a in arguments]
     index, number = types

@@ -1,7 +1,7 @@
-"""Whole numbers in memory of the host that a kernel writes, or reads before that: neither takes a copy.
+"""Whole numbers in host memory that a kernel reads or writes without a copy.
 
-Pinned memory is mapped: a device reads and writes it over the bus, and the host sees what it wrote after an event
-behind it.
+Pinned memory is mapped: a device accesses it over the bus, and the host sees the results after an event behind the
+kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-UNDONE: deque[tuple[Any, np.ndarray]] = deque()  # memory that nobody holds, and the event behind its kernel
+UNDONE: deque[tuple[Any, np.ndarray]] = deque()  # memory without an owner, and the event behind its kernel
 
 
 def pointer(told: Told | None) -> np.uintp:
@@ -25,7 +25,7 @@ def pointer(told: Told | None) -> np.uintp:
 class Told:
     """Room for ``count`` whole numbers; a kernel takes ``pointer`` for an array of int64.
 
-    That begins with the numbers that the kernel is ``given`` ``(m,)``, if there are any.
+    It begins with the numbers ``given`` ``(m,)``, if any.
     """
 
     _event: Any = None  # behind the kernel, until it has been waited for
@@ -67,7 +67,7 @@ class Told:
 
 
 def _give_back() -> None:
-    """Let go of what kernels that are done by now have read or written."""
+    """Release the memory of finished kernels."""
     for _ in range(len(UNDONE)):
         with suppress(IndexError):  # another thread has looked at it
             event, memory = UNDONE.popleft()
