@@ -30,7 +30,6 @@ class ACPSGD(LowRank):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, LowRankState]:
-        """Return ``total`` and ``sent`` ``(n,)``: products of factors, and dense where tensors stay dense."""
         parts, left = parts_of(layout, self.rank), not state.left
         # Without any matrix worth compressing, this is a dense allreduce.
         if not parts.groups:
@@ -52,7 +51,6 @@ class ACPSGD(LowRank):
             return Reduction(expand(summed), expand(mine)), self.next_state(layout, summed, left)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return 2(P-1)/P values for every dense element and every element of the larger factors, left or right."""
         parts = parts_of(layout, self.rank)
         elements = parts.dense_size + max(parts.factors_size(left=True), parts.factors_size(left=False))
         return Bound(0, 2 * elements * (ranks - 1) / ranks, 2 * rounds(ranks), 0)

@@ -59,7 +59,6 @@ class ADTopk(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """Return the sum of all selections; ``sent`` is this rank's, as it arrives."""
         # Select: the same number of entries of every row on all ranks.
         pattern = self.selector.pattern(k, state)
         selected, state = self.selector.select(acc, k, state, add)
@@ -80,7 +79,6 @@ class ADTopk(Algorithm):
         return Reduction(merge(concatenate(parts)) if rows else parts[0], sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the exact cost; only columns are an upper bound where plain top-k may be used."""
         # Count the values of rows to all ranks, and of whole tensors by allreduce.
         pattern = self.selector.longest(layout, k)
         rows = tuple(tensor for tensor in pattern if not tensor.whole)

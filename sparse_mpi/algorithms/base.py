@@ -53,7 +53,6 @@ class Carried(Reduction):
     beside: Array
 
     def __new__(cls, total: SparseVector | Array, sent: SparseVector | Array, beside: Array) -> Carried:
-        """Return the pair ``total, sent`` with ``beside``, which has the same bytes on every rank."""
         made = tuple.__new__(cls, (total, sent))
         made.beside = beside
         return made
@@ -74,7 +73,6 @@ class Bound(NamedTuple):
         return Bound(payload.pairs, payload.values, messages, control, payload.extra)
 
     def payload(self, pair_bytes: int, value_bytes: int) -> float:
-        """Return the payload in bytes, for pairs and values of these sizes in bytes."""
         return self.pairs * pair_bytes + self.values * value_bytes + self.extra
 
     @property
@@ -151,7 +149,6 @@ class Algorithm(ABC):
     device_cost: ClassVar[DeviceCost | None] = None  # predictions of steps on GPUs need it
 
     def __post_init__(self) -> None:
-        """Raise TypeError if the selector or the wire is of another type."""
         if type(self).selector is not None:
             check_instance("selector", self.selector, Selector)
         if type(self).wire is not None:

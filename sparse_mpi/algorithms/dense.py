@@ -26,12 +26,10 @@ class Dense(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: NoState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, NoState]:
-        """Return the sum ``(n,)``; ``sent`` is ``acc`` itself."""
         # Allreduce: MPI exchanges and merges in one. Nothing is owed.
         return Reduction(comm.allreduce(acc), acc), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return 2n(P-1)/P values."""
         return Bound(0, 2 * layout.size * (ranks - 1) / ranks, 2 * rounds(ranks), 0)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:

@@ -282,7 +282,6 @@ def split(
 
 
 def _added_up(came: SplitResult, region: np.ndarray, wire: WireFormat) -> SparseVector:
-    """Add up messages in their order; without a merge if each has every index of ``region``."""
     summed = _rows_added(came, region)
     return merge(came.received, run_lengths(came.lengths, wire)) if summed is None else summed
 
@@ -298,7 +297,6 @@ def added_up_loosely(came: SplitResult, region: np.ndarray, wire: WireFormat) ->
 
 
 def _rows_added(came: SplitResult, region: np.ndarray) -> SparseVector | None:
-    """Return the sum of messages that all have every index of ``region``; else None."""
     width, senders, received = int(region[1] - region[0]), len(came.lengths), came.received
     if not width or len(received.indices) < senders * width:
         return None

@@ -160,7 +160,6 @@ class ThresholdPredictor:
         return ThresholdPredictor(self.bits, self.trend, min(max(spacing, octave >> 10), octave >> 3))
 
     def updated(self, bits: int, octave: int) -> ThresholdPredictor:
-        """Return the predictor after a step whose threshold was ``bits``."""
         if not self.spacing:
             return ThresholdPredictor(bits, 0, octave >> 7)
         trend = self.trend + 3 * (bits - self.bits) // 4  # of the error three quarters
@@ -337,14 +336,12 @@ class Counted:
     def _rank_counts(
         self, values: Array, found: Known, bracket: Bracket, k: int, comm: Comm, *piggyback: int
     ) -> RankCounts:
-        """Return the counts of a settled bracket: one allgather."""
         ends = np.unique(bracket) if self.dense else np.array(bracket)
         counts = counts_at(found.entries.values if self.dense else values, ends)
         by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
         return RankCounts.of(bracket, by_rank[:, np.searchsorted(ends, bracket)], piggybacked)
 
     def _found(self, values: Array, candidates: np.ndarray, known: Known | None) -> tuple[Known, np.ndarray]:
-        """Return entries that reach the lowest candidate, and the counts at all: from ``known``, or by a pass."""
         passes, floor = kernels.of(values), int(candidates[0])
         if known is None:
             counts, pairs = passes.count_select(values, candidates)
@@ -367,11 +364,9 @@ class Counted:
         return self.searched or max(8, min(64, k // 16))
 
     def _settled(self, bracket: Bracket, values: Array) -> bool:
-        """Tell if magnitudes inside the bracket count as equal, so that it need not be narrowed."""
         return bracket.high - bracket.low <= max((1 << mantissa_bits(values.dtype)) >> self.mantissa, 1)
 
     def _narrowed(self, candidates: list[int], totals: list[int], k: int, bracket: Bracket) -> Bracket:
-        """Return the part of ``bracket`` that the counts leave."""
         enough = bisect_left(totals, -k, key=neg)  # the first candidate that at most k entries reach
         if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == self.lowest):
             return Bracket(candidates[enough], candidates[enough])
@@ -395,7 +390,6 @@ class Counted:
 
 
 def _evenly(bracket: Bracket, number: int) -> np.ndarray:
-    """Return up to ``number`` candidates at equal distances inside a bracket, int64 ascending."""
     low, high = bracket
     step = -(-(high - low) // (number + 1))
     return low + step * np.arange(1, (high - low - 1) // step + 1)

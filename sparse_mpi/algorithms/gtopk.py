@@ -61,7 +61,6 @@ class GTopk(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """Return k entries; ``sent`` is this rank's selection minus the partial sums it dropped."""
         # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
         # Merge up the tree: every partial sum is cut to its k largest entries.

@@ -46,15 +46,12 @@ class Fused:
             raise ValueError(f"tensors must be numbers of tensors in ascending order, at least one, got {self.tensors}")
 
     def cut(self, layout: Layout, k: int) -> tuple[Layout, int]:
-        """Return the layout of the fused vector, and its part of the step's k entries."""
         fused = Layout(tuple(layout.shapes[tensor] for tensor in self.tensors))
         return fused, min(max(round(self.share * k), 1), fused.size)
 
 
 @dataclass(frozen=True)
 class HybridState:
-    """State carried between steps."""
-
     pieces: tuple[Any, ...]  # the states of all parts, in order
 
 
@@ -90,7 +87,6 @@ class Hybrid(Algorithm):
         return HybridState(tuple(algorithm.init(fused, kept, ranks) for algorithm, fused, kept in self._cut(layout, k)))
 
     def _cut(self, layout: Layout, k: int) -> Iterator[tuple[Algorithm, Layout, int]]:
-        """Yield the algorithm, the layout and the share of k of each part."""
         for part in self.parts:
             yield part.algorithm, *part.cut(layout, k)
 
@@ -129,12 +125,9 @@ class Hybrid(Algorithm):
 
 
 class Place(NamedTuple):
-    """The place of a fused vector in the flat one."""
-
     ranges: tuple[tuple[int, int], ...]  # the ranges of the flat vector that were fused
 
     def spread(self, values: Array, flat: Array) -> None:
-        """Write a dense fused vector where it belongs in ``flat`` ``(n,)``."""
         first = 0
         for start, stop in self.ranges:
             flat[start:stop] = values[first : first + stop - start]

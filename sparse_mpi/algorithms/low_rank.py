@@ -26,8 +26,6 @@ from sparse_mpi.sparse import Layout
 
 
 class SameShape(NamedTuple):
-    """All matrices of one shape."""
-
     rows: int
     columns: int
     rank: int  # of their factors
@@ -135,8 +133,6 @@ def drawn(group: SameShape, number: int, left: bool, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LowRankState:
-    """State carried between steps, replicated on all ranks."""
-
     factors: Array  # flat: summed factors of the last step, whose span is the next one's start; finite, none zero
     left: bool = False  # whether they are left ones
 
@@ -173,7 +169,6 @@ class LowRank(Algorithm):
         return LowRankState(np.concatenate([np.empty(0), *starts]))
 
     def next_state(self, layout: Layout, message: Array, left: bool) -> LowRankState:
-        """Return the state after a step whose summed ``message`` begins with the left or right factors."""
         # Find the columns (of right factors: rows) without direction, zero or not finite, by their largest element:
         # where the gradient stays zero in the wrong places they would never find another one.
         xp, parts = namespace(message), parts_of(layout, self.rank)

@@ -37,8 +37,6 @@ GAIN = 1 / 5  # octaves that the threshold moves for one of the count: magnitude
 
 @dataclass(frozen=True)
 class MiCROState:
-    """The state that is carried from step to step, the same on all ranks."""
-
     threshold: int = 0  # magnitude bits; 0 before the first step, and as long as all is zero
     turn: int = 0  # the rank that has the first block
 
@@ -90,7 +88,6 @@ class MiCRO(Algorithm):
         return Reduction(total, sent), MiCROState(threshold, (state.turn + 1) % comm.size)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the bound of an allgather of indices, and of an allreduce at the most positions that may be chosen."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         n = layout.size

@@ -31,7 +31,6 @@ class PowerSGD(LowRank):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, LowRankState]:
-        """Return ``total`` and ``sent`` ``(n,)``: products of factors, and dense where tensors stay dense."""
         parts = parts_of(layout, self.rank)
         # Without any matrix worth compressing, this is a dense allreduce.
         if not parts.groups:
@@ -52,7 +51,6 @@ class PowerSGD(LowRank):
             return Reduction(total, sent), self.next_state(layout, rights_sum, left=False)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return 2(P-1)/P values for every element of the factors and every dense one."""
         parts = parts_of(layout, self.rank)
         elements = parts.dense_size + parts.factors_size(left=True) + parts.factors_size(left=False)
         allreduces = 2 if parts.groups else 1

@@ -87,8 +87,6 @@ def _bits_of(magnitudes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class StaleState:
-    """The state of a stale threshold; equal on all ranks for the global one."""
-
     bits: int = 0  # magnitude bits of the threshold
     age: int = 0  # steps since it was exact
     k: int = 0  # the number of entries for which it was exact
@@ -150,7 +148,6 @@ class StaleThreshold:
         piggyback: int = 0,
         chosen: Array | None = None,
     ) -> tuple[SparseVector, np.ndarray, np.ndarray, StaleState]:
-        """Select the sums that reach the threshold, ties included; see `Counted.cut`."""
         sums = sums if chosen is None else take(sums, chosen)
         values = sums.values
         rule = StaleRule(self.period, SUMS_NUDGE, MOST_SUMS)
@@ -168,7 +165,6 @@ class StaleThreshold:
         return take(sums, mask, int(row[0])), counts, piggybacked, StaleState(bits, age + 1, k)
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-        """Return the most a step may cost one rank: all sums gathered, all in the result; see `Counted.bound`."""
         return everything, everything * (ranks - 1), 3 * rounds(ranks), 20 * (ranks - 1)
 
 

@@ -156,7 +156,6 @@ class SparDL(Algorithm):
         return fewest, most_selected(self.selector, self._rows(layout, ranks), k)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the bound of P - 1 regions on their way to their owners, and P - 1 on their way back."""
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         widest = Partition(layout.size, ranks, self.block).widest

@@ -45,7 +45,6 @@ class TopkA(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """Return the sum of all selections; ``sent`` is this rank's, as it arrives."""
         # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
         # Allreduce the values, where all ranks select the same positions.
@@ -59,7 +58,6 @@ class TopkA(Algorithm):
         return Reduction(merge(gathered, run_lengths(counts, self.wire)), packed.vector), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return k(P-1) pairs, or 2k(P-1)/P values of shared positions, with the selector's most entries as k."""
         most = most_selected(self.selector, layout, k)
         if self.selector.shared:
             return Bound(0, 2 * most * (ranks - 1) / ranks, 2 * rounds(ranks), 0)

@@ -74,7 +74,6 @@ class TopkDSA(Algorithm):
         return Reduction(total, subtract(split.vector, subtract(summed, packed.vector))), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the bound of the selection in the split, then of all selections, or a dense region, gathered."""
         most = most_selected(self.selector, layout, k)
         if ranks == 1:
             return Bound(0, 0, 0, 0)

@@ -51,8 +51,6 @@ class TwoLevelState:
 
 
 class Lanes(NamedTuple):
-    """The place of a rank among nodes and lanes."""
-
     node: Comm  # the ranks of its node
     lane: Comm  # the ranks with its number in their nodes
     lanes: int  # R, the number of lanes
@@ -159,7 +157,6 @@ class TwoLevel(Algorithm):
         return Carried(result, sent, node.allgatherv(moments)[0]), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return about n values and 2k pairs, plus the bound of a lane: the worst of all spreads, column by column."""
         bounds = [self._bound(layout.size, k, ranks, *spread) for spread in self._spreads(ranks)]
         return Bound(*(max(column) for column in zip(*bounds, strict=True)))
 
@@ -179,7 +176,6 @@ class TwoLevel(Algorithm):
         )
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return 0, for a rank that owns nothing, and the most of a lane that has all of k."""
         most = 0.0
         for nodes, smallest, _ in self._spreads(ranks):
             width = -(-layout.size // min(smallest, k))
@@ -187,12 +183,10 @@ class TwoLevel(Algorithm):
         return 0, most
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the band of ``inner`` in the worst spread of ranks over nodes, but for rounding in each lane."""
         found = [(min(smallest, k), *self.inner.result_band(layout, k, n)) for n, smallest, _ in self._spreads(ranks)]
         return max(min(least - (lanes > 1) * lanes for lanes, least, _ in found), 0), max(most for *_, most in found)
 
     def _spreads(self, ranks: int) -> Iterator[tuple[int, int, int]]:
-        """Yield all possible spreads: the number of nodes, and of ranks in the smallest and the largest of them."""
         if (per_node := self.ranks_per_node) is not None:
             nodes = -(-ranks // per_node)
             yield nodes, ranks - (nodes - 1) * per_node, min(per_node, ranks)
@@ -254,7 +248,6 @@ def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
 
 
 def can_lie_between_nodes(algorithm: Algorithm) -> bool:
-    """Tell if the algorithm can reduce segments in lanes: if it has the field ``levels``."""
     return "levels" in getattr(algorithm, "__dataclass_fields__", ())
 
 

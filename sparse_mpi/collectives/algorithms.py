@@ -32,7 +32,6 @@ DIRECT = 8  # ranks up to which results are sent to each of the others: lengths,
 
 
 def split(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Combine each key at the rank that owns it, and gather the results."""
     regions = regions_of(pool, comm.size)
     return _everywhere(owned(entries, op, regions, form, comm), regions, form, comm)
 
@@ -47,7 +46,6 @@ def _everywhere(own: Entries, regions: np.ndarray, form: Format, comm: Comm) -> 
 
 
 def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, comm: Comm) -> Entries:
-    """Return all ranks' entries with keys in this rank's region, combined in rank order."""
     rows, lengths = comm.alltoallv(*form.pack(entries, counts_by_region(entries, regions), regions))
     parts = form.unpack(rows, lengths, np.tile(regions[comm.rank], (comm.size, 1)))
     return merged(parts, op)
@@ -121,7 +119,6 @@ def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm)
 
 
 def gathered(entries: Entries, pool: Pool, form: Format, comm: Comm) -> tuple[Entries, np.ndarray]:
-    """Return the entries of all ranks, in rank order, and each rank's number of entries ``(P,)``."""
     message, _ = form.pack(entries, np.array([len(entries.keys)]), pool.range[None])
     all_of_them, lengths = comm.allgatherv(message)
     return form.unpacked(all_of_them, lengths, np.tile(pool.range, (comm.size, 1)))

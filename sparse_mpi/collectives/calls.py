@@ -173,7 +173,6 @@ def _own(call: Ready, regions: np.ndarray, comm: Comm) -> Entries:
 
 
 def _finished(result: Entries, given: Entries, zeros: str) -> Entries:
-    """Return the result, without zeros if dropped, in memory of its own."""
     if zeros == "drop":
         return nonzero(result)
     shared = any(map(np.may_share_memory, result, given))

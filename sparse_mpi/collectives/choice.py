@@ -18,8 +18,6 @@ MERGED = 15e-9  # seconds for an entry that is merged with others (one core of a
 
 
 class Choice(NamedTuple):
-    """The chosen algorithm, and why."""
-
     algorithm: str  #: its name
     seconds: dict[str, float]  #: that each algorithm should take, for messages and merging
     entries: int  #: of all ranks together
@@ -31,7 +29,6 @@ class Choice(NamedTuple):
 
 
 def inlined(pool: Pool) -> Choice:
-    """Return the choice for entries that travelled with the arguments: only a merge remains."""
     entries = int(pool.counts.sum())
     return Choice(INLINE, {INLINE: MERGED * entries}, entries, distinct(pool.counts.tolist(), pool.span))
 

@@ -20,8 +20,6 @@ from sparse_mpi.sparse import SparseVector
 
 
 class HostInput(NamedTuple):
-    """The input of a caller, in host memory."""
-
     host: Any  # the input, of the same kind
     back: Callable[[Any], Any]  # brings a result of that kind to the data's device
     memory: str  # where that is: "host" or "device"
@@ -114,7 +112,6 @@ def _of_torch(x: Any, torch: Any) -> _Kind | None:
 
 
 def _down(parts: Sequence[Any]) -> list[Any]:
-    """Copy arrays on a device to pinned memory, as arrays or tensors, and wait once for the stream."""
     there = [_flat(part) for part in parts]
     library = arrays.namespace(there[0])
     stream = library.cuda.get_current_stream()
@@ -134,7 +131,6 @@ def _flat(x: Any) -> Any:
 
 
 def _shaped(host: np.ndarray, x: Any) -> Any:
-    """Invert `_flat` for ``host``: return it in the shape and the type of ``x``."""
     if arrays.is_device(x):
         return host.reshape(x.shape)
     return _viewed(sys.modules["torch"].from_numpy(host), x.dtype).reshape(tuple(x.shape))
@@ -147,7 +143,6 @@ def _viewed(flat: Any, kind: Any) -> Any:
 
 
 def _up(host: np.ndarray, caller: Any) -> Any:
-    """Copy an array to the device and the library of ``caller``, on the current stream, without a wait."""
     cupy = sys.modules["cupy"]  # which brought the caller's data down
     if arrays.is_device(caller):
         return cupy.asarray(host)

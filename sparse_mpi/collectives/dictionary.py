@@ -60,13 +60,11 @@ class Dictionary:
         return self._kind.shown(keys)
 
     def _exchanged(self, parts: list[Any]) -> tuple[Any, np.ndarray]:
-        """Send each rank its part of some keys; return the received ones, and each rank's number of keys."""
         messages = [self._kind.packed(part) for part in parts]
         received = self._comm.alltoallv(np.concatenate(messages), np.array([*map(len, messages)]))
         return self._kind.unpacked(*received)
 
     def _starts(self, keys: Any) -> list[int]:
-        """Return the places ``(P - 1)`` in ascending ``keys`` at which the ranges of ranks 1, 2, ... begin."""
         comm, kind = self._comm, self._kind
         at = told(np.arange(len(keys)), min(len(keys), SAMPLES), comm.rank)[3:]
         message = kind.packed(kind.sample(keys, at))

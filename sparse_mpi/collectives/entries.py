@@ -86,7 +86,6 @@ def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
 
 
 def merged_runs(entries: Entries, op: np.ufunc) -> Entries:
-    """Return `merged` of parts that are consecutive in memory, without a copy."""
     keys, values = entries
     if len(keys) and op is np.add and values.dtype in ADDED and prod(values.shape[1:]) <= COLUMNS:
         low, high = int(keys.min()), int(keys.max())

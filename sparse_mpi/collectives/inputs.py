@@ -34,8 +34,6 @@ HEAD = 4  # words of types and widths, before a pool's
 
 
 class Ready(NamedTuple):
-    """The input of a collective, once all ranks have good and equal arguments."""
-
     op: np.ufunc
     entries: Entries
     pool: Pool

@@ -221,7 +221,6 @@ def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
 
 
 def _entries_of_scipy(x: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Sequence[np.ndarray]]:
-    """Return keys, values and the arrays of indices, after a check of their range."""
     if x.format == "csr":  # whose keys ascend as they are, as a rule
         keys = _keys_of_rows(x.indptr, x.indices, shape)
         return keys, x.data[: len(keys)], (x.indptr, x.indices)
@@ -263,7 +262,6 @@ def _of_torch(x: Any, torch: Any) -> InputAdapter:
 
 
 def _keys_of_rows(starts: np.ndarray, columns: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the keys of compressed rows, without surplus columns."""
     _check_size(shape)
     starts, columns = integers(starts, "row pointers of x"), integers(columns, "columns of x")
     rows, counts = prod(shape[:-1]), np.diff(starts)

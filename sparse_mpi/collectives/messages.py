@@ -122,7 +122,6 @@ class Format:
         return entries if self.codec.lossless else self.unpack(message, np.array([len(message)]), region)[0]
 
     def bytes_each(self, entries: float) -> float:
-        """Return an estimate of the bytes of an entry, in messages of ``entries`` entries of all keys."""
         bits = 64.0 if self.wide else 2 + log2(max(self.span / max(entries, 1), 1))
         scale = 4 / self.codec.block if self.codec.block else 0.0
         code = (self.codec.code_bytes or self.dtype.itemsize) / self.codec.together
@@ -145,14 +144,12 @@ class Format:
         return packed.buffer, packed.lengths
 
     def _of_values(self, counts: np.ndarray, widths: np.ndarray) -> np.ndarray:
-        """Return the lengths ``(m,)`` of sections of values, of these ``widths`` if not rounded."""
         if self.codec.lossless:
             return widths * self._numbers * counts
         numbers, places = self._sections(counts)
         return Complete(self.codec).lengths_of(numbers, places, int(numbers.sum()), self.dtype)
 
     def _values(self, sections: Array, lengths: np.ndarray, widths: np.ndarray, counts: np.ndarray) -> Array:
-        """Return the numbers of all messages; nonempty ones have these ``widths``."""
         if not self.codec.lossless:
             numbers, places = self._sections(counts)
             return Complete(self.codec).unpack(sections, lengths, places, int(numbers.sum()), self.dtype).values
@@ -181,7 +178,6 @@ def _laid_out(counts: np.ndarray, regions: np.ndarray, of_values: np.ndarray, ma
 def _written(
     keys: np.ndarray, counts: np.ndarray, values: Array, of_values: np.ndarray, marked: bool
 ) -> tuple[Array, np.ndarray]:
-    """Return messages of unpacked keys, and their ends: number, keys, values, room for a mark."""
     keys, parts, key, value = np.ascontiguousarray(keys), [_NO_CODES], 0, 0
     for count, length in zip(counts.tolist(), of_values.tolist(), strict=True):
         if count:
@@ -194,7 +190,6 @@ def _written(
 def _read(
     buffer: Array, starts: np.ndarray, lengths: np.ndarray, marked: bool
 ) -> tuple[Array, Array, np.ndarray, np.ndarray]:
-    """Invert `_written`: return keys, values, and each message's number of keys and bytes of values."""
     keys, values, counts = [_NO_CODES], [_NO_CODES], np.zeros(len(lengths), np.int64)
     for message, (head, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
         if length:

@@ -50,7 +50,6 @@ def operation(op: Any, dtype: np.dtype) -> np.ufunc:
 
 @cache  # by arguments that passed
 def _try(ufunc: np.ufunc, op: object, dtype: np.dtype) -> None:
-    """Raise unless ``ufunc`` is associative and commutative on small numbers, and preserves their type."""
     numbers = np.array(TRIED).astype(dtype)
     a, b, c = (grid.ravel() for grid in np.meshgrid(numbers, numbers, numbers))
     with np.errstate(all="ignore"):

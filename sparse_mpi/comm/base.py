@@ -145,8 +145,6 @@ def _nothing(*_: object) -> None:
 
 
 class Turns(NamedTuple):
-    """How to start and await background work where threads take turns, as in a `World` with a schedule."""
-
     start: Callable[[Callable[[], object]], None]  #: has another thread of this rank do the work
     wait_until: Callable[[Callable[[], bool]], None]  #: lets others run until work of this rank has made it true
 

@@ -21,7 +21,6 @@ def cut(rows: Array, counts: Counts) -> list[Array]:
 
 
 def empty_rows(like: Array, rows: int) -> Array:
-    """Return an uninitialised array of ``rows`` rows with the dtype, trailing shape and library of ``like``."""
     return namespace(like).empty((rows, *like.shape[1:]), like.dtype)
 
 
@@ -31,7 +30,6 @@ def header(rows: Array, count: int) -> np.ndarray:
 
 
 def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
-    """Return the number of rows that ``source`` announces."""
     rows, size = header.tolist()
     if size != row_bytes(like):
         raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too, got {size}")

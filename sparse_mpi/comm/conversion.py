@@ -113,7 +113,6 @@ def _of_the_job() -> Comm:
 
 
 def _over_mpi(comm: object = None) -> Comm:
-    """Return the `MPIComm` of an mpi4py communicator (None: COMM_WORLD), cached as its attribute."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

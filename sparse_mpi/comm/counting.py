@@ -250,7 +250,6 @@ class CountingComm(ABC):
         return self._staging.upload(came, send) if self.staged and is_device(send) else came
 
     def _children(self, root: int) -> int:
-        """Return to how many ranks this one passes a broadcast in the binomial tree."""
         number = (self.rank - root) % self.size
         lowest = number & -number or self.size  # lowest set bit; the root, 0, has none, and passes to all powers of two
         return sum(1 for bit in range(self._rounds) if 1 << bit < lowest and number + (1 << bit) < self.size)

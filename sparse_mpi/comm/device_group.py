@@ -158,12 +158,10 @@ def _queued(x: Any) -> Iterator[None]:
 
 
 def _tensor(x: Array) -> torch.Tensor:
-    """Return contiguous ``x`` as a flat tensor of the same memory."""
     library: Any = torch
     made: torch.Tensor = library.from_dlpack(x.reshape(-1))
     return made
 
 
 def _bytes(rows: Array) -> torch.Tensor:
-    """Return the memory of contiguous ``rows`` as a tensor ``(nbytes,)`` uint8."""
     return _tensor(rows.reshape(-1).view(np.uint8))

@@ -96,7 +96,6 @@ class Raw:
         return made
 
     def tree(self) -> Iterator[Raw]:
-        """Return the derived communicators that are not freed, theirs first, and then this."""
         for _, part in self._parts:
             yield from part.tree()
         if self.comm != self.mpi.COMM_NULL:

@@ -99,7 +99,6 @@ class MPIComm(CountingComm):
         return self._made(self._comm.Dup, yield_cpu)
 
     def yielding(self) -> MPIComm:
-        """Return a view, see `Elastic.yielding`."""
         # The view shares the communicator of MPI, so making it is not collective; `_whole` keeps that from being freed.
         view = copy(self)
         view._messages = PointToPoint(self._raw, self._staging, True)
@@ -227,6 +226,5 @@ class MPIComm(CountingComm):
             self._together(self._comm.Bcast, self._comm.Ibcast, piece, root)
 
     def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:
-        """Make a collective call: the blocking one, or, to yield the core, the polled one."""
         # MPI matches no blocking collective call with a non-blocking one: ``yield_cpu`` is the same on all ranks.
         return self._messages.wait([polled(*args)]) if self._messages.yield_cpu else blocking(*args)

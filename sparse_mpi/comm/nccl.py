@@ -162,7 +162,6 @@ class NcclComm(CountingComm):
         return out, came
 
     def _exchange_counts(self, send: Array, counts: Counts) -> Counts:
-        """Exchange on the host the numbers of rows that each rank will send to this one (P,)."""
         each = np.ones(self.size, np.int64)
         heads, _ = self._host.alltoallv(np.stack([header(send, count) for count in counts.tolist()]), each, each)
         return np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
@@ -193,7 +192,6 @@ class NcclComm(CountingComm):
         self._host.barrier()
 
     def _exchange(self, link: Link, leaving: dict[int, Array], arriving: dict[int, Array]) -> None:
-        """Send ``leaving[q]`` to each other rank q and fill ``arriving[q]``, in one group, nearest first."""
         # Within a group sends and receives go on together; one by one each could wait for its peer's.
         with link.exchange() as (comm, stream), self._group():
             for step in range(1, self.size):
@@ -243,7 +241,6 @@ class Link(Watchdog):
             self.require_running()  # the error above may come from an abort
 
     def require_running(self) -> None:
-        """Raise RuntimeError if NCCL has failed, or an exchange has taken too long."""
         if self._failure is not None:
             raise RuntimeError(f"NCCL must not have failed before a call, it has: {self._failure}") from self._failure
 
@@ -278,7 +275,6 @@ class Link(Watchdog):
         return False
 
     def close(self) -> None:
-        """Wait for queued calls, and free the communicator; done once."""
         if self._stream is not None and self.made is not None:
             with suppress(Exception):  # failures on the device are raised where results are used
                 self._stream.synchronize()
@@ -289,8 +285,6 @@ class Link(Watchdog):
 
 
 class _Watch(Watchdog):
-    """The watchdog over all links of this process, as long as they live."""
-
     def __init__(self) -> None:
         super().__init__(0, 1, 0)
         self._links: WeakSet[Link] = WeakSet()

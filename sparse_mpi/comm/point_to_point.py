@@ -49,7 +49,6 @@ class PointToPoint:
         return self.join(arriving), np.array(list(map(len, arriving)), np.int64)
 
     def _arriving(self, leaving: list[Array], send: Array) -> list[Array]:
-        """Send all messages, and return the messages to this rank, in rank order."""
         rank, size = self._rank, self._size
         arriving = list(leaving)  # of which the own one stays
         for steps in self._buckets():
@@ -102,7 +101,6 @@ class PointToPoint:
         return [self._comm.Isend(piece, dest, tag) for piece in pieces(self._mpi, rows)]
 
     def receive(self, like: Array, source: int, tag: int) -> Array:
-        """Return the rows from ``source``, with the dtype and trailing shape of ``like``."""
         first = self._receive_piece(like, source, tag)
         if len(first) < making.CHUNK:
             return first
@@ -145,7 +143,6 @@ class PointToPoint:
             self._mpi.Request.Waitall(requests, statuses)
 
     def empty(self, shape: tuple[int, ...], send: Array) -> Array:
-        """Return an uninitialised array to receive into: in the library of ``send``, pinned if ``send`` is."""
         if self._staging.used and self._staging.holds(send):
             return self._staging.empty(shape, send.dtype)
         return namespace(send).empty(shape, send.dtype)

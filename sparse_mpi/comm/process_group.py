@@ -140,7 +140,6 @@ class ProcessGroupComm(CountingComm):
         return super()._enter(send, rows)
 
     def _nccl(self, send: Array) -> DeviceGroup | None:
-        """Return the group that carries ``send``; None for gloo."""
         return None if isinstance(send, np.ndarray) else self._device
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
@@ -205,7 +204,6 @@ class ProcessGroupComm(CountingComm):
         return out, came
 
     def _trade_rows(self, send: Array, counts: Counts, expected: Counts | None) -> Counts:
-        """Exchange the numbers of rows that each rank will send to this one (P,), but for empty ``expected`` ones."""
         own = [header(send, rows) for rows in counts.tolist()]
         heads = np.tile(own[self.rank], (self.size, 1))
         known = np.ones(self.size, bool) if expected is None else expected > 0
@@ -254,7 +252,6 @@ class ProcessGroupComm(CountingComm):
         self._group.barrier().wait()
 
     def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array], tag: int) -> list[Any]:
-        """Begin to send ``leaving[q]`` to each other rank q and to fill ``arriving[q]``, nearest first."""
         works = []
         # In each step every rank sends to one rank and receives from one: none is the first peer of all.
         for step in range(1, self.size):

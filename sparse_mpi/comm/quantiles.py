@@ -31,7 +31,6 @@ class Pool(NamedTuple):
 
     @property
     def range(self) -> np.ndarray:
-        """Return the smallest and the largest key of all, ``(2,)`` int64."""
         return np.array([self.lowest, self.highest])
 
     def quantiles(self, parts: int) -> np.ndarray:

@@ -112,8 +112,6 @@ class WorldRun:
         self._thread(thread, rank, lambda: given.pop()(), f"rank {rank}, in the background")
 
     def _thread(self, number: int, rank: int, main: Callable[[], object], name: str) -> threading.Thread:
-        """Start a thread that does ``main()`` when its turn has come."""
-
         def run() -> None:
             self._gates[number].acquire()
             self._run_thread(rank, main)
@@ -299,13 +297,11 @@ class Members:
         return groups
 
     def _absent(self, current: _Rendezvous) -> str:
-        """Name the members that have not made the call, and the group where it is not all ranks of the run."""
         among = f" among {_ranks(self.members)}" if len(self.members) < self.run.size else ""
         return f"for {_ranks(set(self.members).difference(current.given))} in {current.call}{among}"
 
 
 def _ranks(ranks: Iterable[int]) -> str:
-    """Name ranks in short: ``rank 3`` or ``ranks 0-2, 5``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and spans[-1][1] == rank - 1:

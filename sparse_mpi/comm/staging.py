@@ -73,8 +73,6 @@ class Staging:
 
 
 class _Pinned:
-    """Pinned memory, handed out from front to back, replaced to grow and shrink."""
-
     def __init__(self) -> None:
         self.library: ModuleType = np  # which pinned the memory
         self._memory = np.empty(0, np.uint8)

@@ -145,7 +145,6 @@ class _WorldComm(CountingComm):
         return self._of(groups[color])
 
     def _begin_call(self) -> None:
-        """End this rank if its time has come, or let others go on first where a schedule says so."""
         self._fate.begin_call()
         self.group.run.give_way()
 
@@ -246,7 +245,6 @@ def _read_only(shared: Array) -> Array:
 
 
 def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) -> tuple[Array, Counts]:
-    """Return the allgatherv of all ranks: all rows, and the number of each rank's (P,)."""
     actual = np.array([len(send) for send, _ in given], np.int64)
     for rank, (_, counts) in zip(ranks, given, strict=True):
         if counts is not None and not np.array_equal(counts, actual):
@@ -257,7 +255,6 @@ def _gathered(ranks: Sequence[int], given: list[tuple[Array, Counts | None]]) ->
 def _transposed(
     ranks: Sequence[int], given: list[tuple[Array, Counts, Counts | None]]
 ) -> tuple[Sequence[Array], Counts]:
-    """Return the alltoallv of all ranks: the rows that each receives, and the number rank i gets from rank j (P, P)."""
     sends = [send for send, _, _ in given]
     # Row i of it has the rows that rank i gets from each rank, column j the rows that rank j sends to each.
     arriving = np.stack([counts for _, counts, _ in given], axis=1)

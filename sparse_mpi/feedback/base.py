@@ -171,7 +171,6 @@ class ErrorFeedback(Feedback):
 
     @property
     def residual(self) -> Array:
-        """Return the residual ``(n,)``; zeros before the first step."""
         return np.zeros(self.size, np.float32) if self._residual is None else self._residual
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
@@ -199,7 +198,6 @@ class ErrorFeedback(Feedback):
             kernels.of(residual).subtract_dense(residual, sent)
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return ``acc - residual``, ``(n,)``."""
         with np.errstate(invalid="ignore"):
             return acc - self.residual
 

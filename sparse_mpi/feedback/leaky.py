@@ -35,7 +35,6 @@ class LeakyFeedback(ErrorFeedback):
         return replace(super().traits, leak=1 - self.keep)
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
-        """Subtract ``sent`` from the residual, and let the rest leak."""
         super().consume(sent, total)
         if self.keep < 1:
             residual = self.residual

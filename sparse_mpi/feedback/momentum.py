@@ -236,7 +236,6 @@ def _finite(total: SparseVector | Array, dtype: object) -> SparseVector | Array:
 
 
 def _within(x: SparseVector | Array, parts: Sequence[slice]) -> SparseVector:
-    """Return the entries of ``x`` ``(n,)`` in these parts; of an array the nonzero ones."""
     if isinstance(x, SparseVector):
         within = namespace(x.values).zeros(x.size, bool)
         for part in parts:

@@ -257,7 +257,6 @@ def compress(
 
 
 def chosen_reaching(values: Array, chosen: Array | None, threshold: int) -> Array:
-    """Return the mask of `Kernels.compress`; the threshold may be one above all magnitude bits."""
     if threshold <= 0 and chosen is not None:
         return chosen
     reaching = magnitude_bits(values) > threshold - 1

@@ -104,7 +104,6 @@ class _Blocks:
         self.rows = self.filled(self.magnitudes, 0)  # (b, SCALED)
 
     def filled(self, values: Array, rest: float) -> Array:
-        """Return a row ``(SCALED,)`` for each block, its values and then ``rest``."""
         rows = np.full((len(self.edges) - 1, SCALED), rest, values.dtype)
         rows[self.of, self.places] = values
         return rows
@@ -144,7 +143,6 @@ def _spaced(words: Array, steps: int) -> tuple[Array, Array]:
 
 
 def numbered_blocks(edges: np.ndarray) -> tuple[Array, Array]:
-    """Return for each of n values its block ``(n,)`` and its place in it ``(n,)``."""
     counts = np.diff(edges)
     of = np.repeat(np.arange(len(counts)), counts)
     return of, np.arange(len(of)) - edges[:-1][of]

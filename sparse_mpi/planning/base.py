@@ -14,8 +14,6 @@ PARTIAL = "partial"  # the way that leaves small tensors dense
 
 @dataclass(frozen=True)
 class PlannedPart:
-    """Tensors that are reduced together."""
-
     algorithm: str  #: as a command line spells it
     tensors: tuple[int, ...]  #: their numbers, ascending
     share: float = 1.0  #: of the k entries of a step; dense algorithms ignore it

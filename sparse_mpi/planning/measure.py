@@ -78,14 +78,12 @@ def measure(
 
 
 def _small(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return the numbers of the smallest tensors, of at most ``most`` elements together."""
     order = np.argsort(sizes, kind="stable")
     count = np.searchsorted(np.cumsum(np.take(sizes, order)), most, side="right")
     return tuple(sorted(order[:count].tolist()))
 
 
 def _trial(plan: Plan, k: int, base: np.ndarray, comm: Comm, brief: bool = False) -> float:
-    """Return the median seconds of a reduction on the slowest rank."""
     reducer = SparseAllreduce([*plan.tensors.values()], k=k, comm=comm, algorithm=algorithm_of(plan))
     taken: list[float] = []
     for step in range(WARMUP + REPEATS):

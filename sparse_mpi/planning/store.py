@@ -21,7 +21,6 @@ FLAT = re.compile(r"\[\n\s+([^][{}]*?)\n\s+\]")  # a list of numbers that json.d
 
 
 def dumps(plan: Plan) -> str:
-    """Return the text of a file that holds ``plan``."""
     content = asdict(plan)
     data = {"format": FORMAT, "version": VERSION, "hash": _hash(content), "plan": content}
     return FLAT.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(data, indent=1)) + "\n"
@@ -54,7 +53,6 @@ def loads(text: str | bytes, name: str = "the text") -> Plan:
 
 
 def save(plan: Plan, path: str | PathLike[str]) -> None:
-    """Write a file of a plan."""
     Path(path).write_text(dumps(plan), encoding="utf-8")
 
 

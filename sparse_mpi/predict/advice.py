@@ -20,8 +20,6 @@ FASTEST = 7.9e-9 / 5  # seconds a byte of the fastest link that was measured
 
 
 class Off(NamedTuple):
-    """The factors by which a time may differ from the prediction."""
-
     longer: float = 1.0
     shorter: float = 1.0
 
@@ -34,8 +32,6 @@ OF_A_GPU = Off(3.0, 1.5)
 
 
 class TrainingJob(NamedTuple):
-    """The model, the ranks, and the wishes of the user."""
-
     n: int  # elements of the gradient
     ranks: int
     batch: float  # seconds that a rank computes in a step: forward and backward pass and update
@@ -56,7 +52,6 @@ class Offer(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Return whether this sends everything in every step."""
         return self.way == BASELINE and self.local_steps == 1
 
 

@@ -81,14 +81,11 @@ class Cluster:
 
 
 class StepTime(NamedTuple):
-    """Seconds of a step."""
-
     computing: float  # waiting for a core included
     exchanging: float
 
     @property
     def seconds(self) -> float:
-        """Return the whole."""
         return self.computing + self.exchanging
 
     def longer(self, factor: float) -> StepTime:
@@ -96,7 +93,6 @@ class StepTime(NamedTuple):
 
 
 def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> StepTime:
-    """Return the time of a step of algorithm ``name`` that sums ``n`` elements of ``ranks`` ranks."""
     if name == "dense" and on.fabric is not None:
         return StepTime(0.0, dense_seconds(4 * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks)))
     crowd = max(1.0, ceil(min(on.node, ranks) / on.cores))  # in turns, of which the last may be of few

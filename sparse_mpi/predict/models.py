@@ -75,5 +75,4 @@ MODELS: dict[str, Callable[[], Tensors]] = {
 
 
 def layout(model: str) -> Layout:
-    """Return the layout of a model's gradient."""
     return Layout.of([shape for _, shape in MODELS[model]()])

@@ -92,8 +92,6 @@ def advised(args: Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def _break_even(of: Offer, job: TrainingJob, cluster: Cluster, fit: FittedCluster | None) -> float | None:
-    """Return the bits a second above which dense is faster than a sparse offer; None if there are none."""
-
     def gain(bits: float) -> float:
         there = advise(job, replace(cluster, beta=8 / bits), fit, (of.density,), (of.way,)).offers
         sparse, dense = (next(one for one in there if one.dense is wanted) for wanted in (False, True))

@@ -31,8 +31,6 @@ SHARES: dict[str, Callable[[int], float]] = {  # of a rank's data for all, sent 
 
 
 class Sent(NamedTuple):
-    """The bytes of one call of a step."""
-
     call: str  # of `Comm`; "rounds" for messages between pairs of ranks, one after the other
     fixed: float  # bytes that do not grow with the gradient: control
     element: float  # bytes for each element of the gradient
@@ -54,8 +52,6 @@ class Sent(NamedTuple):
 
 
 class Way(NamedTuple):
-    """The computation and traffic of a rank in a step."""
-
     sent: tuple[Sent, ...]
     element: float  # seconds on a core for each element of the gradient
     entry: float  # for each entry that a rank selects
@@ -70,7 +66,6 @@ class Way(NamedTuple):
 
 
 def arriving(sent: Iterable[Sent], n: int, density: float, ranks: int) -> float:
-    """Return the bytes that a rank receives, but for sums by MPI."""
     found = 0.0
     for of in sent:
         if of.call != "allreduce" and not of.fixed:

@@ -75,7 +75,6 @@ class Agreement:
         self._found = np.ldexp(norms, 2 * exponents)
 
     def take(self, looks: int) -> None:
-        """Update the norms with the result of `meet`, as look number ``looks``."""
         if self._found is not None:
             seen = self._found[:, 1] > 0
             self.norms[seen] += (self._found - self.norms)[seen] / min(looks, LOOKS)

@@ -31,14 +31,12 @@ def resolve_k(size: int, k: int | None, density: float | None, usual: float = DE
 
 
 def usual_density(algorithm: str | Algorithm) -> float:
-    """Return the default density of an algorithm, or of the one with that name."""
     # Unknown names take the common density: `make_algorithm` reports them
     known = ALGORITHMS[algorithm]() if isinstance(algorithm, str) and algorithm in ALGORITHMS else algorithm
     return known.traits.usual_density if isinstance(known, Algorithm) else DENSITY
 
 
 def takes(algorithm: str, option: str, value: object = None) -> bool:
-    """Return True if the named ``algorithm`` has ``option`` and, unless None, accepts ``value`` for it."""
     if not any(field.name == option for field in fields(ALGORITHMS[algorithm])):
         return False
     try:
@@ -49,7 +47,6 @@ def takes(algorithm: str, option: str, value: object = None) -> bool:
 
 
 def ignores_k(algorithm: str) -> bool:
-    """Return True if the algorithm named ``algorithm`` sends as much whatever k is."""
     # The bounds tell without a trial, for the fewest and for all entries, on as few ranks as exchange anything
     made, layout = ALGORITHMS[algorithm](), Layout.of(1000)
     return made.bound(layout, 1, 2) == made.bound(layout, 1000, 2)

@@ -76,7 +76,6 @@ def factor_of(norm: float, max_norm: float) -> float:
 
 
 def scaled(gradient: Array, factor: float) -> Array:
-    """Return ``gradient`` ``(n,)`` times ``factor``: a new array, or itself if that is 1."""
     return gradient if factor == 1 else gradient * factor
 
 

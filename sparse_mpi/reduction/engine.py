@@ -73,16 +73,12 @@ def _stated(wide: np.dtype, acc: np.dtype, k: int | str, check: bool) -> str:
 
 
 class StepPlan(NamedTuple):
-    """The parameters of a step; the same on all ranks."""
-
     k: int
     dense: bool = False  # every entry is summed, by a dense allreduce
     flush: bool = False  # there is no gradient: all that the ranks owe is sent
 
 
 class Agreed(NamedTuple):
-    """The agreement of all ranks on a step."""
-
     flat: Array | None  # (n,) the gradient; None: there is none, in a flush
     plan: StepPlan
     check: bool  # assert both laws
@@ -92,8 +88,6 @@ class Agreed(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A step's result before commit."""
-
     reduction: Reduction
     state: Any  # of the algorithm, for the next step
     agreed: Agreed
@@ -354,7 +348,6 @@ class Engine:
         return flat
 
     def _set_aside(self) -> None:
-        """Take the residual of frozen tensors out until the end of the step."""
         residual, parts = self.feedback.residual, self.layout.parts
         if self._aside is None:
             self._aside = [(parts[number], residual[parts[number]].copy()) for number in self.absence.frozen]

@@ -18,7 +18,6 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_form(state: Any, argument: str = "state") -> None:
-    """Raise TypeError or ValueError unless ``state`` has its saved form; unknown keys are ignored."""
     check_mapping(state, argument)
     if FORM not in state:
         raise ValueError(
@@ -48,7 +47,6 @@ def check_list(value: object, argument: str) -> None:
 
 
 def equal(a: object, b: object) -> bool:
-    """Return True if two nodes without arrays are equal; damage may have put one anywhere."""
     try:
         return bool(a == b)
     except ValueError:  # raised by a comparison with an array
@@ -56,7 +54,6 @@ def equal(a: object, b: object) -> bool:
 
 
 def _nodes(node: object, path: str) -> Iterator[tuple[str, str]]:
-    """Return path and form of each node of a tree but its root; containers come before their content."""
     if path:
         yield path, _kind(node)
     if isinstance(node, Mapping):

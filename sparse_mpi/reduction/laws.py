@@ -26,7 +26,6 @@ class LawError(RuntimeError):
 
 
 def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: Algorithm, comm: Comm) -> None:
-    """Raise `LawError` on every rank unless the step of ``algorithm`` on ``acc`` obeyed both laws."""
     # Agreement first: then all ranks check conservation against the same total, and raise alike
     total = reduction.total
     if algorithm.traits.scatters and isinstance(total, SparseVector):  # no two ranks have the same part
@@ -48,7 +47,6 @@ def put_together(part: SparseVector, comm: Comm) -> Array:
 
 
 def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
-    """Raise `LawError` unless ``total`` has the same bytes on every rank."""
     parts = (total.indices, total.values) if isinstance(total, SparseVector) else (total,)
     digest = blake2b(digest_size=16)
     for part in parts:

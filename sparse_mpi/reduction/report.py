@@ -56,7 +56,6 @@ class Instrumented(Wrapper):
 
 
 def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
-    """Return the algorithm with its selectors, its own or its parts', instrumented; and these selectors."""
     selectors: list[Instrumented] = []
 
     def wrap(selector: Selector) -> Selector:
@@ -76,7 +75,6 @@ def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Ar
 
 
 def unselected(algorithm: Algorithm, layout: Layout) -> int:
-    """Return the number of elements that are reduced without a selector."""
     if algorithm.parts:
         # Parts reduce some tensors each, with or without a selector
         parts = [(part.algorithm, Layout(tuple(layout.shapes[t] for t in part.tensors))) for part in algorithm.parts]
@@ -87,7 +85,6 @@ def unselected(algorithm: Algorithm, layout: Layout) -> int:
 def summarise(
     reduction: Reduction, selectors: Sequence[Instrumented], unselected: int, seconds: float, traffic: Traffic
 ) -> StepReport:
-    """Return the report of a step with ``unselected`` elements outside selectors; reset the selectors."""
     select, selected = 0.0, unselected
     for selector in selectors:
         select += selector.seconds

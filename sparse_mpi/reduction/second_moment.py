@@ -78,12 +78,10 @@ class SecondMoment:
         self.agreement.look(wide if max(self.steps, default=0) % EVERY == 1 else None)
 
     def commit(self, sums: SparseVector | Array) -> None:
-        """Take note of the ``sums`` of a step."""
         self.sums = sums
         self.agreement.take(1 + max(self.steps, default=0) // EVERY)
 
     def like(self, acc: Array) -> Array:
-        """Return the mean ``(n,)`` in the library and the dtype of ``acc``."""
         return like(self.mean, acc).astype(acc.dtype, copy=False)
 
     def state(self) -> dict[str, Any]:

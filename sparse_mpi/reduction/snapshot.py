@@ -123,7 +123,6 @@ class Snapshot:
         return states
 
     def _check(self, state: Any, **where: Any) -> None:
-        """Raise TypeError or ValueError unless ``state``, saved at ``where``, is whole, and of this engine."""
         check_form(state)
         if not equal(version := state.get("version"), VERSION):
             raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
@@ -228,7 +227,6 @@ def restore(template: Any, saved: Any, where: str) -> Any:
 
 
 def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
-    """Return the sum of the arrays ``(n,)`` called ``name`` of all states, in their order; zeros without any."""
     return sum((state[name] for state in states[1:]), states[0][name]) if states else np.zeros(size, np.float32)
 
 

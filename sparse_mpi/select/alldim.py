@@ -26,8 +26,6 @@ LONGEST = 1 << 22  # elements of a row that one block of threads selects from
 
 @dataclass(frozen=True)
 class AllDimState:
-    """The state of an all-dimension selector: the shapes of the tensors that make up the vector."""
-
     layout: Layout
 
 

@@ -105,7 +105,6 @@ class Wrapper(Selector):
 
 
 def accumulate(x: Array, add: Array | None) -> None:
-    """Add ``add`` ``(n,)``, if there is one, to ``x`` ``(n,)`` in place."""
     if add is not None:
         kernels.accumulate(x, add)
 

@@ -29,8 +29,6 @@ MAX_SELECTED_PER_K = 1.75  # a pass that finds more entries ends early, so that 
 
 
 class ThresholdPass(NamedTuple):
-    """The outcome of one selection pass with an estimated threshold."""
-
     selected: SparseVector | None  # the entries that reach it, if their number is in the band
     reached: int  # how many reach it; one more than the band allows if they are too many
 
@@ -48,7 +46,6 @@ def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> Th
 
 
 def settle(tried: ThresholdPass, x: Array, k: int) -> SparseVector:
-    """Return the last attempt's selection, or else the k largest nonzero entries of ``x`` ``(n,)``."""
     return largest(x, k) if tried.selected is None else tried.selected
 
 

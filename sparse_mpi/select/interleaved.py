@@ -19,8 +19,6 @@ from sparse_mpi.sparse import Layout, SparseVector
 
 @dataclass(frozen=True)
 class InterleavedState:
-    """The state of the selector, equal on all ranks."""
-
     layout: Layout
     step: int = 0  # selections made
 

@@ -27,7 +27,6 @@ class Drawn:
 
 
 def check_seed(seed: int) -> None:
-    """Raise TypeError or ValueError unless ``seed`` is an integer in ``[0, 2**64)``, as `generator` needs."""
     check_whole("seed", seed, 0, most=2**64 - 1)
 
 

@@ -110,7 +110,6 @@ class _SIDCo(Selector):
         return settle(tried, x, k), self._adapted(state, tried.reached / k, k / len(x))
 
     def estimate(self, x: Array, k: int, stages: int) -> float:
-        """Return the threshold that k entries of ``x`` ``(n,)`` should reach, by at most ``stages`` fits, or NaN."""
         threshold, fit = 0.0, self.first
         survivors = kernels.of(x).moments(x, 1)  # all entries that are not zero
         if k >= self.first_ratio * survivors.entries:
@@ -136,7 +135,6 @@ class _SIDCo(Selector):
 
 
 def _excess(survivors: Moments, threshold: float) -> Sample:
-    """Return the moments of the survivors' magnitudes less the threshold that they have passed."""
     entries = np.float64(survivors.entries)
     mean = survivors.total / entries
     return Sample(mean - threshold, survivors.squares / entries - mean**2, survivors.logs / entries)

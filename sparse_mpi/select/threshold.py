@@ -28,8 +28,6 @@ CHANCE = 1 / 4  # over the root of k: growth of a k-th magnitude that tells noth
 
 @dataclass(frozen=True)
 class ThresholdState:
-    """The state of the selector from step to step."""
-
     threshold: Number = 0  # magnitude bits to try next; 0 before the first step, 1 where few entries are not zero
     margin: float = 1 / 16  # octaves that it lies below the k-th magnitude that is expected
     kth: Number = 0  # magnitude bits of the last k-th magnitude
@@ -99,6 +97,5 @@ def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
 
 @cache
 def _formats(dtype: np.dtype) -> tuple[Struct, Struct, float]:
-    """Return the formats of one integer and of one number of ``dtype``, of equal size; and the largest number."""
     integer, real = ("=q", "=d") if dtype.itemsize == 8 else ("=i", "=f")
     return Struct(integer), Struct(real), float(np.finfo(dtype).max)

@@ -34,11 +34,9 @@ class SizeBound:
     extra: float = 0.0  #: bytes besides, of packed indices, rounded values, heads and padding
 
     def __add__(self, other: SizeBound) -> SizeBound:
-        """Return the bound of these messages and others together."""
         return SizeBound(self.pairs + other.pairs, self.values + other.values, self.extra + other.extra)
 
     def __mul__(self, number: float) -> SizeBound:
-        """Return the bound of ``number`` times these messages."""
         return SizeBound(number * self.pairs, number * self.values, number * self.extra)
 
     def bytes(self, value: int = 4) -> float:

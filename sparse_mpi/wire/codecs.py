@@ -139,8 +139,6 @@ class Int8:
 
 
 class _Levels:
-    """A codec of less than a byte a value, which `kernels.levels` describes."""
-
     lossless: ClassVar[bool] = False
     block: ClassVar[int] = SCALED
     together: ClassVar[int]

@@ -140,7 +140,6 @@ class BitPacked:
         return SizeBound(extra=self.codec.code_bytes * (entries + messages * (together - 1)) / together + scales)
 
     def _head(self, width: float) -> int:
-        """Return the bytes of the number of entries of a message, for a region of ``width`` elements."""
         return int(count_bytes(np.array([ceil(width) // self.unit]))[0]) if self.unit else 0
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
@@ -207,7 +206,6 @@ class _Form(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _records(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """`BitPacked.records`, cached: a step asks for the same tables several times."""
     counts, spans = np.frombuffer(entries, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
     passes, code = kernels.host(), value if form.code is None else form.code
     numbers, codes, blocks = passes.sizes(counts, spans, form.unit, form.together, code, form.block)
@@ -275,7 +273,6 @@ def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: 
 
 
 def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
-    """Raise `MalformedMessage` unless messages have the ``expected`` ``lengths`` ``(m,)``."""
     if lengths is not expected and lengths.tolist() != expected.tolist():
         number = int(np.flatnonzero(lengths != expected)[0])
         problem = f"it is {lengths[number]} long where its entries take {expected[number]}"
@@ -283,20 +280,16 @@ def check_lengths(lengths: np.ndarray, expected: np.ndarray) -> None:
 
 
 def _tensors(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries ``(t,)`` of each tensor of the pattern and its region ``(t, 2)``."""
     found = [(tensor.entries, tensor.offset, tensor.offset + tensor.size) for tensor in pattern]
     table = np.array(found, np.int64).reshape(-1, 3)
     return table[:, 0], table[:, 1:]
 
 
 def _nonzero(vector: SparseVector, kept: object = False) -> SparseVector:
-    """Return the entries that are not zero or are marked by the mask ``kept``."""
     return take(vector, (vector.values != 0) | kept)
 
 
 class NoValues(Unrounded):
-    """A codec of nothing: no bytes a value."""
-
     code_bytes: ClassVar[int | None] = 0
 
 

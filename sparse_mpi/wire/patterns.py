@@ -24,7 +24,6 @@ def column_type(length: int) -> np.dtype:
 
 
 def column_bytes(pattern: Pattern) -> int:
-    """Return the bytes that all columns take in a message of that pattern."""
     return sum(tensor.entries * column_type(tensor.length).itemsize for tensor in pattern)
 
 
@@ -82,7 +81,6 @@ def decode_rows(messages: Array, pattern: Pattern, size: int, dtype: Any) -> Spa
 
 
 def _sections(pattern: Pattern) -> list[tuple[np.dtype, list[slice]]]:
-    """Return each type of columns, with the slices of its entries."""
     found: dict[np.dtype, list[slice]] = {}
     for kind, tensors in groupby(spans(pattern), lambda span: column_type(span[0].length)):
         parts = [part for _, part in tensors]

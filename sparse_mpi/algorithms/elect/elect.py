@@ -265,7 +265,6 @@ class Elect(Algorithm):
         return None if found is None else Known(SparseVector(*found, len(sums)), floor)
 
     def _sum(self, values: Array, comm: Comm, wire: Wire | Paired, each: int = 1) -> tuple[Array, Array]:
-        """Add up values ``(m,)`` of entries that are the same on all ranks."""
         m, dtype = len(values), values.dtype
         if comm.size == 1:
             return values.copy(), values
@@ -299,7 +298,6 @@ class Elect(Algorithm):
         return self.radix or (isqrt(ranks - 1) + 1 if few else None)
 
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
-        """Return the votes of a rank over k: fewer if a second stage forwards them, but at least k over all ranks."""
         return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NOMINATED / ranks, k / size)
 
     def _votes(self, k: int, size: int, ranks: int) -> int:
@@ -316,7 +314,6 @@ class Elect(Algorithm):
         return 0, k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the bound of votes, indices of elected entries, and twice their values."""
         payload, messages, control = self.first_half(layout, k, ranks)
         share = -(-min(k, layout.size) // ranks)
         gathered = self.sum_wire(k, layout.size, ranks).max_size(share, share) * (ranks - 1)
@@ -337,7 +334,6 @@ class Elect(Algorithm):
         return sum([*votes, *sums], winners), sent + ranks - 1 + 2 * rounds(ranks) + messages, control
 
     def sum_wire(self, k: int, size: int, ranks: int) -> Wire:
-        """Return the format of elected values: without indices if the format allows."""
         return WHOLE if k >= size or ranks == 1 else self._values
 
     @cached_property

@@ -28,7 +28,6 @@ class Owners:
     @staticmethod
     @lru_cache(maxsize=64)
     def of(size: int, ranks: int) -> Owners:
-        """Return the owners cached by an earlier step, with their tables."""
         return Owners(size, ranks)
 
     @cached_property
@@ -43,7 +42,6 @@ class Owners:
 
     @cached_property
     def boundaries(self) -> np.ndarray:
-        """Return the boundaries ``(P + 1,)`` int64 of the ranks' numbers."""
         return np.arange(self.ranks + 1, dtype=np.int64) * self.width
 
     def numbered(self, vector: SparseVector, chosen: Array) -> tuple[SparseVector, np.ndarray]:
@@ -53,7 +51,6 @@ class Owners:
         return SparseVector(numbers, values, self.width * self.ranks), counts
 
     def add(self, x: Array, numbered: SparseVector) -> None:
-        """Add entries to ``x`` ``(n,)`` in place."""
         kernels.of(x).add_dealt(x, numbered.indices, numbered.values, self.size, self.ranks)
 
     def indices(self, numbers: Array) -> Array:

@@ -85,8 +85,6 @@ END = _End()
 
 
 class Ulfm(Elastic):
-    """ULFM for the ranks of one communicator."""
-
     def __init__(
         self,
         raw: Raw,

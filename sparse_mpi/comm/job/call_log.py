@@ -127,8 +127,6 @@ class CallLog:
 
 
 class Watched(NamedTuple):
-    """A communicator whose calls are noted for a watchdog."""
-
     log: CallLog
     family: int  # its number
     ranks: Sequence[int]  # its ranks, by their numbers in the watchdog

@@ -62,7 +62,6 @@ class MPIWatchdog(Watchdog):
             self._comm.Free()
 
     def during(self, call: int) -> AbstractContextManager[None]:
-        """Watch, within the context, over a call of all ranks made outside our communicators."""
         return self.log.during(call, next(iter(self.log.numbers)))
 
     def poll(self) -> None:
@@ -107,7 +106,6 @@ class MPIWatchdog(Watchdog):
                     self._give_up(f"{site}; {VANISHED.format(rank)}")
 
     def read(self) -> None:
-        """Receive other ranks' messages."""
         with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
             for tag in TAGS:
                 self._read(tag)

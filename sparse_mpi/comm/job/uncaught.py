@@ -72,8 +72,6 @@ def report_uncaught(error: BaseException) -> None:
 
 
 class Abort:
-    """The end of all ranks of a job."""
-
     def __init__(self, rank: int, size: int, end: Callable[[], object]) -> None:
         self._rank, self._size, self._end = rank, size, end
 

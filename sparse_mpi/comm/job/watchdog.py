@@ -37,7 +37,6 @@ def time_limit(timeout: float | None) -> float:
 
 
 def wants_watchdog(limit: float) -> bool:
-    """Return whether there is a time limit, or the variable `WATCH` is 1."""
     switch = os.environ.get(WATCH, "0")
     if switch not in ("0", "1"):
         raise ValueError(f"{WATCH} must be 0 or 1, got {switch!r}")
@@ -45,8 +44,6 @@ def wants_watchdog(limit: float) -> bool:
 
 
 class Watchdog(ABC):
-    """The watchdog of one rank."""
-
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank: int = rank
         self.size: int = size
@@ -66,11 +63,9 @@ class Watchdog(ABC):
         return lambda: True
 
     def others(self, site: CallSite) -> list[int]:
-        """Return the other ranks of the communicator of a call."""
         return [rank for rank in self.log.ranks.get(site.family, ()) if rank != self.rank]
 
     def waiting(self, site: CallSite, sites: Mapping[int, CallSite], silent: str) -> str:
-        """Say in which call this rank waits for whom, and where they are if known."""
         limit = f"longer than {self.timeout:g} s, " if self.timeout else ""
         late = [f"rank {r} {sites.get(r, silent)}" for r in self.others(site) if site.lacks(r, sites.get(r))]
         return f"{site}, {limit}and waits for others: {'; '.join(late) or 'unknown'}"
@@ -82,8 +77,6 @@ class Watchdog(ABC):
 
 
 class WatchdogThread:
-    """The watchdogs of this process, and the thread that polls them."""
-
     def __init__(self) -> None:
         self._watchdogs: list[Watchdog] = []
         self._polling = threading.Lock()  # held while watchdogs are polled, or their list changes
@@ -99,7 +92,6 @@ class WatchdogThread:
             atexit.register(self.rest)
 
     def remove(self, watchdog: Watchdog) -> bool:
-        """Poll a watchdog no longer; return False if none is polled."""
         if self._stop.is_set():
             return False
         with self._polling:

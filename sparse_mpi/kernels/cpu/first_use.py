@@ -95,14 +95,12 @@ class SharedCache(FunctionCache):
     """Numba's cache of a function, which one process fills while others wait."""
 
     def load_overload(self, sig: object, target_context: object) -> object:
-        """Return a compiled function; None if this process is to compile it."""
         found = super().load_overload(sig, target_context)
         if found is None and TURN.take(self.cache_path):
             found = super().load_overload(sig, target_context)
         return found
 
     def save_overload(self, sig: object, data: object) -> None:
-        """Keep a compiled function, unless the disk is full."""
         try:
             super().save_overload(sig, data)
         except OSError:

@@ -67,7 +67,6 @@ def _lanes_at(context, builder, kind, array, at):
 
 
 def _mask(builder, entries, threshold):
-    """Return one bit for each of 64 entries, set where its magnitude bits reach ``threshold``."""
     vector, lanes = ir.VectorType(threshold.type, LANES), ir.VectorType(ir.IntType(32), LANES)
     # Broadcast the threshold to all lanes.
     nothing = ir.Constant(vector, ir.Undefined)

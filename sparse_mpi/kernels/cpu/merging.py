@@ -117,7 +117,6 @@ def _runs(indices, starts):
 
 @compiled
 def _two_added(left, left_values, right, right_values, to, to_values):
-    """Merge two runs, adding integers of equal indices; return the number of pairs."""
     i, j, count, number = np.uint64(0), np.uint64(0), np.uint64(0), to_values.dtype.type
     # Without a branch that depends on indices: which comes next cannot be predicted.
     while i < left.size and j < right.size:

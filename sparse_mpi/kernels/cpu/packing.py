@@ -172,7 +172,6 @@ def _write(messages, indices, codes, scales, buffer):
 
 @compiled
 def _write_lows(lows, part, start, shift):
-    """Write the lowest ``shift`` bits of each index, counted from ``start``, side by side."""
     mask, fast = (ONE << np.uint64(shift)) - ONE, _whole_words(lows, part, shift)
     held, bits, at = ZERO, 0, 0
     # ``held`` has the ``bits`` bits, fewer than 8, that do not fill the byte at ``at`` yet. Whole words first.
@@ -267,7 +266,6 @@ def misplaced(indices, counts, regions, beyond):
 
 @compiled
 def _last_word(buffer, at):
-    """Return the bytes from ``at`` on, at most eight, as a number in little endian."""
     word = ZERO
     for i in range(at, min(at + 8, buffer.size)):
         word |= np.uint64(buffer[i]) << np.uint64(8 * (i - at))

@@ -129,7 +129,6 @@ def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -
 
 
 def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
-    """`kth_of` for many ``values`` ``(m,)``, k < m, by the processor's vector instructions."""
     bits = values.view(bits_type(values)) & magnitude
     bits.partition(len(bits) - k)
     kth, larger = bits[len(bits) - k], bits[len(bits) - k + 1 :]

@@ -28,7 +28,6 @@ CHUNK = SKETCHED_ROWS * SKETCH  # entries added up by themselves, so that the nu
 
 @compiled
 def mixed(x):
-    """Return the finalizer of MurmurHash3 of a 32-bit integer."""
     x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32((x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     return np.uint32(x ^ (x >> np.uint32(16)))
@@ -41,12 +40,10 @@ def readable(x: Array) -> np.ndarray:
 
 
 def scratch_for(x: Array) -> np.ndarray:
-    """Return memory for one widened tile of ``x``, none if ``x`` needs no widening."""
     return np.empty(TILE if x.itemsize == 2 else 0, np.int32)
 
 
 def bits_of(part):
-    """Return the bit patterns of a float32 or float64 array, sign included, without a copy."""
     return part.view(np.dtype(f"int{8 * part.itemsize}"))
 
 
@@ -153,7 +150,6 @@ def compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
 def _scanned(
     scan: Scan, pieces: list[tuple[int, int]], rooms: list[int], most: int, x: Array
 ) -> tuple[Found, list[int]]:
-    """Return the pairs of all pieces up to the first that overflows, and the number of entries of each piece."""
     # Let each thread write into a part of the result that is its own.
     starts = dict(zip(pieces, itertools.accumulate((room + TILE for room in rooms), initial=0), strict=False))
     sizes = dict(zip(pieces, rooms, strict=True))
@@ -189,7 +185,6 @@ def _columns(size: int, wider: np.dtype, other: np.dtype) -> tuple[np.ndarray, n
 
 @compiled
 def _select(x, scratch, threshold, room, most, offset, indices, values):
-    """Scan a part of a vector, tile by tile; its first entry has the index ``offset``. See `Scan`."""
     count = np.int64(0)  # not a literal, for which `append` would be compiled once more
     for lo in range(0, x.size, TILE):
         source = x[lo : lo + TILE]

@@ -37,7 +37,6 @@ def to_bfloat16(x: Array, back: Array | None = None) -> Array:
 
 @compiled
 def _to_bfloat16(x, rounded, back):
-    """Round, by way of float32, one cache-sized piece at a time; write it ``back`` unless that is empty."""
     scratch = np.empty(PIECE, np.float32)
     for lo in range(0, x.size, PIECE):
         part, codes = x[lo : lo + PIECE], rounded[lo : lo + PIECE]

@@ -133,7 +133,6 @@ def select_standardized(
 
 
 def _gradient(residual: Array, gradient: Array | None) -> tuple[list[Array], dict[str, Any]]:
-    """Return select.cu's arguments for a gradient, if given; half precision is widened in registers."""
     if gradient is None:
         return [], {}
     gradient = cupy.ascontiguousarray(gradient)
@@ -226,7 +225,6 @@ def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: n
 
 
 def _starts(lengths: np.ndarray) -> Told:
-    """Return the starts of runs of these ``lengths``, and the end of the last, for a kernel to read."""
     return Told(0, np.append(0, np.cumsum(lengths)))
 
 
@@ -312,7 +310,6 @@ def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -
 
 
 def _kept(indices: Array, values: Array, k: int, least: Told | None) -> tuple[Array, Array]:
-    """Return the k largest of more pairs; the kernel writes their ``least`` magnitude if given."""
     indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     kept, largest = cupy.empty(k, indices.dtype), cupy.empty(k, values.dtype)
     each = max(PAIRS, blocks_for(values.size, SHARES))

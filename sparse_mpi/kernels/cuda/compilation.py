@@ -54,7 +54,6 @@ def _compiled(code: str, options: tuple[str, ...], versions: tuple[object, ...])
 
 @cache
 def _folder() -> Path:
-    """Return the folder of compiled kernels; a temporary one where CuPy is to cache kernels in memory."""
     if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
         return Path(_temporary().name)
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or FOLDER).expanduser()
@@ -82,5 +81,4 @@ def start(function: Any, blocks: int, *arguments: Any, threads: int = THREADS, s
 
 
 def blocks_for(count: int, each: int = THREADS) -> int:
-    """Return how many blocks serve ``count`` items where one serves ``each``."""
     return -(-count // each)

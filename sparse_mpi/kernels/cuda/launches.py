@@ -41,7 +41,6 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 
 
 def chunks_of(messages: np.ndarray) -> np.ndarray:
-    """Return how many chunks `read_messages` of bits.cu reads of each message ``(m,)``."""
     return -(-np.where(messages["span"], messages["span"], messages["entries"]) // CHUNK)
 
 
@@ -60,7 +59,6 @@ def read_int8(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Ar
 
 
 def _on_blocks(name: str, messages: np.ndarray, *arguments: object, index: Any = np.int32) -> None:
-    """Start a kernel of levels.cu on a block of threads for each block of values that share a scale."""
     blocks = totals(messages)[2]
     types: dict[str, Any] = {"index": index, "blocks": blocks, "threads": SCALED}
     _on_messages(name, "levels.cu", blocks, messages, *arguments, **types)
@@ -76,7 +74,6 @@ def _on_messages(
     chunks: np.ndarray | None = None,
     **options: Any,
 ) -> None:
-    """Start a kernel on a table of messages, and the ``chunks`` of each one to read."""
     table = np.zeros(max(len(messages), MESSAGES), MESSAGE)
     table[: len(messages)] = messages
     if chunks is not None:
@@ -188,7 +185,6 @@ def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Ar
 
 
 def _both(edges: np.ndarray, places: np.ndarray) -> Array:
-    """Copy the starts of each block's values and codes to the device, in one copy ``(2, b + 1)``."""
     return cupy.asarray(np.stack([edges, places]))
 
 

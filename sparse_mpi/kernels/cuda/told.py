@@ -18,7 +18,6 @@ UNDONE: deque[tuple[Any, np.ndarray]] = deque()  # memory without an owner, and 
 
 
 def pointer(told: Told | None) -> np.uintp:
-    """Return where a kernel is to write, or nowhere."""
     return np.uintp(0) if told is None else told.pointer
 
 
@@ -67,7 +66,6 @@ class Told:
 
 
 def _give_back() -> None:
-    """Release the memory of finished kernels."""
     for _ in range(len(UNDONE)):
         with suppress(IndexError):  # another thread has looked at it
             event, memory = UNDONE.popleft()
