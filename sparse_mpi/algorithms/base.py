@@ -95,7 +95,7 @@ class Traits:
     )
     scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter_algorithms.Scatter`
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
-    #: sums are taken in rank order by this library, and so have the same bytes on every transport: those of an
+    #: sums are taken in rank order by this library, and so have the same bytes on every transport: sums of an
     #: allreduce of floating-point values are not, which each transport adds in an order of its own
     exact_order: bool = True
     usual_density: float = DENSITY  #: k over n where a caller gives neither

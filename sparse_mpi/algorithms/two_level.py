@@ -41,7 +41,7 @@ COUNTED = Counted(mantissa=7, lowest=NOT_ZERO)  # finds the threshold by which l
 
 @dataclass(frozen=True)
 class TwoLevelState:
-    """State carried between steps. A rank that owns no segment carries nothing that matters."""
+    """State carried between steps. Unused on ranks without a segment."""
 
     inner: Any  # the lane's state
     threshold: ThresholdPredictor = field(default_factory=ThresholdPredictor)  # the threshold by which lanes share k

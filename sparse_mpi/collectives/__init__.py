@@ -1,4 +1,4 @@
-"""Collectives of data that is sparse already: keys and values, whatever holds them."""
+"""Collectives of data that is sparse already: keys and values, of any kind of container."""
 
 from sparse_mpi.collectives.calls import allgather, allreduce, reduce, reduce_scatter
 from sparse_mpi.collectives.choice import Choice

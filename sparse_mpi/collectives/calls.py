@@ -64,7 +64,7 @@ def allreduce(
 
     Returns:
         The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every
-        rank. Keys may be negative; those of a matrix are in the order of its rows, and strings in Python's order.
+        rank. Keys may be negative; a matrix's are in the order of its rows, strings in Python's order.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any

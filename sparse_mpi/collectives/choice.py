@@ -59,11 +59,11 @@ def choose(pool: Pool, form: Format, network: Network) -> Choice:
         butterfly += (degree - 1) * (2 * alpha + sent(part)) + MERGED * degree * part
         together *= degree
     seconds["butterfly"] = butterfly
-    # Ranks beyond a power of two hand in theirs before the first round, and get the result after the last.
+    # Ranks beyond a power of two send their entries before the first round, and get the result after the last.
     groups = [union(1 << stage) for stage in range(core.bit_length() - 1)]
     outside = 2 * alpha + sent(most) + sent(whole) + 2 * MERGED * most if core < ranks else 0.0
     seconds["doubling"] = sum(alpha + sent(group) + 2 * MERGED * group for group in groups) + outside
-    # Where all entries take much memory, leave those out that hold more of them than they give and get.
+    # Where all entries take much memory, leave out algorithms that hold more of them than they send and receive.
     if everything > max(FEW, 2 * (most + whole)):
         del seconds["gather"], seconds["doubling"]
     return Choice(min(seconds, key=seconds.__getitem__), seconds, everything, whole)

@@ -68,7 +68,7 @@ class Handle(Generic[T]):
         if self._turns is not None:
             self._turns.wait_until(self.done)
         error = self._future.exception()  # waits for the work
-        _UNSEEN.discard(self)  # somebody has asked: no report at the end
+        _UNSEEN.discard(self)  # the caller has the error: no report at the end
         if self._fork is not None:
             self._fork.follow()
         if error is not None:

@@ -157,7 +157,7 @@ class Job(NamedTuple):
     elastic: Elastic | None = None  #: calls for ranks that survive a failure; None: none survives
     hosts: Callable[[], Counts] | None = None  #: returns a number (P,) of each rank's host; None: all on one
     abort: Callable[[BaseException], NoReturn] = _raise  #: ends the run of all ranks because of an error
-    guard: Callable[[], None] = _nothing  #: has an exception that nothing in this process catches do so
+    guard: Callable[[], None] = _nothing  #: has an uncaught exception in this process do so
     watch: Callable[[float | None], None] = _nothing  #: starts a watchdog, see `sparse_mpi.watch`; collective
     begin_reduction: Callable[[], None] = _nothing  #: says to watchdogs that a reduction begins
     turns: Turns | None = None  #: how threads of a rank take turns, where one of all ranks runs at a time

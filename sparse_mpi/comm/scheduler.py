@@ -108,7 +108,7 @@ class WorldRun:
         self._rank_of.append(rank)
         self._ready.append(thread)
         self._unfinished += 1
-        given = [work]  # and let go of before others have their turn, with all that it holds
+        given = [work]  # and released, with its references, before other turns
         self._thread(thread, rank, lambda: given.pop()(), f"rank {rank}, in the background")
 
     def _thread(self, number: int, rank: int, main: Callable[[], object], name: str) -> threading.Thread:
@@ -128,7 +128,7 @@ class WorldRun:
         # The run has failed on another rank, whose error it raises.
         except _Stopped:
             pass
-        except Killed:  # whoever waits looks again whether this rank is needed; its other threads end, too
+        except Killed:  # waiting threads check again whether this rank is needed; its other threads end, too
             self.departed.add(rank)
             self.wake(range(self.size))
         except BaseException as error:

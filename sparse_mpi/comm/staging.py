@@ -97,7 +97,7 @@ class _Pinned:
         size = prod(shape) * dtype.itemsize
         # Equal is too much as well: `holds` would miss an empty array at the very end.
         if self._used + size >= len(self._memory):
-            self.clear()  # memory that is let go is pinned for others at once
+            self.clear()  # released memory is pinned for others at once
             # Twice the memory: arrays that grow from step to step are pinned anew only a few times.
             room = max(MIN_BYTES, 2 * len(self._memory), size + size // 4)
             # The array keeps the memory alive, and so do its views. A pool would keep it longer.

@@ -80,7 +80,7 @@ class Branch:
     def entered(self) -> Iterator[None]:
         """Have CuPy and torch work on the branch's stream within the block; for the working thread."""
         side = self._side.stream
-        # Current device and stream are those of the thread, and CuPy and torch each have their own.
+        # Current device and stream belong to a thread, and CuPy and torch each have their own.
         with ExitStack() as stack:
             stack.enter_context(self._device)
             stack.enter_context(side)

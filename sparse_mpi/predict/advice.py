@@ -13,9 +13,9 @@ from sparse_mpi.predict.ways import BASELINE, table, way_of
 DENSITIES = (0.03, 0.01, 0.003, 0.001)  # from which one is advised, the largest that is fast enough
 USUAL = 0.01  # the density at which candidates are compared, and with which local steps are advised
 LOCAL_STEPS = (2, 4, 8, 16, 32, 64)
-GAIN = 1.05  # a sparse step must be so many times faster than a dense one to be advised
+GAIN = 1.05  # a sparse step must be this factor faster than a dense one to be advised
 BACKWARD = 2 / 3  # of a batch's time: the backward pass, behind which exchanges may hide
-LAST = 1 / 8  # of an exchange: the last bucket, which nothing is left to hide
+LAST = 1 / 8  # of an exchange: the last bucket, which is not hidden
 FASTEST = 7.9e-9 / 5  # seconds a byte of the fastest link that was measured
 
 

@@ -58,7 +58,7 @@ class Cluster:
     message: float = 0.0  # of processor time that a message costs at either end
     byte: float = 0.0  # of processor time that a byte of a message costs at either end
     # Share by which computing takes longer where ever more ranks compute than there are cores, because they take each
-    # other's caches and memory; half of it where twice as many do
+    # other's caches and memory; half of it at twice the cores
     crowding: float = 0.0
     memory: float = 1.0  # times as long as where ways were timed do passes over the whole gradient take
     speed: float = 1.0  # of computing, over the seconds on the core on which ways were timed

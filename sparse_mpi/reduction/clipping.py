@@ -24,7 +24,7 @@ from sparse_mpi.comm import Comm
 
 CHUNK_ELEMENTS = 1 << 17  # elements converted to float64 at a time, few enough to stay in the cache
 BITS = 62  # of the magnitude of a sum of whole numbers
-HEADROOM_BITS = 24  # a sketch may be so much larger than the limit before it takes a second exchange
+HEADROOM_BITS = 24  # factor above the limit at which a sketch takes a second exchange
 MAX_EXPONENT = 1000  # beyond it norms may overflow
 NOT_FINITE = 1 << 20  # stands for the exponent of a sketch that is not finite, or too large
 

@@ -84,7 +84,7 @@ class Agreed(NamedTuple):
     check: bool  # assert both laws
     dtype: np.dtype  # of acc
     absence_changed: bool  # on some rank, see `Absence.agree`
-    watched: bool  # somebody is to look at acc as it was before the reduction
+    watched: bool  # a copy of acc from before the reduction is wanted
 
 
 class Attempt(NamedTuple):
@@ -126,7 +126,7 @@ class Engine:
         self.feedback: Feedback = settings.feedback.start(settings.layout, comm.size)
         self.exchange: Exchange = self._exchange(settings.algorithm)
         self.ranks: int = comm.size
-        self._staged = comm.job.staged  # else arrays of all ranks must be in the same place: NCCL moves those of a GPU
+        self._staged = comm.job.staged  # else arrays of all ranks must be in the same place: NCCL moves arrays of a GPU
         self.whole: bool = False
         self.absence = Absence(len(self.layout.shapes))
         beta = settings.second_moment
@@ -254,7 +254,7 @@ class Engine:
             raise RuntimeError("accumulate must come before reduce, which found nothing to reduce")
         if self.second_moment is not None:
             self.second_moment.agreement.meet(self.comm)
-        # acc may be the residual itself, which commit changes: whoever looks at it later needs a copy
+        # acc may be the residual itself, which commit changes: later readers need a copy
         initial = acc.copy() if agreed.watched else None
         # Dense: nothing stays in the residual, so the algorithm forgets its state of it
         if sends_all:

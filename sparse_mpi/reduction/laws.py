@@ -38,7 +38,7 @@ def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: 
 
 
 def put_together(part: SparseVector, comm: Comm) -> Array:
-    """Return the dense sum ``(n,)`` of all ranks' ``part``s. Collective; control."""
+    """Return the dense sum ``(n,)`` of all ranks' parts. Collective; control."""
     sizes = comm.allgather(np.array([part.size], np.int64), control=True)[:, 0]
     stop = int(sizes[: comm.rank + 1].sum())
     whole = namespace(part.values).zeros(int(sizes.sum()), part.values.dtype)

@@ -34,7 +34,7 @@ LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds o
 class Snapshot:
     """Takes, restores and deals out the state of an engine.
 
-    Arrays of the feedback rule are *owed*: those of several ranks are added up. Replicated ones are the same on all
+    Arrays of the feedback rule are *owed*: added up over ranks. Replicated ones are the same on all
     ranks. The state of the algorithm belongs to a rank, and begins afresh on other ranks.
     """
 

@@ -52,7 +52,7 @@ class Selector(ABC):
         return 1.0, 1.0
 
     def floor(self, layout: Layout) -> int:
-        """Return the fewest entries it selects of a vector of that layout, whatever k is."""
+        """Return the fewest entries it selects of a vector of that layout, for any k."""
         return 1
 
     @property

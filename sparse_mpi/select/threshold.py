@@ -23,7 +23,7 @@ from sparse_mpi.select.exact import largest
 from sparse_mpi.sparse import Layout, SparseVector, at_least, truncate_least
 
 MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
-CHANCE = 1 / 4  # over the root of k: growth of a k-th magnitude that tells nothing
+CHANCE = 1 / 4  # over the root of k: insignificant growth of a k-th magnitude
 
 
 @dataclass(frozen=True)

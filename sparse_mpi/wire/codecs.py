@@ -44,7 +44,7 @@ class Codec(Protocol):
 
     @property
     def code_bytes(self) -> int | None:
-        """Return the bytes of an item of codes; None if those of a value."""
+        """Return the bytes of an item of codes; None: the bytes of a value."""
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         """Return codes, or the items that hold them, and scales ``(b,)``; blocks lie between ``edges`` ``(b + 1,)``."""

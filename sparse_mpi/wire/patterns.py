@@ -31,7 +31,7 @@ def encode_rows(vector: SparseVector, pattern: Pattern) -> Array:
     """Return the message ``(bytes,)`` uint8 of a vector with the entries of ``pattern``, in index order."""
     xp = namespace(vector.values)
     indices, values = vector.indices, vector.values
-    # Bring entries into the order of their rows, where those are strided.
+    # Bring entries into the order of their rows, if rows are strided.
     if any(tensor.stride > 1 for tensor in pattern):
         order = _row_order(indices, pattern)
         indices, values = indices[order], values[order]

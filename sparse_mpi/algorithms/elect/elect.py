@@ -129,7 +129,7 @@ class Elect(Algorithm):
 
     @cached_property
     def traits(self) -> Traits:
-        # At the usual density 8 bits a value are as many bytes as Ok-Topk's 1 % in 32; see accuracy.md
+        # At the usual density 8 bits a value are the bytes of Ok-Topk's 1 % in 32; see accuracy.md
         lossless, carries = self.wire.lossless, self.wire.codec is not None
         return Traits(lossless=lossless, accumulates=True, carries=carries, usual_density=0.0275)
 

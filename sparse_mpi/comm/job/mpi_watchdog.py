@@ -46,7 +46,7 @@ class MPIWatchdog(Watchdog):
         self._group, self._families = self._comm.Get_group(), itertools.count()
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, CallSite] = {}
-        self.dying: set[int] = set()  # other ranks that have an exception which nothing catches
+        self.dying: set[int] = set()  # other ranks with an uncaught exception
         self._sending: list[Any] = []
         WATCHDOG_THREAD.add(self)
 
