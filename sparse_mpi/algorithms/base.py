@@ -73,6 +73,7 @@ class Bound(NamedTuple):
         return Bound(payload.pairs, payload.values, messages, control, payload.extra)
 
     def payload(self, pair_bytes: int, value_bytes: int) -> float:
+        """Return the payload in bytes, for pairs and values of these sizes in bytes."""
         return self.pairs * pair_bytes + self.values * value_bytes + self.extra
 
     @property

@@ -18,6 +18,8 @@ MERGED = 15e-9  # seconds for an entry that is merged with others (one core of a
 
 
 class Choice(NamedTuple):
+    """The chosen algorithm, and why."""
+
     algorithm: str  #: its name
     seconds: dict[str, float]  #: that each algorithm should take, for messages and merging
     entries: int  #: of all ranks together

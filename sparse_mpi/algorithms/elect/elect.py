@@ -334,6 +334,7 @@ class Elect(Algorithm):
         return sum([*votes, *sums], winners), sent + ranks - 1 + 2 * rounds(ranks) + messages, control
 
     def sum_wire(self, k: int, size: int, ranks: int) -> Wire:
+        """Return the format of elected values: without indices if the format allows."""
         return WHOLE if k >= size or ranks == 1 else self._values
 
     @cached_property
