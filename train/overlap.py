@@ -72,7 +72,7 @@ class Emulated(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for number, layer in enumerate(self._layers):
-            x = Timed.apply(x, self, number, *layer)
+            x = Timed.apply(x, self, number, *layer)  # type: ignore[no-untyped-call]
         self._began = perf_counter()
         return x.sum()
 
@@ -121,7 +121,8 @@ class Way:
     """A way to train a model: a step of it."""
 
     def __init__(self, name: str, model: Emulated, comm: Comm) -> None:
-        self.model, self._trained = model, model
+        self.model = model
+        self._trained: nn.Module = model
         self._optimizer: Any = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
         self.buckets: int | None = None
         algorithm, *options = name.split(":")
@@ -186,7 +187,8 @@ def measured(model: str, args: argparse.Namespace, comm: Comm) -> dict[str, Any]
 
 def measure(args: argparse.Namespace, comm: Comm) -> None:
     folder = tell(comm, tempfile.mkdtemp() if comm.rank == 0 else "")
-    store = dist.FileStore(f"{folder}/store", comm.size)  # hosts on one machine share its files
+    # Hosts on one machine share its files
+    store = dist.FileStore(f"{folder}/store", comm.size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     found = []
     for model in args.models:
