@@ -6,7 +6,7 @@ The elements of a mesh are dealt out in strips, and at random for comparison. A 
 matrix has an entry for each pair of corners of an element, with duplicates;
 `reduce_scatter` adds them up and leaves each rank the entries of a range of places,
 which may end within a row. So a rank gives its first row to the rank before. The rows
-are what PETSc's `createAIJ` takes, as (indptr, indices, data). They are checked against
+are what PETSc takes in createAIJ, as (indptr, indices, data). They are checked against
 the matrix of one process.
 """
 
