@@ -108,6 +108,7 @@ ABOVE = {
     "CONTRIBUTING": "guides/contributing",
     "CHANGELOG": "reference/changelog",
     "REPRODUCE": "guides/reproduce",
+    "examples/README": "guides/examples",
 }
 
 

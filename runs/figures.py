@@ -1,8 +1,6 @@
 """Draw the figures of the pages anew.
 
 python runs/figures.py [NAME ...]             from the checkout
-
-`word2vec.svg` has no record: docs/results/README.md has its command.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-RESULTS, PAGES, GUIDES = "docs/results", "docs/explanation", "docs/guides"
+RESULTS, PAGES = "docs/results", "docs/explanation"
 STRIP = "sparse_mpi trace --ranks 4 --n 12 --density 0.25 --step 1"
 
 
@@ -27,8 +25,6 @@ FIGURES = {
     f"{PAGES}/architecture.svg": ["tests.house.architecture"],
     f"{PAGES}/fsdp-lanes.svg": ["runs.fsdp_gpt2"],
     f"{PAGES}/step-elect.svg": f"runs.steps --draw {RESULTS}/steps.json".split(),
-    f"{GUIDES}/histograms.svg": f"runs.keyed --draw {RESULTS}/keyed.json --kinds histograms".split(),
-    f"{GUIDES}/kmers.svg": f"runs.keyed --draw {RESULTS}/keyed.json --kinds kmers".split(),
     f"{RESULTS}/best-vgg16.svg": draw(
         "compare-vgg16", "Sparse sums are faster on all three links, most on the slow one"
     ),

@@ -3,7 +3,6 @@ r"""Sums of data that is sparse already beside what users of mpi4py have, over s
     python -m sparse_mpi run -n 4 runs/keyed.py --kinds matrices histograms kmers --json keyed.json
     python -m sparse_mpi bench network --ranks 4 --rate 1gbit -- runs/keyed.py --kinds matrices --network 1gbit \
         --json keyed.json
-    python runs/keyed.py --draw keyed.json --kinds histograms --plot histograms.svg
 
 A record that is there already is continued: it gets what a network lacks.
 
@@ -19,8 +18,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
-from math import ceil, floor, log10
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -30,17 +27,12 @@ import numpy as np
 
 import sparse_mpi
 from sparse_mpi.cli.records import provenance
-from sparse_mpi_bench.figures.style import LINES, finish, panels, write
 
 BINS, MOST_DENSE = 10**9, 1 << 24
 SIZES = {
     "matrices": (400, 4_000, 40_000, 400_000),
     "histograms": (1_000, 10_000, 100_000, 1_000_000),
     "kmers": (10**3, 10**4, 10**5),
-}
-TITLES = {
-    "histograms": "Weights and squares in 10^9 bins: one sum of pairs beside two of pickled CSR matrices, 4 ranks",
-    "kmers": "Counts of k-mers: two columns take keys beyond 31 bases, far below what strings take, 4 ranks",
 }
 Work = Callable[[], Any]
 
@@ -126,39 +118,14 @@ def results(world: Any, kinds: list[str], steps: int) -> Iterator[dict[str, Any]
             yield {"kind": kind, "entries": entries, "ms": ms, "load": round(os.getloadavg()[0], 1)}
 
 
-def figure(kind: str, rows: list[dict[str, Any]]) -> Any:
-    """Draw milliseconds over entries."""
-    drawn, ((axes,),) = panels(1, 1, 3.0, TITLES[kind], "entries of a rank", "ms")
-    chosen = [row for row in rows if row["kind"] == kind]
-    networks, every = (
-        dict.fromkeys(row["network"] for row in chosen),
-        [ms for row in chosen for ms in row["ms"].values()],
-    )
-    lines = [(network, name) for network in networks for name in chosen[0]["ms"]]
-    for (network, name), colour in zip(lines, LINES, strict=False):
-        points = [(row["entries"], row["ms"][name]) for row in chosen if row["network"] == network]
-        label = f"{name}, {network}" if len(networks) > 1 else name
-        axes.plot(*zip(*points, strict=True), "o-", label=label, color=colour)
-    low, high = floor(log10(min(every))), ceil(log10(max(every)))
-    sizes = [row["entries"] for row in chosen]
-    axes.set_yscale("log")
-    finish(axes, xscale="log", xlim=(min(sizes) * 0.8, max(sizes) * 5), ylim=(10.0**low, 10.0**high))
-    return drawn
-
-
 def main() -> None:
-    """Measure, or draw what was measured."""
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of data (default: all)")
     parser.add_argument("--network", default="shared memory", help="what to call it (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=7, help="of each, after one more (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add what was measured to the record there")
-    parser.add_argument("--draw", type=Path, metavar="RECORD", help="draw the first of --kinds of that record")
-    parser.add_argument("--plot", type=Path, default=Path("keyed.svg"), metavar="FILE", help="(default: %(default)s)")
     args = parser.parse_args()
-    if args.draw:
-        rows = json.loads(args.draw.read_text())["measured"]
-        return write(partial(figure, args.kinds[0], rows), args.plot)
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD

@@ -120,11 +120,7 @@ def test_a_trace_is_drawn_from_its_record_and_names_its_phases(tmp_path):
 
 
 def test_pages_show_figures_with_words_and_every_figure_has_a_command():
-    """`runs/figures.py` has the command; for what no record holds it is on a page."""
     shown = [(page.parent / file, words) for page in PAGES for words, file in FIGURE.findall(page.read_text())]
     assert {file.resolve() for file, _ in shown} == set(FIGURES) and min(len(words) for _, words in shown) >= 20
     told = runpy.run_path(str(ROOT / "runs" / "figures.py"))["FIGURES"]
-    pages = "".join(page.read_text() for page in PAGES)
-    assert len(FIGURES) > 15 and {ROOT / figure for figure in told} <= set(FIGURES)
-    for file in FIGURES:
-        assert file.relative_to(ROOT).as_posix() in told or f"--plot {file.name}" in pages, file
+    assert len(FIGURES) > 10 and {ROOT / figure for figure in told} == set(FIGURES)

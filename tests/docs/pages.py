@@ -175,6 +175,7 @@ def pages() -> dict[str, Page]:
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / "REPRODUCE.md",
+        ROOT / "examples" / "README.md",
         *sorted((ROOT / "docs").rglob("*.md")),
     ]
     texts = {file.relative_to(ROOT): file.read_text() for file in files}

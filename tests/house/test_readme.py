@@ -27,7 +27,8 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 DOCS = sorted(page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/**/*.md"))
 RECORDS = [page for page in DOCS if page.startswith("docs/results/")]
-PAGES = [page for page in ["README.md", "CONTRIBUTING.md", "REPRODUCE.md", *DOCS] if page not in RECORDS]
+FRONT = ["README.md", "CONTRIBUTING.md", "REPRODUCE.md", "examples/README.md"]
+PAGES = [page for page in [*FRONT, *DOCS] if page not in RECORDS]
 
 
 def table(name: str) -> list[list[str]]:
