@@ -1,6 +1,6 @@
 """Claims of the pages that fit in an hour together: where each stands, its job, how its record is read, its band.
 
-`runs/reproduce.py` runs the jobs. REPRODUCE.md has the tables of its `--page`.
+`runs/reproduce.py` runs the jobs; its `--list` prints them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from sparse_mpi_bench.emulation import hosts
 
-README, RESULTS, WHICH = "README.md", "docs/results/README.md", "docs/guides/which-one.md"
+README, RESULTS = "README.md", "docs/results/README.md"
 COMMUNICATION, NETWORKS, STEP, SPARSE, ACCURACY, FAULTS, FORMATS, COSTS = (
     *(f"docs/explanation/{name}.md" for name in "communication networks one-step sparse-sums accuracy faults".split()),
     *(f"docs/reference/{name}.md" for name in ("algorithms", "gpu-costs")),
@@ -251,8 +251,8 @@ DIFFERS = "ratios of kernels differ by processor: a third of what the page has"
 CLAIMS: dict[str, Claim] = {
     "volume.topka": Claim(
         "words of a rank over k(P-1)/P, P = 8 and 32: twice P",
-        README,
-        "| `topka`, `gaussiank` | 2k(P-1) | all selections, added up |",
+        FORMATS,
+        "| TopkA: allgather of all selections | 2k(P-1) | 8.0, 32.0 |",
         "volume",
         sent("topka"),
         near(16, 64),
@@ -261,8 +261,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "volume.dense": Claim(
         "words over n, P = 8 and 32",
-        README,
-        "| `dense`, `dense-bf16` | 2n and n words | the full sum |",
+        FORMATS,
+        "| `dense` | allreduce of all entries | 2n | 100, 100 |",
         "volume",
         lambda record: [words / 100 for words in sent("dense")(record)],
         near(2, 2),
@@ -271,8 +271,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "volume.oktopk": Claim(
         "words over k(P-1)/P",
-        README,
-        "| `oktopk`, `oktopk-2level` | 4k as a rule, 6k at most |",
+        FORMATS,
+        "balanced allgather | 4k as a rule, 6k at most | 2.0, 2.0 |",
         "volume",
         sent("oktopk"),
         near(4, 4, within=0.1),
@@ -281,8 +281,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "volume.oktopk-most": Claim(
         "words of the busiest rank and step over k(P-1)/P",
-        README,
-        "| `oktopk`, `oktopk-2level` | 4k as a rule, 6k at most |",
+        FORMATS,
+        "balanced allgather | 4k as a rule, 6k at most | 2.0, 2.0 |",
         "volume",
         sent("oktopk", "most_words"),
         most(6, 6),
@@ -291,8 +291,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "volume.elect": Claim(
         "words over k(P-1)/P, in int8, P = 8 and 32",
-        README,
-        "| `elect` | 2.4k packed, 1k in int8 |",
+        FORMATS,
+        "| ours: ranks vote, all give values of the elected | 2.4k packed, 1k in int8 |",
         "volume",
         sent("elect"),
         near(0.95, 0.95, within=0.1),
@@ -301,8 +301,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "volume.spardl": Claim(
         "words over k(P-1)/P",
-        README,
-        "| `spardl` | 4k, in 2 log2 P messages |",
+        FORMATS,
+        "Bruck allgather | 4k, in 2 log2 P messages | 2.0, 1.8 |",
         "volume",
         sent("spardl"),
         near(4, 3.7, within=0.05),
@@ -311,8 +311,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "volume.micro": Claim(
         "words over k(P-1)/P",
-        README,
-        "| `micro` | 3k to 4k | k entries, each rank chooses in its part |",
+        FORMATS,
+        "each rank chooses in its own part | 3k to 4k | 1.75, 1.8 |",
         "volume",
         sent("micro"),
         [(3, 4)] * 2,
@@ -321,8 +321,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "volume.gtopk": Claim(
         "words of the busiest rank over k: half of the critical path is sent, 2 log2 P",
-        README,
-        "| `gtopk` | 4k log2 P on the critical path | k entries |",
+        FORMATS,
+        "| 4k log2 P on the critical path | 2.0, 2.0 |",
         "volume",
         lambda record: [row["most_words"] / row["k"] for row in record["volumes"] if row["algorithm"] == "gtopk"],
         near(6, 10),
@@ -331,8 +331,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "volume.result": Claim(
         "entries of the sum over k, P = 8 and 32: gtopk, oktopk, spardl",
-        README,
-        "| `gtopk` | 4k log2 P on the critical path | k entries |",
+        FORMATS,
+        "| 4k log2 P on the critical path | 2.0, 2.0 |",
         "volume",
         lambda record: [
             row["total"]
@@ -357,7 +357,7 @@ CLAIMS: dict[str, Claim] = {
     **{
         f"bytes.{name}": Claim(
             "bytes over 8k(P-1)/P, control included, P = 8 and 32",
-            WHICH,
+            FORMATS,
             says,
             "energy",
             cases("over bound", "independent", name),
@@ -366,19 +366,19 @@ CLAIMS: dict[str, Claim] = {
             "worst inputs",
         )
         for name, says, expected in (
-            ("topka", "| `topka`, `gaussiank` | 2k(P-1) | 8.0, 32.0 |", (8.0, 32.0)),
-            ("topkdsa", "| `topkdsa` | 4k to 2k + n | 8.7, 28.5 |", (8.7, 28.5)),
-            ("gtopk", "| `gtopk` | 4k log2 P for the busiest | 2.0, 2.0;", (2.0, 2.0)),
-            ("oktopk", "| `oktopk` | 4k | 2.0, 2.0 |", (2.0, 2.0)),
-            ("spardl", "| `spardl` | 4k | 2.0, 1.8 |", (2.0, 1.8)),
-            ("micro", "| `micro` | 3k to 4k | 1.75, 1.8 |", (1.75, 1.8)),
-            ("elect:wire=packed", "| `elect` | 2.4k packed, 1k in int8 | 1.2, 1.2 |", (1.2, 1.2)),
+            ("topka", "| TopkA: allgather of all selections | 2k(P-1) | 8.0, 32.0 |", (8.0, 32.0)),
+            ("topkdsa", "dense if smaller | 4k to 2k + n | 8.7, 28.5 |", (8.7, 28.5)),
+            ("gtopk", "| 4k log2 P on the critical path | 2.0, 2.0 |", (2.0, 2.0)),
+            ("oktopk", "balanced allgather | 4k as a rule, 6k at most | 2.0, 2.0 |", (2.0, 2.0)),
+            ("spardl", "Bruck allgather | 4k, in 2 log2 P messages | 2.0, 1.8 |", (2.0, 1.8)),
+            ("micro", "each rank chooses in its own part | 3k to 4k | 1.75, 1.8 |", (1.75, 1.8)),
+            ("elect:wire=packed", "| 2.4k packed, 1k in int8 | 1.2, 1.2 packed |", (1.2, 1.2)),
         )
     },
     "energy.gain": Claim(
         "energy that elect removes over what oktopk does, P = 8 and 32",
         RESULTS,
-        "| independent | 1.14 | 1.22 | 1.92 | 2.06 | 2.76 (2.72) | 3.11 (2.62) |",
+        "n = 10^5: `elect` removes 2.06 and 2.62 times as much energy as `oktopk` on 8 and 32 ranks",
         "energy",
         lambda record: [
             a / b
@@ -389,13 +389,13 @@ CLAIMS: dict[str, Claim] = {
             )
         ],
         near(2.06, 2.62, within=0.05),
-        "counted, from a fixed seed; the smaller gradients of the table, in brackets",
+        "counted, from a fixed seed",
         "energy",
     ),
     "energy.opposed": Claim(
         "energy on opposed gradients, P = 8: oktopk, elect",
-        WHICH,
-        "| `oktopk` | ranks that oppose each other | energy -0.10, P = 8 and 32 | `elect`: 0.10 |",
+        FORMATS,
+        "| `oktopk` | ranks that oppose each other | energy -0.10, P = 8 and 32 (`elect`: 0.10) |",
         "energy",
         cases("energy", "opposed", "oktopk", "elect", ranks=8),
         [(-0.11, -0.09), (0.09, 0.11)],
@@ -404,8 +404,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "energy.disjoint": Claim(
         "energy on disjoint gradients, P = 32: spardl, oktopk",
-        WHICH,
-        "| `spardl` | disjoint gradients | energy 0.35, P = 32 | `oktopk`: 1.00 |",
+        FORMATS,
+        "| `spardl` | disjoint gradients | energy 0.35, P = 32 (`oktopk`: 1.00) |",
         "energy",
         cases("energy", "disjoint", "spardl", "oktopk", ranks=32),
         near(0.35, 1.0, within=0.03),
@@ -451,7 +451,7 @@ CLAIMS: dict[str, Claim] = {
     "select.topk": Claim(
         "torch.topk over select, 14.7 M entries, a thread",
         RESULTS,
-        "| 14.7 M | 1 | 2.23 | 1.17 | 7.59 | 0.78 | 1.68 | 113 | 78 | 1.8 |",
+        "`torch.topk` 113 times `select`",
         "kernels",
         ratio("torch.topk", "select"),
         least(38),
@@ -461,7 +461,7 @@ CLAIMS: dict[str, Claim] = {
     "select.floor": Claim(
         "accumulate and select over a copy of 12 bytes an element",
         RESULTS,
-        "| 14.7 M | 1 | 2.23 | 1.17 | 7.59 | 0.78 | 1.68 | 113 | 78 | 1.8 |",
+        "accumulate and select takes 0.78 of a copy of 12 bytes an entry",
         "kernels",
         ratio("accumulate + select", "copy"),
         most(1.2),
@@ -481,7 +481,7 @@ CLAIMS: dict[str, Claim] = {
     "mpi.bytes": Claim(
         "bytes over 8k(P-1)/P on 4 ranks of MPI: topka, gtopk, oktopk",
         RESULTS,
-        "| `oktopk` | 37.7 | 18.7 | 10.1 | 5.7 | 1.985 |",
+        "x least `topka` 4.000, `gtopk` 2.667, `oktopk` 1.985",
         "algorithms",
         lambda record: [record["results"][name]["over bound"] for name in ("topka", "gtopk", "oktopk")],
         near(4.0, 2.667, 1.985),
@@ -490,8 +490,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "mpi.adtopk": Claim(
         "words over k(P-1) on 4 ranks of MPI, tensors that are sent whole included",
-        README,
-        "| `adtopk` | 1.25 to 1.75 k(P-1) |",
+        FORMATS,
+        "top k of every row of every tensor | 1.25 to 1.75 k(P-1) |",
         "algorithms",
         lambda record: [record["results"]["adtopk"]["over bound"] * 2 / 4],
         [(1.25, 1.75)],
@@ -500,8 +500,8 @@ CLAIMS: dict[str, Claim] = {
     ),
     "mpi.powersgd": Claim(
         "bytes over 8k(P-1)/P on 4 ranks of MPI",
-        WHICH,
-        "| `powersgd`, rank 4 | factors | 1.12, P = 4, VGG-16 |",
+        FORMATS,
+        "by power iteration | factors | 1.12, P = 4 |",
         "algorithms",
         lambda record: [record["results"]["powersgd"]["over bound"]],
         near(1.12),

@@ -3,11 +3,12 @@
     python runs/reproduce.py                          all of them
     python runs/reproduce.py --list
     python runs/reproduce.py --only volume wire.bytes
+    python runs/reproduce.py --page docs/reference/reproduced.md
 
-A job is a command that exists for its own sake; claims read its record. The last lines are a table, which is in
-runs/reproduce/README.md too, beside record.json, the records of all jobs, and what they printed. The exit status is 1
-if a claim is missed or a job fails. What a machine cannot do is skipped, and the reason told. REPRODUCE.md has the
-tables of `--page`, and the claims that take longer or need other hardware.
+A job is a command; claims read its record. Each claim is printed with its verdict, and a summary by job at the end.
+runs/reproduce/ then holds the summary in README.md, the numbers in record.json, and the output of each job. The exit
+status is 1 if a claim is missed or a job fails. A job that the machine cannot run is skipped, with the reason.
+REPRODUCE.md has the claims that take longer or need other hardware.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from claims import CLAIMS, JOBS, NEEDS, RESULTS, Claim, Job, Record
+from claims import CLAIMS, JOBS, NEEDS, Claim, Job, Record
 
 from sparse_mpi.cli import records
 
@@ -159,7 +161,9 @@ def reproduce(claims: dict[str, Claim], folder: Path) -> tuple[list[Outcome], di
             verdict, why = ("skipped", "; ".join(lacks)) if lacks else ("failed", problem or "it has left no record")
             new = [Outcome(key, verdict, (), why, seconds, before) for key in due]
         for outcome in new:
-            print(f"    {outcome.verdict:7} {outcome.name}: {shown(outcome)}", flush=True)
+            claim = CLAIMS[outcome.name]
+            got = f"{shown(outcome)} (expected {expected(claim)}): {claim.what}"
+            print(f"    {outcome.verdict:7} {outcome.name}: {got}", flush=True)
         outcomes += new
     return outcomes, found
 
@@ -188,62 +192,49 @@ def expected(claim: Claim) -> str:
     return ", ".join(dict.fromkeys(band(*limits) for limits in claim.bands))
 
 
-def table(head: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of Markdown."""
-    names = head.split(" | ")
-    lines = [f"| {head} |", f"|{' --- |' * len(names)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+def listed(claims: dict[str, Claim]) -> Iterator[str]:
+    """Yield each job's command, with its claims: what is measured, on which page it stands, its band and the reason."""
+    for name, job in JOBS.items():
+        if due := {key: claim for key, claim in claims.items() if claim.job == name}:
+            needs = f", needs {', '.join(job.needs)}" if job.needs else ""
+            yield f"\n{name}: python {job.command} ({job.minutes:g} minutes{needs})"
+            for key, claim in due.items():
+                yield f"    {key}: {claim.what}: {expected(claim)} ({claim.page}; {claim.why}; from {claim.origin})"
 
 
-def verdicts(outcomes: Iterable[Outcome]) -> str:
-    """Return the table of claims held and missed."""
-    rows = (
-        (
-            f"`{outcome.name}`",
-            CLAIMS[outcome.name].what.replace("|", "\\|"),
-            expected(CLAIMS[outcome.name]),
-            shown(outcome).replace("|", "\\|"),
-            outcome.verdict if outcome.verdict == "held" else f"**{outcome.verdict}**",
-            f"{outcome.seconds:.0f}",
-            f"{outcome.load:.1f}",
-        )
-        for outcome in outcomes
-    )
-    return table("claim | what | expected | measured | | seconds of its job | load before", rows)
-
-
-def page() -> str:
-    """Return the tables of REPRODUCE.md: jobs, and what they have to come to."""
-    jobs = table(
-        "job | command, after `python` | minutes | needs",
-        (
-            (f"`{name}`", f"`{job.command}`", f"{job.minutes:g}", ", ".join(job.needs).replace("root", "**root**"))
-            for name, job in JOBS.items()
-        ),
-    )
-    claims = table(
-        "claim | what | stands in | expected | so wide because | the page has it from",
-        (
-            (
-                f"`{name}`",
-                claim.what,
-                stands_in(claim.page),
-                expected(claim),
-                claim.why,
-                claim.origin,
+def page(outcomes: Sequence[Outcome], minutes: float, made: dict[str, Any]) -> str:
+    """Return docs/reference/reproduced.md: the claims held by each job, and all others."""
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items() if version)
+    rows, others = list[str](), list[str]()
+    for name in dict.fromkeys(CLAIMS[outcome.name].job for outcome in outcomes):
+        due = [outcome for outcome in outcomes if CLAIMS[outcome.name].job == name]
+        held = sum(outcome.verdict == "held" for outcome in due)
+        rows.append(f"| `{name}` | {held}/{len(due)} | {due[0].seconds:.0f} | {due[0].load:.1f} |")
+    for outcome in outcomes:
+        if outcome.verdict != "held":
+            claim = CLAIMS[outcome.name]
+            others.append(
+                f"- {outcome.verdict}: `{outcome.name}`, {claim.what}: {expected(claim)}, got {shown(outcome)}"
             )
-            for name, claim in CLAIMS.items()
-        ),
+    return "\n".join(
+        [
+            "# Claims held or missed\n",
+            f"`make reproduce` of {made['date'][:10]} on {made['cpus']} x {made['cpu']}, in {minutes:.0f} minutes: "
+            f"**{summary(outcomes)}**.",
+            f"{versions}.\n",
+            "*Held* counts the claims of a job whose numbers are within their bands; *load* is the number of processes",
+            "that ran or waited when the job began. [REPRODUCE.md](../../REPRODUCE.md) has the command.\n",
+            "| job | held | seconds | load |",
+            "| --- | ---: | ---: | ---: |",
+            *rows,
+            *(["", *others] if others else []),
+        ]
     )
-    return f"{jobs}\n\n{claims}"
 
 
-def stands_in(page: str) -> str:
-    """Return a page by its name, as a link where the site has it by that path."""
-    if not page.startswith("docs/"):
-        return Path(page).stem
-    name = Path(page).stem if page != RESULTS else "results"
-    return f"[{name}]({page})"
+def summary(outcomes: Iterable[Outcome]) -> str:
+    """Return the number of claims of each verdict."""
+    return ", ".join(f"{count} {verdict}" for verdict, count in Counter(each.verdict for each in outcomes).items())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -252,8 +243,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help="claims, or jobs, or what is before a dot"
     )
-    parser.add_argument("--list", action="store_true", help="print claims and jobs, and run nothing")
-    parser.add_argument("--page", action="store_true", help="print the tables of REPRODUCE.md")
+    parser.add_argument("--list", action="store_true", help="print jobs, claims and bands, and run nothing")
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="write the summary to this page too; docs/reference/reproduced.md has that of the last run",
+    )
     parser.add_argument(
         "--out", type=Path, default=ROOT / "runs" / "reproduce", metavar="DIR", help="(default: %(default)s)"
     )
@@ -262,29 +258,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         claims = chosen(args.only)
     except ValueError as error:
         parser.error(str(error))
-    if args.page:
-        print(page())
-        return 0
     if args.list:
-        for name, claim in claims.items():
-            print(f"{name:24} {claim.job:14} {claim.page:38} {claim.what}")
+        print("\n".join(listed(claims)))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing stays behind
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     start = monotonic()
     outcomes, found = reproduce(claims, out)
-    counts = {
-        name: sum(outcome.verdict == name for outcome in outcomes) for name in ("held", "missed", "failed", "skipped")
-    }
-    asked = {"minutes": (monotonic() - start) / 60, **counts, "claims": [outcome._asdict() for outcome in outcomes]}
-    made = records.provenance()
-    records.write(out / "record.json", {**made, **asked, "jobs": found})
-    summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    told = f"{summary}, in {asked['minutes']:.0f} minutes, on {made['cpus']} x {made['cpu']}, {made['date'][:10]}."
-    (out / "README.md").write_text(f"# Claims held or missed\n\n{told}\n\n{verdicts(outcomes)}\n")
-    print(f"\n{verdicts(outcomes)}\n\n{told}\nrecord: {out / 'record.json'}")
-    return int(counts["missed"] + counts["failed"] > 0)
+    minutes, made = (monotonic() - start) / 60, records.provenance()
+    told = [outcome._asdict() for outcome in outcomes]
+    records.write(out / "record.json", {**made, "minutes": minutes, "claims": told, "jobs": found})
+    text = page(outcomes, minutes, made)
+    for file in (out / "README.md", *([args.page] if args.page else [])):
+        file.write_text(f"{text}\n")
+    print(f"\n{text}\n\nrecord: {out / 'record.json'}")
+    return int(any(outcome.verdict in ("missed", "failed") for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -46,11 +46,19 @@ def test_each_claim_stands_on_its_page(claims):
     assert not [name for name, claim in claims.CLAIMS.items() if words(claim.says) not in pages[claim.page]]
 
 
-def test_the_page_has_the_tables(reproduce):
-    """Update it with: python runs/reproduce.py --page"""
-    page = (ROOT / "REPRODUCE.md").read_text()
-    assert re.search(r"<!-- claims -->\n(.*?)\n<!-- /claims -->", page, re.DOTALL)[1] == reproduce.page()
-    assert len(page.splitlines()) <= 200
+def test_the_list_has_each_job_and_claim_with_its_band(claims, reproduce, capsys):
+    assert reproduce.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, job in claims.JOBS.items():
+        assert any(line.startswith(f"{name}: python {job.command} ") for line in lines), name
+    for name, claim in claims.CLAIMS.items():
+        of = next(line for line in lines if line.startswith(f"    {name}: "))
+        assert reproduce.expected(claim) in of and claim.page in of
+
+
+def test_the_page_of_the_last_run_has_known_jobs(claims):
+    page = (ROOT / "docs/reference/reproduced.md").read_text()
+    assert set(re.findall(r"^\| `(.*?)` ", page, re.MULTILINE)) <= set(claims.JOBS)
 
 
 def test_jobs_fit_in_an_hour_and_each_has_claims(claims):
@@ -106,12 +114,14 @@ def made(claims, reproduce, monkeypatch, code: str, bands, needs=()):
 )
 def test_what_becomes_of_a_claim(claims, reproduce, monkeypatch, tmp_path, capsys, code, bands, verdict, said):
     made(claims, reproduce, monkeypatch, code, bands)
-    status = reproduce.main(["--out", str(tmp_path)])
+    page = tmp_path / "page.md"
+    status = reproduce.main(["--out", str(tmp_path), "--page", str(page)])
     assert status == (verdict != "held")
-    record = json.loads((tmp_path / "record.json").read_text())
-    assert record["claims"][0]["verdict"] == verdict and record[verdict] == 1
-    row = next(line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("| `one`"))
-    assert verdict in row and said in row and row in capsys.readouterr().out
+    assert [claim["verdict"] for claim in json.loads((tmp_path / "record.json").read_text())["claims"]] == [verdict]
+    printed, text = capsys.readouterr().out, page.read_text()
+    assert f"{verdict:7} one: " in printed and said in printed
+    assert f"**1 {verdict}**" in text and text == (tmp_path / "README.md").read_text() and text in printed
+    assert "| `job` | 1/1 |" in text if verdict == "held" else f"- {verdict}: `one`, a value: " in text
 
 
 def test_what_a_machine_cannot_do_is_skipped_with_the_reason(claims, reproduce, monkeypatch, tmp_path, capsys):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
+from sparse_mpi.checks import GONE
 from sparse_mpi.predict.models import layout
 from sparse_mpi.select import SELECTORS
 from sparse_mpi.sparse import SparseVector
@@ -76,6 +77,11 @@ def test_what_pip_is_to_install_is_the_checkout_and_its_extras():
 def test_links_lead_somewhere():
     links = found_on(r"\]\((?!https?:)([^)#]+)", [*PAGES, *RECORDS])
     assert not [(page, target) for page, target in links if not ((ROOT / page).parent / target).exists()]
+
+
+def test_migration_has_each_name_that_was_removed():
+    page = (ROOT / "docs/reference/migration.md").read_text().replace("-", "_")
+    assert not [name for name in GONE if name not in page]
 
 
 def test_the_front_page_is_short():
