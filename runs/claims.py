@@ -561,7 +561,7 @@ CLAIMS: dict[str, Claim] = {
     "network.dense-4": Claim(
         "ms of a dense sum on 4 hosts at 1 Gbit/s and 100 Mbit/s",
         NETWORKS,
-        "| dense | 7,493 | 788 | 138 |",
+        "| dense | 7,493 | 788 | 8,811 |",
         "compare-4",
         milliseconds("dense"),
         [(670, 1000), (6700, 9400)],

@@ -32,9 +32,6 @@ FIGURES = {
         "accuracy-vgg", "Elect: no gap to dense was found, with 1/80 of the bytes", "--kind", "gaps"
     ),
     f"{RESULTS}/accuracy-gpt2.svg": draw("accuracy-gpt2", "Elect in every step is nearest to dense", "--kind", "gaps"),
-    f"{RESULTS}/residual-vgg.svg": draw(
-        "residual-vgg", "On sorted shards senders that keep the rest train better than owners", "--kind", "curves"
-    ),
     f"{RESULTS}/sparse-compare.svg": draw(
         "sparse-compare",
         "auto is the fastest where there is much to add up (above), not where there is little",
@@ -52,9 +49,6 @@ FIGURES = {
     ),
     f"{RESULTS}/slow-networks.svg": draw(
         "slow-networks", "On 10 Mbit/s sparse local steps (/8) are far ahead of dense ones", "--only", "10mbit"
-    ),
-    f"{RESULTS}/changing-link.svg": draw(
-        "changing-link", "On a link that changes, a budget of 3 MB/s gets farther than any fixed density"
     ),
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train GPT-2 and ResNet-20 in six ways and time them on slow networks, in an hour: docs/explanation/slow-networks.md.
+# Train GPT-2 and ResNet-20 in six ways and time them on slow networks, in an hour: docs/explanation/networks.md.
 # Needs root, to emulate hosts. PYTHON=.venv/bin/python runs/slow_networks.sh writes to runs/slow
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -86,6 +86,7 @@ MODULES = (  # public, likewise
     "fault_tolerance",
     "feedback",
     "optim",
+    "predict",
     "select",
     "testing",
     "wire",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from sparse_mpi.predict.cluster import Cluster, StepTime, step_time
+from sparse_mpi.predict.cluster import DENSE, Cluster, StepTime, step_time
 from sparse_mpi.predict.fitted import FittedCluster
 from sparse_mpi.predict.ways import BASELINE, table, way_of
 
@@ -171,7 +171,7 @@ def off_of(way: str, n: int, fit: FittedCluster | None, on: Cluster) -> Off:
     Dense sums of GPUs may be off by the factors of published ones.
     """
     if on.fabric is not None:
-        return Off(*[on.fabric.error(4 * n)] * 2) if way == BASELINE else OF_A_GPU
+        return Off(*[on.fabric.error(DENSE.get(way, 4) * n)] * 2) if way in DENSE else OF_A_GPU
     if fit is None:
         return UNMEASURED if on.beta < FASTEST else MEASURED
     return Off(*[1 + fit.error(way)] * 2)

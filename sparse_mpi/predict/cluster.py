@@ -18,6 +18,7 @@ from sparse_mpi.predict.fabrics import FABRICS, Fabric, dense_seconds
 from sparse_mpi.predict.ways import Sent, Way
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
+DENSE = {"dense": 4, "dense-bf16": 2}  # bytes an element
 POSTED = ("alltoallv", "rounds")  # calls whose messages Python posts, one by one; others are MPI's own
 INSIDE = 0.2  # cost of a message that MPI posts within a collective call, relative to others
 LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
@@ -93,8 +94,11 @@ class StepTime(NamedTuple):
 
 
 def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> StepTime:
-    if name == "dense" and on.fabric is not None:
-        return StepTime(0.0, dense_seconds(4 * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks)))
+    """Return how long a step of algorithm ``name`` takes that sums ``n`` elements of ``ranks`` ranks."""
+    if name in DENSE and on.fabric is not None:
+        return StepTime(
+            0.0, dense_seconds(DENSE[name] * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks))
+        )
     crowd = max(1.0, ceil(min(on.node, ranks) / on.cores))  # in turns, of which the last may be of few
     sent = sum(_seconds(of, of.bytes(n, density, ranks), ranks, on, crowd) for of in way.sent) if ranks > 1 else 0.0
     if on.gpu is None:

@@ -62,6 +62,21 @@ def bert(layers: int = 12, hidden: int = 768) -> Tensors:
     return (*found, *_layer("pooler.dense", hidden, hidden))
 
 
+def gpt2(layers: int = 12, hidden: int = 768) -> Tensors:
+    """GPT-2 small (Radford et al., 2019): 124,439,808 parameters."""
+    found: list[Named] = [("wte.weight", (50257, hidden)), ("wpe.weight", (1024, hidden))]
+    for layer in range(layers):
+        name = f"h.{layer}"
+        found += _layer(f"{name}.ln_1", hidden)
+        parts = {"attn.c_attn": (1, 3), "attn.c_proj": (1, 1), "mlp.c_fc": (1, 4), "mlp.c_proj": (4, 1)}
+        for part, (inputs, outputs) in parts.items():
+            if part == "mlp.c_fc":
+                found += _layer(f"{name}.ln_2", hidden)
+            found += [(f"{name}.{part}.weight", (inputs * hidden, outputs * hidden))]
+            found += [(f"{name}.{part}.bias", (outputs * hidden,))]
+    return (*found, *_layer("ln_f", hidden))
+
+
 def _layer(name: str, *shape: int) -> Tensors:
     return (f"{name}.weight", shape), (f"{name}.bias", shape[:1])
 
@@ -71,6 +86,7 @@ MODELS: dict[str, Callable[[], Tensors]] = {
     "resnet50": resnet50,
     "bert-base": bert,
     "bert-small": partial(bert, layers=4, hidden=512),
+    "gpt2": gpt2,
 }
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from inspect import signature
 from typing import Any
 
 from sparse_mpi.cli import options, records, values
 from sparse_mpi.cli.options import count, option
+from sparse_mpi.cli.values import refusing
 from sparse_mpi.comm.world import MAX_RANKS
-from sparse_mpi.predict import questions, rates
+from sparse_mpi.predict import fitted, questions, rates
 from sparse_mpi.predict.advice import DENSITIES
 from sparse_mpi.predict.cluster import GPUS, OF_GPUS
 from sparse_mpi.predict.models import MODELS
 from sparse_mpi.predict.questions import COMPARED
+from sparse_mpi.predict.shown import OPTIMIZERS
 
 DESCRIPTION = """\
 Does it pay? Ask with your own model and cluster; no MPI is needed, and the answer takes a second:
@@ -26,7 +29,8 @@ Is the answer good? Fit to what was measured on your machines (the package spars
   python -m sparse_mpi predict advise --model vgg16 --ranks 8 --rate 300mbit --from fit.json
 """
 ADVISE = (
-    option("--model", "whose gradient it is, in place of --n", choices=list(MODELS)),
+    option("--model", "in place of --n", choices=list(MODELS)),
+    option("--optimizer", "that trains it (default: sgd for images, adamw for language)", choices=list(OPTIMIZERS)),
     count("--n", 14_728_266, "elements of the gradient (default: 14728266, VGG-16)"),
     option("--ranks P", "ranks, each with a link of its own", values.integer(1, MAX_RANKS), 8),
     option(
@@ -60,12 +64,12 @@ ADVISE = (
     option("--dense-ms MS", "milliseconds of a dense sum there, where you have measured it", values.positive),
     option(
         "--algorithms NAME",
-        f"ways to compare, of {options.SPELLINGS} (default: {', '.join(COMPARED)})",
+        f"other ways to compare, of {options.SPELLINGS} (default: {', '.join(COMPARED)})",
         values.Value(questions.flat, "", "oktopk"),
         [],
         nargs="+",
     ),
-    option("--densities D", "densities to choose from", values.share, DENSITIES, nargs="+"),
+    option("--densities D", "densities of these", values.share, DENSITIES, nargs="+"),
     option(
         "--no-overlap",
         "sums wait for the end of the backward pass; else exchanges, dense and sparse, hide behind it",
@@ -87,8 +91,12 @@ def add_parser(commands: Any) -> None:
 
 
 def _advise(args: argparse.Namespace) -> int:
-    text, record = questions.advised(args)
-    print(text)
+    with refusing("--from: "):
+        fit = fitted.read(args.fit) if args.fit else None
+    given = {name: getattr(args, name) for name in signature(questions.advise).parameters if name != "model"}
+    with refusing("--"):
+        answer = questions.advise(args.model or args.n, **given | {"fit": fit})
+    print(answer)
     if args.json:
-        records.write(args.json, {"options": records.options(args), **records.provenance(), **record})
+        records.write(args.json, {"options": records.options(args), **records.provenance(), **answer.record()})
     return 0

@@ -1,29 +1,33 @@
-"""The answer of ``predict advise``, as a text and a record."""
+"""Ask what to use on a cluster: `advise`, whose answer ``python -m sparse_mpi predict advise`` prints."""
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
-from dataclasses import replace
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from sparse_mpi.checks import check_choice, check_range, check_whole, meant
 from sparse_mpi.cli import values
 from sparse_mpi.cli.table import Column, Table
-from sparse_mpi.cli.values import Refused, refusing
+from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.predict import advice, fitted, rates
-from sparse_mpi.predict.advice import Advice, Offer, TrainingJob, advise
+from sparse_mpi.predict.advice import DENSITIES, Offer, TrainingJob
 from sparse_mpi.predict.cluster import GPUS, OF_GPUS, TYPICAL, Cluster
 from sparse_mpi.predict.fitted import FittedCluster
-from sparse_mpi.predict.models import layout
-from sparse_mpi.predict.ways import predictable
-from sparse_mpi.reduction.arguments import spelled
+from sparse_mpi.predict.models import MODELS, layout
+from sparse_mpi.predict.shown import OPTIMIZERS, PAGE, TRAINING, Shown, shown
+from sparse_mpi.predict.ways import BASELINE, predictable
+from sparse_mpi.reduction.arguments import spelled, usual_density
 
 COMPARED = (
     *("oktopk:wire=packed+bf16", "oktopk:wire=packed", "oktopk", "topka:wire=packed+bf16", "topka:wire=packed"),
     *("topka", "topkdsa:wire=packed", "topkdsa", "gaussiank:wire=packed", "micro", "elect"),
 )
-TRAINING, DENSITY = "elect", 0.0275  # the defaults of training, with which it was as accurate as dense
-SHOWN = 5  # offers
+BFLOAT16 = "dense-bf16"
+MOST_SHOWN = 4  # faster offers
 WIDTH = 88  # of the answer's lines
 FARTHEST = 1e12  # bits a second, beyond which there are no links to speak of
 RDMA = 40e9  # bits a second from which links are taken to have RDMA
@@ -44,116 +48,256 @@ def flat(text: str) -> str:
     return text
 
 
-def cluster_of(args: Namespace) -> tuple[FittedCluster | None, Cluster]:
-    """Return the fit of --from, if there is one, and the cluster that the options describe."""
-    bits = rates.bits(args.rate)
-    with refusing("--from: "):
-        fit = fitted.read(args.fit) if args.fit else None
-    args.on = args.on or ("cpu" if fit else "h100")
-    if fit is not None and args.on != "cpu":
-        raise Refused(f"--from has steps that were measured on cores, so --on must be cpu, got {args.on}")
-    args.fabric = args.fabric or ("rdma" if bits >= RDMA else "tcp")
-    if args.on == "cpu":
-        plain = fit.cluster if fit else TYPICAL
-    else:
-        plain = replace(OF_GPUS[args.fabric], gpu=GPUS[args.on])
-    if args.latency is not None:
-        plain = replace(plain, alpha=args.latency * 1e-6)
-    if args.on != "cpu" and args.ranks % min(args.ranks, args.ranks_per_node):
-        raise Refused(f"--ranks must fill nodes of {args.ranks_per_node} --ranks-per-node, got {args.ranks}")
-    cores, node = args.cores or float(args.ranks_per_node), args.ranks_per_node
-    return fit, replace(plain, beta=8 / bits, cores=cores, node=node)
+@dataclass(frozen=True)
+class Answer:
+    """Whether sparse sums pay, and what to use; ``str()`` is the text of ``predict advise``."""
+
+    verdict: str  #: of `default` beside `dense`: sparse, dense, or either where the errors of the model decide
+    factor: float  #: times as fast a step of `default` is
+    bar: tuple[float, float]  #: the least and the most it may be, by the errors of the model
+    dense: Offer  #: in float32
+    bfloat16: Offer  #: dense, in bfloat16
+    default: Offer  #: the default of training, whose accuracy `shown` is about
+    shown: str  #: for which model and optimizer it was compared with dense, and how it ended
+    local: Offer | None  #: `default` every so many local steps, where it is too slow in every step
+    local_shown: str  #: what local steps cost
+    faster: tuple[Offer, ...]  #: other ways and densities, the fastest first, for whom points of accuracy matter less
+    advised: Offer | None  #: of these, the largest density that is fast enough; None where none is faster
+    reason: str
+    break_even: float | None  #: bits a second of a rank's link above which dense is faster; None if it always is
+    cluster: Cluster
+    job: TrainingJob
+    model: str
+    rate: str
+    assumed: str
+
+    def __str__(self) -> str:
+        lines = "\n".join(fill(of, WIDTH, break_long_words=False, break_on_hyphens=False) for of in self._sentences())
+        return f"{lines}\n\n{self._table()}"
+
+    def record(self) -> dict[str, Any]:
+        """Return all numbers, for JSON."""
+        offers = {name: getattr(self, name) for name in ("dense", "bfloat16", "default", "local", "advised")}
+        return {
+            **{name: getattr(self, name) for name in ("verdict", "factor", "bar", "shown", "reason", "break_even")},
+            "cluster": {name: of for name, of in vars(self.cluster).items() if name not in ("gpu", "fabric")},
+            **{name: of and of._asdict() for name, of in offers.items()},
+            "faster": [of._asdict() for of in self.faster],
+        }
+
+    def _sentences(self) -> list[str]:
+        job, dense, default = self.job, self.dense, self.default
+        lines = [
+            f"{HEADS[self.verdict]} A step of {self.model} ({job.n:,} elements) on {job.ranks} ranks at {self.rate} "
+            f"takes {_ms(dense.step)} dense, {_ms(self.bfloat16.step)} dense in bfloat16 and {_ms(default.step)} by "
+            f"{_named(default)}, the default of training: {self.factor:.3g} times as fast as dense, between "
+            f"{self.bar[0]:.3g} and {self.bar[1]:.3g} by how far such predictions were off."
+        ]
+        if self.verdict == "sparse":
+            lines.append(f"Run: python -m sparse_mpi run -n {job.ranks} train.py with DistributedOptimizer(optimizer).")
+        elif self.verdict == "dense":
+            lines.append(f"Why: {self.reason}.")
+        if self.verdict != "dense" and self.bfloat16.step <= advice.GAIN * default.step:
+            lines.append(f"Or dense in bfloat16, which is as fast: algorithm={BFLOAT16!r}.")
+        lines.append(f"Accuracy of {_named(default)}: {self.shown} ({PAGE}).")
+        if self.local:
+            lines.append(
+                f"Local steps: {_named(self.local)} takes {_ms(self.local.step)}, "
+                f"{dense.step / self.local.step:.3g} times as fast as dense (docs/guides/local-steps.md). "
+                f"Shown: {self.local_shown}."
+            )
+        if self.advised:
+            lines.append(
+                f"If you can lose points: {_named(self.advised)} takes {_ms(self.advised.step)}, "
+                f"{dense.step / self.advised.step:.3g} times as fast as dense; {_arguments(self.advised)}."
+            )
+        if self.break_even is not None and self.break_even < FARTHEST:
+            rate = _gbit(self.break_even)
+            lines.append(f"What would change that: links. Up to {rate} a rank sparse is faster, above it dense.")
+        return [*lines, f"Assumed: {self.assumed}."]
+
+    def _table(self) -> str:
+        first = [self.dense, self.bfloat16, self.default, *([self.local] if self.local else [])]
+        more = (
+            [of for of in self.faster if of in self.faster[:MOST_SHOWN] or of == self.advised] if self.advised else []
+        )
+        table = Table(
+            Column("", -max(len(of.way) for of in (*first, *more)), "way"),
+            Column("density", 8, lambda of: "all" if of.way.startswith(BASELINE) else f"{of.density:g}"),
+            Column("local steps", 12, "local_steps"),
+            Column("step, ms", 10, "step", ".2f", 1e3),
+            Column("sum, ms", 10, "exposed", ".2f", 1e3),
+            Column("to", 8, lambda of: 1e3 * of.exposed * of.off.longer, ".2f"),
+            Column("batch", 6, lambda of: self.job.batch / of.step if of.step else 1, ".0%"),
+        )
+        return "\n".join(
+            [*table.lines(first), *(["if you can lose points:", *map(table.row, more)] * bool(more)), NOTE]
+        )
 
 
-def advised(args: Namespace) -> tuple[str, dict[str, Any]]:
-    """Answer the question for one cluster: a verdict in words, and a table."""
-    fit, cluster = cluster_of(args)
-    dense = None if args.dense_ms is None else args.dense_ms / 1e3
-    n = layout(args.model).size if args.model else args.n
-    job = TrainingJob(n, args.ranks, args.batch_seconds, args.overlap, args.utilisation, dense)
-    names = args.algorithms or COMPARED
-    found = advise(job, cluster, fit, sorted(set(args.densities), reverse=True), names)
-    accurate = advise(job, cluster, fit, (DENSITY,), (TRAINING,))
-    alternative = next(of for of in accurate.offers if not of.dense and of.local_steps == 1)
+def advise(
+    model: Any,
+    rate: str,
+    *,
+    optimizer: str | None = None,
+    ranks: int = 8,
+    batch_seconds: float = 0.0,
+    on: str | None = None,
+    fabric: str | None = None,
+    latency: float | None = None,
+    cores: float | None = None,
+    ranks_per_node: int = 1,
+    fit: str | Path | FittedCluster | None = None,
+    dense_ms: float | None = None,
+    algorithms: Sequence[str] = (),
+    densities: Sequence[float] = DENSITIES,
+    overlap: bool = True,
+    utilisation: float = 0.9,
+) -> Answer:
+    """Return whether sparse sums pay for a model on a cluster, and what to use.
+
+    Args:
+        model: a name in `sparse_mpi.predict.models.MODELS`, a number of parameters, or a torch module.
+        rate: of a rank's link in each direction, as ``"1gbit"`` or ``"12.5GB/s"``.
+        optimizer: ``"sgd"``, ``"adam"`` or ``"adamw"``; by default the usual one for the model.
+        ranks: each with a link of its own.
+        batch_seconds: that a rank computes in a step; 0 asks about the sums alone.
+        on: ``"cpu"``, or a name in `sparse_mpi.predict.cluster.GPUS`; by default h100, with a fit cpu.
+        fabric: ``"tcp"`` or ``"rdma"``, for GPUs; by default rdma from 40 Gbit/s on.
+        latency: microseconds of a message; by default the usual ones.
+        cores: of a node; by default one a rank.
+        ranks_per_node: that share the cores.
+        fit: a file of ``bench calibrate``, or what `sparse_mpi.predict.fitted.read` makes of it.
+        dense_ms: milliseconds of a dense sum, where measured.
+        algorithms: other ways to compare, as ``"oktopk:wire=packed"``; by default `COMPARED`.
+        densities: of these.
+        overlap: whether exchanges hide behind the backward pass.
+        utilisation: share of a step that the batch is to take.
+
+    Raises:
+        TypeError, ValueError: a bad argument.
+    """
+    name, n = _size(model)
+    if optimizer is not None:
+        check_choice("optimizer", optimizer, OPTIMIZERS)
+    check_whole("ranks", ranks, 1)
+    check_range("batch_seconds", batch_seconds, "[0, inf)")
+    check_range("utilisation", utilisation, "(0, 1)")
+    if ranks > MAX_RANKS:
+        raise ValueError(f"ranks must be at most {MAX_RANKS}, got {ranks}")
+    fit = fitted.read(fit) if isinstance(fit, (str, Path)) else fit
+    on = on or ("cpu" if fit else "h100")
+    check_choice("on", on, ("cpu", *GPUS))
+    if fit is not None and on != "cpu":
+        raise ValueError(f"on must be cpu where a fit is given, whose steps were measured on cores, got {on}")
+    bits = rates.bits(rate)
+    fabric = fabric or ("rdma" if bits >= RDMA else "tcp")
+    check_choice("fabric", fabric, tuple(OF_GPUS))
+    if on != "cpu" and ranks % min(ranks, ranks_per_node):
+        raise ValueError(f"ranks must fill nodes of {ranks_per_node} ranks, got {ranks}")
+    plain = (fit.cluster if fit else TYPICAL) if on == "cpu" else replace(OF_GPUS[fabric], gpu=GPUS[on])
+    plain = plain if latency is None else replace(plain, alpha=latency * 1e-6)
+    cluster = replace(plain, beta=8 / bits, cores=cores or float(ranks_per_node), node=ranks_per_node)
+    dense = None if dense_ms is None else dense_ms / 1e3
+    job = TrainingJob(n, ranks, batch_seconds, overlap, utilisation, dense)
+    told = shown(name, optimizer)
+    where = _machines(on, fabric, fit)
+    return _answer(
+        job, cluster, fit, told, sorted(set(densities), reverse=True), algorithms or COMPARED, name, rate, where
+    )
+
+
+def _size(model: Any) -> tuple[str, int]:
+    """Return the name of a known model, or "", and the elements of its gradient."""
+    if isinstance(model, str):
+        if model not in MODELS:
+            raise ValueError(
+                f"model must be one of {', '.join(MODELS)}, a number of parameters or a torch module, got "
+                f"{model!r}{meant(model, MODELS)}"
+            )
+        return model, layout(model).size
+    if hasattr(model, "parameters"):
+        return "", sum(of.numel() for of in model.parameters() if of.requires_grad)
+    check_whole("model", model, 1)
+    return "", int(model)
+
+
+def _answer(
+    job: TrainingJob,
+    cluster: Cluster,
+    fit: FittedCluster | None,
+    told: Shown,
+    densities: Sequence[float],
+    names: Sequence[str],
+    model: str,
+    rate: str,
+    where: str,
+) -> Answer:
+    # With second moments the bytes are those of the density without: predict these, and name the other
+    own = usual_density(TRAINING)
+    found = advice.advise(job, cluster, fit, (own,), (TRAINING, BFLOAT16))
+    every_step = [of for of in found.offers if of.local_steps == 1]
+    dense, bfloat16, default = (
+        next(of for of in every_step if of.way == way) for way in (BASELINE, BFLOAT16, TRAINING)
+    )
+    found = advice.chosen(job, dense, [dense, default], own)
+    local = found.best if found.best.local_steps > 1 else None
+    if local:
+        found = found._replace(best=default, offers=[dense, default])
+    others = advice.advise(job, cluster, fit, densities, names)
+    faster = tuple(of for of in others.offers if not of.dense and of.local_steps == 1)
+    enough = others.best if others.best in faster else faster[0]
     pays = found.pays
-    crossing = _break_even(pays.sparse, job, cluster, fit)
-    text = "\n\n".join([_answer(found, alternative, job, args, crossing, fit), _offers(found, alternative, job)])
-    return text, {
-        "verdict": pays.verdict,
-        "factor": pays.factor,
-        "bar": [pays.low, pays.high],
-        "cluster": {name: of for name, of in vars(cluster).items() if name not in ("gpu", "fabric")},
-        "advised": found.best._asdict(),
-        "reason": found.reason,
-        "sparse": pays.sparse._asdict(),
-        "break even": crossing,
-        "cases": [of._asdict() for of in found.offers],
-    }
+    behind = ", sums during the backward pass" if job.overlap and job.batch else ""
+    batch = f"a batch of {job.batch:g} s" if job.batch else "nothing but the sum (batch_seconds)"
+    return Answer(
+        verdict=pays.verdict,
+        factor=pays.factor,
+        bar=(pays.low, pays.high),
+        dense=dense,
+        bfloat16=bfloat16,
+        default=default._replace(density=told.density),
+        shown=told.words,
+        local=local._replace(density=told.density) if local and told.local else None,
+        local_shown=told.local,
+        faster=faster,
+        advised=enough if advice.GAIN * enough.step < min(dense.step, default.step) else None,
+        reason=found.reason.removeprefix("leave it dense: "),
+        break_even=_break_even(default, job, cluster, fit),
+        cluster=cluster,
+        job=job,
+        model=model or "a gradient",
+        rate=rate,
+        assumed=f"{where}; {batch}{behind}",
+    )
 
 
 def _break_even(of: Offer, job: TrainingJob, cluster: Cluster, fit: FittedCluster | None) -> float | None:
     def gain(bits: float) -> float:
-        there = advise(job, replace(cluster, beta=8 / bits), fit, (of.density,), (of.way,)).offers
+        there = advice.advise(job, replace(cluster, beta=8 / bits), fit, (of.density,), (of.way,)).offers
         sparse, dense = (next(one for one in there if one.dense is wanted) for wanted in (False, True))
         return dense.step / sparse.step - advice.GAIN
 
     return advice.crossing(gain)
 
 
-def _answer(
-    found: Advice,
-    alternative: Offer,
-    job: TrainingJob,
-    args: Namespace,
-    crossing: float | None,
-    fit: FittedCluster | None,
-) -> str:
-    dense = next(of for of in found.offers if of.dense)
-    pays, best = found.pays, found.best
-    of_model = f"{args.model or 'a gradient'} ({job.n:,} elements)"
-    where = f"{job.ranks} ranks at {args.rate}"
-    lines = [
-        f"{HEADS[pays.verdict]} A step of {of_model} on {where} takes {_ms(dense.step)} dense and "
-        f"{_ms(pays.sparse.step)} by {_named(pays.sparse)}: {pays.factor:.3g} times as fast, between {pays.low:.3g} "
-        f"and {pays.high:.3g} by how far such predictions were off."
-    ]
-    if pays.verdict == "sparse":
-        lines.append(f"Run: python -m sparse_mpi run -n {job.ranks} train.py with {_arguments(best)}")
-        factor = dense.step / alternative.step
-        lines.append(
-            f"As accurate as dense in training: {_named(alternative)}, the default, {factor:.3g} times as fast."
-        )
-    elif best.dense:
-        lines.append(f"Why: {found.reason.removeprefix('leave it dense: ')}.")
-    if crossing is not None and crossing < FARTHEST:
-        lines.append(f"What would change that: links. Up to {_gbit(crossing)} a rank sparse is faster, above it dense.")
-    lines.append(f"Assumed: {_assumed(job, args, fit)}.")
-    return "\n".join(fill(line, WIDTH, break_long_words=False, break_on_hyphens=False) for line in lines)
-
-
-def _assumed(job: TrainingJob, args: Namespace, fit: FittedCluster | None) -> str:
-    if args.on == "cpu":
-        told = "fitted to --from" if fit else "cores and TCP like those of emulated hosts on an AMD EPYC"
-    else:
-        told = (
-            f"one {GPUS[args.on].name} a rank, {args.fabric}, dense sums as NCCL's published ones, sparse ones staged "
-            "in host memory by MPI; they were measured between ranks that share a GPU alone"
-        )
-    batch = f"a batch of {job.batch:g} s" if job.batch else "nothing but the sum (--batch-seconds)"
-    behind = ", sums during the backward pass" if job.overlap and job.batch else ""
-    return f"{told}; {batch}{behind}"
+def _machines(on: str, fabric: str, fit: FittedCluster | None) -> str:
+    if on == "cpu":
+        return "the fit" if fit else "cores and TCP like those of emulated hosts on an AMD EPYC"
+    return (
+        f"one {GPUS[on].name} a rank, {fabric}, dense sums as NCCL's published ones, sparse ones staged in host memory "
+        "by MPI; they were measured between ranks that share a GPU alone"
+    )
 
 
 def _arguments(of: Offer) -> str:
     name, given = spelled(of.way)
     words = [f'algorithm="{name}"', *(f'{key}="{value}"' for key, value in given.items()), f"density={of.density:g}"]
-    locally = f" and --local-steps {of.local_steps}" if of.local_steps > 1 else ""
-    return f"DistributedOptimizer(..., {', '.join(words)}){locally}"
+    return f"DistributedOptimizer(..., {', '.join(words)})"
 
 
 def _named(of: Offer) -> str:
-    locally = f", every {of.local_steps} local steps" if of.local_steps > 1 else ""
-    return "dense" if of.dense else f"{of.way} at {100 * of.density:g} %{locally}"
+    return f"{of.way} at {100 * of.density:g} %{f', every {of.local_steps} local steps' if of.local_steps > 1 else ''}"
 
 
 def _ms(seconds: float) -> str:
@@ -162,19 +306,3 @@ def _ms(seconds: float) -> str:
 
 def _gbit(bits: float) -> str:
     return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
-
-
-def _offers(found: Advice, alternative: Offer, job: TrainingJob) -> str:
-    rows = found.offers[:SHOWN] + [of for of in found.offers[SHOWN:] if of.dense or of is found.best]
-    if all((of.way, of.density) != (alternative.way, alternative.density) for of in rows):
-        rows.append(alternative)
-    table = Table(
-        Column("", -max(len(of.way) for of in rows), "way"),
-        Column("density", 8, lambda of: "all" if of.way.startswith("dense") else f"{of.density:g}"),
-        Column("local steps", 12, "local_steps"),
-        Column("step, ms", 10, "step", ".2f", 1e3),
-        Column("sum, ms", 10, "exposed", ".2f", 1e3),
-        Column("to", 8, lambda of: 1e3 * of.exposed * of.off.longer, ".2f"),
-        Column("batch", 6, lambda of: job.batch / of.step if of.step else 1, ".0%"),
-    )
-    return "\n".join([*table.lines(rows), NOTE])

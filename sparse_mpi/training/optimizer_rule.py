@@ -24,7 +24,6 @@ UNCLIPPED = "; clip the mean gradient at 1: without, a small GPT-2 from its firs
 ARRIVAL = "arrival"  # the mode in which an entry that arrives makes up for the steps that it has waited
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, ARRIVAL, TRAVELLING)
-USUAL_DENSITY = 0.021  # with second moments: elect sends as many bytes as at its usual density without
 # Not what users derive from these, which does more
 PLAIN = (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection)
 SHORTEST = 0.01  # of what waits, the least share that a step sends or lets fade, see `fading`
@@ -105,7 +104,7 @@ def ruled_settings(
     entries = resolve_k(size, k, density, share)  # checks them, too
     rule = decide(optimizer, momentum, feedback, made, entries / size if whole else share)
     if rule.mode == TRAVELLING and k is None and density is None:
-        share = USUAL_DENSITY
+        share = usual_density(made, second_moment=True)
     limits |= {"feedback": rule.feedback, "second_moment": rule.second_moment}
     settings = make_settings(layout, k=k, density=share if k is None else None, algorithm=made, **limits)
     if rule.mode == TRAVELLING and rule.announcement and settings.clip_norm is None:

@@ -75,6 +75,7 @@ def test_help_of_functions_shows_round_numbers():
         ("resnet50", 161, 25_557_032),
         ("bert-base", 199, 109_482_240),
         ("bert-small", 71, 28_763_648),
+        ("gpt2", 148, 124_439_808),
     ],
 )
 def test_models_have_the_published_numbers_of_parameters(model, tensors, parameters):

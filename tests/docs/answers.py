@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_mpi.__main__ import main
+from sparse_mpi.predict import advise
 
 
 class Question(NamedTuple):
@@ -43,13 +44,16 @@ MORE_GPUS = [
 
 
 def asked(question: Question) -> dict[str, Any]:
-    """Return the record of the answer."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+    """Return the record of the answer, which Python and the command line give alike."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as printed:
         file = Path(folder) / "answer.json"
         options = f"--model {question.model} --batch-seconds {question.batch} --ranks {question.ranks}"
         words = f"predict advise {options} --rate {question.rate} --on {question.on} --json {file}".split()
         assert main(words) == 0
-        return json.loads(file.read_text())
+        record = json.loads(file.read_text())
+    answer = advise(question.model, question.rate, ranks=question.ranks, batch_seconds=question.batch, on=question.on)
+    assert printed.getvalue() == f"{answer}\n" and record.items() >= json.loads(json.dumps(answer.record())).items()
+    return record
 
 
 def pays(record: dict[str, Any]) -> str:
@@ -76,18 +80,16 @@ def readme() -> list[str]:
 def which_one() -> list[str]:
     """Return the table of *Which algorithm?*: a line a question."""
     lines = [
-        "| model, batch | ranks | on | link | dense, ms | sparse, ms | by | pays |",
-        "| --- | ---: | --- | --- | ---: | ---: | --- | --- |",
+        "| model, batch | ranks | on | link | dense, ms | bfloat16 | `elect` | pays | if you can lose points |",
+        "| --- | ---: | --- | --- | ---: | ---: | ---: | --- | --- |",
     ]
     for question in [*ON_CORES, *MORE_GPUS]:
         record = asked(question)
-        dense = next(of for of in record["cases"] if of["way"] == "dense" and of["local_steps"] == 1)
-        best = record["sparse"]
-        steps = f", {best['local_steps']} local steps" if best["local_steps"] > 1 else ""
-        way = f"`{best['way']}`, {100 * best['density']:g} %{steps}"
+        best = record["advised"]
+        way = f"{1e3 * best['step']:,.0f} by `{best['way']}`, {100 * best['density']:g} %" if best else ""
         asked_of = f"{MODELS[question.model]}, {question.batch:g} s | {question.ranks} | {question.on}"
-        times = f"{1e3 * dense['step']:,.0f} | {1e3 * best['step']:,.0f}"
-        lines.append(f"| {asked_of} | {link(question.rate)} | {times} | {way} | {pays(record)} |")
+        times = " | ".join(f"{1e3 * record[name]['step']:,.0f}" for name in ("dense", "bfloat16", "default"))
+        lines.append(f"| {asked_of} | {link(question.rate)} | {times} | {pays(record)} | {way} |")
     return lines
 
 

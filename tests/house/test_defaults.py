@@ -13,7 +13,7 @@ import vgg
 from sparse_mpi.ddp import SparseState
 from sparse_mpi.fsdp import attach
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.predict import questions as predict
+from sparse_mpi.predict import shown as predict
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_train.options.arguments import parse

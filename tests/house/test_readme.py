@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sparse_mpi import __version__
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.checks import GONE
 from sparse_mpi.predict.models import layout
@@ -87,6 +88,10 @@ def test_migration_has_each_name_that_was_removed():
 
 def test_the_front_page_is_short():
     assert len(README.splitlines()) <= 150
+
+
+def test_the_front_page_says_which_version_it_is_of():
+    assert f"version {__version__}" in README
 
 
 def test_pages_are_short():

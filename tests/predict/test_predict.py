@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+import sparse_mpi
 from sparse_mpi.__main__ import main
+from sparse_mpi.predict import advise
 
 
 def test_its_help_teaches_by_example(capsys):
@@ -26,9 +29,10 @@ def test_the_answer_comes_first_and_says_what_it_assumes(capsys):
     answer, offers = told.split("\n\n")
     words = " ".join(answer.split())
     assert words.startswith("Sparse pays. A step of bert-base (109,482,240 elements) on 16 ranks at 25gbit takes ")
-    assert "times as fast, between" in words and "what it may take at most" in " ".join(offers.split())
-    assert 'DistributedOptimizer(..., algorithm="' in words and "elect at 2.75 %, the default" in words
-    assert "Assumed: one H100 a rank, tcp, dense sums as NCCL's" in words and len(told.splitlines()) < 24
+    assert "times as fast as dense, between" in words and "what it may take at most" in " ".join(offers.split())
+    assert "DistributedOptimizer(optimizer)" in words and "elect at 2.1 %, the default of training" in words
+    assert "Accuracy of elect at 2.1 %: a tiny GPT-2 with AdamW" in words and "ms dense in bfloat16" in words
+    assert "Assumed: one H100 a rank, tcp, dense sums as NCCL's" in words and len(told.splitlines()) < 29
     told = ask(capsys, *"--model resnet50 --ranks 16 --rate 100gbit --batch-seconds 0.2".split())
     assert told.startswith("Leave it dense.") and "rdma" in told and "Run:" not in told
     told = ask(capsys, *"--n 3000000 --ranks 8 --rate 200gbit".split())
@@ -47,6 +51,49 @@ def test_advice_is_recorded(tmp_path, capsys):
     told = ask(capsys, *options, "--algorithms", "oktopk", "topka:wire=packed", "--json", str(file))
     record = json.loads(file.read_text())
     assert record["verdict"] == "sparse" and record["bar"][0] < record["factor"] < record["bar"][1]
-    assert record["advised"]["local_steps"] > 1 and record["cluster"]["alpha"] == pytest.approx(5e-5)
-    assert {of["way"] for of in record["cases"]} == {"dense", "oktopk", "topka:wire=packed"}
-    assert f"--local-steps {record['advised']['local_steps']}" in told
+    assert record["local"]["local_steps"] > 1 and record["cluster"]["alpha"] == pytest.approx(5e-5)
+    assert {of["way"] for of in record["faster"]} == {"oktopk", "topka:wire=packed"}
+    assert f"every {record['local']['local_steps']} local steps" in told
+
+
+def test_the_verdict_is_for_the_default_and_its_accuracy_for_model_and_optimizer(capsys):
+    options = "--batch-seconds 0.3 --ranks 16 --rate 10mbit --on cpu".split()
+    told = {name: ask(capsys, "--model", *name.split(), *options) for name in ("gpt2", "vgg16", "gpt2 --optimizer sgd")}
+    words = {name: " ".join(text.split()) for name, text in told.items()}
+    assert "a tiny GPT-2 with AdamW" in words["gpt2"] and "VGG with SGD" in words["vgg16"]
+    assert "nothing was shown for models of language with sgd" in words["gpt2 --optimizer sgd"]
+    # Local steps are named where every step is too slow, but not for images, which lost accuracy by them
+    assert "Local steps: elect at 2.1 %, every 64 local steps" in words["gpt2"] and "Local" not in words["vgg16"]
+    for text in told.values():
+        rows = [line for line in text.splitlines() if line.startswith(("dense ", "dense-bf16 ", "elect "))]
+        assert [row.split()[0] for row in rows[:3]] == ["dense", "dense-bf16", "elect"]
+    fast = ask(capsys, *"--model bert-base --ranks 2 --rate 20gbit --on cpu".split())
+    assert "Or dense in bfloat16, which is as fast" in fast or fast.startswith("Leave it dense")
+
+
+def test_from_python_the_answers_are_the_same():
+    model = torch.nn.Linear(1999, 1000)
+    by_module, by_number = (advise(of, "100mbit", on="cpu", batch_seconds=0.1) for of in (model, 2_000_000))
+    assert by_module == by_number and by_module.job.n == 2_000_000 and str(by_module).startswith("Sparse pays.")
+    with pytest.raises(AttributeError):
+        by_module.verdict = "dense"
+    assert sparse_mpi.predict.advise is advise
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": "gpt3"}, r"model must be one of .*did you mean gpt2\?"),
+        ({"model": 0}, "model must be"),
+        ({"optimizer": "lion"}, "optimizer must be"),
+        ({"rate": "fast"}, "rate must be a number with a unit"),
+        ({"ranks": 0}, "ranks must be"),
+        ({"ranks": 6, "ranks_per_node": 4}, "ranks must fill nodes of 4"),
+        ({"on": "tpu"}, "on must be"),
+        ({"fit": "nowhere.json"}, "must be a fit of"),
+        ({"utilisation": 1.5}, "utilisation must be"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        advise(**{"model": "vgg16", "rate": "1gbit"} | wrong)

@@ -10,8 +10,8 @@ import torch
 
 from sparse_mpi import World
 from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.reduction.arguments import MOMENT_DENSITY
 from sparse_mpi.training.adam_steps import ADAMS, memory
-from sparse_mpi.training.optimizer_rule import USUAL_DENSITY
 
 from .loops import equal, loss_of, own, train, weights, wrapped
 from .loops import wide_net as net
@@ -32,7 +32,7 @@ def flat_gradient(model, rank, step):
 @pytest.mark.parametrize("op", ["average", "sum"])
 def test_a_step_is_what_its_docstring_says(ranks, op):
     """Computed anew from the gradients of all ranks; the sums of the moments are those that came, which are rounded."""
-    beta = memory(USUAL_DENSITY)
+    beta = memory(MOMENT_DENSITY)
 
     def body(comm):
         model = net()
@@ -75,7 +75,7 @@ def test_it_is_the_default_of_adam_with_elect_at_equal_bytes(ranks):
         (bucket,) = made.reduction.buckets
         return bucket.reducer.second_moment.betas, bucket.reducer.k
 
-    assert ranks.run(body) == [([0.999], round(USUAL_DENSITY * 30_000))] * ranks.size
+    assert ranks.run(body) == [([0.999], round(MOMENT_DENSITY * 30_000))] * ranks.size
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from sparse_mpi.checkpoint.manifest import NAME
 from sparse_mpi.cli.values import FIGURES, Parser, Value, folder, integer, new_folder, number
 from sparse_mpi.comm import conversion
 from sparse_mpi.reduction.arguments import usual_density
-from sparse_mpi.training.optimizer_rule import USUAL_DENSITY
 from sparse_train.options import local, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES, spelled_option
 
@@ -201,7 +200,7 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
             setattr(args, field.name, getattr(chosen, field.name))
     reduction.resolve_second_moment(parser, args)
     if args.density is None and not amount:
-        args.density = USUAL_DENSITY if args.second_moment else usual_density(args.algo.partition(":")[0])
+        args.density = usual_density(args.algo.partition(":")[0], args.second_moment)
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs
     for name in ("beta1", "beta2"):
@@ -277,7 +276,7 @@ def _add_run(parser: ArgumentParser) -> None:
 def _defaults(settings: Mapping[str, Settings], field: str) -> str:
     values = {name: _show(getattr(chosen, field)) for name, chosen in settings.items()}
     if field == "density":
-        own = f"{DENSITY}, elect {usual_density('elect')}, with --second-moment {USUAL_DENSITY}"
+        own = f"{DENSITY}, elect {usual_density('elect')}, with second moments {usual_density('elect', True)}"
         published = [f"{name} {text}" for name, text in values.items() if settings[name].density]
         return f"(default: {', '.join([own, *published])})"
     if field == "lr":
