@@ -25,6 +25,7 @@ from sparse_mpi.comm.runtime import told_rank
 
 T = TypeVar("T")
 FIGURES = (".png", ".svg", ".pdf")
+WORDS = "words"  # the attribute of what stands behind a --, of parsers that have a default for it
 CHOICE = re.compile(r"(argument .*): invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)  # what argparse says
 REMEDIES = ("for example", "did you mean", "was removed in")
 
@@ -121,7 +122,11 @@ class Parser(ArgumentParser):
 
         A parser without ``--help``, which looks at some options before others, returns unknown words as well.
         """
-        found, unknown = super().parse_known_args(args, namespace)
+        given = list(sys.argv[1:] if args is None else args)
+        behind = given.index("--") if WORDS in self._defaults and "--" in given else len(given)
+        found, unknown = super().parse_known_args(given[:behind], namespace)
+        if given[behind:]:
+            setattr(found, WORDS, given[behind + 1 :])
         if unknown and self.add_help:
             options = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
             every = "--help-all" if self._shown else "--help"
