@@ -9,17 +9,17 @@ import subprocess
 import sys
 
 RESULTS, PAGES = "docs/results", "docs/explanation"
-STRIP = "sparse_mpi trace --ranks 4 --n 12 --density 0.25 --step 1"
+STRIP = "sparse_mpi bench trace --ranks 4 --n 12 --density 0.25 --step 1"
 
 
 def draw(record: str, title: str, *more: str) -> list[str]:
     """Return the module and words that draw a record, under a title that says the point."""
-    return ["sparse_mpi", "draw", f"{RESULTS}/{record}.json", "--title", title, *more]
+    return ["sparse_mpi", "bench", "draw", f"{RESULTS}/{record}.json", "--title", title, *more]
 
 
 # Each figure: the module and its words, to which `--plot FIGURE`, or what ends the words, is added
 FIGURES = {
-    f"{RESULTS}/trace-p8.svg": "sparse_mpi trace --algorithms dense oktopk".split(),
+    f"{RESULTS}/trace-p8.svg": "sparse_mpi bench trace --algorithms dense oktopk".split(),
     f"{PAGES}/step-oktopk.svg": f"{STRIP} --algorithms oktopk --strip".split(),
     f"{PAGES}/step-gtopk.svg": f"{STRIP} --algorithms gtopk --strip".split(),
     f"{PAGES}/architecture.svg": ["tests.house.architecture"],

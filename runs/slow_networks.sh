@@ -24,4 +24,4 @@ for ranks in 4 8; do
         --ways dense "elect:$every" "oktopk:$every" "${local[@]}" \
         -- "${tiny[@]}" --epochs 12 --optimizer adamw --lr 0.003
 done
-"$python" -m sparse_mpi draw runs/slow/*/race.json --plot runs/slow/losses.svg
+"$python" -m sparse_mpi bench draw runs/slow/*/race.json --plot runs/slow/losses.svg

@@ -22,11 +22,13 @@ COMMANDS = {
     "plan": "sparse_mpi.planning.plan_command",
     "doctor": "sparse_mpi.cli.doctor.command",
 }
-WORKBENCH = ("bench", "draw", "trace", "top")  # of sparse_mpi_bench
+WORKBENCH = ("bench", "top")  # of sparse_mpi_bench
+MOVED = ("draw", "trace")  # to bench
 
 
 def parser(word: str | None = None) -> Parser:
     known = {name: EntryPoint(name, f"{module}:add_parser", "") for name, module in COMMANDS.items()} | commands()
+    known = {name: entry for name, entry in known.items() if name not in MOVED}
     note = None if "bench" in known else f"{', '.join(WORKBENCH)}: of the package sparse_mpi_bench, {REMEDY}"
     made = Parser(prog=program(), description="Sparse allreduce over MPI.", epilog=note)
     made.add_argument("--version", action="version", version=f"sparse_mpi {versions().get('sparse_mpi', 'unknown')}")
@@ -40,6 +42,8 @@ def parser(word: str | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     word = next(iter(sys.argv[1:] if argv is None else argv), None)
     known = parser(word)
+    if word in MOVED:
+        known.error(f"{word} is bench {word} since 0.4.0")
     if word in WORKBENCH and "bench" not in commands():
         known.error(f"{word} is of the package sparse_mpi_bench, {REMEDY}")
     args = known.parse_args(argv)

@@ -25,6 +25,7 @@ from sparse_mpi.comm.runtime import told_rank
 
 T = TypeVar("T")
 FIGURES = (".png", ".svg", ".pdf")
+WORDS = "words"  # the attribute of what stands behind a --, of parsers that have a default for it
 CHOICE = re.compile(r"(argument .*): invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)  # what argparse says
 REMEDIES = ("for example", "did you mean", "was removed in")
 
@@ -67,12 +68,35 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
+class HelpAll(Action):
+    def __call__(self, parser: Any, *ignored: object) -> None:
+        shown, parser._shown = parser._shown, set()
+        parser.print_help()
+        parser._shown = shown
+        parser.exit()
+
+
 class Parser(ArgumentParser):
     """An `ArgumentParser` whose errors are one line: the option, the expected value, the given one, and an example."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, most_used: Sequence[str] = (), **options: Any) -> None:
+        """Make a parser whose ``--help`` shows only the options ``most_used`` if there are any, ``--help-all`` all."""
         super().__init__(*args, **{"formatter_class": RawDescriptionHelpFormatter, **options})
         self.register("action", None, Store)
+        self._shown = {"-h", "--help-all", *most_used} if most_used else set()
+        if most_used:
+            self.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options, and exit")
+
+    def format_help(self) -> str:
+        texts = {action: action.help for action in self._actions}
+        try:
+            for action in self._actions:
+                if self._shown and self._shown.isdisjoint(action.option_strings or [*self._shown]):
+                    action.help = SUPPRESS
+            return super().format_help()
+        finally:
+            for action, text in texts.items():
+                action.help = text
 
     def error(self, message: str) -> NoReturn:
         """Print one line, and end with status 2.
@@ -98,10 +122,15 @@ class Parser(ArgumentParser):
 
         A parser without ``--help``, which looks at some options before others, returns unknown words as well.
         """
-        found, unknown = super().parse_known_args(args, namespace)
+        given = list(sys.argv[1:] if args is None else args)
+        behind = given.index("--") if WORDS in self._defaults and "--" in given else len(given)
+        found, unknown = super().parse_known_args(given[:behind], namespace)
+        if given[behind:]:
+            setattr(found, WORDS, given[behind + 1 :])
         if unknown and self.add_help:
-            options = re.findall(r"(?<!\S)--\w[\w-]+", self.format_help())
-            remedy = meant(unknown[0].partition("=")[0], options) or f"; {self.prog} --help shows all options"
+            options = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+            every = "--help-all" if self._shown else "--help"
+            remedy = meant(unknown[0].partition("=")[0], options) or f"; {self.prog} {every} shows all options"
             self.error(f"unknown argument {unknown[0]!r}{remedy}")
         return found, unknown
 

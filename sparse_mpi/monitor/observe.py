@@ -19,6 +19,7 @@ from sparse_mpi.comm.runtime import told_rank
 from sparse_mpi.monitor.metrics import DIRECTORY, file_of
 
 RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
+ALGORITHM = "SPARSE_MPI_ALGORITHM"  # of `bench compare`: the algorithm that overrules those of scripts
 # Methods of an engine, and the phases that they are; in an exchange there are ranges of selections, too
 PHASES = {"agree": "agree", "accumulate": "accumulate", "reduce": "exchange", "commit": "commit"}
 LOGGER = logging.getLogger("sparse_mpi")
@@ -28,13 +29,28 @@ Span = Callable[[str], AbstractContextManager[object]]  # a range of this name
 _NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
 
 
+class Sent:
+    """What this rank has sent since somebody set it to 0, where `bench compare` asks for it."""
+
+    bytes: int = 0
+
+    def note(self, engine: Any) -> None:
+        traffic = engine.report.traffic
+        self.bytes += traffic.sent + traffic.control
+
+
+SENT = Sent()
+
+
 def observe(engine: Any) -> None:
     """Have a new `Engine` observed as the environment says; reducers are numbered alike on all ranks."""
     folder = os.environ.get(DIRECTORY, "")
     number = next(_NUMBERS[os.getpid(), told_rank(engine.comm.rank), folder])
     if os.environ.get(RANGES, "0") not in ("", "0"):
         add_ranges(engine, number)
-    if folder:
+    if ALGORITHM in os.environ:
+        engine.meter = SENT.note
+    elif folder:
         engine.meter = partial(file_of(engine.comm).note, number)
 
 

@@ -87,7 +87,7 @@ class SparseAllreduce:
         self.engine = Engine(settings, transport)
         self.execution: Direct = Direct(self.engine)  # `ElasticAllreduce` puts transactions in its place
         # Ranges and metrics: neither imported, nor called in a step, unless asked for
-        if "SPARSE_MPI_METRICS_DIR" in os.environ or "SPARSE_MPI_RANGES" in os.environ:
+        if not os.environ.keys().isdisjoint(("SPARSE_MPI_METRICS_DIR", "SPARSE_MPI_RANGES", "SPARSE_MPI_ALGORITHM")):
             from sparse_mpi.monitor.observe import observe
 
             observe(self.engine)

@@ -6,6 +6,8 @@ before entries are selected, and Adam's moments can make up for the steps that a
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,12 +16,14 @@ from torch.optim import SGD, Optimizer
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe
 from sparse_mpi.checks import check_choice
+from sparse_mpi.comm.runtime import told_rank
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
-from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
+from sparse_mpi.reduction.arguments import ignores_k, make_algorithm, resolve_k, spelled, usual_density
 from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.sparse import Layout
 from sparse_mpi.training.adam_steps import TRAVELLING, check_adam, memory, second_beta
 
+LOGGER = logging.getLogger("sparse_mpi")
 UNCLIPPED = "; clip the mean gradient at 1: without, a small GPT-2 from its first step was 0.3 of loss behind dense"
 ARRIVAL = "arrival"  # the mode in which an entry that arrives makes up for the steps that it has waited
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
@@ -98,6 +102,12 @@ def ruled_settings(
     options = dict(options)
     if "clip_norm" in options:  # which hooks are given among the options
         limits["clip_norm"] = options.pop("clip_norm")
+    if over := os.environ.get("SPARSE_MPI_ALGORITHM"):
+        if told_rank() == 0:
+            LOGGER.warning("SPARSE_MPI_ALGORITHM: %s in place of %s", over, algorithm)
+        (algorithm, options), momentum = spelled(over), None
+        if ignores_k(algorithm):  # it sends as much in every step, and is as dense to an optimizer
+            k, density = None, 1.0
     made = make_algorithm(algorithm, options)
     share = usual_density(made) if density is None else density
     size = Layout.of(layout).size if whole else 1

@@ -69,7 +69,7 @@ def test_every_kind_of_record_is_tried():
 def test_a_title_says_the_point_and_some_parts_are_drawn_alone(tmp_path):
     record, file = str(RESULTS / "sparse-compare.json"), tmp_path / "times.svg"
     words = ["--only", "kmers", "uniform", "--title", "auto is the fastest"]
-    assert main(["draw", record, "--plot", str(file), *words]) == 0
+    assert main(["bench", "draw", record, "--plot", str(file), *words]) == 0
     found = [
         text
         for text in ("auto is the fastest", "band: ", "kmers, 1gbit: ms", "uniform", "zipf")
@@ -80,7 +80,9 @@ def test_a_title_says_the_point_and_some_parts_are_drawn_alone(tmp_path):
 
 def test_parts_that_are_not_there_are_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        main(["draw", str(RESULTS / "slow-networks.json"), "--plot", str(tmp_path / "f.svg"), "--only", "9gbit"])
+        main(
+            ["bench", "draw", str(RESULTS / "slow-networks.json"), "--plot", str(tmp_path / "f.svg"), "--only", "9gbit"]
+        )
     assert "--only must name none, 10mbit, 100mbit, 1gbit" in capsys.readouterr().err
 
 
@@ -88,10 +90,10 @@ def test_parts_that_are_not_there_are_refused(tmp_path, capsys):
 @pytest.mark.parametrize("extension", ["svg", "png", "pdf"])
 def test_a_figure_is_the_same_each_time(tmp_path, extension):
     record, file = str(RESULTS / "overlap-timeline.json"), tmp_path / f"timeline.{extension}"
-    assert main(["draw", record, "--plot", str(file)]) == 0
+    assert main(["bench", "draw", record, "--plot", str(file)]) == 0
     first = file.read_bytes()
     assert 5000 < len(first) < 200_000 and (extension != "svg" or b">backward</text>" in first)
-    main(["draw", record, "--plot", str(file)])
+    main(["bench", "draw", record, "--plot", str(file)])
     assert file.read_bytes() == first
 
 
@@ -105,12 +107,12 @@ def test_a_figure_is_the_same_each_time(tmp_path, extension):
 def test_a_file_that_has_no_figure_is_refused(tmp_path, content, says):
     (tmp_path / "record.json").write_text(content)
     with pytest.raises(SystemExit, match=says):
-        main(["draw", str(tmp_path / "record.json"), "--plot", str(tmp_path / "f.svg")])
+        main(["bench", "draw", str(tmp_path / "record.json"), "--plot", str(tmp_path / "f.svg")])
 
 
 def test_a_trace_is_drawn_from_its_record_and_names_its_phases(tmp_path):
     file = tmp_path / "trace.json"
-    main(["trace", "--ranks", "4", "--n", "1000", "--algorithms", "gtopk", "elect", "--json", str(file)])
+    main(["bench", "trace", "--ranks", "4", "--n", "1000", "--algorithms", "gtopk", "elect", "--json", str(file)])
     records = [json.loads(file.read_text())]
     figure = drawn(partial(kind_of(records).figure, records))
     phases = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]

@@ -17,7 +17,7 @@ from sparse_mpi_bench.analysis.message_diagram import BARE, watch
 from sparse_mpi_bench.analysis.recording import RecordingComm
 from sparse_mpi_bench.analysis.replay import replay
 
-OPTIONS = ["trace", "--ranks", "4", "--n", "2000", "--density", "0.05", "--step", "2", "--network", "8/2"]
+OPTIONS = ["bench", "trace", "--ranks", "4", "--n", "2000", "--density", "0.05", "--step", "2", "--network", "8/2"]
 RANKS, N, DENSITY = 4, 12, 0.25  # of strips
 NETWORK = Network(alpha=1.0, beta=0.5)
 
@@ -160,7 +160,7 @@ def test_what_ranks_have_last_is_the_result(name, ranks):
 def test_a_strip_is_written(tmp_path):
     pytest.importorskip("matplotlib")
     options = ["--algorithms", "gtopk", "--ranks", "4", "--n", "12", "--density", "0.25", "--step", "1"]
-    assert main(["trace", *options, "--strip", str(tmp_path / "s.svg")]) == 0
+    assert main(["bench", "trace", *options, "--strip", str(tmp_path / "s.svg")]) == 0
     assert (tmp_path / "s.svg").stat().st_size > 5000
 
 

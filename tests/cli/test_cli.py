@@ -13,6 +13,7 @@ import pytest
 import sparse_mpi
 from sparse_mpi.__main__ import main
 from sparse_mpi.cli import records
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import NullComm
 from sparse_mpi.predict.models import MODELS
 from sparse_mpi.reduction.arguments import spelled
@@ -104,3 +105,30 @@ def test_whoever_reads_may_have_enough():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.close()
         assert running.stderr.read() == b"" and running.wait(60) == 141
+
+
+def test_commands_that_moved_are_named(capsys):
+    for word in ("draw", "trace"):
+        with pytest.raises(SystemExit):
+            main([word, "record.json"])
+        assert f"{word} is bench {word} since 0.4.0" in capsys.readouterr().err
+    main([])
+    assert not re.search(r"^ +(draw|trace) ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_long_help_is_shown_in_two_parts(capsys, monkeypatch):
+    parser = Parser(prog="p", most_used=["--first"])
+    parser.add_argument("--first", help="(default: none)")
+    parser.add_argument_group("more").add_argument("--second", help="(default: none)")
+    shown = {}
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            parser.parse_args([option])
+        shown[option] = capsys.readouterr().out
+        assert "--first" in shown[option] and "--help-all" in shown[option]
+    assert "second" not in shown["--help"] and "more" not in shown["--help"] and "--second" in shown["--help-all"]
+    for wrong in ("--secnd", "--somethingelse"):
+        with pytest.raises(SystemExit):
+            parser.parse_args([wrong])
+    said = capsys.readouterr().err
+    assert "did you mean --second?" in said and "--help-all shows all options" in said

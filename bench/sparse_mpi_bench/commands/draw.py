@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi draw``: the figure of records, drawn anew."""
+"""``python -m sparse_mpi bench draw``: the figure of records, drawn anew."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DESCRIPTION = """\
 Draw the figure of records that commands wrote with --json: the one that their --plot draws, as SVG, PNG or PDF,
 by the extension.
 
-  python -m sparse_mpi draw docs/results/compare-vgg16.json --plot compare.svg
-  python -m sparse_mpi draw docs/results/accuracy-lstm.json --kind curves --plot curves.svg
-  python -m sparse_mpi draw docs/results/accuracy-lstm.json --plot gaps.svg
+  python -m sparse_mpi bench draw docs/results/compare-vgg16.json --plot compare.svg
+  python -m sparse_mpi bench draw docs/results/accuracy-lstm.json --kind curves --plot curves.svg
+  python -m sparse_mpi bench draw docs/results/accuracy-lstm.json --plot gaps.svg
 """
 
 

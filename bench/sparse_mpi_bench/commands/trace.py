@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi trace``: who sends what to whom in one step of an algorithm, and when."""
+"""``python -m sparse_mpi bench trace``: who sends what to whom in one step of an algorithm, and when."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Record the calls of one step among ranks that all are in this one process, and l
 network of given latency and bandwidth, by the textbook schedule of every call. What ranks compute takes no time; a
 message inside a node takes as long as one between nodes.
 
-  python -m sparse_mpi trace --algorithms oktopk topka --plot trace.png
-  python -m sparse_mpi trace --algorithms gtopk --ranks 4 --n 12 --density 0.25 --step 1 --strip strip.svg
-  python -m sparse_mpi trace --ranks 7 --network piz-daint --gradients layer-skewed --json trace.json
+  python -m sparse_mpi bench trace --algorithms oktopk topka --plot trace.png
+  python -m sparse_mpi bench trace --algorithms gtopk --ranks 4 --n 12 --density 0.25 --step 1 --strip strip.svg
+  python -m sparse_mpi bench trace --ranks 7 --network piz-daint --gradients layer-skewed --json trace.json
 """
 
 

@@ -21,6 +21,10 @@ from sparse_mpi.reduction.arguments import usual_density
 from sparse_train.options import local, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES, spelled_option
 
+MOST_USED = (  # which --help shows, and --help-all all
+    *("--algo", "--density", "--local-steps", "--task", "--data", "--tiny"),
+    *("--epochs", "--batch-size", "--optimizer", "--lr", "--out"),
+)
 TRANSPORTS = ("auto", *conversion.TRANSPORTS)
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("float32", "bf16")
@@ -158,7 +162,7 @@ def parse(
     check: Callable[[Namespace], None],
     argv: Sequence[str] | None = None,
 ) -> Namespace:
-    parser = Parser(description=description)
+    parser = Parser(description=description, most_used=MOST_USED)
     reduction.extend(parser, lambda field: _defaults(settings, field))
     local.extend(parser)
     _add_data(parser, settings, folders, tiny)

@@ -140,8 +140,8 @@ def gathered(step: StepTrace | None, comm: Comm) -> list[dict[str, Any] | None]:
 def draw(ranks: Sequence[dict[str, Any] | None], file: Path) -> None:
     """Draw a row for the passes of rank 0 over the model and one for every bucket; write a record beside it, as JSON.
 
-    ``python -m sparse_mpi draw`` draws that record anew. In it are the trace events of all ``ranks``: they come first,
-    because Perfetto reads no further.
+    ``python -m sparse_mpi bench draw`` draws that record anew. In it are the trace events of all ``ranks``: they come
+    first, because Perfetto reads no further.
     """
     record = {"traceEvents": trace_events(ranks), "displayTimeUnit": "ms", "timeline": ranks[0]}
     file.with_suffix(".json").write_text(json.dumps(record | provenance()) + "\n")
