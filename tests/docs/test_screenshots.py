@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_found(what, tmp_path, browser):
 
 @pytest.mark.full("looks at a page of the site, which another test builds")
 def test_removed_lines_are_red_and_added_ones_green(browser, site):
-    browser.open(site / "guides" / "coming-from" / "horovod.html")
+    browser.open(site / "guides" / "coming-from.html")
     for mode in MODES:
         browser.show(1280, mode)
         for name, strongest in (("gd", 0), ("gi", 1)):
