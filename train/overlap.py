@@ -19,7 +19,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from itertools import accumulate
-from pathlib import Path
 from time import perf_counter, process_time, sleep
 from typing import Any
 
@@ -29,10 +28,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sparse_mpi.cli import values
 from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.reduction.arguments import spelled
 from sparse_train.models.vision import VGG16, ResNet
 from sparse_train.ranks import job
 
@@ -185,6 +187,14 @@ def measured(model: str, args: argparse.Namespace, comm: Comm) -> dict[str, Any]
     return found
 
 
+def check_way(text: str) -> None:
+    name, *options = text.split(":")
+    if unknown := sorted(set(options) - {ONE_BUCKET, NO_OVERLAP}):
+        raise ValueError(f"must have no options but {ONE_BUCKET} and {NO_OVERLAP}, got {', '.join(unknown)}")
+    if name != DDP:
+        spelled(name)
+
+
 def measure(args: argparse.Namespace, comm: Comm) -> None:
     folder = tell(comm, tempfile.mkdtemp() if comm.rank == 0 else "")
     # Hosts on one machine share its files
@@ -208,15 +218,19 @@ def measure(args: argparse.Namespace, comm: Comm) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     add = parser.add_argument
-    add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="(default: all)")
+    add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="layers of these (default: all)")
     text = f"{DDP}, or an algorithm, with :{ONE_BUCKET} or :{NO_OVERLAP} (default: {' '.join(WAYS)})"
-    add("--ways", nargs="+", default=list(WAYS), metavar="WAY", help=text)
-    add("--backward", type=float, default=100.0, metavar="MS", help="of a backward pass (default: %(default)s)")
-    add("--steps", type=int, default=10, help=f"of each way, after {WARM_UP} more (default: %(default)s)")
-    add("--network", default="shared memory", help="what to call it (default: %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="add what was measured to the record there")
+    add("--ways", type=values.checked(check_way, "elect"), nargs="+", default=list(WAYS), metavar="WAY", help=text)
+    text = "milliseconds (1e-3 seconds) of a backward pass (default: 100)"
+    add("--backward", type=values.positive, default=100.0, metavar="MS", help=text)
+    text = f"of each way, after {WARM_UP} more (default: 10)"
+    add("--steps", type=values.integer(1), default=10, metavar="N", help=text)
+    add(
+        "--network", type=values.text, default="shared memory", metavar="NAME", help="its name (default: shared memory)"
+    )
+    add("--json", type=values.record, metavar="FILE", help="the record to add to (default: none is written)")
     torch.set_num_threads(1)
     job.run(measure, parser.parse_args())
 

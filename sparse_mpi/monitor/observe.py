@@ -19,7 +19,7 @@ from sparse_mpi.comm.runtime import told_rank
 from sparse_mpi.monitor.metrics import DIRECTORY, file_of
 
 RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
-ALGORITHM = "SPARSE_MPI_ALGORITHM"  # of `bench compare`: the algorithm that overrules those of scripts
+ALGORITHM = "SPARSE_MPI_ALGORITHM"  # set by `bench compare`: overrules the algorithm of a script
 # Methods of an engine, and the phases that they are; in an exchange there are ranges of selections, too
 PHASES = {"agree": "agree", "accumulate": "accumulate", "reduce": "exchange", "commit": "commit"}
 LOGGER = logging.getLogger("sparse_mpi")
@@ -29,8 +29,8 @@ Span = Callable[[str], AbstractContextManager[object]]  # a range of this name
 _NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
 
 
-class Sent:
-    """What this rank has sent since somebody set it to 0, where `bench compare` asks for it."""
+class SentBytes:
+    """The bytes sent by this rank since a reader set them to 0; `bench compare` reads them."""
 
     bytes: int = 0
 
@@ -39,7 +39,7 @@ class Sent:
         self.bytes += traffic.sent + traffic.control
 
 
-SENT = Sent()
+SENT = SentBytes()
 
 
 def observe(engine: Any) -> None:

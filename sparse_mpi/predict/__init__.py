@@ -1,4 +1,4 @@
-"""Models of what communication costs on a network, and fits of them to measurements: `advise`."""
+"""Models of the time of communication on a network, fitted to measurements: `advise`."""
 
 from sparse_mpi.predict.questions import Answer, advise
 

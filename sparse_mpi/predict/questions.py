@@ -1,4 +1,4 @@
-"""Ask what to use on a cluster: `advise`, whose answer ``python -m sparse_mpi predict advise`` prints."""
+"""Advice for a model on a cluster: `advise`, printed by ``python -m sparse_mpi predict advise``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def flat(text: str) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether sparse sums pay, and what to use; ``str()`` is the text of ``predict advise``."""
+    """The verdict on sparse sums, and the advised way; ``str()`` is the text of ``predict advise``."""
 
     verdict: str  #: of `default` beside `dense`: sparse, dense, or either where the errors of the model decide
     factor: float  #: times as fast a step of `default` is
@@ -59,8 +59,8 @@ class Answer:
     bfloat16: Offer  #: dense, in bfloat16
     default: Offer  #: the default of training, whose accuracy `shown` is about
     shown: str  #: for which model and optimizer it was compared with dense, and how it ended
-    local: Offer | None  #: `default` every so many local steps, where it is too slow in every step
-    local_shown: str  #: what local steps cost
+    local: Offer | None  #: `default` every few local steps, where it is too slow in every step
+    local_shown: str  #: the cost of local steps in accuracy
     faster: tuple[Offer, ...]  #: other ways and densities, the fastest first, for whom points of accuracy matter less
     advised: Offer | None  #: of these, the largest density that is fast enough; None where none is faster
     reason: str
@@ -154,7 +154,7 @@ def advise(
     overlap: bool = True,
     utilisation: float = 0.9,
 ) -> Answer:
-    """Return whether sparse sums pay for a model on a cluster, and what to use.
+    """Return the verdict on sparse sums for a model on a cluster, and the advised way.
 
     Args:
         model: a name in `sparse_mpi.predict.models.MODELS`, a number of parameters, or a torch module.
@@ -167,7 +167,7 @@ def advise(
         latency: microseconds of a message; by default the usual ones.
         cores: of a node; by default one a rank.
         ranks_per_node: that share the cores.
-        fit: a file of ``bench calibrate``, or what `sparse_mpi.predict.fitted.read` makes of it.
+        fit: a file of ``bench calibrate``, or the result of `sparse_mpi.predict.fitted.read`.
         dense_ms: milliseconds of a dense sum, where measured.
         algorithms: other ways to compare, as ``"oktopk:wire=packed"``; by default `COMPARED`.
         densities: of these.
@@ -233,7 +233,7 @@ def _answer(
     rate: str,
     where: str,
 ) -> Answer:
-    # With second moments the bytes are those of the density without: predict these, and name the other
+    # Second moments take bytes too: predict the density without them, and name the one with them
     own = usual_density(TRAINING)
     found = advice.advise(job, cluster, fit, (own,), (TRAINING, BFLOAT16))
     every_step = [of for of in found.offers if of.local_steps == 1]

@@ -1,4 +1,4 @@
-"""What training with sparse sums was shown to cost in accuracy, as docs/explanation/accuracy.md has it."""
+"""The measured cost of sparse sums in accuracy, from docs/explanation/accuracy.md."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 IMAGES, LANGUAGE = "images", "language"
 KINDS = {"vgg16": IMAGES, "resnet50": IMAGES}  # of models; all others are of language
 USUAL = {IMAGES: "sgd", LANGUAGE: "adamw"}  # optimizers
-
-
-class Shown(NamedTuple):
-    """What is known of the default of training beside dense."""
-
-    density: float
-    words: str
-    local: str  # what local steps were shown to cost; "" where they are not advised
 
 
 WORDS = {
@@ -37,8 +29,16 @@ LOCAL = (
 )
 
 
+class Shown(NamedTuple):
+    """The default of training beside dense."""
+
+    density: float
+    words: str
+    local: str  # the measured cost of local steps; "" where they are not advised
+
+
 def shown(model: str, optimizer: str | None) -> Shown:
-    """Return what was shown for models of the kind of ``model``, a name of `MODELS` or "", with this optimizer.
+    """Return the measurements for models of the kind of ``model``, a name of `MODELS` or "", with this optimizer.
 
     Without an optimizer it is the usual one of the kind.
     """

@@ -36,7 +36,8 @@ def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def complaint(parser: argparse.ArgumentParser, action: argparse.Action, text: str, capsys) -> str:
     """Return the lines about a value; "" if it is taken."""
-    words = [f"{action.option_strings[-1]}={text}"] if action.option_strings else ["--", text]
+    dashes = [] if parser.get_default(values.WORDS) is not None else ["--"]  # behind which are another program's words
+    words = [f"{action.option_strings[-1]}={text}"] if action.option_strings else [*dashes, text]
     try:
         parser.parse_known_args(words)
     except SystemExit as ended:
