@@ -32,8 +32,8 @@ FROM_TERMINAL = 0x80  # SI_KERNEL: a key was pressed, and all processes of the t
 def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
     """Run a job and return its exit status, 128 + n where signal n ended its launcher.
 
-    While it runs, ``meanwhile`` is asked for its next item at each of the seconds that it yields. Errors that several
-    ranks have alike are printed by one of them.
+    While it runs, ``meanwhile`` is asked for its next item after each of the seconds that it yields. Errors that
+    several ranks have alike are printed by one of them.
 
     SIGUSR1, SIGUSR2 and SIGTERM reach the ranks, which may save their work and end in their own time; a second SIGTERM
     goes to the launcher, which kills them. SIGINT goes to the launcher. However this ends, no process of the job is
@@ -51,7 +51,7 @@ def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
                 job.kill()
             job.wait()
             kill_descendants()
-    if interrupted and status in (0, 1):  # Open MPI does not tell
+    if interrupted and status in (0, 1):  # Open MPI's status does not show it
         return 128 + signal.SIGINT
     return status if status >= 0 else 128 - status
 
@@ -63,7 +63,7 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants() -> None:
-    """Kill all processes below this one until none is left, those that it inherits meanwhile too."""
+    """Kill all processes below this one, inherited ones included, until none is left."""
     deadline = time.monotonic() + PATIENCE
     while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
         for process in left:
