@@ -19,7 +19,7 @@ def draw(record: str, title: str, *more: str) -> list[str]:
     return ["sparse_mpi", "draw", f"{RESULTS}/{record}.json", "--title", title, *more]
 
 
-# Each figure: the module and its words, to which `--plot FIGURE`, or what ends the words, is added
+# Each figure: the module and its words, to which `--plot FIGURE`, or the ending of the words, is added
 FIGURES = {
     f"{RESULTS}/trace-p8.svg": "sparse_mpi trace --algorithms dense oktopk".split(),
     f"{PAGES}/step-oktopk.svg": f"{STRIP} --algorithms oktopk --strip".split(),

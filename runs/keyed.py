@@ -5,7 +5,7 @@ r"""Sums of data that is sparse already beside what users of mpi4py have, over s
         --json keyed.json
     python runs/keyed.py --draw keyed.json --kinds histograms --plot histograms.svg
 
-A record that is there already is continued: it gets what a network lacks.
+An existing record is continued: it gets the missing measurements of a network.
 
 `matrices`: square CSR matrices of float64, 1 % of which is not zero. `histograms`: weights and their squares in 10^9
 bins. `kmers`: counts, of keys of 64 bits, of 128 bits, of strings, and of a Counter that is pickled. Each gives all
@@ -46,7 +46,7 @@ Work = Callable[[], Any]
 
 
 def matrices(world: Any, entries: int) -> dict[str, Work]:
-    """Return what is compared of a matrix of so many entries on each rank."""
+    """Return the ways to sum a matrix of ``entries`` entries on each rank."""
     import scipy.sparse
 
     side = round((100 * entries) ** 0.5)
@@ -70,7 +70,7 @@ def matrices(world: Any, entries: int) -> dict[str, Work]:
 
 
 def histograms(world: Any, entries: int) -> dict[str, Work]:
-    """Return what is compared of a histogram of so many filled bins on each rank."""
+    """Return the ways to sum a histogram of ``entries`` filled bins on each rank."""
     from scipy.sparse import csr_array
 
     rng = np.random.default_rng([1, world.rank])
@@ -85,7 +85,7 @@ def histograms(world: Any, entries: int) -> dict[str, Work]:
 
 
 def kmers(world: Any, entries: int) -> dict[str, Work]:
-    """Return what is compared of counts of 45-mers, and of 21-mers, so many on each rank of twice as many in all."""
+    """Return the ways to sum counts of 45-mers, and of 21-mers: ``entries`` on each rank, out of twice as much."""
     pool = np.random.default_rng(2).integers(0, 1 << 62, (2 * entries, 2)).astype(np.uint64)
     chosen = pool[np.random.default_rng([3, world.rank]).permutation(len(pool))[:entries]]
     counts = np.ones(entries, np.int64)
@@ -119,7 +119,7 @@ def measured(world: Any, kind: str, entries: int, steps: int) -> dict[str, float
 
 
 def results(world: Any, kinds: list[str], steps: int) -> Iterator[dict[str, Any]]:
-    """Yield what is measured, size by size."""
+    """Yield the measurements, size by size."""
     for kind in kinds:
         for entries in SIZES[kind]:
             ms = measured(world, kind, entries, steps)
@@ -147,7 +147,6 @@ def figure(kind: str, rows: list[dict[str, Any]]) -> Any:
 
 
 def main() -> None:
-    """Measure, or draw what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of data (default: all)")
     parser.add_argument("--network", default="shared memory", help="what to call it (default: %(default)s)")

@@ -1,13 +1,13 @@
-"""Run the claims of the pages that fit in an hour together, and say which hold and which are missed.
+"""Run the claims of the pages that fit in an hour together, and report which hold and which are missed.
 
     python runs/reproduce.py                          all of them
     python runs/reproduce.py --list
     python runs/reproduce.py --only volume wire.bytes
 
 A job is a command that exists for its own sake; claims read its record. The last lines are a table, which is in
-runs/reproduce/README.md too, beside record.json, the records of all jobs, and what they printed. The exit status is 1
-if a claim is missed or a job fails. What a machine cannot do is skipped, and the reason told. REPRODUCE.md has the
-tables of `--page`, and the claims that take longer or need other hardware.
+runs/reproduce/README.md too, beside record.json, the records of all jobs, and their output. The exit status is 1 if a
+claim is missed or a job fails. Jobs that a machine cannot do are skipped, with the reason. REPRODUCE.md has the tables
+of `--page`, and the claims that take longer or need other hardware.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from sparse_mpi.cli import records
 
 ROOT = Path(__file__).resolve().parents[1]
 TELL = 30.0  # seconds from one line about a job to the next
-PATIENCE = 20.0  # seconds in which a job that was told to end must have removed its hosts
+PATIENCE = 20.0  # seconds from the request to end a job until its hosts must be gone
 
 
 class Outcome(NamedTuple):
-    """What became of a claim."""
+    """The result of a claim."""
 
     name: str
     verdict: str  # held, missed, failed or skipped
     measured: tuple[float, ...]
     why: str  # it was skipped or has failed
     seconds: float  # of its job
-    load: float  # of the machine when the job began, what ran there already
+    load: float  # of the machine when the job began
 
 
 def chosen(names: Iterable[str]) -> dict[str, Claim]:
@@ -67,9 +67,9 @@ def chosen(names: Iterable[str]) -> dict[str, Claim]:
 
 
 def run(job: Job, out: Path, log: Path, seconds: float) -> str:
-    """Run a job, which writes to ``out`` and prints to ``log``; return what went wrong.
+    """Run a job, which writes to ``out`` and prints to ``log``; return an error, "" for none.
 
-    It ends with all that it has begun. Past ``seconds`` it is told to end, so that it removes the hosts it has made.
+    It ends with all its processes. After ``seconds`` it gets a signal, and removes its hosts.
     """
     words = [str(out) if word == "OUT" else word for word in shlex.split(job.command)]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "train"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -95,7 +95,7 @@ def run(job: Job, out: Path, log: Path, seconds: float) -> str:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Tell a job that goes on to end, and kill what is left of its session."""
+    """Send a running job the signal to end, and kill the rest of its session."""
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -106,7 +106,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line that a job has printed, without what moves a cursor."""
+    """Return the last line that a job has printed, without control sequences."""
     lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")
     return next((line.strip()[:100] for line in reversed(lines) if line.strip()), "nothing printed")
 
@@ -125,7 +125,7 @@ def load(out: Path) -> Record:
 
 
 def judge(claims: dict[str, Claim], record: Record, seconds: float, load: float) -> Iterator[Outcome]:
-    """Yield what a record says about the claims of its job."""
+    """Yield the outcomes of the claims of a job, by its record."""
     for name, claim in claims.items():
         try:
             measured = tuple(float(value) for value in claim.read(record))
@@ -139,7 +139,7 @@ def judge(claims: dict[str, Claim], record: Record, seconds: float, load: float)
 
 
 def reproduce(claims: dict[str, Claim], folder: Path) -> tuple[list[Outcome], dict[str, Record]]:
-    """Run the jobs of claims one after another, tell what comes of each, and return all outcomes and records."""
+    """Run the jobs of claims one after another, print the outcomes of each, and return all outcomes and records."""
     jobs = {claim.job: JOBS[claim.job] for claim in claims.values()}
     outcomes, found = list[Outcome](), dict[str, Record]()
     for place, (name, job) in enumerate(jobs.items(), 1):
@@ -179,7 +179,7 @@ def band(low: float, high: float) -> str:
 
 
 def shown(outcome: Outcome) -> str:
-    """Return what was measured, or why nothing was."""
+    """Return the measured values, or why there are none."""
     return ", ".join(map(number, outcome.measured)) or outcome.why
 
 
@@ -213,7 +213,7 @@ def verdicts(outcomes: Iterable[Outcome]) -> str:
 
 
 def page() -> str:
-    """Return the tables of REPRODUCE.md: jobs, and what they have to come to."""
+    """Return the tables of REPRODUCE.md: jobs, and their bands."""
     jobs = table(
         "job | command, after `python` | minutes | needs",
         (
@@ -247,7 +247,7 @@ def stands_in(page: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for, and return 1 if a claim is missed or a job has failed."""
+    """Run the wanted claims, and return 1 if a claim is missed or a job has failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help="claims, or jobs, or what is before a dot"
