@@ -1,4 +1,4 @@
-"""Arrays of NumPy, CuPy and torch: the only file that tells them apart, and takes them in and out without a copy.
+"""Arrays of NumPy, CuPy and torch: the only file that tells them apart.
 
 Inside the library an array is NumPy's (host) or CuPy's (device). A torch tensor enters as a view of the same memory and
 results leave as tensors on the same device. CuPy and torch are looked up only if the caller has already imported them.
@@ -97,9 +97,8 @@ def synchronize_device(x: object) -> None:
 def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
-    Work of the library and of the caller is then queued in turns, and neither waits for the device. For a torch tensor,
-    CuPy takes long arrays from torch's memory and gives them back to it: neither library can use the other's freed
-    memory.
+    So work of the library and of the caller is queued in turns. For a torch tensor, CuPy takes long arrays from torch's
+    memory: neither library can use the other's freed memory.
     """
     if isinstance(x, np.ndarray) or not is_on_device(x):
         return nullcontext()
@@ -140,8 +139,6 @@ def _allocator(cupy: ModuleType, short: Callable[[int], Any]) -> Callable[[int],
 
 
 class _Foreign(NamedTuple):
-    """A stream of another library, in the protocol by which CuPy takes it."""
-
     pointer: int
 
     def __cuda_stream__(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Check arguments by their kind. Errors name the argument, the expected and the given value, and a remedy."""
+"""Check arguments. Errors name the argument, the expected and the given value, and a remedy."""
 
 from __future__ import annotations
 

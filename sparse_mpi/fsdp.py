@@ -67,8 +67,8 @@ def attach(
         feedback: see `SparseAllreduce`.
         optimizer: of the sharded model's parameters, made after ``fully_shard``. None: it gets the plain means, as with
             ``momentum="local"``.
-        momentum: who applies that optimizer's momentum, see `DistributedOptimizer`. But with ``"local"`` one backward
-            pass is reduced before each step; others come after ``model.set_requires_gradient_sync(False)``.
+        momentum: as for `DistributedOptimizer`. But with ``"local"`` one backward pass is reduced before each step;
+            others come after ``model.set_requires_gradient_sync(False)``.
         op: "average" or "sum" over the replicas. Inside a replica FSDP2 averages, or divides as
             ``set_gradient_divide_factor`` says; with a factor that counts all ranks take "sum".
         dense_steps: the number of dense steps at the beginning.

@@ -1,7 +1,4 @@
-"""SparseVector and Layout, and the operations on them of which all algorithms are made.
-
-All functions are pure, and work on NumPy and CuPy arrays.
-"""
+"""SparseVector and Layout, and the operations of which all algorithms are made: pure, on NumPy and CuPy arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from sparse_mpi.kernels.base import Number
 if TYPE_CHECKING:
 
     class SparseVector(NamedTuple, Generic[A]):
-        """The class below, by the type of its arrays: Python 3.10 makes no generic named tuples."""
+        """The class below, by the type of its arrays: Python 3.10 has no generic named tuples."""
 
         indices: A
         values: A

@@ -108,7 +108,6 @@ def _begin(folder: Path, partial: Path) -> None:
 
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> Entry:
-    """Write a new file, wait until it is on the disk, and return its size and hash."""
     try:
         with path.open("xb") as file:
             write(file)
@@ -148,7 +147,6 @@ def _remove_older(before: list[Path], keep: int) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

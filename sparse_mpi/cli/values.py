@@ -1,4 +1,4 @@
-"""Command lines, of ``python -m sparse_mpi`` and of programs outside: the parser, and converters of values.
+"""The parser of command lines, and converters of values.
 
 An error is one line, printed once, and exit status 2. A converter is a ``type=`` of `argparse` that knows the expected
 values, and an example.
@@ -61,7 +61,6 @@ class Store(Action):
 
 
 def _shown(value: object) -> str:
-    """Return a default as a command line spells it, "" if there is none."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(_shown, value))
     return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
@@ -77,8 +76,8 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line, and end with status 2.
 
-        Other ranks wait for the first one: mpiexec ends them with it, so that the line is printed once. They print it
-        where the first one has no error, for example for a file that is on its host only.
+        Other ranks wait for the first one: mpiexec ends them with it. They print the line if the first one has no
+        error, for example for a file on its host only.
         """
         if told_rank():
             time.sleep(PATIENCE)

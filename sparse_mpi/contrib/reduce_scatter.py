@@ -204,7 +204,7 @@ class SparseReduceScatter:
         return self._reducer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`, on the same rank of the same ranks, with any ``counts``. Collective.
+        """Restore this rank's `state_dict`, on the same number of ranks, with any ``counts``. Collective.
 
         Raises:
             TypeError, ValueError: as for `SparseAllreduce.load_state_dict`.

@@ -1,4 +1,4 @@
-"""Reduce one gradient in every step of a training run that survives the loss of ranks: `ElasticAllreduce`.
+"""Reduce a gradient in every step, also after the loss of ranks: `ElasticAllreduce`.
 
 A step is a transaction of a `Team`: no entry leaves the residual before all surviving ranks have the result. A retry
 begins with the same acc.

@@ -1,10 +1,9 @@
 """Copies of residuals on the next rank, which adds them to its own when their owner is lost.
 
-Any division of the residuals among the ranks is legal, so a copy may be added to another residual. A part of the copy
-is renewed every few steps, so that all of it is in ``every`` steps. Entries sent before a part's next turn must not be
-sent twice: entries of the result, and entries that the owner sends without their being in the result, are set to 0 in
-the copy. A lost rank thus loses its additions to the residual since the last renewal, and the held-back part of entries
-of the results.
+Any division of the residuals among the ranks is legal. A part of the copy is renewed every few steps, so that all of it
+is in ``every`` steps. Entries sent before a part's next turn must not be sent twice: entries of the result, and others
+that the owner sends, are set to 0 in the copy. A lost rank thus loses its additions to the residual since the last
+renewal, and the held-back part of entries of the results.
 """
 
 from __future__ import annotations
@@ -120,7 +119,6 @@ class Copies:
         self._staged = _Staged(staged.total, given, whole)
 
     def _given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return the entries ``(m,)`` that may have left this rank's residual in the step."""
         if isinstance(sent, SparseVector):
             return sent.indices
         owing, self._owing = sent.nonzero()[0] if self._owing is None else self._owing, None

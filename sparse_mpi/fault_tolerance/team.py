@@ -58,7 +58,7 @@ class Spares:
 
     A spare prepares with the others, and then waits without taking a core. After a loss the others call it between two
     steps: the first of them sends it the state common to all ranks, for example weights. The lost rank's residual is
-    with its neighbour by then, and the spare begins with a residual of zero: any division of residuals is legal.
+    with its neighbour by then, and the spare begins with zeros.
     """
 
     def __init__(self, numbers: list[int], places: int) -> None:
@@ -247,7 +247,6 @@ class Team:
                 return
 
     def _go_on(self) -> int:
-        """Go on with the surviving ranks; return the most transactions that any of them has completed."""
         began, former, known = perf_counter(), self.comm, {*self.members, *self._spares.numbers} - self.lost
         while True:
             # Revoke: no rank shall wait for one that has come here.
@@ -292,7 +291,6 @@ class Team:
             raise TooFewRanks(f"{departure}, but min_ranks is {self.min_ranks}")
 
     def _together(self, attempt: Callable[[], T]) -> T:
-        """Return ``attempt()``, a transaction of all ranks, spares included, after which ``comm`` may be another."""
         former = self.comm
         result: T = self._transact(attempt, lambda: self._everybody)
         self._admit()
@@ -302,8 +300,6 @@ class Team:
         return result
 
     def _wait(self) -> bytes | None:
-        """Wait, as a spare, to be called; return a training rank's bytes, or None if the call never comes."""
-
         def attempt() -> bytes:
             self._answer()
             return self._admission(lambda: b"")
@@ -321,7 +317,6 @@ class Team:
         return state
 
     def _answer(self) -> None:
-        """Wait for a message from the first rank that trains: the number of complete transactions."""
         order = self._lounge.sendrecv(np.empty(0, np.int64), None, self._place(self.members[0]))
         completed = int(received(order)[0])
         if completed == OVER:
@@ -334,7 +329,6 @@ class Team:
                 self._lounge.sendrecv(np.array([order], np.int64), self._place(spare), None)
 
     def _dismiss(self) -> None:
-        """Send waiting spares, from a rank that trains, the end of the job; or receive it, as a spare."""
         if not self._separate or self._dismissed:
             self._dismissed = False  # if that fails, it is said once more
         elif self.waits:
@@ -346,7 +340,6 @@ class Team:
             self._call(OVER)
 
     def _admission(self, give: Callable[[], bytes]) -> bytes:
-        """Choose the joining spares, make a communicator of them and the ranks that train, and return their bytes."""
         if self.number not in self._spares.numbers:
             self._call(self.completed)
         joining = self._joining = tuple(self._spares.chosen(self.lost))
@@ -367,12 +360,10 @@ class Team:
         self.members = sorted({*self.members, *self._joining})
 
     def _separated(self) -> Comm:
-        """Return the communicator of the ranks that train, or of the waiting ones. Collective among all."""
         if not self._separate:
             return self._everybody
         self._lounge = elastic_of(self._everybody).yielding()
         return self._everybody.split(int(self.number in self._spares.numbers))
 
     def _place(self, number: int) -> int:
-        """Return the rank among all of the one with this number at the start."""
         return sorted({*self.members, *self._spares.waiting(self.lost)}).index(number)

@@ -1,7 +1,4 @@
-"""The state of the hook in the hands of a framework: saved and restored rank by rank.
-
-Frameworks save, on the first rank, the state common to all. The hook's state differs between ranks.
-"""
+"""The state of the hook, saved and restored rank by rank: frameworks save only the first rank's."""
 
 from __future__ import annotations
 

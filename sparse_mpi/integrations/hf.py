@@ -28,7 +28,7 @@ _HOOKED: WeakSet[DistributedDataParallel] = WeakSet()  # DDP takes one hook, onc
 
 
 class SparseCallback(TrainerCallback):
-    """Registers the hook of `sparse_mpi.ddp` on the model that the Trainer has wrapped in DistributedDataParallel.
+    """Registers the hook of `sparse_mpi.ddp` on the Trainer's DistributedDataParallel.
 
     With one process it does nothing. Logs have ``sparse_bytes``, this rank's bytes of a step, on average since the last
     log. Every rank saves its state in the Trainer's checkpoints, as ``sparse_state.rank0.pt`` and so on, and a run that

@@ -34,8 +34,7 @@ class SparseDDPStrategy(DDPStrategy):
     Args:
         density, algorithm, feedback, momentum, dense_steps: as for `SparseState`.
         with_optimizer: give the hook the model's optimizer, where there is one.
-        ddp: arguments of Lightning's ``DDPStrategy``, and so of DistributedDataParallel: ``static_graph=True``, for
-            example.
+        ddp: arguments of Lightning's ``DDPStrategy``, and so of DistributedDataParallel, as ``static_graph=True``.
 
     Attributes:
         sparse_state: the state of the hook in the last fit; at first None.

@@ -1,7 +1,7 @@
 """Observe reducers where the environment asks for it: ranges in profiles, and `metrics`.
 
 With ``SPARSE_MPI_RANGES=1`` each phase of a step is a range of `torch.profiler`, and of NVTX where torch has a CUDA
-device, for some microseconds each. Without these variables this module is not imported.
+device, for some microseconds each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The counts and times of a step on this rank: `StepReport`."""
+"""The report of a step on this rank."""
 
 from __future__ import annotations
 

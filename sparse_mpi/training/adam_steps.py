@@ -2,14 +2,14 @@
 
 An arriving sum is added to the rest of earlier ones. After a wait of d steps the part ``1 - s`` of the total moves the
 weight, divided by the root of the second moment, and the part ``s = beta1^(d^2)`` stays for the next arrival. With d =
-1 this is Adam's first moment; an entry that arrives rarely moves at once, because the wait has averaged its sum
-already. For entries every d steps training is stable up to ``lr h = (2 / d) (1 + s) / (1 - s)``, h the curvature over
-the root: for d = 1 Adam's own limit. NAdam looks ahead by as much, and RMSprop has no first moment.
+1 this is Adam's first moment; after a long wait an entry moves at once, because the wait has averaged its sum. For
+entries every d steps training is stable up to ``lr h = (2 / d) (1 + s) / (1 - s)``, h the curvature over the root: for
+d = 1 Adam's own limit.
 
 The second moment travels with the entries, see `SecondMoment`, or is estimated from arrivals, each taken as d equal
-gradients: their sum would count d times too much. Waiting times follow from the results, equal on all ranks, so no
-message is needed. An entry has arrived if the result has its index, also with a value of 0; all have if the result is
-dense or density is 1. So at density 1 training by arrival equals torch's Adam, to rounding.
+gradients. Waiting times follow from the results, equal on all ranks, so no message is needed. An entry has arrived if
+the result has its index, also with a value of 0; all have if the result is dense or density is 1. So at density 1
+training by arrival equals torch's Adam, to rounding.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ def begin(optimizer: Optimizer, members: Iterable[Tensor]) -> list[tuple[Tensor,
 
 
 def _set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Set ``.grad`` to None, so that a step skips these parameters, and return each that had one with it."""
     aside = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
     for parameter, _ in aside:
         parameter.grad = None
@@ -139,7 +138,7 @@ def _decoupled(optimizer: Optimizer, group: State) -> bool:
 
 
 def _places(masks: Mapping[Tensor, Any]) -> dict[Tensor, Places]:
-    """Return where each of ``masks`` is True, as `torch.nonzero` does; the host waits for a device once for all."""
+    """Return where each of ``masks`` is True, as `torch.nonzero`; the host waits for a device once."""
     # A number has no dimension to index: its mask is the index
     found: dict[Tensor, Places] = {p: (mask,) for p, mask in masks.items() if not mask.dim()}
     rest = {p: mask for p, mask in masks.items() if mask.dim()}
@@ -203,7 +202,6 @@ def _travelled(second: Tensor, total: Tensor) -> Tensor:
 
 
 def _begin(parameter: Any, state: State, group: State) -> None:
-    """Count a step of a parameter, and complete its state: torch's, and the step of each entry's last arrival."""
     if "step" not in state:
         state["step"] = torch.tensor(0.0)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)

@@ -42,7 +42,7 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
 
 
 def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: object = None) -> None:
-    """Load state and options of ``optimizer`` on ``root_rank``, perhaps from a checkpoint, on all ranks. Collective.
+    """Load state and options of ``optimizer`` on ``root_rank`` on all ranks. Collective.
 
     Raises:
         TypeError, ValueError: bad arguments, other groups on a rank, or a state that ``torch.load(weights_only=True)``
@@ -69,7 +69,7 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: ob
 
 
 def broadcast_tree(tree: object, comm: Comm, root_rank: int = 0) -> Any:
-    """Return the ``tree`` of the root, numbers, texts and tensors, on all ranks; of the others it is ignored."""
+    """Return the ``tree`` of the root, numbers, texts and tensors, on all ranks; the others' is ignored."""
     own = packed(tree) if comm.rank == root_rank else np.zeros(0, np.uint8)
     return unpacked(np.asarray(comm.bcast(own, root_rank)))
 

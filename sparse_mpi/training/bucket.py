@@ -1,4 +1,4 @@
-"""Collect the gradients of some parameters, reduce them as one flat vector, and hand it back: `Bucket`."""
+"""The gradients of some parameters as one flat vector: `Bucket`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
 
 
 def _leading(parameters: Sequence[Tensor], max_bytes: float) -> list[Tensor]:
-    """Return the first parameters, of one dtype and device, that fit; at least one if there is any."""
     taken: list[Tensor] = []
     size = 0
     for parameter in parameters:
@@ -88,7 +87,7 @@ class Bucket:
 
     @property
     def changed(self) -> bool:
-        """Return True if a gradient has changed since its reduction began, by torch's count of changes."""
+        """Return True if a gradient has changed since its reduction began."""
         moved = (parameter.grad is not view and parameter.requires_grad for parameter, view in self._views.items())
         return self.flat._version != self._version or any(moved)
 

@@ -1,4 +1,4 @@
-"""A backward pass of DistributedDataParallel, whose gradients come bucket by bucket: `BackwardPass`."""
+"""A backward pass of DistributedDataParallel: `BackwardPass`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class BackwardPass:
         self._waiting: list[Arrival] = []  # buckets that are no vectors
 
     def add(self, names: Names, buffer: Tensor) -> torch.futures.Future[Tensor]:
-        """Begin to reduce a bucket, and return the future of its mean."""
         devices: list[int | str | torch.device] | None = None if buffer.device.type == "cpu" else [buffer.device]
         self.arrivals.append(Arrival(names, buffer, torch.futures.Future(devices=devices)))
         if not self._order.scaled:  # else nothing may begin before all ranks know that no gradient has overflowed
@@ -133,10 +132,7 @@ class BackwardPass:
         return combined([*(vector.reducer.report for vector in vectors), tables and tables.report])
 
     def _regroup(self) -> None:
-        """Reduce the gradients of buckets that are no vectors, regrouped into the unused vectors where these fit.
-
-        Else the buckets become vectors as they are.
-        """
+        """Reduce gradients of buckets that are no vectors in unused vectors, if they fit; else as they are."""
         absent = [vector for vector in self._gradients if all(vector is not one for one, *_ in self._under_way)]
         parts: dict[str, Tensor] = {}
         for arrival in self._waiting:

@@ -1,4 +1,4 @@
-"""The hook by which torch's DistributedDataParallel reduces sparsely, and its state: see `sparse_mpi.ddp`."""
+"""The hook of torch's DistributedDataParallel, and its state: see `sparse_mpi.ddp`."""
 
 # Annotations are not postponed here: DDP compares a hook's annotations with the types themselves
 from collections.abc import Callable, Iterable
@@ -189,7 +189,7 @@ class SparseState:
         return self._gradients.state_dict(steps=self.steps)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`, on the same rank of the same ranks, before the first step. Collective.
+        """Restore this rank's `state_dict`, on the same number of ranks, before the first step. Collective.
 
         DDP may have other buckets now: in the first step after this, gradients are regrouped into the buckets of
         ``state``; if DDP stays with its new buckets, their state moves there.

@@ -51,10 +51,10 @@ class DiLoCo:
         density, algorithm, feedback, clip_norm, options: how outer gradients are reduced, see `SparseAllreduce`, which
             has ``k`` and ``nonfinite`` too. Feedback ``"leaky"`` is SparseLoCo's; ``"residual"`` loses nothing.
         fragments: parts of the model, of about the same size, synchronised in turns.
-        fragment_sync_delay: inner steps between an outer gradient and the step along their mean, in which it is reduced
-            in the background; fewer than ``sync_every / fragments``. With 0 all wait for it.
-        fragment_update_alpha: the share of its own parameters that a rank mixes into arriving global ones. With 0 the
-            inner steps of the delay have no effect. The share counts again in the next outer gradient, and with sparse
+        fragment_sync_delay: inner steps in which an outer gradient is reduced in the background; fewer than
+            ``sync_every / fragments``. With 0 all wait for it.
+        fragment_update_alpha: the share of its own parameters that a rank mixes into arriving global ones; with 0 the
+            inner steps of the delay have no effect. The share counts again in the next outer gradient, and in sparse
             ones waits in the residual too: use it with dense ones only. None, beyond torchft, preserves the steps of
             the delay by adding the change of the global parameters; nothing counts twice.
         comm: as for `DistributedOptimizer`, with options of `ElasticAllreduce` where it is a `Team`. The steps of a
@@ -143,7 +143,7 @@ class DiLoCo:
 
     @contextmanager
     def globally(self) -> Iterator[None]:
-        """Have the model hold the global parameters in this context, which are the same on all ranks.
+        """Have the model hold the global parameters, equal on all ranks, in this context.
 
         For an evaluation, or to save the model. Afterwards the model has this rank's own parameters again, to the bit.
         """
@@ -212,7 +212,7 @@ class DiLoCo:
         return self._snapshot.taken(self.steps, self.synchronizations)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`, on the same rank of the same ranks; see `take_over`. Collective."""
+        """Restore this rank's `state_dict`, on the same number of ranks; see `take_over`. Collective."""
         self.take_over([state], self._ranks.comm.size)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:

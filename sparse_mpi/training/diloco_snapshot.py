@@ -1,4 +1,4 @@
-"""Save and restore the state of a `DiLoCo`, on the same number of ranks to the bit, and on any other."""
+"""Save and restore the state of a `DiLoCo`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,6 @@ def _tree(state: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _owe_moves(state: dict[str, Any], own: dict[str, Any], common: dict[str, Any]) -> None:
-    """Add to the residuals in ``state`` its rank's movement since its last outer gradients."""
     starts = zip(own["taken"], common["parameters"], own["parameters"], state["vectors"], strict=True)
     for taken, parameters, now, vector in starts:
         moved = (parameters if taken is None else taken) - now

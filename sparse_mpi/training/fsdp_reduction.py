@@ -1,4 +1,4 @@
-"""The sum over the replicas of a model that FSDP2 shards, made sparse: `ShardedReduction`, see `sparse_mpi.fsdp`."""
+"""The sparse sum over the replicas of a model that FSDP2 shards, see `sparse_mpi.fsdp`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 
 
 class ShardedReduction:
-    """Reduces the shards of each unit over the replicas behind the backward pass, from the hooks that FSDP2 calls.
+    """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
     `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
     may go through units in different orders, or leave some out. Where the transport cannot work in the background, the
@@ -157,7 +157,6 @@ class ShardedReduction:
             self._pass, self._steps, self._gradients.flushed = None, self._steps + 1, False
 
     def _rest(self) -> Iterator[Callable[[], None]]:
-        """Start all remaining vectors, and yield the calls that wait for each."""
         left = self._vectors[self._begun :]
         while left or any(vector.handle is not None for vector in self._gradients):
             for vector in left:

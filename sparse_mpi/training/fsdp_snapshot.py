@@ -32,9 +32,9 @@ ABOUT = "about"  # the key of the values common to all processes, as JSON
 class ShardedSnapshot:
     """Writes and reads the state of a `ShardedReduction`, as keys of torch.distributed.checkpoint.
 
-    Vectors of feedback rules and second moments are DTensors like their parameters, for example ``replica
-    0/residual/fc.weight``, so that other numbers of shards can read them. All else is one key of bytes for each
-    process, for example ``replica 0/shard 1``, read only by the same numbers of replicas and shards.
+    Vectors of feedback rules and second moments are DTensors like their parameters, so that other numbers of shards can
+    read them: ``replica 0/residual/fc.weight``. All else is one key of bytes for each process, read only by the same
+    numbers of replicas and shards: ``replica 0/shard 1``.
     """
 
     def __init__(self, gradients: NamedGradients, mesh: DeviceMesh) -> None:

@@ -1,4 +1,4 @@
-"""The units of a model that torch's FSDP2 shards, parameters that travel together: `Unit` and `UnitVector`."""
+"""The units of a model that torch's FSDP2 shards: `Unit` and `UnitVector`."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
 
 
 def _param_group(module: Any) -> Any:
-    """Return FSDP2's parameter group of a unit, or None; torch has no public name for it."""
+    """Return FSDP2's parameter group of a unit, or None, by torch's private names."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)  # in newer torch
     if groups is None:

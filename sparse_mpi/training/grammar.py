@@ -1,4 +1,4 @@
-"""The order of calls where hooks of torch reduce gradients in a backward pass and an optimizer steps: `StepOrder`."""
+"""The order of calls where hooks of torch reduce gradients and an optimizer steps: `StepOrder`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The residuals of a model's parameters, by name, and vectors of some parameters with a reducer each."""
+"""Vectors of a model's parameters, by name, with a reducer each."""
 
 from __future__ import annotations
 
@@ -59,10 +59,7 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
 
 
 def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
-    """Run all ``steps`` and return their results; then raise the first error, with nothing under way.
-
-    Ranks with one order of steps raise the same step's error.
-    """
+    """Run all ``steps``, also after an error, so that nothing stays under way; then raise the first error."""
     results: list[T] = []
     errors: list[Exception] = []
     for step in steps:
@@ -103,10 +100,7 @@ class GradientVector:
         return [part.view(shape) for part, shape in zip(flat.split(layout.sizes), layout.shapes, strict=True)]
 
     def start(self, gradient: Tensor, absent: Iterable[int] = (), **options: Any) -> Handle[Total]:
-        """Begin to reduce a ``gradient`` ``(n,)`` that lacks the ``absent`` parameters, see `SparseAllreduce.start`.
-
-        Residuals of frozen parameters stay.
-        """
+        """Begin to reduce a ``gradient`` ``(n,)`` that lacks the ``absent`` parameters; frozen ones keep residuals."""
         self._hold(absent)
         self.handle = self.reducer.start(gradient, **options)
         return self.handle
@@ -123,10 +117,7 @@ class GradientVector:
         self.used = True
 
     def wait(self, flushed: bool = False) -> Total:
-        """Wait for the sum under way and return it; take note of its entries.
-
-        With a flush: of its entries that are not 0.
-        """
+        """Wait for the sum under way and return it; take note of its entries, if ``flushed`` of the non-zero ones."""
         handle, self.handle = self.handle, None
         if handle is None:
             raise RuntimeError("wait must follow start or start_flush")
@@ -373,7 +364,6 @@ class NamedGradients:
         return {"owed": {}} | state | {"version": VERSION, "vectors": saved}
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Raise TypeError or ValueError unless a state, whose form is checked, is one of these parameters."""
         if not equal(version := state["version"], VERSION):
             raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
         check_list(state.get("vectors"), "state['vectors']")

@@ -190,7 +190,6 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
 
 
 def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> GlobalMomentum | MomentumCorrection:
-    """Return the rule that applies the momentum of ``optimizer`` from now on, with ``keep`` of the residual."""
     if not isinstance(optimizer, SGD):
         raise TypeError(
             f"momentum must not be {mode!r} with {type(optimizer).__name__}, which has not the momentum of SGD; leave "

@@ -1,4 +1,4 @@
-"""Have an optimizer of torch step along reduced gradients by a rule, from the hooks that torch calls around a step."""
+"""Have an optimizer of torch step along reduced gradients by a rule, from torch's hooks around a step."""
 
 from __future__ import annotations
 
@@ -147,7 +147,6 @@ class OptimizerSteps:
                 moment.betas = [betas.get(parameter, beta) for parameter, beta in before]
 
     def _loading(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
-        """Drop useless moments from a state about to be loaded; the others begin anew."""
         adam = isinstance(optimizer, ADAMS[TRAVELLING])
         found = without_moments(state, self._rule.mode) if adam else None
         ranks = self._gradients.ranks

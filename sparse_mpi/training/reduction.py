@@ -1,4 +1,4 @@
-"""Reduce a torch model's gradients bucket by bucket, beginning while the backward pass still runs."""
+"""Reduce a torch model's gradients during the backward pass."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class GradientReduction:
 
     `synchronize`, which a step calls, reduces ``.grad`` as it is then. A bucket may start before, when all its
     gradients have come and all buckets before it are started; the last one never does, so that in it the ranks agree
-    that no gradient has changed since. The first steps show whether a program leaves its gradients alone until then: if
-    not, nothing starts before `synchronize`. A missing gradient then counts as zero. Gradients that are sparse tensors
-    on any rank leave the buckets before the first step, see `sparse_gradients`. Residuals of frozen parameters stay.
+    that no gradient has changed since. If a program changes gradients in the first steps, nothing starts before
+    `synchronize`. A missing gradient then counts as zero. Gradients that are sparse tensors on any rank leave the
+    buckets before the first step, see `sparse_gradients`. Residuals of frozen parameters stay.
 
     Making one is collective. Arguments are as for `DistributedOptimizer`, checked.
 
@@ -140,7 +140,6 @@ class GradientReduction:
                 self.open()
 
     def _rebuild(self) -> None:
-        """Have a bucket for each vector, in their order; one that is as it was stays."""
         known = {bucket.vector: bucket for bucket in self.buckets}
         self.buckets[:] = [known.get(vector) or Bucket(vector) for vector in self.gradients]
         self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
@@ -192,7 +191,6 @@ class GradientReduction:
         return self._totals if self._reduced and not self.arrived else self._reduce(TWICE if self._reduced else None)
 
     def _reduce(self, problem: str | None = None) -> list[Total]:
-        """Reduce, see `synchronize`, or have all ranks raise RuntimeError with the ``problem``."""
         scale = 1.0 if self._scale is None else float(self._scale.now())
         if any(bucket.changed for bucket in self.buckets[: self._begun]):
             problem = problem or CHANGED
@@ -239,7 +237,6 @@ class GradientReduction:
 
     @property
     def _left(self) -> bool:
-        """Return True if a gradient is the update of the last step, or that and more."""
         return self._grown or any(bucket.vector.left(bucket.parameters) for bucket in self.buckets)
 
     def flush(self) -> list[Total]:
@@ -307,7 +304,6 @@ class GradientReduction:
             self._rebuild()
 
     def _learn_kinds(self) -> None:
-        """Agree which gradients are sparse tensors on any rank: they leave their buckets. Collective."""
         # The largest kind wins: a rank without a gradient has 0, and sparse tensors come above dense ones
         kinds = self._ranks.any(np.array([kind_of(parameter.grad) for parameter in self._unseen], np.uint8))
         self.know_kinds(dict(zip(self._unseen.values(), kinds.tolist(), strict=True)))
@@ -315,12 +311,12 @@ class GradientReduction:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank's reducers, in tensors and plain values; between steps.
 
-        See `SparseAllreduce.state_dict`. `torch.save` writes it, and `torch.load` reads it.
+        See `SparseAllreduce.state_dict`.
         """
         return self.gradients.state_dict(kinds=self.kinds())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`, on the same rank of the same ranks, for the same parameters. Collective.
+        """Restore this rank's `state_dict`, on the same number of ranks, for the same parameters. Collective.
 
         Raises:
             ValueError: it is of other parameters, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
@@ -384,7 +380,6 @@ class GradientReduction:
             self._begun = self._next
 
     def _settled(self, bucket: Bucket) -> bool:
-        """Return True if all ranks know that no gradient of a bucket is a sparse tensor."""
         return not self._unseen or self._unseen.keys().isdisjoint(bucket.parameters)
 
     def _ready(self, bucket: Bucket) -> bool:
@@ -393,7 +388,6 @@ class GradientReduction:
         return self._settled(bucket) and all(complete)
 
     def _look(self) -> None:
-        """Compare gradients with their marks on arrival; where they differ, nothing starts early any more."""
         if self._looks:
             self._looks -= 1
             touched = (p.grad is None or not torch.equal(bits_of(p.grad), mark) for p, mark in self._marks.items())
@@ -407,7 +401,6 @@ class GradientReduction:
             self._start(self.buckets[self._next])
 
     def _object(self, problem: str) -> None:
-        """Have all ranks raise RuntimeError in their next reduction."""
         if self.buckets:
             self.buckets[self._next].reducer.engine.objection = RuntimeError(problem)
         else:
@@ -452,7 +445,6 @@ class GradientReduction:
         return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
 
     def _clipping_factor(self, most: float, scale: float) -> float:
-        """Return the factor for the whole gradient on all ranks that clips its mean to the norm ``most``."""
         # Tables are reduced with the loss scale, buckets without it
         beside = self.sparse.norm / scale
         flats = [bucket.flat for bucket in self.buckets]

@@ -1,4 +1,4 @@
-"""The methods that `DistributedOptimizer` adds to an optimizer of torch: `Synchronization`, with a `LossScale`."""
+"""The methods that `DistributedOptimizer` adds to an optimizer, and its `LossScale`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,6 @@ class LossScale:
                 tensor.fill_(1.0)
 
     def _give_back(self) -> None:
-        """Put skipped gradients back in ``.grad``, as torch leaves them."""
         for parameter, gradient in self._left:
             parameter.grad = gradient
         self._left.clear()

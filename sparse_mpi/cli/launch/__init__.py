@@ -1,1 +1,1 @@
-"""The launcher: the mpiexec of this Python's MPI, its settings, and jobs that leave nothing behind."""
+"""The launcher: this Python's mpiexec, its settings, and jobs that leave nothing behind."""

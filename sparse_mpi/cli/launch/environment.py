@@ -1,4 +1,4 @@
-"""The environment of a job's processes beside the settings of an MPI, and the cores of this machine."""
+"""The environment of a job's processes, and the cores of this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
-    """Return the variables for the ranks of any MPI; the caller lets the user's own win, except for ``PYTHONPATH``."""
+    """Return the variables for ranks of any MPI; the caller lets the user's own win, except for ``PYTHONPATH``."""
     found = {"OMP_NUM_THREADS": str(threads), UNBUFFERED: "1", "HOME": home()}
     if not {"site-packages", "dist-packages"} & set(ROOT.parts):
         others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(ROOT))]

@@ -1,7 +1,7 @@
 """The MPI that mpi4py loads, its mpiexec, and the settings of both.
 
-A flavour declares all differences between implementations, so that no other file asks for one by its name. mpi4py is
-asked in a child process, which loads the MPI library and does not initialise it.
+A flavour has all differences between implementations. mpi4py is asked in a child process, which loads the MPI library
+and does not initialise it.
 """
 
 from __future__ import annotations
@@ -135,10 +135,9 @@ def find_library(environment: Mapping[str, str]) -> Library:
 
 
 def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
-    """Return the mpiexec of the MPI that mpi4py loads.
+    """Return the mpiexec of the MPI that mpi4py loads, beside this Python or on the path.
 
-    It is sought beside this Python and on the path, and must be of the same implementation by its ``--version``. Raises
-    LaunchError: there is no MPI, or no mpiexec that belongs to it.
+    Its ``--version`` must show the same implementation. Raises LaunchError: there is no MPI, or no mpiexec of it.
     """
     library = find_library(environment)
     others = []
@@ -161,7 +160,7 @@ def candidates(flavour: Flavour, environment: Mapping[str, str]) -> dict[str, No
 
 
 def survival(flavour: Flavour) -> tuple[str, ...]:
-    """Return the options of mpiexec with which ranks survive the failure of others; LaunchError if it has none."""
+    """Return mpiexec's options with which ranks survive the failure of others; LaunchError if it has none."""
     if flavour.elastic is None:
         raise LaunchError(
             f"--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5, got {flavour.name}; "

@@ -1,4 +1,4 @@
-"""A job from its start to its end: signals go to it, its exit status comes back, and no process of it stays behind."""
+"""A job from its start to its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
 
     SIGUSR1, SIGUSR2 and SIGTERM reach the ranks, which may save their work and end in their own time; a second SIGTERM
     goes to the launcher, which kills them. SIGINT goes to the launcher. However this ends, no process of the job is
-    left on this machine, nor any file of its folder for temporary files.
+    left on this machine, nor any temporary file.
     """
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="sparse_mpi-run-", ignore_cleanup_errors=True) as folder, _blocked():
@@ -81,7 +81,6 @@ def _before_exec() -> None:
 
 @contextmanager
 def _blocked() -> Iterator[None]:
-    """Keep signals pending, for `_wait` to take them one by one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED | {signal.SIGCHLD})
     try:
         yield
@@ -90,7 +89,6 @@ def _blocked() -> Iterator[None]:
 
 
 def _wait(job: subprocess.Popen[bytes], command: LaunchCommand, meanwhile: Iterable[float]) -> tuple[int, bool]:
-    """Pass signals on until the launcher ends; return its status, and True if it was interrupted."""
     taken: dict[int, float] = {}
     began, coming = time.monotonic(), iter(meanwhile)
     due = next(coming, math.inf)
@@ -108,7 +106,6 @@ def _wait(job: subprocess.Popen[bytes], command: LaunchCommand, meanwhile: Itera
 
 
 def _pass(job: subprocess.Popen[bytes], command: LaunchCommand, number: int, again: bool) -> None:
-    """Send a signal to the launcher, or to the ranks themselves if the launcher would kill them."""
     with suppress(psutil.NoSuchProcess):
         launcher = psutil.Process(job.pid)
         direct = number == signal.SIGTERM and command.library.flavour.kills and not again
