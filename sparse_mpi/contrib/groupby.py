@@ -55,10 +55,10 @@ def groupby_sum(
 
     Returns:
         A frame of the same library with the columns ``by`` and ``values``, a row for each key, in the order of keys
-            (categories of pandas and an Enum of polars in their own, others by their texts): the same on all ranks,
-            unless they ``scatter``. Keys keep their types. Sums have the library's own types, each column by itself.
-            Floating-point numbers are added up on each rank as the library does it, and then in the order of ranks:
-            equal to one process's sums where nothing is rounded, and to rounding elsewhere.
+        (categories of pandas and an Enum of polars in their own, others by their texts): the same on all ranks, unless
+        they ``scatter``. Keys keep their types. Sums have the library's own types, each column by itself.
+        Floating-point numbers are added up on each rank as the library does it, and then in the order of ranks: equal
+        to one process's sums where nothing is rounded, and to rounding elsewhere.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any

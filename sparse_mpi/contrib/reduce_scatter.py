@@ -163,8 +163,8 @@ class SparseReduceScatter:
 
         Returns:
             The sum over the ranks of this rank's part: a `SparseVector` of the gradient's library, of size
-                ``counts[rank]``, whose indices count from the start of the part. Divide by the number of ranks for the
-                mean.
+            ``counts[rank]``, whose indices count from the start of the part. Divide by the number of ranks for the
+            mean.
 
         Raises:
             TypeError, ValueError, FloatingPointError, LawError: as for `SparseAllreduce.step`, on every rank.
@@ -192,7 +192,7 @@ class SparseReduceScatter:
 
         Returns:
             The sum over the ranks of this rank's part, dense ``(counts[rank],)``; arguments and errors are as for
-                `SparseAllreduce.flush`.
+            `SparseAllreduce.flush`.
         """
         return cast(Any, self._reducer.flush(check=check, like=like)).values
 

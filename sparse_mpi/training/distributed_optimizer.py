@@ -103,7 +103,7 @@ def DistributedOptimizer(
 
     Returns:
         ``optimizer``, with ``synchronize()``, ``skip_synchronize()``, ``flush()`` and the attributes ``reduction``, a
-            `GradientReduction`, and ``rule``, its `Rule`. A copy or a pickle of it is a plain optimizer.
+        `GradientReduction`, and ``rule``, its `Rule`. A copy or a pickle of it is a plain optimizer.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.

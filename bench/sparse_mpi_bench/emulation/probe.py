@@ -1,8 +1,8 @@
 """Measure links: a TCP transfer and the round trip of a byte between two hosts, and all hosts at once.
 
-Programs of their own, because a process is on one host. ``serve ADDRESS`` prints ``ready``. Then ``ask ADDRESS
-SECONDS`` prints bits a second and seconds a round trip. ``exchange OWN NEXT SECONDS`` runs on all hosts, prints `SAYS`,
-waits for a line after each, and prints received bits a second.
+Programs of their own, because a process is on one host. ``serve ADDRESS`` prints ``ready``. Then
+``ask ADDRESS SECONDS`` prints bits a second and seconds a round trip. ``exchange OWN NEXT SECONDS`` runs on all hosts,
+prints `SAYS`, waits for a line after each, and prints received bits a second.
 """
 
 from __future__ import annotations
