@@ -59,7 +59,7 @@ def loss(model: Model, source: Tensor, draw: torch.Generator, batch: int) -> Ten
 
 
 def run(comm: Any, model: Model, args: argparse.Namespace, way: str) -> dict[str, Any]:
-    """Train one replica, and return what came of it."""
+    """Train one replica, and return its result."""
     algorithm, *words = way.split(":")
     options: dict[str, Any] = dict(word.split("=") for word in words)
     options |= {name: float(options[name]) for name in ("density", "clip_norm") if name in options}
@@ -83,7 +83,6 @@ def run(comm: Any, model: Model, args: argparse.Namespace, way: str) -> dict[str
 
 
 def main() -> None:
-    """Run the ways that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4, help="of the World (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and draws (default: %(default)s)")

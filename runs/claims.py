@@ -23,7 +23,7 @@ COMMUNICATION, NETWORKS, STEP, SPARSE, ACCURACY, FAULTS, FORMATS, COSTS = (
 )
 
 Band = tuple[float, float]  # the least and the most that a number may be
-Record = Any  # of a job: its JSON, the list of those in a folder, or the counts that pytest writes
+Record = Any  # of a job: its JSON, the list of the ones in a folder, or the counts that pytest writes
 
 
 class Job(NamedTuple):
@@ -35,7 +35,7 @@ class Job(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A number of a page: where it stands, and what a job has to come to."""
+    """A number of a page: its place, and the band that a job must reach."""
 
     what: str
     page: str
@@ -220,12 +220,12 @@ def over_pickled(member: str) -> Callable[[Record], list[float]]:
 
 
 def memory(record: Record) -> list[float]:
-    """Read what auto holds at most, over the bytes of its input and result."""
+    """Read the most memory of auto, over the bytes of its input and result."""
     return [max(case["candidates"]["auto"]["memory"] for case in record["cases"].values())]
 
 
 def survival(record: Record) -> list[float]:
-    """Read the steps of a team over those of the ranks that do not survive, turn by turn."""
+    """Read the steps of a team over the steps of ranks that do not survive, turn by turn."""
     both = (record["results"][name]["steps"] for name in ("elect in a team", "elect"))
     ratios = sorted(a / b for a, b in zip(*both, strict=False))
     return [ratios[len(ratios) // 2]]

@@ -17,7 +17,7 @@ def draw(record: str, title: str, *more: str) -> list[str]:
     return ["sparse_mpi", "bench", "draw", f"{RESULTS}/{record}.json", "--title", title, *more]
 
 
-# Each figure: the module and its words, to which `--plot FIGURE`, or what ends the words, is added
+# Each figure: the module and its words, to which `--plot FIGURE`, or the ending of the words, is added
 FIGURES = {
     f"{RESULTS}/trace-p8.svg": "sparse_mpi bench trace --algorithms dense oktopk".split(),
     f"{PAGES}/step-oktopk.svg": f"{STRIP} --algorithms oktopk --strip".split(),

@@ -31,7 +31,7 @@ from sparse_mpi_bench.figures.style import COLOURS, GREY, INK, PAPER, WIDTH, mat
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 BLOCKS = 34  # in the batch of a replica
-LENGTH = 59  # tokens of a block: the text has 1,700, so that all parts of all batches have as many
+LENGTH = 59  # tokens of a block: the text has 1,700, so that all parts of all batches have the same number
 RATE = 3e-3
 
 
@@ -69,7 +69,7 @@ def trained(shards: int, whole: bool, density: float | None, seed: int, epochs: 
 
 
 def draw() -> Any:
-    """Draw nodes as rows of shards, and between them the lanes of those that hold the same shard."""
+    """Draw nodes as rows of shards, and between them the lanes of ranks with the same shard."""
     replicas, shards = 2, 4
     figure = paper(WIDTH, 2.6)
     axes = figure.subplots()
@@ -95,7 +95,6 @@ def draw() -> Any:
 
 
 def main() -> None:
-    """Train as the command line says, and write a line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=int, default=2, help="processes of a replica (default: 2)")
     parser.add_argument("--whole", action="store_true", help="the hook of DDP on one process a replica, without units")

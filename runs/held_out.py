@@ -1,13 +1,13 @@
-"""Set-ups that no model was fitted to, drawn by a seed and measured one by one, for whoever wants to check predictions.
+"""Set-ups that no model was fitted to, drawn by a seed and measured one by one, to check predictions.
 
     python runs/held_out.py held-out.json                        # on a quiet machine, as root: half an hour
     python runs/held_out.py held-out.json --busy 2               # again, with a load of two processes beside it
-    python runs/held_out.py held-out.json --list                 # what would be measured, and what is there already
+    python runs/held_out.py held-out.json --list                 # set-ups to measure, and the measured ones
 
 Each set-up is a job of `bench network` with `bench steps`: a model or a flat vector, 2 to 8 ranks, a rate and a
-density. Its record is added to the file as soon as it ends, with the number of the set-up and the load; what the file
-has is not repeated, so that the same command goes on after a cut. A job that fails or runs past its time is told and
-left out.
+density. Its record is added to the file as soon as it ends, with the number of the set-up and the load; set-ups in the
+file are not repeated, so that the same command goes on after a cut. A job that fails or runs past its time is reported
+and left out.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SetUp:
         return f"{self.number}: {what}, P = {self.ranks}, {self.rate}, density {self.density}"
 
     def command(self, file: Path, seconds: float) -> list[str]:
-        """Return the command line that measures it in about so many seconds, and writes the record."""
+        """Return the command line that measures it in about ``seconds``, and writes the record."""
         gradient = ["--model", self.model] if self.model else ["--n", str(self.n)]
         network = ["--ranks", str(self.ranks), "--rate", self.rate, "--timeout", "3600", "--json", str(file)]
         each = seconds / (1 + len(WAYS) * len(WIRES))
@@ -84,7 +84,7 @@ class SetUp:
 
 
 def draw(count: int, seed: int, fastest: str) -> list[SetUp]:
-    """Return so many set-ups, every third one of a model, the others flat; none has a dense sum above `DENSE`."""
+    """Return ``count`` set-ups, every third one of a model, the others flat; none has a dense sum above `DENSE`."""
     rng = np.random.default_rng(seed)
     rates = RATES[: RATES.index(fastest) + 1]
     found: list[SetUp] = []
@@ -101,7 +101,7 @@ def draw(count: int, seed: int, fastest: str) -> list[SetUp]:
 
 @contextmanager
 def load(processes: int) -> Iterator[None]:
-    """Keep so many processes computing for a ``with`` block."""
+    """Run ``processes`` computing processes during a ``with`` block."""
     running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -142,7 +142,7 @@ def add(file: Path, record: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what the file lacks; returns 1 if a job failed."""
+    """Measure the missing set-ups of the file; returns 1 if a job failed."""
     known = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known.add_argument("file", type=Path, help="of records, which is continued")
     known.add_argument("--set-ups", type=int, default=40, help="how many are drawn (default: 40)")

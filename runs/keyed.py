@@ -4,7 +4,7 @@ r"""Sums of data that is sparse already beside what users of mpi4py have, over s
     python -m sparse_mpi bench network --ranks 4 --rate 1gbit -- runs/keyed.py --kinds matrices --network 1gbit \
         --json keyed.json
 
-A record that is there already is continued: it gets what a network lacks.
+An existing record is continued: it gets the missing measurements of a network.
 
 `matrices`: square CSR matrices of float64, 1 % of which is not zero. `histograms`: weights and their squares in 10^9
 bins. `kmers`: counts, of keys of 64 bits, of 128 bits, of strings, and of a Counter that is pickled. Each gives all
@@ -38,7 +38,7 @@ Work = Callable[[], Any]
 
 
 def matrices(world: Any, entries: int) -> dict[str, Work]:
-    """Return what is compared of a matrix of so many entries on each rank."""
+    """Return the ways to sum a matrix of ``entries`` entries on each rank."""
     import scipy.sparse
 
     side = round((100 * entries) ** 0.5)
@@ -62,7 +62,7 @@ def matrices(world: Any, entries: int) -> dict[str, Work]:
 
 
 def histograms(world: Any, entries: int) -> dict[str, Work]:
-    """Return what is compared of a histogram of so many filled bins on each rank."""
+    """Return the ways to sum a histogram of ``entries`` filled bins on each rank."""
     from scipy.sparse import csr_array
 
     rng = np.random.default_rng([1, world.rank])
@@ -77,7 +77,7 @@ def histograms(world: Any, entries: int) -> dict[str, Work]:
 
 
 def kmers(world: Any, entries: int) -> dict[str, Work]:
-    """Return what is compared of counts of 45-mers, and of 21-mers, so many on each rank of twice as many in all."""
+    """Return the ways to sum counts of 45-mers, and of 21-mers: ``entries`` on each rank, out of twice as much."""
     pool = np.random.default_rng(2).integers(0, 1 << 62, (2 * entries, 2)).astype(np.uint64)
     chosen = pool[np.random.default_rng([3, world.rank]).permutation(len(pool))[:entries]]
     counts = np.ones(entries, np.int64)
@@ -111,7 +111,7 @@ def measured(world: Any, kind: str, entries: int, steps: int) -> dict[str, float
 
 
 def results(world: Any, kinds: list[str], steps: int) -> Iterator[dict[str, Any]]:
-    """Yield what is measured, size by size."""
+    """Yield the measurements, size by size."""
     for kind in kinds:
         for entries in SIZES[kind]:
             ms = measured(world, kind, entries, steps)

@@ -1,4 +1,4 @@
-"""Run the claims of the pages that fit in an hour together, and say which hold and which are missed.
+"""Run the claims of the pages that fit in an hour together, and report which hold and which are missed.
 
     python runs/reproduce.py                          all of them
     python runs/reproduce.py --list
@@ -36,18 +36,18 @@ from sparse_mpi.cli import records
 
 ROOT = Path(__file__).resolve().parents[1]
 TELL = 30.0  # seconds from one line about a job to the next
-PATIENCE = 20.0  # seconds in which a job that was told to end must have removed its hosts
+PATIENCE = 20.0  # seconds from the request to end a job until its hosts must be gone
 
 
 class Outcome(NamedTuple):
-    """What became of a claim."""
+    """The result of a claim."""
 
     name: str
     verdict: str  # held, missed, failed or skipped
     measured: tuple[float, ...]
     why: str  # it was skipped or has failed
     seconds: float  # of its job
-    load: float  # of the machine when the job began, what ran there already
+    load: float  # of the machine when the job began
 
 
 def chosen(names: Iterable[str]) -> dict[str, Claim]:
@@ -69,9 +69,9 @@ def chosen(names: Iterable[str]) -> dict[str, Claim]:
 
 
 def run(job: Job, out: Path, log: Path, seconds: float) -> str:
-    """Run a job, which writes to ``out`` and prints to ``log``; return what went wrong.
+    """Run a job, which writes to ``out`` and prints to ``log``; return an error, "" for none.
 
-    It ends with all that it has begun. Past ``seconds`` it is told to end, so that it removes the hosts it has made.
+    It ends with all its processes. After ``seconds`` it gets a signal, and removes its hosts.
     """
     words = [str(out) if word == "OUT" else word for word in shlex.split(job.command)]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "train"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -97,7 +97,7 @@ def run(job: Job, out: Path, log: Path, seconds: float) -> str:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Tell a job that goes on to end, and kill what is left of its session."""
+    """Send a running job the signal to end, and kill the rest of its session."""
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -108,7 +108,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line that a job has printed, without what moves a cursor."""
+    """Return the last line that a job has printed, without control sequences."""
     lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")
     return next((line.strip()[:100] for line in reversed(lines) if line.strip()), "nothing printed")
 
@@ -127,7 +127,7 @@ def load(out: Path) -> Record:
 
 
 def judge(claims: dict[str, Claim], record: Record, seconds: float, load: float) -> Iterator[Outcome]:
-    """Yield what a record says about the claims of its job."""
+    """Yield the outcomes of the claims of a job, by its record."""
     for name, claim in claims.items():
         try:
             measured = tuple(float(value) for value in claim.read(record))
@@ -141,7 +141,7 @@ def judge(claims: dict[str, Claim], record: Record, seconds: float, load: float)
 
 
 def reproduce(claims: dict[str, Claim], folder: Path) -> tuple[list[Outcome], dict[str, Record]]:
-    """Run the jobs of claims one after another, tell what comes of each, and return all outcomes and records."""
+    """Run the jobs of claims one after another, print the outcomes of each, and return all outcomes and records."""
     jobs = {claim.job: JOBS[claim.job] for claim in claims.values()}
     outcomes, found = list[Outcome](), dict[str, Record]()
     for place, (name, job) in enumerate(jobs.items(), 1):
@@ -183,7 +183,7 @@ def band(low: float, high: float) -> str:
 
 
 def shown(outcome: Outcome) -> str:
-    """Return what was measured, or why nothing was."""
+    """Return the measured values, or why there are none."""
     return ", ".join(map(number, outcome.measured)) or outcome.why
 
 
@@ -238,7 +238,7 @@ def summary(outcomes: Iterable[Outcome]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what is asked for, and return 1 if a claim is missed or a job has failed."""
+    """Run the wanted claims, and return 1 if a claim is missed or a job has failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="NAME", help="claims, or jobs, or what is before a dot"

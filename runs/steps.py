@@ -36,7 +36,7 @@ SHOWN, NAMED = 0.003, 0.02  # the least shares of a step that have a bar in a fi
 SCATTERED = {"add", "subtract", "gather", "changes", "clear", "add_dealt", "add_merged"}  # of a vector, by indices
 LINE = 64  # bytes that memory moves for an entry by itself
 Stack = tuple[str, ...]
-Draw = Callable[[int], np.ndarray]  # of as many float32
+Draw = Callable[[int], np.ndarray]  # of that number of float32
 
 
 def times(comm: Any, draw: Draw, size: int, density: float, steps: int) -> dict[str, dict[str, float]]:
@@ -90,10 +90,10 @@ def stacks(comm: Any, draw: Draw, size: int, density: float, steps: int, algorit
 
 
 def touched(comm: Any, draw: Draw, size: int, density: float, steps: int, algorithm: str) -> dict[str, float]:
-    """Return the bytes that each kernel reads and writes in a step, over those of the gradient's entries.
+    """Return the bytes that each kernel reads and writes in a step, over the bytes of the gradient's entries.
 
-    Arrays that a kernel is given, and those that it returns, are counted whole, but `SCATTERED` entries of a vector as
-    the cache lines in which they lie.
+    Arguments and results of a kernel are counted whole, but `SCATTERED` entries of a vector as the cache lines in which
+    they lie.
     """
     reducer = SparseAllreduce(size, density=density, algorithm=algorithm)
     moved: defaultdict[str, float] = defaultdict(float)
@@ -123,7 +123,7 @@ def touched(comm: Any, draw: Draw, size: int, density: float, steps: int, algori
 
 
 def flame(records: list[dict[str, Any]]) -> Any:
-    """Draw a panel for each record: a bar for each function, below it those that it calls, as wide as their time."""
+    """Draw a panel for each record: a bar for each function, below it its callees, as wide as their time."""
     figure, axes = panels(len(records), 1, 2.6)
     widest = max(sum(record["stacks"].values()) for record in records)
     for axis, record in zip(axes[:, 0], records, strict=True):
@@ -151,7 +151,6 @@ def flame(records: list[dict[str, Any]]) -> Any:
 
 
 def main() -> None:
-    """Measure, or draw what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=14_700_000, help="entries (default: %(default)s)")
     parser.add_argument("--density", type=float, default=0.01, help="(default: %(default)s)")

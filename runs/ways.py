@@ -1,10 +1,10 @@
-"""Measure ``sparse_mpi/predict/ways.json``: what a step of each algorithm sends and computes, a minute on idle cores.
+"""Measure ``sparse_mpi/predict/ways.json``: bytes and seconds of each algorithm's step, a minute on idle cores.
 
     python -m runs.ways [WAY ...]
     python -m runs.ways --fit compare.json ...
 
-The second fits the cluster `TYPICAL` to records of emulated hosts, and prints it. How many times as long as it tells
-the steps of each way took is kept with the way.
+The second fits the cluster `TYPICAL` to records of emulated hosts, and prints it. The ratio of measured to predicted
+steps of each way is stored with the way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write(record: dict[str, Any]) -> None:
 
 
 def fit(record: dict[str, Any], files: list[str]) -> None:
-    """Fit to measured steps; keep by how much the ways took longer, and print the cluster."""
+    """Fit to measured steps; store each way's ratio, and print the cluster."""
     for of in record["ways"].values():
         of.pop("longer", None)
     write(record)
@@ -53,7 +53,7 @@ def fit(record: dict[str, Any], files: list[str]) -> None:
 
 
 def main() -> None:
-    """Measure those that are named, or all, and write the file after each."""
+    """Measure the named ways, or all, and write the file after each."""
     record = json.loads(FILE.read_text()) if FILE.exists() else {"ways": {}}
     if sys.argv[1:2] == ["--fit"]:
         fit(record, sys.argv[2:])

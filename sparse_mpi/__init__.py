@@ -1,6 +1,6 @@
 """Sparse allreduce over MPI: `sparse_allreduce` for one sum, `SparseAllreduce` for a training run.
 
-For data that is sparse already, whatever holds it: `allreduce`, `reduce`, `reduce_scatter`, `allgather`, and
+For data that is sparse already, of any library: `allreduce`, `reduce`, `reduce_scatter`, `allgather`, and
 `allreduce_init` where keys stay the same.
 
 Importing this package imports none of mpi4py, cupy and torch, and does not start MPI.
@@ -59,7 +59,7 @@ __all__ = [
     "watch",
 ]
 
-# Public names by the module that defines them, which is imported when one of them is asked for
+# Public names by the module that defines them, imported at the first use of one
 HOME = {
     "algorithms": ("ALGORITHMS", "Reduction"),
     "collectives": ("allgather", "allreduce", "allreduce_init", "reduce", "reduce_scatter"),
@@ -75,7 +75,7 @@ HOME = {
     "training.diloco": ("DiLoCo",),  # needs torch
 }
 LAZY = {name: module for module, names in HOME.items() for name in names}
-MODULES = (  # public, likewise
+MODULES = (  # public, imported likewise
     "algorithms",
     "arrays",
     "checkpoint",

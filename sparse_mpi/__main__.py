@@ -1,7 +1,7 @@
 """``python -m sparse_mpi`` and ``sparse-mpi``: the command line.
 
-A command is a module with ``add_parser``, which declares its options and the function that runs it. It is imported when
-it is asked for. Commands of the package sparse_mpi_bench join by entry points.
+A command is a module with ``add_parser``, which declares its options and the function that runs it. It is imported on
+use. Commands of the package sparse_mpi_bench join by entry points.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def start() -> int:
         return status
     except MissingMPI as error:
         raise SystemExit(f"{program()}: {error}") from None
-    except BrokenPipeError:  # whoever reads what is printed has enough of it, as `head` has
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + SIGPIPE
 

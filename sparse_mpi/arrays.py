@@ -1,4 +1,4 @@
-"""Arrays of NumPy, CuPy and torch: the only file that tells them apart, and takes them in and out without a copy.
+"""Arrays of NumPy, CuPy and torch: the only file that tells them apart.
 
 Inside the library an array is NumPy's (host) or CuPy's (device). A torch tensor enters as a view of the same memory and
 results leave as tensors on the same device. CuPy and torch are looked up only if the caller has already imported them.
@@ -20,9 +20,9 @@ HALF_KINDS = ("float16", "bfloat16")
 FLOATS = ("float32", "float64", *HALF_KINDS)
 SHARED_BYTES = 1 << 20  # of an array from which on it is allocated by torch where torch's tensors are reduced
 _FLOAT32, _FLOAT64, _INT32, _INT64 = map(np.dtype, ("float32", "float64", "int32", "int64"))
-_CONSTANTS: dict[tuple[int, int], Any] = {}  # what devices keep of `constant`, by identity and device
-# What the library works on: an array of NumPy, or one of CuPy, which has no types of its own and the same methods. A
-# torch tensor is one after `enter`
+_CONSTANTS: dict[tuple[int, int], Any] = {}  # the device copies of `constant`, by identity and device
+# An array inside the library: NumPy's, or CuPy's, which has no types of its own and the same methods. A torch tensor
+# becomes one by `enter`
 Array: TypeAlias = np.ndarray
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     A = DefaultTypeVar("A", default=Array, covariant=True)
 else:
-    A = TypeVar("A", covariant=True)  # what a caller's arrays are
+    A = TypeVar("A", covariant=True)  # a caller's arrays
 
 
 class Flattens(Protocol[A]):
@@ -50,7 +50,7 @@ def is_device(x: object) -> TypeGuard[Any]:
 
 
 def is_on_device(x: object) -> bool:
-    """Return whether ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
+    """Return True if ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
     return is_device(x) or (_is_torch(x) and x.device.type == "cuda" and _cupy() is not None)
 
 
@@ -70,7 +70,7 @@ def like(host: Array, x: Array) -> Array:
 
 
 def constant(host: np.ndarray, x: Array) -> Array:
-    """Return ``host``, which nobody ever changes, in the library of ``x``; a device keeps its copy while it lives."""
+    """Return ``host``, which must never change, in the library of ``x``; a device stores its copy while it lives."""
     if isinstance(x, np.ndarray) or not is_device(x):
         return host
     key = id(host), x.device.id
@@ -97,9 +97,8 @@ def synchronize_device(x: object) -> None:
 def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
-    Work of the library and of the caller is then queued in turns, and neither waits for the device. For a torch tensor,
-    CuPy takes long arrays from torch's memory and gives them back to it: each library keeps what it has freed from the
-    other.
+    So work of the library and of the caller is queued in turns. For a torch tensor, CuPy takes long arrays from torch's
+    memory: neither library can use the other's freed memory.
     """
     if isinstance(x, np.ndarray) or not is_on_device(x):
         return nullcontext()
@@ -118,10 +117,9 @@ def _on_torch_stream(x: Any) -> Iterator[None]:
 
 @lru_cache(maxsize=16)
 def _allocator(cupy: ModuleType, short: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Return what allocates CuPy's arrays on its current stream: long ones from torch's memory, others as before.
+    """Return an allocator of CuPy's arrays on its current stream: long ones from torch's memory, others from ``short``.
 
-    ``short`` is what does so for others. They are many, and not worth torch's longer way. Arrays may outlive the
-    context in which they are made.
+    Short arrays are many, and not worth torch's slower path. Arrays may outlive the context in which they are made.
     """
     torch = sys.modules["torch"]
 
@@ -141,8 +139,6 @@ def _allocator(cupy: ModuleType, short: Callable[[int], Any]) -> Callable[[int],
 
 
 class _Foreign(NamedTuple):
-    """A stream of another library, in the protocol by which CuPy takes it."""
-
     pointer: int
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -151,7 +147,7 @@ class _Foreign(NamedTuple):
 
 @cache
 def _stream_over(cupy: ModuleType, device: int | None, pointer: int) -> Any:
-    """Return CuPy's stream over one of another library, on the device that is current; kept for the next time."""
+    """Return CuPy's stream over one of another library, on the current device; cached."""
     if hasattr(cupy.cuda.Stream, "from_external"):  # from CuPy 14 on
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
     return cupy.cuda.ExternalStream(pointer)
@@ -173,7 +169,7 @@ def describe(x: object) -> str:
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")  # NumPy takes long to make it up
+    return str(dtype).removeprefix("torch.")  # NumPy makes it up slowly
 
 
 def check(x: object, argument: str) -> None:
@@ -199,7 +195,7 @@ def check(x: object, argument: str) -> None:
 
 
 def check_plain(x: object, argument: str) -> None:
-    """Raise TypeError if ``x`` is a masked array of NumPy, or a masked tensor: what is masked would count."""
+    """Raise TypeError if ``x`` is a masked array of NumPy, or a masked tensor: masked values would count."""
     masked = isinstance(x, np.ma.MaskedArray) or (_is_torch(x) and type(x).__name__ == "MaskedTensor")
     if masked:
         raise TypeError(f"{argument} must not be masked, got a {type(x).__name__}; fill it, for example x.filled(0)")
@@ -283,7 +279,7 @@ def mantissa_bits(dtype: np.dtype) -> int:
 def magnitude_bits(x: Array) -> Array:
     """Return |x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
 
-    They are the bit patterns without the sign, int32 or int64. Comparing them vectorises, and no NaN is lost in it.
+    They are the bit patterns without the sign, int32 or int64: comparisons vectorise, and do not lose NaN.
     """
     return x.view(np.int64) & (2**63 - 1) if x.dtype == np.float64 else x.view(np.int32) & (2**31 - 1)
 

@@ -1,4 +1,4 @@
-"""Check arguments by their kind. Errors name the argument, and say what was expected, what came, and what to do."""
+"""Check arguments. Errors name the argument, the expected and the given value, and a remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-ALIKE = 0.65  # of 1, how much of two spellings is the same
+ALIKE = 0.65  # of 1, the similarity from which two spellings are the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
 GONE: dict[str, tuple[str, str]] = {
     "agree": ("0.4.0", "write bench steps --check --device gpu"),
@@ -51,14 +51,14 @@ GONE: dict[str, tuple[str, str]] = {
 
 
 def present(value: T | None, why: str) -> T:
-    """Return ``value``, which is there by now; RuntimeError if it is None: ``why`` says what must have come before."""
+    """Return ``value``; RuntimeError if it is None: ``why`` names the missing step."""
     if value is None:
         raise RuntimeError(why)
     return value
 
 
 def check_switch(name: str, value: object) -> None:
-    """Raise TypeError unless ``value`` is True or False: a text such as "no" would count as True."""
+    """Raise TypeError unless ``value`` is True or False: a text, for example "no", would count as True."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {value!r}")
 
@@ -68,7 +68,7 @@ def check_whole(
 ) -> None:
     """Raise TypeError or ValueError unless ``value``, for the argument ``name``, is a whole number in [least, most].
 
-    The error has what is counted as ``unit``, such as "steps", and ends in the ``remedy``.
+    ``unit`` is the noun that it counts, for example "steps"; the error ends in the ``remedy``.
     """
     bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"
     bounds, remedy = f"{bounds} {unit}".rstrip(), remedy and f"; {remedy}"
@@ -81,7 +81,7 @@ def check_whole(
 def check_range(name: str, value: object, interval: str, remedy: str = "") -> None:
     """Raise TypeError or ValueError unless ``value``, for the argument ``name``, is a number in ``interval``.
 
-    That is written like "[0, 1)", or "(0, inf)" for all finite numbers above 0; NaN is in none.
+    Intervals are written like "[0, 1)", or "(0, inf)" for all finite numbers above 0; NaN is in none.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be a number in {interval}, got {value!r}")
@@ -99,13 +99,13 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def check_instance(name: str, value: object, kind: type) -> None:
-    """Raise TypeError unless ``value`` is an instance of ``kind``, which is not its class itself."""
+    """Raise TypeError unless ``value`` is an instance of ``kind``, and not the class itself."""
     if isinstance(value, type) or not isinstance(value, kind):
         raise TypeError(f"{name} must be an instance of {kind.__name__}, got {value!r}")
 
 
 def check_shown(name: str, value: object) -> None:
-    """Raise TypeError if the repr of ``value``, by which ranks compare what they were given, has a memory address."""
+    """Raise TypeError if the repr of ``value``, by which ranks compare arguments, has a memory address."""
     if re.search(" at 0x[0-9a-fA-F]+", repr(value)):
         raise TypeError(
             f"{name} must have a repr that says its hyperparameters, for ranks compare it, got {value!r}; decorate "
@@ -114,7 +114,7 @@ def check_shown(name: str, value: object) -> None:
 
 
 def converted(name: str, what: str, make: Callable[[Any], T], value: object) -> T:
-    """Return ``make(value)``; TypeError if that fails: the argument ``name`` is not ``what`` it must be."""
+    """Return ``make(value)``; if that fails, TypeError: ``name`` must be ``what``."""
     try:
         return make(value)
     except Exception as problem:
@@ -124,8 +124,7 @@ def converted(name: str, what: str, make: Callable[[Any], T], value: object) -> 
 def meant(given: object, names: Iterable[str], gone: Mapping[str, tuple[str, str]] = GONE) -> str:
     """Return ``"; did you mean oktopk?"`` with the most similar of ``names``, or ``""``.
 
-    A name in ``gone`` gets the release in which it was removed, and the remedy. An option is found by its name, without
-    dashes.
+    A name in ``gone`` gets the release of its removal, and the remedy. An option's name is without dashes.
     """
     removed = str(given).lstrip("-").replace("-", "_")
     if removed in gone:

@@ -8,11 +8,10 @@ With a mesh of two dimensions, of which layers are sharded over one::
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     reduction = attach(model, mesh["replicate"], optimizer=optimizer)
 
-FSDP2 gathers and reduces inside a replica, over fast links. What crosses the slow network is the sum over the replicas,
-which a mesh of two dimensions (HSDP) makes dense. Here each process reduces its own shard with those that hold the same
-shard of other replicas: G lanes side by side, each with a residual of n / G numbers and k / G entries a step. With
-Ok-Topk a network card carries 4 k (N - 1) / (N G) words a step for N replicas. FlexDeMo (arXiv 2502.06728) published
-the pattern.
+FSDP2 gathers and reduces inside a replica, over fast links. The slow network carries the sum over the replicas, which a
+mesh of two dimensions (HSDP) makes dense. Here each process reduces its own shard over the replicas: G lanes side by
+side, each with a residual of n / G numbers and k / G entries a step. With Ok-Topk a network card carries 4 k (N - 1) /
+(N G) words a step for N replicas. FlexDeMo (arXiv 2502.06728) published the pattern.
 """
 
 from __future__ import annotations
@@ -63,21 +62,21 @@ def attach(
         model: whose layers are sharded by ``fully_shard`` over a mesh of one dimension.
         replicas: the processes that hold the same shard, in any order: a mesh of one dimension as
             ``mesh["replicate"]``, a process group, or an mpi4py communicator.
-        density: the share of a unit's entries that is sent, see `DistributedOptimizer` for what None means.
+        density: the share of a unit's entries that is sent; for None see `DistributedOptimizer`.
         algorithm: a name in `ALGORITHMS`, or an instance.
         feedback: see `SparseAllreduce`.
-        optimizer: of the sharded model's parameters, made after ``fully_shard``. None: it is not known, and takes the
-            means as they come.
-        momentum: who applies that optimizer's momentum, see `DistributedOptimizer`. But with ``"local"`` one backward
-            pass is reduced before each step; others come after ``model.set_requires_gradient_sync(False)``.
+        optimizer: of the sharded model's parameters, made after ``fully_shard``. None: it gets the plain means, as with
+            ``momentum="local"``.
+        momentum: as for `DistributedOptimizer`. But with ``"local"`` one backward pass is reduced before each step;
+            others come after ``model.set_requires_gradient_sync(False)``.
         op: "average" or "sum" over the replicas. Inside a replica FSDP2 averages, or divides as
             ``set_gradient_divide_factor`` says; with a factor that counts all ranks take "sum".
-        dense_steps: the number of steps at the beginning that are dense.
+        dense_steps: the number of dense steps at the beginning.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
 
     Raises:
-        TypeError: ``model`` is not sharded by FSDP2, or over a mesh of several dimensions; replicas or optimizer are no
-            such thing.
+        TypeError: ``model`` is not sharded by FSDP2, or over a mesh of several dimensions; or replicas or optimizer are
+            of another type.
         ValueError: other bad arguments: ``model`` is attached, or has a parameter that is not sharded; ``replicas`` do
             not hold the same shard of models of their own; ``optimizer`` was made before ``fully_shard``; or arguments
             differ between replicas. Raised on every rank of ``replicas``.

@@ -1,7 +1,7 @@
-"""The tensors of a gradient as matrices of rows, and how many entries of each row are selected (ADTopk, HPDC'24).
+"""The tensors of a gradient as matrices of rows, and the number of selected entries of each row (ADTopk, HPDC'24).
 
-A selection that gives every row its quota needs neither counts nor row numbers on the wire: from shapes and k every
-rank knows which entry belongs to which row.
+A selection by quotas of rows needs neither counts nor row numbers on the wire: from shapes and k every rank knows the
+row of each entry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Block(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """A tensor as a matrix of rows of equal length, and how many entries of each row are selected.
+    """A tensor as a matrix of rows of equal length, and the number of selected entries of each row.
 
     Element c of row j is element ``j // stride * stride * length + j % stride + c * stride`` of the tensor.
     """
@@ -57,7 +57,7 @@ class Matrix(NamedTuple):
 
     @property
     def blocks(self) -> Iterator[Block]:
-        """Iterate over the rows as blocks of one quota: those with an extra entry, if any, and then the others."""
+        """Iterate over the rows as blocks of one quota: rows with an extra entry, if any, and then the others."""
         if self.extra:
             yield Block(0, self.extra, self.quota + 1)
         yield Block(self.extra, self.rows, self.quota)
@@ -93,7 +93,7 @@ def check_rule(rows: str) -> None:
 def dense_tensors(layout: Layout, dense: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the numbers of the tensors that are selected whole: ``dense``, which must be of the layout.
 
-    None: those of the tensors with fewer than two dimensions, but not of a layout of one tensor.
+    None: all tensors with fewer than two dimensions, but none of a layout of one tensor.
     """
     if dense is None:
         flat = tuple(number for number, shape in enumerate(layout.shapes) if len(shape) < 2)
@@ -143,7 +143,6 @@ def quotas(layout: Layout, k: int, rows: str = "output", dense: tuple[int, ...] 
 
 
 def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
-    """Return the quotas that share ``left`` entries out by number of the tensor, but of rows that keep their one."""
     while True:
         total = sum(t.size for t in tensors)
         enough = [t for t in tensors if left * t.length >= total]

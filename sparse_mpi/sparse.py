@@ -1,7 +1,4 @@
-"""SparseVector and Layout, and the operations on them of which all algorithms are made.
-
-All functions are pure, and work on NumPy and CuPy arrays.
-"""
+"""SparseVector and Layout, and the operations of which all algorithms are made: pure, on NumPy and CuPy arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from sparse_mpi.kernels.base import Number
 if TYPE_CHECKING:
 
     class SparseVector(NamedTuple, Generic[A]):
-        """The class below, by the type of its arrays: Python 3.10 makes no generic named tuples."""
+        """The class below, by the type of its arrays: Python 3.10 has no generic named tuples."""
 
         indices: A
         values: A
@@ -77,13 +74,13 @@ def merge(vector: SparseVector, lengths: np.ndarray | None = None) -> SparseVect
 def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
     """Return the k >= 1 entries of largest magnitude, or all if there are no more than k.
 
-    Of equal magnitudes those of lower index are taken. With ``reuse`` the result may overwrite ``vector``.
+    Of equal magnitudes the lower index is taken. With ``reuse`` the result may overwrite ``vector``.
     """
     return SparseVector(*kernels.of(vector.values).truncate(vector.indices, vector.values, k, reuse), vector.size)
 
 
 def truncate_least(vector: SparseVector, k: int, reuse: bool = False) -> tuple[SparseVector, Number]:
-    """Return what `truncate` does, and the least magnitude bits of its k values; 0 if there are fewer than k."""
+    """Return the result of `truncate`, and the least magnitude bits of its k values; 0 if there are fewer than k."""
     indices, values, least = kernels.of(vector.values).truncate_least(vector.indices, vector.values, k, reuse)
     return SparseVector(indices, values, vector.size), least
 
@@ -122,7 +119,7 @@ def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
 def take(vector: SparseVector, chosen: Array | slice, count: int | None = None) -> SparseVector:
     """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose.
 
-    A mask chooses ``count``, where that is known: then the host waits for no device.
+    Give the ``count`` of a mask if it is known: the host then need not wait for a device.
     """
     if not isinstance(chosen, slice) and chosen.dtype == bool:
         return SparseVector(*kernels.of(chosen).compress(vector.indices, vector.values, chosen, count), vector.size)
@@ -130,13 +127,13 @@ def take(vector: SparseVector, chosen: Array | slice, count: int | None = None) 
 
 
 def reaching(vector: SparseVector, threshold: int, count: int, chosen: Array | None = None) -> SparseVector:
-    """Return the ``count`` entries whose magnitude bits reach ``threshold``, of those of a mask ``(nnz,)``, if any."""
+    """Return the ``count`` entries, within a mask ``(nnz,)`` if any, whose magnitude bits reach ``threshold``."""
     kept = kernels.of(vector.values).compress(vector.indices, vector.values, chosen, count, threshold)
     return SparseVector(*kept, vector.size)
 
 
 def where(vector: SparseVector, other: SparseVector) -> SparseVector:
-    """Return ``vector`` with 0 for its values where ``other`` has no entry, for which no host waits."""
+    """Return ``vector`` with 0 for its values where ``other`` has no entry, without waiting for a device."""
     return vector._replace(values=kernels.of(vector.values).among(other.indices, vector.indices, vector.values))
 
 
@@ -147,7 +144,7 @@ def subtract(a: SparseVector, b: SparseVector) -> SparseVector:
 
 
 def contains(vector: SparseVector, indices: Array) -> Array:
-    """Return a boolean mask of those of the ascending ``indices`` at which ``vector`` has an entry."""
+    """Return a boolean mask of the ascending ``indices``: True where ``vector`` has an entry."""
     return kernels.of(indices).contains(vector.indices, indices)
 
 

@@ -1,4 +1,4 @@
-"""Train BERT: --task pretrain tells masked words of plain text, --task squad answers questions by a span of a text.
+"""Train BERT: --task pretrain predicts masked words of plain text, --task squad answers questions by a span of a text.
 
 mpiexec -n 4 python train/bert.py --tiny                        a small model on the Python reference
 mpiexec -n 4 python train/bert.py --task squad --tiny           the same on questions made up from it
@@ -152,7 +152,7 @@ def check(args: Namespace) -> None:
 
 
 # Li and Hoefler, Ok-Topk, PPoPP 2022: 32 ranks and more, density, batch and rate of wikipedia. Devlin and others, BERT,
-# NAACL 2019: weight decay, and what goes for squad. Epochs of wikipedia and all of the Python reference: ours.
+# NAACL 2019: weight decay, and the settings of squad. Epochs of wikipedia and all of the Python reference: ours.
 PROGRAM = ByTask(
     {
         "pretrain": Program(

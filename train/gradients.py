@@ -1,10 +1,10 @@
-"""Record the gradients of a training run, every rank's own, for `bench volume`, `trace` and whoever studies them.
+"""Record the gradients of a training run, every rank's own, for `bench volume` and `trace`.
 
 mpiexec -n 4 python train/gradients.py --tiny                                         vgg: steps 1, 10, 40
 mpiexec -n 4 python train/gradients.py --program lstm --tiny --record-steps 5 50 --save runs/lstm.npz --algo topka
 python -m sparse_mpi bench volume --ranks 2 4 --gradients runs/gradients.npz --density 0.02
 
-All other options are those of the program, whose model, batches, reduction and optimizer train. The learning rate is
+All other options are the program's, whose model, batches, reduction and optimizer train. The learning rate is
 --lr from the first step on, a step's gradient is one bucket, and nothing but the file named by --save is written.
 """
 
@@ -39,7 +39,7 @@ PROGRAMS = ("vgg", "resnet", "vit", "lstm", "transformer", "bert", "gpt2")
 
 
 def parse(argv: Sequence[str] | None = None) -> Namespace:
-    """Return what to record, with the options of the program as ``options``."""
+    """Return the arguments of the recording, with the options of the program as ``options``."""
     parser = Parser(description=__doc__)
     add = parser.add_argument
     add("--program", choices=PROGRAMS, default="vgg", help="which one of this folder (default: vgg)")
@@ -48,7 +48,7 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     text = "what to write (default: runs/gradients.npz)"
     usual = Path("runs/gradients.npz")
     add("--save", type=new_file("gradients.npz", [".npz"]), default=usual, metavar="FILE", help=text)
-    args, rest = ArgumentParser.parse_known_args(parser, argv)  # what it does not know is the program's
+    args, rest = ArgumentParser.parse_known_args(parser, argv)  # unknown arguments are the program's
     args.task = import_module(args.program).PROGRAM
     args.options = args.task.parse(rest)
     if args.options.plan:

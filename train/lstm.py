@@ -6,7 +6,7 @@ srun -n 32 python train/lstm.py --data an4 --data-dir ~/audio   speech, settings
 mpiexec -n 4 python train/lstm.py --task text                   the Python reference, 2 layers of 500
 srun -n 8 python train/lstm.py --data wikitext-2                text, as published for ADTopk
 
-Options differ with the task: --task text --help tells those of text.
+Options differ with the task: --task text --help lists the ones of text.
 """
 
 from __future__ import annotations

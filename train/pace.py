@@ -4,8 +4,8 @@ mpiexec -n 4 python train/pace.py vgg --ways dense powersgd:rank=4 oktopk oktopk
 python -m sparse_mpi bench network --ranks 4 --rate 10mbit -- \
     train/pace.py gpt2 --ways dense elect:local-steps=4 --out runs/pace -- --tiny
 
-A way is what train/study.py takes: an algorithm, options of it, and options of the training program; what comes after
--- are options of all ways. Seconds are those of rank 0's steps, with all that it waits for the others, without tests.
+A way, as in train/study.py, is an algorithm, options of it, and options of the training program; options behind -- are
+for all ways. Seconds are of rank 0's steps, with its waits for the others, without tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Turn = dict[str, float]  # means of a way's steps in a round: "seconds", of whic
 
 
 def turns(args: Namespace, comm: Comm) -> dict[str, list[Turn]]:
-    """Train each way in each round, and return its turns on rank 0; on the others nothing that means anything."""
+    """Train each way in each round, and return its turns on rank 0; the others' results mean nothing."""
     found: dict[str, list[Turn]] = {way: [] for way in args.ways}
     for number in range(args.rounds):
         for way in args.ways:
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     end = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:end])
     args.options = words[end + 1 :]
-    # Ends with a line about what is wrong
+    # Ends with a line about a wrong option
     every = lcm(*(_options(args, way, args.out).local_steps or 1 for way in args.ways))
     args.steps, args.warm_up = (-(-count // every) * every for count in (args.steps, args.warm_up))
     job.run(measure, args)

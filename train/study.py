@@ -4,8 +4,8 @@ python train/study.py vgg --ranks 8 --seeds 1 2 3 4 5 --ways dense oktopk elect:
     --shards shuffled sorted:norm=group --out runs/study -- --tiny --data fashion-mnist --epochs 1 --density 0.01
 
 A way is an algorithm, options of it, and options of the training program: elect:votes=0.5:feedback=gmc. Options may
-follow a kind of shards too, sorted:norm=group; what comes after -- are options of all runs. Runs are shared out among
---jobs processes; records that are there already are not made again. The ranks are those of a `World`, which reduces as
+follow a kind of shards too, sorted:norm=group; options behind -- are for all runs. Runs are shared out among
+--jobs processes; existing records are not made again. The ranks are a `World`'s, which reduces as
 MPI does, to the bit, so that more of them can be studied than the machine has cores.
 """
 
@@ -56,7 +56,7 @@ class Run(NamedTuple):
     shards: str
     seed: int
     options: tuple[str, ...]
-    tuned: str = ""  # what was tuned for the way, an option of it
+    tuned: str = ""  # the tuned value of the way, an option of it
 
     @property
     def name(self) -> str:
@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     end = words.index("--") if "--" in words else len(words)
     args, options = parser.parse_args(words[:end]), tuple(words[end + 1 :])
     for way in args.ways:
-        import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about what is wrong
+        import_module(args.program).PROGRAM.parse([*options, *arguments(way)])  # ends with a line about a wrong option
     cells = product(args.seeds, args.shards, args.ways)
     runs = [Run(args.program, args.ranks, way, kind, seed, options) for seed, kind, way in cells]
     if args.tune:

@@ -1,4 +1,4 @@
-"""Benchmarks by description: a `Benchmark` says what it measures; what all of them have in common is done here."""
+"""Benchmarks by description: a `Benchmark` has its own measurement; the common part is here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Compare two ways to reduce, each given by the time it computes and by what it sends: which is faster where?
+"""Compare two ways to reduce, each given by its computing time and its bytes: which is faster where?
 
 A step takes ``compute + alpha * messages + 8 * bytes / bandwidth`` seconds: the alpha-beta model of `costs`, where
-``alpha`` is the latency of a message in seconds and ``bandwidth`` that of a rank in bits a second. Two steps are
-equally long at
+``alpha`` is the latency of a message in seconds and ``bandwidth`` a rank's in bits a second. Two steps are equally long
+at
 
     bandwidth = 8 * (bytes_a - bytes_b) / (compute_b - compute_a + alpha * (messages_b - messages_a))
 

@@ -11,7 +11,7 @@ from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
 
 OWN = "own"  # the wire format that an algorithm has if none is asked for
 WIRES = (OWN, "packed", "packed+bf16")  # of the table of predict
-TEAM = " in a team"  # how the names of those end that survive the loss of ranks
+TEAM = " in a team"  # suffix of the names of candidates that survive the loss of ranks
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ FIELDS = (
 
 
 class ProcessorTime(ForwardingComm):
-    """A `Comm` that counts the processor time outside its calls: what ranks would need on cores of their own."""
+    """A `Comm` that counts the processor time outside its calls: the time on cores of the ranks' own."""
 
     def __init__(self, comm: Comm, whole: ProcessorTime | None = None) -> None:
         super().__init__(comm)
-        self._whole = whole or self  # what is computed between calls of a part counts there
+        self._whole = whole or self  # time between calls of a part counts there
         self._computing, self._since = 0.0, process_time()  # seconds up to the last call, which ended then
 
     def _around(self, call: Callable[[], T]) -> T:
@@ -119,9 +119,9 @@ def slowest(samples: np.ndarray) -> np.ndarray:
 
 
 def summarise(samples: np.ndarray) -> dict[str, float]:
-    """Return medians over the steps of what the slowest rank takes, ``exchange`` of the one that waits least.
+    """Return medians over the steps of the slowest rank's times, ``exchange`` of the one that waits least.
 
-    ``bytes`` are those of the direction that carries more. Counts are means over the steps, of the rank with most.
+    ``bytes`` are of the direction that carries more. Counts are means over the steps, of the rank with most.
     """
     of = dict(zip(FIELDS, np.moveaxis(samples, 2, 0), strict=True))
     of["compute"] = of["select"] + of["merge"]
@@ -134,7 +134,7 @@ def summarise(samples: np.ndarray) -> dict[str, float]:
 
 
 def cost(summary: dict[str, float], alone: bool = False) -> Cost:
-    """Of a step by its `summarise`; ``alone`` is that of ranks with cores of their own."""
+    """Return the cost of a step by its `summarise`; ``alone``: with a core for each rank."""
     return Cost(summary["processor" if alone else "compute"], summary["messages"], summary["bytes"])
 
 

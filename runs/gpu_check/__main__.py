@@ -1,9 +1,8 @@
-"""``python -m runs.gpu_check``: all that is to be proven on a machine with a GPU, in one command.
+"""``python -m runs.gpu_check``: all proofs that need a machine with a GPU, in one command.
 
-Each of its stages is a process with a time limit, twice what it is estimated to take, and none keeps the next from
-being tried. Nothing is downloaded; without an MPI the stages that need one are
-skipped by name. A folder gets what each stage has printed and measured, and after each stage a record
-of all calls into it, and a page.
+Each of its stages is a process with a time limit, twice its estimate, and a failed one does not stop the next. Nothing
+is downloaded; without an MPI the stages that need one are skipped by name. A folder gets the output and the
+measurements of each stage, and after each stage a record of all calls into it, and a page.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ EVERY_TIME = "warm"  # the stage whose caches another machine does not have
 
 
 class Outcome(NamedTuple):
-    """What became of a stage."""
+    """The result of a stage."""
 
     name: str
     state: str  # "passed", "failed", "out of time", "skipped" or, for another call, "left"
@@ -57,7 +56,6 @@ class Outcome(NamedTuple):
 
 
 def parser() -> Parser:
-    """Return the parser of the command line."""
     parser = Parser(
         prog="python -m runs.gpu_check",
         description="Stage after stage, each with a time limit: doctor, caches, tests on the device, three tools of "
@@ -105,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try the stages; return 1 if one has failed, in this call or as the last thing it did in an earlier one."""
+    """Try the stages; return 1 if one has failed, in this call or in its last trial of an earlier one."""
     began, out = time.monotonic(), args.out.resolve()
     facts = provenance() | {"gpu": hardware(), "source": source(), "pretended": args.pretend}
     earlier = merged(found for folder in (out, *args.merge) if (found := earlier_record(folder, args.pretend)))
@@ -140,9 +138,9 @@ def run(args: argparse.Namespace) -> int:
 def remaining(
     found: list[Stage], earlier: dict[str, Any], facts: dict[str, Any], only: list[str] | None
 ) -> list[Stage]:
-    """Return those of the stages that are wanted: ``only`` these, else all that have not passed with the same sources.
+    """Return the wanted stages: ``only`` these, else all that have not passed with the same sources.
 
-    Caches are filled again for whatever is left, since another machine has none.
+    Caches are filled again for the rest, since another machine has none.
     """
     if only:
         return [stage for stage in found if stage.name in only]
@@ -154,7 +152,7 @@ def remaining(
 
 
 def plan(chosen: list[Stage], budget: float | None) -> str:
-    """Return a table of what would be run, in order, within a ``budget`` of seconds if there is one."""
+    """Return a table of the stages to run, in order, within a ``budget`` of seconds if there is one."""
     lines, spent = [], 0.0
     kept: dict[str, list[str]] = {}  # why stages are not run, and which
     for stage in chosen:
@@ -176,7 +174,7 @@ def plan(chosen: list[Stage], budget: float | None) -> str:
 def prepared(environment: Mapping[str, str], place: Path) -> dict[str, str]:
     """Return the environment of the stages, in which the checkout need not be installed.
 
-    Commands of bench/ are found by entry points; ``place`` gets the metadata that an installation would have.
+    Commands of bench/ are entry points; ``place`` gets the metadata of an installation.
     """
     declared = configparser.ConfigParser()
     declared.read(ROOT / "bench" / "setup.cfg")
@@ -199,9 +197,9 @@ def found_mpi(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float | None = None) -> Outcome:
-    """Try a stage for as long as it may take, if its estimate fits into the seconds that are ``left``.
+    """Try a stage until its limit, if its estimate fits into the seconds that are ``left``.
 
-    What it prints goes to a file of its name in ``out``; what an earlier call has measured there is removed.
+    Its output goes to a file of its name in ``out``; an earlier call's measurements there are removed.
     """
     if stage.needs:
         return Outcome(stage.name, SKIPPED, 0.0, stage.needs, stage.shown)
@@ -231,7 +229,7 @@ def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float |
 
 
 def hardware() -> str | None:
-    """Return names, memory and driver of the GPUs, as nvidia-smi tells them; None without one."""
+    """Return names, memory and driver of the GPUs, by nvidia-smi; None without one."""
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader"]
     return call(query, os.environ, 30).stdout.strip() or None
 
@@ -256,7 +254,7 @@ def measured(out: Path, name: str) -> dict[str, Any]:
 def earlier_record(folder: Path, pretended: bool) -> dict[str, Any] | None:
     """Return the record of the calls into a folder, None without one.
 
-    Raises SystemExit: it is of something else, or what was pretended would be mixed with what was not.
+    Raises SystemExit: it is of something else, or pretended results would be mixed with real ones.
     """
     file = folder / RECORD
     if not file.exists():
@@ -278,7 +276,7 @@ def earlier_record(folder: Path, pretended: bool) -> dict[str, Any] | None:
 
 
 def merged(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return one record of all calls: of each stage the last trial, with what it measured, else why there is none."""
+    """Return one record of all calls: of each stage the last trial, with its measurements, else why there is none."""
     calls: dict[str, dict[str, Any]] = {}
     chosen: dict[str, dict[str, Any]] = {}
     results: dict[str, Any] = {}
@@ -299,11 +297,7 @@ def merged(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write(out: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """Write the record, its page and an archive of all files, each whole whenever the machine goes away.
-
-    Returns:
-        The record.
-    """
+    """Write the record, its page and an archive of all files, each whole whenever the machine goes away."""
     for name, text in ((RECORD, json.dumps(record, indent=1) + "\n"), (PAGE, page(record))):
         part = out / f"{name}.part"
         part.write_text(text)
@@ -317,7 +311,7 @@ def write(out: Path, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(record: dict[str, Any]) -> str:
-    """Return a page of Markdown: what was tried, on what, and what became of it."""
+    """Return a page of Markdown: the stages, the machine, and the results."""
     calls, facts = record["calls"], record["calls"][-1]
     number = {one["date"]: at for at, one in enumerate(calls, 1)}
     lines = [f"# gpu-check, {facts['date']}", ""]

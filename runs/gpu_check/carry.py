@@ -121,7 +121,7 @@ def open_mpi(work: Path, out: Path) -> None:
         shutil.rmtree(tree / part, ignore_errors=True)
     for file in tree.rglob("*.la"):
         file.unlink()
-    # Built without zlib, which PMIx would tell at every start
+    # Built without zlib, about which PMIx would warn at every start
     with (tree / "etc/pmix-mca-params.conf").open("a") as settings:
         settings.write("pcompress_base_silence_warning = 1\n")
     libraries = [file for file in tree.rglob("*.so*") if not file.is_symlink()]

@@ -1,8 +1,8 @@
-"""What one rank's share of a step costs: ``python -m runs.gpu_check.share --json FILE``.
+"""The cost of one rank's share of a step: ``python -m runs.gpu_check.share --json FILE``.
 
-The ranks are those of a `World`: one process and one context, one rank at a time. A step's time over P is then one
-rank's share of it, without the turns that the contexts of several processes take on one GPU. Messages are copies on
-the device: neither the bus nor a network is in these times. torch's profiler, where torch is built for CUDA, counts
+The ranks are a `World`'s: one process and one context, one rank at a time. A step's time over P is then one rank's
+share of it, without the turns that the contexts of several processes take on one GPU. Messages are copies on the
+device: neither the bus nor a network is in these times. torch's profiler, where torch is built for CUDA, counts
 launches, copies and waits of the host, and names the kernels that take longest.
 """
 
@@ -39,7 +39,6 @@ KERNELS = 8  # that are named
 
 
 def parser() -> Parser:
-    """Return the parser of the command line."""
     parser = Parser(prog="python -m runs.gpu_check.share", description="one rank's share of a step, by a World")
     parser.add_argument("--ranks", type=integer(1), default=8)
     parser.add_argument("--n", type=integer(1), nargs="+", default=[14_728_266], help="elements")
@@ -52,7 +51,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Time all sizes and algorithms, and print and write what was found."""
+    """Time all sizes and algorithms, and print and write the results."""
     args = parser().parse_args(argv)
     cases = []
     with Bar(len(args.n) * len(args.algorithms), "cases") as bar:
@@ -69,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def share(name: str, base: np.ndarray, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the milliseconds of a rank and step, and what the profiler counts a rank and step."""
+    """Return the milliseconds of a rank and step, and the profiler's counts a rank and step."""
     found: dict[str, Any] = {"ms": 1e3 * float(np.median(timed(name, base, args.ranks, args.steps))) / args.ranks}
     if torch.cuda.is_available() and torch.version.cuda:
-        # What two runs differ by is of the steps that one has more.
+        # The difference of two runs belongs to the steps that one has more.
         fewer, more = (seen(lambda steps=steps: timed(name, base, args.ranks, steps)) for steps in (1, 1 + COUNTED))
         shares = args.ranks * COUNTED
         each = {
@@ -92,7 +91,7 @@ def seen(run: Callable[[], Any]) -> dict[str, tuple[float, float]]:
 
 
 def timed(name: str, base: np.ndarray, ranks: int, steps: int) -> list[float]:
-    """Return the seconds that each of so many steps takes all ranks."""
+    """Return the seconds of each of ``steps`` steps, all ranks together."""
 
     def body(comm: Comm) -> list[float]:
         reducer = SparseAllreduce(len(base), comm=comm, algorithm=name)

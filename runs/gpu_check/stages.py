@@ -1,4 +1,4 @@
-"""The stages of ``gpu-check``: what each runs, what it needs, and how long it should take."""
+"""The stages of ``gpu-check``: their commands, needs and estimated times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARGIN = 2.0  # times its estimate that a stage may take: on one H100 they took 
 FEW = ("dense", "topka", "oktopk", "elect")  # algorithms that are compared on the largest model
 WAYS = ("dense", "dense:no-overlap", "elect", "elect:no-overlap")  # of which training steps are timed
 TOOLKITS = ("$CUDA_HOME/bin", "/usr/local/cuda/bin")  # folders of CUDA's tools that need not be on the path
-CARRIED = ROOT / ".gpu"  # what `runs.gpu_check.carry` made, unpacked: an NCCL, and an MPI that takes device pointers
+CARRIED = ROOT / ".gpu"  # unpacked result of `runs.gpu_check.carry`: an NCCL, and an MPI that takes device pointers
 MPS = "nvidia-cuda-mps-control"  # starts and ends the server by which processes compute on one GPU side by side
 UNDER_MPS = f'{MPS} -d && "$@"; status=$?; echo quit | {MPS}; exit $status'
 MODULES = {"scikit-learn": "sklearn"}  # of packages that are imported by another name
@@ -29,14 +29,13 @@ class Stage(NamedTuple):
 
     name: str
     estimate: float  # seconds
-    basis: str  # what the estimate is the sum of
+    basis: str  # the terms of the estimate
     command: tuple[str, ...]
-    needs: str = ""  # what keeps it from being tried; "" if nothing does
+    needs: str = ""  # a reason not to try it; "" if there is none
     mpi: bool = False  # it has nothing to show without an MPI
 
     @property
     def limit(self) -> float:
-        """Return the seconds that it may take."""
         return MARGIN * self.estimate
 
     @property
@@ -104,7 +103,7 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     basis = "the server 5, imports of all ranks 15, 13 steps of each algorithm 10"
     found.append(Stage("mps-4", 30, basis, ("sh", "-c", UNDER_MPS, "sh", *command), served, mpi=True))
     found += _between_gpus(checkout, pretend, record("pointers"))
-    # Results against those of the CPU, with both laws.
+    # Results against the CPU's, with both laws.
     every = tuple(ALGORITHMS)
     for model, algorithms, seconds in (("vgg16", every, 30), ("resnet50", every, 30), ("bert-base", FEW, 90)):
         basis = f"imports 10, two steps of each algorithm on the CPU and the GPU {seconds - 10}"
@@ -182,7 +181,7 @@ def _find_sanitizer() -> str | None:
 
 
 def _missing(*packages: str) -> str:
-    """Return what keeps a stage from being tried that needs these packages; "" if all are installed."""
+    """Return the reason not to try a stage that needs these packages; "" if all are installed."""
     missing = [name for name in packages if find_spec(MODULES.get(name, name)) is None]
     return f"needs {' and '.join(missing)}: pip install {' '.join(missing)}" if missing else ""
 

@@ -1,4 +1,4 @@
-"""What ``gpu-check`` asks of the times that its stages have measured, each with its roofline beside it."""
+"""The demands of ``gpu-check`` on the times of its stages, each with its roofline beside it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def verdicts(measured: dict[str, Any], gpu: str | None = None) -> list[str]:
 
 
 def _of_selection(record: dict[str, Any], gpu: str) -> Iterator[Verdict]:
-    """Yield what is asked of kernels on large vectors, and their times beside the bandwidth bound."""
+    """Yield the demands on kernels on large vectors, and their times beside the bandwidth bound."""
     sheet = next((rate for name, rate in DATA_SHEETS.items() if name in gpu), None)
     for case in record["cases"]:
         n, density = case["n"], case["density"]

@@ -21,7 +21,7 @@ RANKS, SIZE, DENSITY = 4, 20_000, 0.01
 
 
 def warm() -> int:
-    """Compile what the algorithms launch; return 1 if the GPU's results differ from those of the CPU."""
+    """Compile the kernels of the algorithms; return 1 if the GPU's results differ from the CPU's."""
 
     def run(comm: Comm) -> dict[str, dict[str, Any]]:
         base = on_gpu(np.random.default_rng([0, comm.rank]).standard_normal(SIZE, np.float32), comm)

@@ -4,8 +4,7 @@ Costs 2f(P-1)/P words for the f entries of whole tensors and 1.25 to 1.5 (k - f)
 step, and 3 ceil(log2 P) messages. Returns the sum of all selections.
 
 Quotas are the same on every rank, so counts and row numbers are not sent: an entry of a row is its value and its
-column,
-one or two bytes; four in a plain step over a tensor of more than 65,536 elements.
+column, one or two bytes; four in a plain step over a tensor of more than 65,536 elements.
 
 Departs from the published program: one message a step in place of two a tensor, columns in place of int64 indices, and
 one pass that adds all messages in place of a dense vector for each rank.

@@ -183,8 +183,7 @@ class Algorithm(ABC):
 
         An algorithm that `carries` also takes ``beside``: ``(n,)`` of the dtype of acc, not negative. It divides the
         gradient by the root of ``beside`` to select, sums ``beside`` coarsely at the entries of the result, and returns
-        a
-        `Carried`.
+        a `Carried`.
         """
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:

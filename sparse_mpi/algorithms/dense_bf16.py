@@ -2,9 +2,8 @@
 
 Costs n(P-1)/P words and P - 1 + ceil(log2 P) messages a rank. MPI has no bfloat16 sum, so this is a reduce-scatter of
 regions of equal width, whose owners add in acc's dtype and in rank order, and an allgather. Returns a dense sum,
-rounded
-to bfloat16 before and after the addition. The first error stays in the residual of the rank that rounded, the second in
-that of the region's owner.
+rounded to bfloat16 before and after the addition. The first error stays in the residual of the rank that rounded, the
+second in that of the region's owner.
 """
 
 from __future__ import annotations

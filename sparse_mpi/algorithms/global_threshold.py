@@ -237,8 +237,7 @@ class Counted:
         """Select this rank's `dense` sums that are in the result; return as `cut` does, and the next ``known``.
 
         With ``known`` entries no pass over all sums is needed while candidates are above their floor. The next
-        ``known``
-        are the remaining entries a little below the threshold.
+        ``known`` are the remaining entries a little below the threshold.
         """
         counted, predictor, found = self.count(values, k, predictor, comm, known=known)
         (low, high), (entries, floor) = counted.bracket, found
@@ -304,8 +303,7 @@ class Counted:
         """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
 
         More than k entries reach its low end, unless it is `lowest`; fewer than 0.9k its high end. If only one end is
-        known,
-        the first candidate is ``near`` bits from it; 0: no estimate.
+        known, the first candidate is ``near`` bits from it; 0: no estimate.
         """
         # Begin near the known end of the bracket, if one is known.
         number = self._searched(k)
@@ -377,8 +375,7 @@ class Counted:
         """Return up to ``number`` candidates at growing distances from the known end of a bracket.
 
         The first is ``near`` bits away, and each distance is a multiple of the one before: small moves of the threshold
-        are
-        resolved finely, and large ones still enclosed. If both ends are known, candidates lie evenly between.
+        are resolved finely, and large ones still enclosed. If both ends are known, candidates lie evenly between.
         """
         low, high = bracket
         if low > self.lowest and high < end:

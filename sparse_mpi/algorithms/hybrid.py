@@ -2,8 +2,7 @@
 
 Costs the sum of its parts. The tensors of a part are fused into one vector, which one algorithm reduces; parts run one
 after the other. Needs a layout. The result is dense if more than an eighth of the elements come from dense results,
-else
-sparse.
+else sparse.
 """
 
 from __future__ import annotations

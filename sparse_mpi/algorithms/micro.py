@@ -9,9 +9,8 @@ clear it, and no entry is chosen twice.
 
 Departs from the paper: parts are block-cyclic, because large entries stand together; a rank chooses between its share
 over ``slack`` and ``slack`` times its share; the threshold is corrected in proportion to the count, from one measured
-in
-the first step. NaN or Inf anywhere on a rank reaches the result. Messages have no `Wire` format: indices travel without
-values, and values, which the network adds, unrounded.
+in the first step. NaN or Inf anywhere on a rank reaches the result. Messages have no `Wire` format: indices travel
+without values, and values, which the network adds, unrounded.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ smallest magnitude. Teams of ranks ("SAG"), which communicate less often with ea
 
 `SparDL.published` is the released program: each rank selects its share of k from every region, regions are contiguous
 and pruned one by one, and a rank takes back its selected entries at indices that the result lacks. Entries pruned on
-the
-way at an index of the result are then lost.
+the way at an index of the result are then lost.
 """
 
 from __future__ import annotations

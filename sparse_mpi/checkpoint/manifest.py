@@ -86,7 +86,7 @@ def _checked(manifest: Manifest) -> Manifest:
     for name, least in (("number", 1), ("step", 0), ("ranks", 1)):
         check_whole(name, getattr(manifest, name), least)
     check_instance("identity", manifest.identity, dict)
-    shards = min(manifest.ranks, len(manifest.files))  # as many names are worth comparing
+    shards = min(manifest.ranks, len(manifest.files))  # the same number of names is worth comparing
     if manifest.files.keys() != {MODEL, *(rank_name(rank, manifest.ranks) for rank in range(shards))}:
         raise ValueError(f"files must be {MODEL} and those of {manifest.ranks} ranks, got {sorted(manifest.files)}")
     return manifest

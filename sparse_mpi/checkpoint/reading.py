@@ -17,13 +17,13 @@ from sparse_mpi.comm.consistency import tell
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read, as one rank of P gets it."""
+    """A checkpoint that was read, with rank r's part of P."""
 
     path: Path  #: its folder
     step: int  #: after which it was written
-    identity: dict[str, Any]  #: what it is of, as `save` was told
+    identity: dict[str, Any]  #: the ``identity`` given to `save`
     model: bytes  #: the same on every rank
-    states: list[Any]  #: of the old ranks r, r + P, r + 2 P, ...: on as many ranks as before, this rank's own
+    states: list[Any]  #: of the old ranks r, r + P, r + 2 P, ...: on the same number of ranks, this rank's own
     ranks: int  #: that wrote it
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparse_mpi.comm import Comm
 
-QUOTED = 3  # ranks whose problems are told
+QUOTED = 3  # ranks whose problems are quoted
 
 
 class CheckpointError(RuntimeError):

@@ -35,7 +35,7 @@ def load_tree(path: Path) -> Any:
 
 
 def _encode(node: object, arrays: dict[str, np.ndarray], where: str) -> object:
-    """Return ``node``, named ``where``, as JSON with arrays in ``arrays``; what JSON lacks is an object of one key."""
+    """Return ``node``, named ``where``, as JSON with arrays in ``arrays``; other types are an object of one key."""
     if type(node) in PLAIN:
         return node
     if isinstance(node, (np.ndarray, np.generic)) and not node.dtype.hasobject:

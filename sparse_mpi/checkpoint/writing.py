@@ -28,17 +28,17 @@ def save(
     Args:
         folder: of the checkpoints of one job, which its ranks share; made if need be. Rank 0's counts.
         step: of training; names the checkpoint, and replaces one of the same name.
-        identity: JSON values that tell what it is of; `load` hands them back for the caller to compare.
-        model: bytes or a buffer, of rank 0; what other ranks give is ignored.
+        identity: JSON values about the run; `load` hands them back for the caller to compare.
+        model: bytes or a buffer, of rank 0; ignored on other ranks.
         state: this rank's: dicts, lists, tuples, numbers, strings, NumPy arrays and torch tensors.
         comm: mpi4py communicator, process group or `Comm`.
-        keep: how many checkpoints may stay, this one included; older ones go once this one is on the disk.
+        keep: the number of checkpoints that may stay, this one included; older ones go once this one is on the disk.
 
     Returns its folder.
 
     Raises:
-        TypeError, ValueError: step or keep is no number, or below 0 or 1, or another one on another rank; or the folder
-            is none. Raised on every rank.
+        TypeError, ValueError: step is no number or below 0, keep is no number or below 1, the ranks' values differ, or
+            the folder is none. Raised on every rank.
         CheckpointError: a rank could not write; names rank, file and cause. Older checkpoints are as they were.
     """
     comm = as_comm(comm)
@@ -87,7 +87,7 @@ def _plain(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _before(folder: Path) -> list[Path]:
-    """Return the checkpoints in ``folder``, after giving those that had made room for others their own names back."""
+    """Return the checkpoints in ``folder``, after checkpoints that had made room for others have their names back."""
     try:
         for path in manifest.complete(folder):
             if path != manifest.place_of(path):
@@ -102,13 +102,12 @@ def _begin(folder: Path, partial: Path) -> None:
     for leftover in folder.glob(f"{UNFINISHED}*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover)
-        else:  # no job's
+        else:  # not a job's folder
             leftover.unlink()
     partial.mkdir()
 
 
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> Entry:
-    """Write a new file, wait until it is on the disk, and return its size and hash."""
     try:
         with path.open("xb") as file:
             write(file)
@@ -143,12 +142,11 @@ def _remove_older(before: list[Path], keep: int) -> None:
     for path in before:
         if numbers[path] > 0 and path not in stay:
             doomed = path.with_name(f"{UNFINISHED}removed-{path.name}")  # at no time half a checkpoint
-            with suppress(OSError):  # what cannot be removed stays
+            with suppress(OSError):  # A folder that cannot be removed stays
                 shutil.rmtree(path.rename(doomed), ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

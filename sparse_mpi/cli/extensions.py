@@ -17,7 +17,7 @@ def commands() -> dict[str, EntryPoint]:
 
 
 def hook(name: str, purpose: str) -> Any:
-    """Return the object that an extension registers as ``name``; Refused names the ``purpose``, such as "--plot"."""
+    """Return the object that an extension registers as ``name``; Refused names the ``purpose``, like "--plot"."""
     found = next(iter(entry_points(group=HOOKS, name=name)), None)
     if found is None:
         raise Refused(f"{purpose} needs the package sparse_mpi_bench, {REMEDY}")

@@ -14,7 +14,7 @@ Option = Callable[[argparse.ArgumentParser], object]  # declares itself
 
 
 def option(name: str, text: str, kind: Callable[[str], Any] | None = None, default: Any = None, **more: Any) -> Option:
-    """Return an option, whose ``name`` may end in what stands for its value (``"--file FILE"``), or an argument."""
+    """Return an option, whose ``name`` may end in a placeholder of its value (``"--file FILE"``), or an argument."""
     name, _, metavar = name.partition(" ") if name.startswith("--") else (name, "", "")
     given = {"help": text, "type": kind, "default": default, "metavar": metavar, **more}
     given = {each: value for each, value in given.items() if value not in (None, "")}

@@ -17,9 +17,9 @@ CLEARED = "\r\x1b[K"  # begins the line of a terminal anew
 
 
 class Bar:
-    """Progress over ``total`` steps, if it is to be ``shown`` by this rank, some of which may be ``done``.
+    """Progress over ``total`` steps, of which ``done`` are done; only ranks with ``shown`` print it.
 
-    A terminal has one line, no wider than that, which is gone after a ``with`` block. A file has a line every `EVERY`
+    A terminal has one line, cut to its width, which is gone after a ``with`` block. A file has a line every `EVERY`
     seconds.
     """
 
@@ -69,7 +69,7 @@ class Bar:
 
 
 def progress(items: Iterable[T], title: str, shown: bool = True, total: int | None = None) -> Iterator[T]:
-    """Yield ``items`` while a `Bar` shows how many of ``total`` are done, if it is to be ``shown`` by this rank."""
+    """Yield ``items`` beside a `Bar` of the ``total``, which prints if ``shown``."""
     with Bar(len(items) if isinstance(items, Sized) else total, title, shown) as bar:
         for item in items:
             yield item

@@ -1,4 +1,4 @@
-"""Records of measurements: JSON files with the numbers, what was asked for, and what they were measured on."""
+"""Records of measurements: JSON files with the numbers, the command, and the machine and versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("sparse_mpi", "numpy", "numba", "mpi4py", "torch", "cupy", "cupy-cuda12x", "cupy-cuda13x")
-SCRIPT = "sparse-mpi"  # what an installation has beside `python -m sparse_mpi`
+SCRIPT = "sparse-mpi"  # the command of an installation, beside `python -m sparse_mpi`
 NOT_RECORDED = ("run", "json", "plot")  # of a command line: its function, and where output goes
 
 
@@ -42,7 +42,7 @@ def program() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of those packages that matter here and are installed; none of them is imported."""
+    """Return versions of Python and of the installed packages that matter here; imports none of them."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):

@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-    """Return the command line of a rank, behind Python."""
     if args.module is not None:
         if not args.module:
             raise Refused("-m needs the name of a module")

@@ -1,7 +1,7 @@
-"""Command lines, of ``python -m sparse_mpi`` and of programs outside: the parser, and converters of values.
+"""The parser of command lines, and converters of values.
 
-What is wrong is said in one line, once, and the exit status is 2. A converter is a ``type=`` of `argparse` that knows
-what it expects, and an example.
+An error is one line, printed once, and exit status 2. A converter is a ``type=`` of `argparse` that knows the expected
+values, and an example.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sparse_mpi.comm.runtime import told_rank
 
 T = TypeVar("T")
 FIGURES = (".png", ".svg", ".pdf")
-WORDS = "words"  # the attribute of what stands behind a --, of parsers that have a default for it
-CHOICE = re.compile(r"(argument .*): invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)  # what argparse says
+WORDS = "words"  # the attribute for words behind a --, of parsers with a default for it
+CHOICE = re.compile(r"(argument .*): invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)  # argparse's own message
 REMEDIES = ("for example", "did you mean", "was removed in")
 
 
 class Refused(SystemExit):
-    """Raised for a command line that is wrong, with the line that says so; the exit status is 2."""
+    """Raised for a wrong command line, with a line about it; the exit status is 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ def refusing(before: str, after: str = "") -> Iterator[None]:
 
 
 class Store(Action):
-    """Stores a value, as argparse's own action does; the help tells the default."""
+    """Stores a value, as argparse's own action does; the help shows the default."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -62,7 +62,6 @@ class Store(Action):
 
 
 def _shown(value: object) -> str:
-    """Return a default as a command line spells it, "" if there is none."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(_shown, value))
     return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
@@ -101,8 +100,8 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line, and end with status 2.
 
-        Other ranks let the first one speak before: mpiexec ends them with it, so that the line is there once. They
-        speak where the first one has nothing to say, as of a file that its host alone has.
+        Other ranks wait for the first one: mpiexec ends them with it. They print the line if the first one has no
+        error, for example for a file on its host only.
         """
         if told_rank():
             time.sleep(PATIENCE)
@@ -118,7 +117,7 @@ class Parser(ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Return the options as attributes, or end with a line about the first that is wrong or unknown.
+        """Return the options as attributes, or end with a line about the first wrong or unknown one.
 
         A parser without ``--help``, which looks at some options before others, returns unknown words as well.
         """
@@ -201,7 +200,7 @@ figure = new_file("figure.png", FIGURES)
 
 
 def checked(check: Callable[[str], object], example: str, subject: str = "") -> Value[str]:
-    """Return a converter to the texts that ``check`` takes; a line has what its ValueError says of the subject."""
+    """Return a converter to the texts that ``check`` takes; errors have its ValueError's words behind the subject."""
 
     def read(text: str) -> str:
         try:

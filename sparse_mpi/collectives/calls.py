@@ -105,8 +105,7 @@ def reduce_scatter(
     """Combine as `allreduce` does, in rank order, and return to each rank the entries of a range of keys. Collective.
 
     Ranges ascend with the ranks, and hold about equally many entries of all ranks. Results do not travel, so no
-    ``wire``
-    rounds them. See `allreduce` for arguments and errors.
+    ``wire`` rounds them. See `allreduce` for arguments and errors.
     """
     transport = as_comm(comm)
     source = to_host_input(x)

@@ -1,10 +1,8 @@
 """Sparse data on a device: copied to host memory, where it is exchanged and combined, and results copied back.
 
 The arrays of the data cross the bus once each way, on the caller's current stream. The host waits once for the copies
-to
-pinned memory, and not for copies to the device. Combining takes any NumPy ufunc and any type of numbers, for which
-there
-are no kernels on the device.
+to pinned memory, and not for copies to the device. Combining takes any NumPy ufunc and any type of numbers, for which
+there are no kernels on the device.
 """
 
 from __future__ import annotations

@@ -128,10 +128,8 @@ class PersistentAllreduce:
         """Begin a round with this rank's ``values`` ``(m, ...)``, in the order of its keys. Collective.
 
         Where the transport allows it the round runs in the background. Until `wait` has returned, ``values`` must not
-        change;
-        other reductions over the communicator wait their turn, which must be the same on all ranks. Values on a device,
-        on
-        all ranks or none, are copied to host memory here, and may change afterwards.
+        change; other reductions over the communicator wait their turn, which must be the same on all ranks. Values on a
+        device, on all ranks or none, are copied to host memory here, and may change afterwards.
         """
         if self._started is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")

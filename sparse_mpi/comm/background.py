@@ -62,8 +62,7 @@ class Handle(Generic[T]):
         """Wait for the work, and return its result, or raise its error; the same on every call.
 
         On a device, operations queued on the caller's stream afterwards run after the work, which may still be running
-        when
-        this returns. The result belongs to the stream current at the first call.
+        when this returns. The result belongs to the stream current at the first call.
         """
         if self._turns is not None:
             self._turns.wait_until(self.done)

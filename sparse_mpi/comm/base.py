@@ -105,8 +105,7 @@ class Comm(Protocol):
         """Send each rank its part of ``send``, cut by ``counts`` (P,).
 
         Return the rows for this rank, in rank order, and the number of rows from each rank (P,). Where every rank
-        passes
-        these as ``expected``, empty messages are not sent.
+        passes these as ``expected``, empty messages are not sent.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:

@@ -78,8 +78,7 @@ def watch(comm: object = None, timeout: float | None = None) -> None:
 
     It ends the job, with a message, where a rank waits for one that has ended its program, or where a call takes longer
     than ``timeout`` seconds (0: no limit; None: the variable SPARSE_MPI_TIMEOUT); each rank then says for whom it
-    waits.
-    Where MPI does not allow calls from several threads there is no watchdog.
+    waits. Where MPI does not allow calls from several threads there is no watchdog.
 
     `python -m sparse_mpi run`, the programs in train/ and teams of `fault_tolerance` ask for it, and so do the
     variables SPARSE_MPI_WATCH=1 and SPARSE_MPI_TIMEOUT.

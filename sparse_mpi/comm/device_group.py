@@ -2,8 +2,7 @@
 
 There is no second communicator: torch launches these calls and its own in one order, and its watchdog sees both. A call
 is queued on CuPy's current stream and returns: the host does not wait. Memory freed afterwards and reused on that
-stream
-is thus reused after the call. Rows are bytes to NCCL; CuPy's arrays enter by DLPack, not copied.
+stream is thus reused after the call. Rows are bytes to NCCL; CuPy's arrays enter by DLPack, not copied.
 """
 
 from __future__ import annotations
@@ -62,10 +61,8 @@ class DeviceGroup:
         """Return the group of some of the ranks, made by torch if they are fewer; collective among these.
 
         None where the ranks do not ascend, because torch would sort them, or where the default group is bound to a
-        device
-        (``device_id``) and has more ranks than this one: torch then splits the default group's communicator, in which
-        all its
-        ranks must take part.
+        device (``device_id``) and has more ranks than this one: torch then splits the default group's communicator, in
+        which all its ranks must take part.
         """
         if list(ranks) == self._ranks:
             return self

@@ -9,8 +9,7 @@ none. Rows are bytes to NCCL. An alltoallv is one group of sends and receives; a
 group of broadcasts where lengths differ, so that NCCL sends each message into a node once.
 
 Calls return once they are queued on the current stream; the host does not wait. A thread polls NCCL for failures and
-for
-the time of exchanges. If one fails or takes longer than SPARSE_MPI_TIMEOUT, the thread reports it and aborts the
+for the time of exchanges. If one fails or takes longer than SPARSE_MPI_TIMEOUT, the thread reports it and aborts the
 communicator, which ends all waiting kernels. Results are then undefined; every later call raises.
 
 NCCL's communicator, and its memory on the device, is made by the first call with a device array, also a `sendrecv` of

@@ -48,14 +48,12 @@ class ProcessGroupComm(CountingComm):
 
     Its gloo group is unknown to torch. Making one is collective over these ranks. Sums over floating-point numbers are
     added in gloo's order, the same on all ranks. With a ``parent`` the ranks are the parent's, or ``some`` of them,
-    given
-    by their ascending numbers there. For its watchdog see `sparse_mpi.watch`.
+    given by their ascending numbers there. For its watchdog see `sparse_mpi.watch`.
 
     Where the group has NCCL on all ranks, NCCL carries device arrays (``staged`` is False): on the current stream,
     without a wait, in the communicator of the group. NCCL needs one order of all calls on all ranks, so reductions do
-    not
-    run beside the backward pass then (``concurrent`` is False), and in a call all ranks or none have their array on a
-    device. A duplicate shares the group. A part has one that torch makes; but its arrays pass through host memory if
+    not run beside the backward pass then (``concurrent`` is False), and in a call all ranks or none have their array on
+    a device. A duplicate shares the group. A part has one that torch makes; but its arrays pass through host memory if
     ``init_process_group`` was given a ``device_id`` and ``group`` is not all of the job.
 
     Raises:

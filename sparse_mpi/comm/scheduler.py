@@ -1,9 +1,8 @@
 """A cooperative scheduler for many ranks in one process, exactly one of which runs at a time.
 
 Each rank is a thread. It runs until it has to wait for others; then the rank that became ready first runs. If no rank
-is
-ready, the run raises a deadlock with every rank's reason to wait. With a *schedule*, a seed, a rank also gives its turn
-up before every call, and the next rank is drawn from the ready ones.
+is ready, the run raises a deadlock with every rank's reason to wait. With a *schedule*, a seed, a rank also gives its
+turn up before every call, and the next rank is drawn from the ready ones.
 """
 
 from __future__ import annotations

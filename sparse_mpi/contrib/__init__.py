@@ -1,8 +1,8 @@
-"""Additions that work and are tested, without the promise that their interfaces stay: nothing else imports them.
+"""Tested additions whose interfaces may change: the library imports none of them.
 
 `SparseReduceScatter` leaves each part of a sum with its owner. `groupby_sum` adds up frames of pandas, polars and
-Arrow. `histogram_entries` lets `sparse_mpi.allreduce` take a histogram of boost-histogram. `ByteBudget` says the
-density of each step so that a rank sends what a budget allows.
+Arrow. `histogram_entries` lets `sparse_mpi.allreduce` take a histogram of boost-histogram. `ByteBudget` chooses the
+density of each step by a budget of bytes.
 """
 
 from sparse_mpi.contrib.byte_budget import ByteBudget

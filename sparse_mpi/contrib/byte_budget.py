@@ -1,6 +1,6 @@
-"""Choose the density of each step so that a rank sends what a budget allows: `ByteBudget`.
+"""Choose the density of each step by a budget of bytes: `ByteBudget`.
 
-The controller stands outside of reducers: it reads reports, and says a density. All ranks decide alike, to the bit,
+The controller stands outside of reducers: it reads reports, and returns a density. All ranks decide alike, to the bit,
 because they agree on integers and compute with them by operations that IEEE 754 defines to the last bit.
 """
 
@@ -28,8 +28,8 @@ GRAMMAR = re.compile(
     r"\s*/\s*((?P<second>s)|(?P<steps>\d*)\s*steps?)"
 )
 EXAMPLES = "'5MB/s', '800kbit/s', '200kB/step' or '40GB/10000steps'"
-RECENT = 5  # steps whose medians are usual
-PAUSE = 2  # times the usual seconds, the most of a step that earns bytes: an evaluation earns none
+RECENT = 5  # steps of the usual medians
+PAUSE = 2  # times the usual seconds: a longer step, for example with an evaluation, earns no more
 REPAID = 20  # steps in which a debt shrinks to 1/e; a credit is spent as slowly
 CHANGE = 2.0  # factor by which the density changes from step to step at most
 LEAST = 1e-6  # density
@@ -45,9 +45,9 @@ class ByteGoal(NamedTuple):
 
 
 class ByteBudget:
-    """The density of the next step, from what the steps before have sent.
+    """The density of the next step, from the bytes of the steps before.
 
-    A step may send what it earns, and a part of what the steps before have left; a debt is repaid by later steps. The
+    A step may send its share of the budget, and a part of the unspent rest; a debt is repaid by later steps. The
     density at most doubles or halves from step to step::
 
         budget = ByteBudget("5MB/s", comm)
@@ -58,7 +58,7 @@ class ByteBudget:
         optimizer.reduction.density = budget(optimizer.reduction.report)
 
     Args:
-        budget: what a rank may send, control included: ``"5MB/s"`` or ``"200kB/step"`` on average, or
+        budget: the bytes that a rank may send, control included: ``"5MB/s"`` or ``"200kB/step"`` on average, or
             ``"40GB/10000steps"`` in the next 10,000 steps together.
         comm: the ranks that reduce, see `as_comm`.
         density: of the first steps, in (0, 1].
@@ -89,8 +89,8 @@ class ByteBudget:
     def __call__(self, report: StepReport) -> float:
         """Return the density of the step that follows the one of ``report``. Collective; 16 bytes of control.
 
-        To be called after every step. The bytes of the rank that sent most count, and the seconds since the last call
-        on the slowest one. The first call of a budget in seconds only starts the clock.
+        To be called after every step. The largest bytes and seconds since the last call of all ranks count. The first
+        call of a budget in seconds only starts the clock.
         """
         now, spent = perf_counter(), report.traffic.sent + report.traffic.control
         elapsed = 0 if self._last is None else round((now - self._last) * NANOSECONDS)
@@ -129,11 +129,11 @@ class ByteBudget:
         if goal.once and goal.steps is not None:
             return max(0.0, (goal.bytes - self._sent) / max(1, goal.steps - self._steps))
         earned = goal.bytes * self._usual_seconds if goal.steps is None else goal.bytes / goal.steps
-        # After an outage there is much credit, of which a step spends as much again at most
+        # After an outage there is much credit, of which a step at most doubles its bytes
         return max(0.0, earned + min(self.credit / REPAID, earned))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to go on: numbers."""
+        """Return the state of a resumable run: numbers."""
         return {"steps": self._steps, "sent": self._sent, "elapsed": self._elapsed, "density": self.density}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class ByteBudget:
 
 
 def byte_goal(text: object) -> ByteGoal:
-    """Return what the text of a budget asks for.
+    """Return the goal that the text of a budget describes.
 
     Raises:
         TypeError: it is no text.

@@ -1,7 +1,7 @@
 """Frames of pandas, polars and Arrow: their groups as keys and sums, and results as frames of the same library.
 
-None of them is imported here: whoever gives a frame has imported its library. Each groups the rows of its rank by
-itself, so that values that are null, narrow integers and overflow are what they are without ranks.
+None of them is imported here: a caller with a frame has imported its library. The library groups each rank's rows, so
+that null values, narrow integers and overflow are treated as without ranks.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Column = np.ndarray | Strings  # integers or bool, in whose order keys are, or s
 
 
 class Groups(NamedTuple):
-    """The groups of the rows of a rank, in any order, without those in whose key is a null."""
+    """The groups of the rows of a rank, in any order, without rows with a null in the key."""
 
-    facts: dict[Any, object]  #: what must be the same on all ranks, by name
+    facts: dict[Any, object]  #: values that must be the same on all ranks, by name
     keys: list[Column]  #: ``(m,)`` each, by column
     sums: list[np.ndarray]  #: ``(m,)`` each
-    narrow: list[np.dtype]  #: of each of them, the type that all of its sums become where it holds them
+    narrow: list[np.dtype]  #: for each of them, the type of its sums if all of them fit
     leave: Callable[[list[Column], list[np.ndarray]], Any]  #: makes a frame of keys and sums
 
 
@@ -45,7 +45,7 @@ def grouped(frame: object, by: object, values: object) -> Groups:
     """Return the groups of a frame of pandas, polars or Arrow by columns ``by``, and sums of the columns ``values``.
 
     Raises:
-        TypeError: it is no such frame, or columns are of types that make no keys, or no sums.
+        TypeError: it is no frame of these, or columns are of types that make no keys, or no sums.
         ValueError: no columns are named, it does not have each of them once, or one is named twice.
     """
     found = ((name, kind, group, sys.modules.get(name)) for name, kind, group in LIBRARIES)
@@ -82,7 +82,7 @@ def _names(what: str, given: object, there: Names) -> Names:
 
 
 def _times(name: object, there: Names) -> int:
-    """Return how many of ``there`` have that name: none that of an array, which has no truth to compare by."""
+    """Return the number of columns ``there`` of that name; an array as a name, whose truth is undefined, has none."""
     try:
         hash(name)
     except TypeError:
@@ -91,13 +91,11 @@ def _times(name: object, there: Names) -> int:
 
 
 def _no_key(name: Hashable, dtype: object) -> TypeError:
-    """Return the error about a column that makes no keys."""
     expected = "columns of strings, real numbers, bool, dates, times or categories"
     return TypeError(f"by must name {expected}, got {name!r} of type {dtype}; convert it, or number what it has")
 
 
 def _check_sums(dtypes: dict[Hashable, Any], are_numbers: Callable[[Any], bool]) -> None:
-    """Raise unless columns of these types make sums."""
     for name, dtype in dtypes.items():
         if not are_numbers(dtype):
             expected = "columns of bool or of numbers that NumPy has"
@@ -115,7 +113,7 @@ def _flipped(bits: np.ndarray) -> np.ndarray:
 
 
 def _may_wrap(low: Any, high: Any, rows: int, kind: str) -> bool:
-    """Tell if sums of so many integers of type ``kind`` in [low, high] may be outside of it; no integers never are."""
+    """Tell if sums of ``rows`` integers of type ``kind`` in [low, high] may be outside of it; of none, never."""
     try:
         return may_wrap(np.array([low, high], kind), np.add, rows)
     except (TypeError, ValueError):  # nulls alone
@@ -189,7 +187,7 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
 
 @lru_cache(maxsize=64)
 def _types_of_sums(dtype: Any) -> tuple[Any, Any]:
-    """Return the types that pandas gives to sums which the type of a column holds, and to others: it widens these."""
+    """Return pandas' types of sums that the type of a column holds, and of others: it widens these."""
     pd, plain = sys.modules["pandas"], _plain(dtype)
     most = np.iinfo(plain).max if plain.kind in "iu" else 1
     tried: Any = (pd.Series([most] * rows, dtype=dtype) for rows in (1, 2))
@@ -198,7 +196,7 @@ def _types_of_sums(dtype: Any) -> tuple[Any, Any]:
 
 
 def _plain(dtype: Any) -> np.dtype:
-    """Return NumPy's type for the numbers of a type of pandas, object for what is none."""
+    """Return NumPy's type for the numbers of a type of pandas, object for other types."""
     plain = getattr(dtype, "numpy_dtype", dtype)
     return plain if isinstance(plain, np.dtype) else np.dtype(object)
 
@@ -244,7 +242,7 @@ def _of_polars(pl: Any, frame: Any, by: Names, values: Names) -> Groups:
 
 def _of_arrow(pa: Any, frame: Any, by: Names, values: Names) -> Groups:
     types, table = pa.types, frame.select(by + values).unify_dictionaries()
-    # Columns are named by their places, because Arrow makes the names of sums of those.
+    # Columns are named by their places, because Arrow derives the names of sums from them.
     places = [*map(str, range(len(by + values)))]
     keys, added, table = places[: len(by)], places[len(by) :], table.rename_columns(places)
     numbers = (types.is_integer, types.is_floating, types.is_boolean)

@@ -1,7 +1,7 @@
 """Group-by of frames whose rows are spread over ranks: each adds up its own rows, then equal keys of all ranks meet.
 
-A key is one integer on its way. What a column has, and strings always, all ranks number in order, and the numbers of
-several columns make one as digits do: no checksum, so that no two keys are taken for one.
+A message has each key as one integer. All ranks number the values of strings, and of other columns if need be, in
+order, and the numbers of several columns make one as digits do: no checksum, so that different keys stay different.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Numbers(NamedTuple):
 
     codes: np.ndarray  # (m,) of any integer type
     span: int  # one more than the largest that a rank may have, where they are numbered from 0
-    columns: Callable[[np.ndarray], list[Column]]  # returns what some codes stand for, by column
+    columns: Callable[[np.ndarray], list[Column]]  # returns the values behind some codes, by column
 
 
 def groupby_sum(
@@ -42,23 +42,23 @@ def groupby_sum(
 ) -> F:
     """Add up columns of a frame whose rows are spread over ranks, for each key. Collective.
 
-    It is the sum of ``pandas.concat(frames).groupby(by, as_index=False, observed=True)[values].sum()``, and what polars
-    and Arrow make of the same. Rows with a null in their key are left out. For means add a column of ones.
+    It is the sum of ``pandas.concat(frames).groupby(by, as_index=False, observed=True)[values].sum()``, and the same in
+    polars and Arrow. Rows with a null in their key are left out. For means add a column of ones.
 
     Args:
         frame: the rows of this rank, perhaps none: a pandas DataFrame, polars DataFrame or pyarrow Table, with columns
             of the same types on all ranks (of categories the same ones, too). It is not modified.
         by: a column, or a list of them, the key: strings, real numbers, bool, dates, times or categories.
-        values: a column, or a list of them, of numbers or bool. What is null in them is left out.
+        values: a column, or a list of them, of numbers or bool. Nulls in them are left out.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         scatter: return to each rank the groups of a range of keys, as `reduce_scatter` does; ranges ascend with ranks.
 
     Returns:
         A frame of the same library with the columns ``by`` and ``values``, a row for each key, in the order of keys
-        (categories of pandas and an Enum of polars in their own, others in that of their texts): the same on all ranks,
-        unless they ``scatter``. Keys keep their types. Sums have those of the library's own, each column by itself.
+        (categories of pandas and an Enum of polars in their own, others by their texts): the same on all ranks, unless
+        they ``scatter``. Keys keep their types. Sums have the library's own types, each column by itself.
         Floating-point numbers are added up on each rank as the library does it, and then in the order of ranks: equal
-        to those of one process where nothing is rounded, and to rounding elsewhere.
+        to one process's sums where nothing is rounded, and to rounding elsewhere.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
@@ -82,7 +82,7 @@ def groupby_sum(
             found, added = exchange((keys, np.stack([sums[place] for place in at], axis=1)), comm=transport)
             for place, column in zip(at, added.T, strict=True):
                 sums[place] = np.ascontiguousarray(column)
-        # A column is as narrow as all of its sums let it be, wherever they are.
+        # A column is narrow where all of its sums, on all ranks, fit.
         wide: Array = np.array([not _holds(*pair) for pair in zip(groups.narrow, sums, strict=True)], np.int64)
         if scatter:
             wide = transport.allreduce(wide, "max", control=True)
@@ -100,14 +100,14 @@ def _holds(dtype: np.dtype, sums: np.ndarray) -> bool:
 
 
 def _of_all(columns: list[Column], comm: Comm) -> Numbers:
-    """Return the keys of this rank that have these columns. Collective, unless they are one column of integers."""
+    """Return this rank's keys of these columns. Collective, unless they are one column of integers."""
     if len(columns) == 1 and not isinstance(columns[0], Strings) and columns[0].dtype != bool:
         return Numbers(columns[0], MOST, lambda codes: [codes])
     return reduce(partial(_beside, comm=comm), [_of_column(column, comm) for column in columns])
 
 
 def _of_column(column: Column, comm: Comm) -> Numbers:
-    """Return what a column has, as places among all that is in it on any rank. Collective."""
+    """Return a column's values as places among the values of all ranks. Collective."""
     if isinstance(column, Strings):
         strings = list(allreduce(dict.fromkeys(column.distinct, True), "or", comm))
         place = dict(zip(strings, range(len(strings)), strict=True))
@@ -119,13 +119,13 @@ def _of_column(column: Column, comm: Comm) -> Numbers:
 
 
 def _of_integers(numbers: Numbers, comm: Comm) -> Numbers:
-    """Return keys as places among those that occur on any rank. Collective."""
+    """Return keys as places among the keys of all ranks. Collective."""
     keys, _ = allreduce((numbers.codes, np.ones(len(numbers.codes), bool)), "or", comm)
     return Numbers(np.searchsorted(keys, numbers.codes), len(keys), lambda codes: numbers.columns(keys[codes]))
 
 
 def _beside(left: Numbers, right: Numbers, comm: Comm) -> Numbers:
-    """Return keys of the columns of both, in the order of those on the left first. Collective where numbers run out."""
+    """Return keys of the columns of both, ordered by the left first. Collective where numbers run out."""
     if left.span * right.span >= MOST:
         left = _of_integers(left, comm)
     span = right.span

@@ -24,7 +24,7 @@ class HistogramEntries(Adaptable):
         """Return the filled bins, under- and overflow too.
 
         Raises:
-            TypeError: it is no histogram, or its storage has numbers that do not add up, such as means.
+            TypeError: it is no histogram, or its storage has numbers that do not add up, for example means.
         """
         x = self.histogram
         if not hasattr(x, "storage_type"):
@@ -41,7 +41,7 @@ class HistogramEntries(Adaptable):
             _bins(made)[result.keys] = result.values
             return made
 
-        # An axis is written with few digits of its edges
+        # An axis prints only some digits of its edges
         edges = b"".join(np.ascontiguousarray(axis.edges).tobytes() for axis in x.axes)
         facts = {"kind": f"{type(x).__name__} of {storage}", "axes": [*x.axes]}
         facts["digest of edges"] = blake2b(edges, digest_size=4).hexdigest()
@@ -49,7 +49,7 @@ class HistogramEntries(Adaptable):
 
 
 def histogram_entries(histogram: Any) -> Any:
-    """Return what `sparse_mpi.allreduce`, `reduce` and the others take for a histogram; they return a histogram.
+    """Return the filled bins of a histogram for `sparse_mpi.allreduce` and others, which return a histogram.
 
     Args:
         histogram: a `boost_histogram.Histogram` of storage Int64, AtomicInt64, Double or Weight, with the same axes on
@@ -59,6 +59,6 @@ def histogram_entries(histogram: Any) -> Any:
 
 
 def _bins(x: Any) -> np.ndarray:
-    """Return the numbers of a histogram where they stand, with those of under- and overflow; of `Weight` (n, 2)."""
+    """Return a view of a histogram's numbers, under- and overflow included; of `Weight` (n, 2)."""
     flat = x.view(flow=True).view(np.ndarray).T.reshape(-1)  # the first axis is the fastest
     return flat if flat.dtype.names is None else flat.view(np.float64).reshape(-1, 2)

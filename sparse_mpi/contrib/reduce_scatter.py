@@ -25,32 +25,32 @@ from sparse_mpi.sparse import Layout, SparseVector
 class SparseReduceScatter:
     """The reduce-scatter of one gradient, step after step, with error feedback. Making one is collective.
 
-    Each rank gets the sum of its own part of the gradient, for optimizers that keep their state in parts, as ZeRO's do.
-    It sends half of what `SparseAllreduce` does, or less, and all that it selects arrives. Two laws hold:
+    Each rank gets the sum of its own part of the gradient, for optimizers with sharded state, as ZeRO's. It sends at
+    most half of the bytes of `SparseAllreduce`, and all selected entries arrive. Two laws hold:
 
-    1. The parts of all ranks, put together, are the sum over the ranks of what they sent.
-    2. What a rank has accumulated is what it sent and its new residual.
+    1. The parts of all ranks, put together, are the sum over the ranks of their sent entries.
+    2. A rank's acc is its sent entries and its new residual.
 
     Args:
         layout: as for `SparseAllreduce`: the gradient is as long on every rank as the whole vector, n.
-        counts: ``(P,)`` how many consecutive entries of the flat vector each rank owns, as MPI_Reduce_scatter has them,
-            the same on all ranks; 0 is allowed. None: numbers that differ by one at most.
-        k: entries that each rank selects, at least 1; more than n means n. A part has up to P times as many of them as
-            one rank selects there; with elect all parts together have k.
+        counts: ``(P,)`` the number of consecutive entries of the flat vector that each rank owns, as MPI_Reduce_scatter
+            has them, the same on all ranks; 0 is allowed. None: numbers that differ by one at most.
+        k: entries that each rank selects, at least 1; more than n means n. A part has up to P times the number of
+            entries that one rank selects there; with elect all parts together have k.
         density: k as a fraction of n; by default 0.01, or 0.0275 with elect.
         comm: as for `sparse_allreduce`.
-        algorithm: a name in `REDUCE_SCATTERS`, or an instance such as ``OkTopkScatter(radix=4)``: ``"oktopk"`` sends
-            each selected entry to its owner; ``"elect"`` has all ranks elect common entries, of which owners get values
-            without indices; ``"dense"`` sums all. Other algorithms have no half after which owners have exact sums.
-        feedback: as for `SparseAllreduce`, but none that makes use of the whole sum on every rank, as ``"gmc"``
-            does.
+        algorithm: a name in `REDUCE_SCATTERS`, or an instance, for example ``OkTopkScatter(radix=4)``: ``"oktopk"``
+            sends each selected entry to its owner; ``"elect"`` has all ranks elect common entries, of which owners get
+            values without indices; ``"dense"`` sums all. Other algorithms have no half after which owners have exact
+            sums.
+        feedback: as for `SparseAllreduce`, except rules that use the whole sum on every rank, as ``"gmc"`` does.
         clip_norm: as for `SparseAllreduce`.
         nonfinite: ``"keep"`` passes NaN and Inf on to the owner of their entries, who alone sees them; ``"raise"``
             raises FloatingPointError on every rank when any part has one, for 8 bytes of control.
         options: hyperparameters of a named algorithm.
 
     Attributes:
-        counts: ``(P,)`` int64, how many entries each rank owns.
+        counts: ``(P,)`` int64, the number of entries that each rank owns.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any
@@ -73,7 +73,7 @@ class SparseReduceScatter:
     ) -> None:
         transport: Comm = as_comm(comm)
         settle(transport)  # another reducer may have begun a step there
-        # Agree on who owns what; the reducer then compares all other arguments between ranks
+        # Agree on the owners; the reducer then compares all other arguments between ranks
         with same_on_all_ranks(transport) as say:
             shapes, chosen = Layout.of(layout), make_algorithm(algorithm, options, REDUCE_SCATTERS)
             if counts is not None:
@@ -130,17 +130,17 @@ class SparseReduceScatter:
 
     @property
     def feedback(self) -> Feedback:
-        """Return what becomes of entries that are not sent, with its arrays."""
+        """Return the feedback rule, with its arrays."""
         return self._reducer.feedback
 
     @property
     def residual(self) -> Array:
-        """Return what this rank has not sent yet, ``(n,)`` of the whole vector; see `SparseAllreduce.residual`."""
+        """Return the residual ``(n,)`` of the whole vector; see `SparseAllreduce.residual`."""
         return self._reducer.residual
 
     @property
     def report(self) -> StepReport | None:
-        """Return what the last step did on this rank, whose ``total`` counts its part's; None before the first."""
+        """Return the report of this rank's last step, whose ``total`` counts its part's; None before the first."""
         return self._reducer.report
 
     def step(
@@ -152,7 +152,7 @@ class SparseReduceScatter:
         check: bool = False,
         dense: bool = False,
     ) -> SparseVector[A]:
-        """Add ``gradient`` to the residual, send what is selected to its owners, and keep the rest. Collective.
+        """Add ``gradient`` to the residual, send the selected entries to their owners, and store the rest. Collective.
 
         Args:
             gradient: ``(n,)`` or any shape of n elements, see `SparseAllreduce.step`.
@@ -188,10 +188,10 @@ class SparseReduceScatter:
     @overload
     def flush(self, *, check: bool = False, like: Flattens[A]) -> A: ...
     def flush(self, *, check: bool = False, like: Any = None) -> Any:
-        """Send all that the ranks owe, in one dense reduce-scatter, and leave a residual of 0. Collective.
+        """Send all residuals, in one dense reduce-scatter, and leave a residual of 0. Collective.
 
         Returns:
-            The sum over the ranks of this rank's part, dense ``(counts[rank],)``; arguments and errors are those of
+            The sum over the ranks of this rank's part, dense ``(counts[rank],)``; arguments and errors are as for
             `SparseAllreduce.flush`.
         """
         return cast(Any, self._reducer.flush(check=check, like=like)).values
@@ -204,7 +204,7 @@ class SparseReduceScatter:
         return self._reducer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, on the same rank of as many ranks, with any ``counts``. Collective.
+        """Restore this rank's `state_dict`, on the same number of ranks, with any ``counts``. Collective.
 
         Raises:
             TypeError, ValueError: as for `SparseAllreduce.load_state_dict`.
@@ -212,5 +212,5 @@ class SparseReduceScatter:
         self._reducer.load_state_dict(state)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore what ``ranks`` ranks saved, on any number of ranks; see `SparseAllreduce.take_over`. Collective."""
+        """Restore the states of ``ranks`` ranks, on any number of them; see `SparseAllreduce.take_over`. Collective."""
         self._reducer.take_over(states, ranks)

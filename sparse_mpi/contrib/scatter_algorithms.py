@@ -1,15 +1,15 @@
 """Reduce-scatters, the first halves of allreduces: each rank gets the sums of its own part of the vector only.
 
-A part is as many consecutive entries as ``counts`` says, as MPI_Reduce_scatter has them. ``total`` has the entries of
-this rank's part alone, whose indices count from its start.
+A part is ``counts[rank]`` consecutive entries, as in MPI_Reduce_scatter. ``total`` has the entries of this rank's part
+alone, whose indices count from its start.
 
 `OkTopkScatter` costs 2k(P-1)/P words and P - 1 messages a rank where entries lie evenly, and up to 2k words where all
-that a rank selects belongs to others. There is no second selection, for which a second half would have to ask all
-ranks: whatever a rank selects arrives, so ``sent`` is its selection, and all parts together have up to kP entries. With
-given parts Ok-Topk's balanced regions, the threshold over all ranks and the balancing of results fall away.
+of a rank's selection belongs to others. All selected entries arrive, without a second selection, so ``sent`` is the
+selection, and all parts together have up to kP entries. Parts are given, so Ok-Topk's balanced regions, threshold over
+all ranks and balancing of results are not needed.
 
-`ElectScatter` costs what `elect.py` says, less the allgather of k(P-1)/P values in ceil(log2 P) messages: all ranks
-know the k entries that they have elected, so that owners get bare values. `DenseScatter` costs n(P-1)/P words.
+`ElectScatter` costs as much as `elect.py` says, less the allgather of k(P-1)/P values in ceil(log2 P) messages: all
+ranks know the k elected entries, so owners get bare values. `DenseScatter` costs n(P-1)/P words.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Scatter(Algorithm):
     """The base class of algorithms that leave each part of the sum with its owner.
 
     Args:
-        counts: ``(P,)`` how many consecutive entries each rank owns; None: as equal numbers as there are. States do not
-            depend on it.
+        counts: ``(P,)`` the number of consecutive entries that each rank owns; None: nearly equal numbers. States do
+            not depend on it.
     """
 
     counts: Sequence[int] | None = field(default=None, kw_only=True, repr=False, metadata={"of_ranks": True})
@@ -62,7 +62,7 @@ class Scatter(Algorithm):
         """Return ``(P + 1,)`` int64: rank q owns ``[boundaries[q], boundaries[q + 1])`` of ``size`` entries.
 
         Raises:
-            ValueError: ``counts`` has not as many numbers as there are ``ranks``, or they do not add up to ``size``.
+            ValueError: ``counts`` has not one number for each of the ``ranks``, or they do not add up to ``size``.
         """
         if self.counts is None:
             return equal_boundaries(size, ranks)
@@ -74,7 +74,7 @@ class Scatter(Algorithm):
         return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
 
     def most_sent(self, size: int, ranks: int) -> int:
-        """Return the most entries that a rank may send: all but those that it owns itself."""
+        """Return the most entries that a rank may send: all but its own part."""
         return size - int(np.diff(self.boundaries(size, ranks)).min())
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
@@ -94,11 +94,9 @@ class DenseScatter(Scatter):
 
     @property
     def traits(self) -> Traits:
-        """Return what differs from the defaults: each rank gets its own part."""
         return Traits(scatters=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> NoState:
-        """Return nothing to remember."""
         return NoState()
 
     def reduce(
@@ -113,7 +111,7 @@ class DenseScatter(Scatter):
         return Reduction(part_of(sums, namespace(acc).arange(width), 0, width), acc), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return all values but those of the shortest part."""
+        """Return all values but the shortest part."""
         return Bound(0, self.most_sent(layout.size, ranks), ranks - 1, 0)
 
 
@@ -137,11 +135,9 @@ class OkTopkScatter(Scatter):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what differs from the defaults: each rank gets its own part."""
         return Traits(scatters=True, lossless=self.wire.lossless, accumulates=True)
 
     def init(self, layout: Layout, k: int, ranks: int) -> Any:
-        """Return the selector's state."""
         return self.selector.init(layout, k)
 
     def reduce(
@@ -157,7 +153,7 @@ class OkTopkScatter(Scatter):
         return Reduction(part_of(summed.values, summed.indices, start, stop), sent), state
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return k pairs, times what may be selected beyond k: all that a rank selects may lie in the others' parts.
+        """Return k pairs, with the selector's margin beyond k: a whole selection may lie in others' parts.
 
         With a radix the bound assumes that no two ranks selected the same entry and that all entries lie in one part.
         """
@@ -194,11 +190,9 @@ class ElectScatter(Scatter):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return what Elect declares, but that each rank gets its own part, without a second vector."""
         return replace(self._elect.traits, scatters=True, carries=False)
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
-        """Return the state before the first step."""
         return self._elect.init(layout, k, ranks)
 
     def reduce(
@@ -207,7 +201,7 @@ class ElectScatter(Scatter):
         """Return the sums of all ranks' ``acc`` at the elected entries of this rank's part.
 
         Returns:
-            The reduction and the next state. ``sent`` is acc at all elected entries, less what rounding took.
+            The reduction and the next state. ``sent`` is acc at all elected entries, less rounding errors.
         """
         # Elect: the same entries on all ranks.
         elected, state = self._elect.elect(acc, k, comm, state, add)
@@ -221,11 +215,10 @@ class ElectScatter(Scatter):
         return Reduction(part_of(sums.values, elected[own], start, stop), contribution._replace(values=sent)), state
 
     def forget(self, state: ElectState) -> ElectState:
-        """Return the state without votes."""
         return self._elect.forget(state)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the fewest and the most entries among which a rank looks for those it votes for."""
+        """Return the bounds of a rank's candidates for its votes."""
         return self._elect.selected_band(layout, k, ranks)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:

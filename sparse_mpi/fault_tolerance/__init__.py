@@ -1,4 +1,4 @@
-"""Training that survives the loss of ranks: `ElasticAllreduce` is the reducer, the other files are its parts."""
+"""Training that survives the loss of ranks, by `ElasticAllreduce`."""
 
 from __future__ import annotations
 

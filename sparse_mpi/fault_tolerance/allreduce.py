@@ -1,7 +1,7 @@
-"""Reduce one gradient in every step of a training run that survives the loss of ranks: `ElasticAllreduce`.
+"""Reduce a gradient in every step, also after the loss of ranks: `ElasticAllreduce`.
 
-A step is a transaction of a `Team`: nothing leaves the residual before all ranks that are left have the result. A step
-that is attempted again begins with the same acc.
+A step is a transaction of a `Team`: no entry leaves the residual before all surviving ranks have the result. A retry
+begins with the same acc.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class ElasticAllreduce(SparseAllreduce):
     Args:
         layout, options: as for `SparseAllreduce`. With ``clip_norm`` a step is two transactions.
         team: the ranks; None makes a `Team` of ``comm`` and ``min_ranks``.
-        copy_every: T, the steps in which each rank's residual is copied to the next rank, in up to 25 parts. What a
-            rank has put into its residual for longer is not lost with it. 0 copies nothing, and all of it is lost.
-        copy: ``"bfloat16"`` copies in two bytes an entry, 2 n / T bytes a step; ``"exact"`` in as many as it has.
+        copy_every: T, the steps in which each rank's residual is copied to the next rank, in up to 25 parts. A lost
+            rank loses at most the entries of its residual since the last copy. 0 copies nothing, and the whole residual
+            is lost.
+        copy: ``"bfloat16"`` copies in two bytes an entry, 2 n / T bytes a step; ``"exact"`` in the gradient's dtype.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -51,7 +52,7 @@ class ElasticAllreduce(SparseAllreduce):
             check_whole("copy_every", copy_every, 0, "steps", "0 copies nothing")
             check_choice("copy", copy, ROUNDINGS)
             say(copy_every=copy_every, copy=copy)
-        self.team: Team = team  #: the ranks that are left
+        self.team: Team = team  #: the surviving ranks
         self.execution = Survival(self.engine, team, copy_every, copy)
         self.departures: list[Departure] = team.departures  #: the losses so far, in their order
         #: the ranks, by their numbers at the start, whose copy this one has added to its residual
@@ -59,7 +60,7 @@ class ElasticAllreduce(SparseAllreduce):
 
 
 class Survival(Direct):
-    """Carries out steps of an engine as transactions, which the ranks that are left attempt again after a loss."""
+    """Carries out steps of an engine as transactions, which the surviving ranks retry after a loss."""
 
     survives = True
 
@@ -72,7 +73,7 @@ class Survival(Direct):
         self._known = team.lost  # ranks whose loss this reducer has taken note of
 
     def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
-        """Return the attempt that all ranks that are left have made, or raise TooFewRanks on all of them."""
+        """Return the attempt that all surviving ranks have made, or raise TooFewRanks on all of them."""
         engine, factor = self.engine, None if self.engine.settings.clip_norm is None else 1.0
 
         def agree_after_losses() -> Agreed:
@@ -97,7 +98,7 @@ class Survival(Direct):
 
         try:
             if factor is not None and gradient is not None:
-                # All must have the same factor before anybody accumulates.
+                # All must have the same factor before any rank accumulates.
                 factor = self.team.transaction(lambda: engine.clipping_factor(agree_after_losses().flat))
             made = self.team.transaction(attempt)
         except TooFewRanks:
@@ -132,7 +133,7 @@ class Survival(Direct):
                 self.inherited.append(orphaned[0])
                 self._orphaned.append(orphaned[1])
         if engine.comm is not self.team.comm:
-            # The algorithm's state belongs to the ranks that were.
+            # The algorithm's state belongs to the former ranks.
             engine.comm = self.team.comm
             if self._copies is not None:
                 self._copies.send_all()

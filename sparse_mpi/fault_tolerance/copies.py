@@ -1,10 +1,9 @@
-"""Copies of residuals with the next rank, which adds them to its own where their owner is lost.
+"""Copies of residuals on the next rank, which adds them to its own when their owner is lost.
 
-Any division of what is owed among the ranks is legal, so a copy may simply be added to another residual. A part of the
-copy is renewed every few steps, so that all of it is in ``every`` steps. What was copied may be sent before that part's
-next turn, and nothing may be sent twice: entries of the result, and those that the owner sends without their being in
-the result, are set to 0 in the copy. What is lost with a rank is thus what it added to its residual since the last
-renewal, and what it kept back of entries of the results.
+Any division of the residuals among the ranks is legal. A part of the copy is renewed every few steps, so that all of it
+is in ``every`` steps. Entries sent before a part's next turn must not be sent twice: entries of the result, and others
+that the owner sends, are set to 0 in the copy. A lost rank thus loses its additions to the residual since the last
+renewal, and the held-back part of entries of the results.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class _Part(NamedTuple):
 
 
 class _Staged(NamedTuple):
-    """What a step that is not complete yet will do to the copy."""
+    """The changes of the copy by a step that is not complete yet."""
 
     total: SparseVector | Array  # the result, which leaves it
     given: Array | None = None  # (m,) int32 or int64, entries that the owner sent and that are not in the result
@@ -85,7 +84,7 @@ class Copies:
         self._taken = np.zeros(self._parts, np.int64)  # the step before which each part was renewed
         self._steps = 0  # that were completed
         self._since = 0  # likewise, when there was a whole copy
-        self._whole = False  # whether only a part need be sent; never where each step has all of it
+        self._whole = False  # only a part need be sent; never where each step has all of it
         self._part: _Part | None = None  # in the running step
         self._owing: Array | None = None  # (m,) entries of the residual before the step, where some may be given away
         self._staged: _Staged | None = None
@@ -104,11 +103,11 @@ class Copies:
             self._part = _Part(number, place, received(came))
 
     def exchange(self, acc: Array, staged: Reduction, gives_away: bool, members: list[int], comm: Comm) -> None:
-        """Stage what a step with ``acc`` ``(n,)`` and the reduction ``staged`` does to the copy. Collective.
+        """Stage the effect of a step with ``acc`` ``(n,)`` and the reduction ``staged`` on the copy. Collective.
 
-        In the first step, and in the first that is completed after a loss, all that it will leave in the residual is
-        sent to the next rank; in others what that must know of entries that this one gave away, if it ``gives_away``
-        any: see `Traits.delegates_residual`. ``members`` are the ranks of ``comm``, by their numbers at the start.
+        In the first step, and in the first that is completed after a loss, the next rank gets the whole new residual.
+        In others it gets the entries that this one gave away, if it ``gives_away`` any: see
+        `Traits.delegates_residual`. ``members`` are the ranks of ``comm``, by their numbers at the start.
         """
         given, whole = None, None
         before, after = _neighbours(comm)
@@ -120,7 +119,6 @@ class Copies:
         self._staged = _Staged(staged.total, given, whole)
 
     def _given(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return the entries ``(m,)`` that this rank may have owed before the step, and owes no more."""
         if isinstance(sent, SparseVector):
             return sent.indices
         owing, self._owing = sent.nonzero()[0] if self._owing is None else self._owing, None
@@ -135,7 +133,7 @@ class Copies:
             self._held, self._whole = HeldCopy(values), self.every > 1
             self._taken[:], self._since = self._steps - 1, self._steps
         elif self._held is not None:
-            # A part is from before the step: what the owner sent in it leaves the copy after that.
+            # A part is from before the step: entries that the owner sent in it leave the copy after that.
             if part is not None:
                 self._held.renew(part.place, part.values)
                 self._taken[part.number] = self._steps - 1

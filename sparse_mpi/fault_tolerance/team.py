@@ -1,8 +1,8 @@
-"""The ranks that are left of a job, and what they do together so that all of it is done, or nothing: `Team`.
+"""The surviving ranks of a job, whose transactions all of them complete, or none: `Team`.
 
 A transaction is attempted, and then all ranks meet once more: a rank that leaves this meeting knows that every other
 one has its result too. If a rank is lost before, the survivors shrink the communicator and attempt it again. If it is
-lost after some have left the meeting, the others learn that from them, and keep the result that they have.
+lost after some have left the meeting, the others learn of it from them, and take their own result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Departure(NamedTuple):
 
     step: int  #: the first transaction, from 0, to which they gave nothing; the first step of a single reducer
     ranks: tuple[int, ...]  #: by their numbers at the start
-    survivors: int  #: how many ranks are left
+    survivors: int  #: the number of ranks left
     seconds: float  #: from the failed call on this rank until it could go on
 
     def __str__(self) -> str:
@@ -56,16 +56,15 @@ class TooFewRanks(RuntimeError):
 class Spares:
     """The ranks that wait until another one is lost, and take its place; by their numbers at the start.
 
-    A spare makes all that it needs with the others, and waits then, without taking a core. Where a rank was lost, the
-    others call it between two steps: the first of them sends it what all ranks have alike, such as weights. What the
-    lost rank owed is with its neighbour by then, and the spare begins with a residual of zero: any division of what is
-    owed is legal.
+    A spare prepares with the others, and then waits without taking a core. After a loss the others call it between two
+    steps: the first of them sends it the state common to all ranks, for example weights. The lost rank's residual is
+    with its neighbour by then, and the spare begins with zeros.
     """
 
     def __init__(self, numbers: list[int], places: int) -> None:
-        self.numbers = numbers  # of those that have not joined, lost ones included
-        self.places = places  # ranks wanted: how many trained at first
-        self.recruits: list[int] = []  # those that have joined, in their order
+        self.numbers = numbers  # of spares that have not joined, lost ones included
+        self.places = places  # ranks wanted: the number that trained at first
+        self.recruits: list[int] = []  # spares that have joined, in their order
 
     def waiting(self, lost: frozenset[int]) -> list[int]:
         return [spare for spare in self.numbers if spare not in lost]
@@ -80,18 +79,18 @@ class Spares:
 
 
 class Team:
-    """The ranks of a communicator, as many as are left. Making one is collective.
+    """The surviving ranks of a communicator. Making one is collective.
 
-    All that the ranks do with ``comm`` from then on must be in a `transaction`, in the same order on all ranks.
+    All calls of the ranks on ``comm`` from then on must be in a `transaction`, in the same order on all ranks.
 
     Args:
         comm: the ranks at the start; it must be elastic: MPI's where it was started with ``mpirun --with-ft ulfm``, or
             a rank of a `World`; None: all ranks of the job, see `as_comm`.
         min_ranks: the fewest ranks with which to go on.
-        spares: how many of the last ranks wait from `stand_by` on, until they take the places of lost ones.
+        spares: the number of last ranks that wait from `stand_by` on, until they take the places of lost ones.
 
     Attributes:
-        comm: the ranks that are left, of a spare that waits those that wait.
+        comm: the surviving ranks; of a waiting spare, all waiting ranks.
         number: of this rank at the start.
         members: the ranks of ``comm``, by their numbers at the start.
         departures: the losses so far, in their order.
@@ -120,7 +119,7 @@ class Team:
             say(min_ranks=min_ranks, spares=spares)
         self.comm.attributes[Team] = self
         self.comm.job.watch(None)
-        # Talk with everybody: MPI connects two ranks where they first talk, and if one has failed may wait for ever
+        # Talk with every rank: MPI connects two ranks where they first talk, and if one has failed may wait for ever
         self.comm.alltoallv(np.zeros(self.comm.size, np.uint8), [1] * self.comm.size)
         elastic_of(self.comm).exit_without_abort(self.close)
         self.min_ranks: int = min_ranks
@@ -156,14 +155,14 @@ class Team:
 
     @property
     def reserve(self) -> int:
-        """Return how many spares wait, as all ranks know when this many transactions are complete."""
+        """Return the number of waiting spares, as all ranks know it when this many transactions are complete."""
         return len(self._spares.waiting(_ranks_of(self.settled))) if self._separate else 0
 
     def stand_by(self) -> bytes | None:
-        """Return None at once on a rank that trains; a spare waits, and returns what `recruit` was given. Collective.
+        """Return None at once on a rank that trains; a spare waits, and returns the bytes of `recruit`. Collective.
 
-        A spare that is never called returns None. Call it when all is made that communicates. From then on ``comm`` has
-        the ranks that train.
+        A spare that is never called returns None. Call this after all collective preparations. From then on ``comm``
+        has the ranks that train.
         """
         if not self._spares.numbers:
             return None
@@ -179,15 +178,16 @@ class Team:
     def recruit(self, give: Callable[[], bytes]) -> None:
         """Have spares take the places of lost ranks, if there are any of both. Collective among ranks that train.
 
-        Call it between steps. One rank calls ``give()``, which returns what a spare needs that begins here.
+        Call it between steps. One rank calls ``give()``, which returns the state for a spare that begins here.
         """
         if self._separate and self._spares.chosen(_ranks_of(self.settled)):
             self._together(lambda: self._admission(give))
 
     def transaction(self, attempt: Callable[[], T]) -> T:
-        """Return what ``attempt()`` does, once all ranks that are left have done it.
+        """Return the result of ``attempt()``, once all surviving ranks have it.
 
-        It is collective on ``comm``, and changes nothing that another attempt would not find as it was.
+        ``attempt`` is collective on ``comm``, and must be repeatable: until the transaction is complete, state is
+        unchanged.
 
         Raises:
             TooFewRanks: there are fewer than ``min_ranks``; on all survivors.
@@ -219,19 +219,19 @@ class Team:
                 return staged[0]
 
     def close(self) -> None:
-        """Wait until all ranks that are left have come here. Collective; the end of the program does it by itself."""
+        """Wait until all surviving ranks have come here. Collective; the end of the program does it by itself."""
         if self._closed:
             return
         self._closed = True
         self._meet_at_the_end()
-        # By now all ranks have done all there is to do. None may leave while others still wait for it in the meeting:
-        # they meet once more, and that may fail, because the first to leave may end before the last has heard of all.
+        # By now all work is done. None may leave while others still wait for it in the meeting: they meet once more,
+        # and that may fail, because the first to leave may end before the last has heard of all.
         self._over = True
         with elastic_of(self.comm).deadline(LAST_SECONDS):
             self._meet_at_the_end()
 
     def _meet_at_the_end(self) -> None:
-        """Return when all ranks that are left have called this; help those that recover from a loss before."""
+        """Return when all surviving ranks have called this; help ranks that recover from a loss before."""
         while True:
             completed = self.completed
             with suppress(TooFewRanks):
@@ -247,7 +247,6 @@ class Team:
                 return
 
     def _go_on(self) -> int:
-        """Go on with the ranks that are left; return how many transactions any of them has completed."""
         began, former, known = perf_counter(), self.comm, {*self.members, *self._spares.numbers} - self.lost
         while True:
             # Revoke: no rank shall wait for one that has come here.
@@ -259,7 +258,7 @@ class Team:
                 numbers, completed = facts[:, 0].tolist(), int(facts[:, 1].max())
                 if self.waits and not self._called:
                     self.completed = completed  # a spare has no part in the one that is under way
-                # Another rank has left the meeting of an admission: those who were to join are in.
+                # Another rank has left the meeting of an admission: the spares to join are in.
                 if completed > self.completed:
                     self._admit()
                 lost = known.difference(numbers)
@@ -292,7 +291,6 @@ class Team:
             raise TooFewRanks(f"{departure}, but min_ranks is {self.min_ranks}")
 
     def _together(self, attempt: Callable[[], T]) -> T:
-        """Return ``attempt()``, a transaction of all ranks, spares included, after which ``comm`` may be another."""
         former = self.comm
         result: T = self._transact(attempt, lambda: self._everybody)
         self._admit()
@@ -302,8 +300,6 @@ class Team:
         return result
 
     def _wait(self) -> bytes | None:
-        """Wait, as a spare, to be called; return what a rank that trains has given, or None if it never comes."""
-
         def attempt() -> bytes:
             self._answer()
             return self._admission(lambda: b"")
@@ -321,7 +317,6 @@ class Team:
         return state
 
     def _answer(self) -> None:
-        """Wait for a message from the first rank that trains, which says how many transactions are complete."""
         order = self._lounge.sendrecv(np.empty(0, np.int64), None, self._place(self.members[0]))
         completed = int(received(order)[0])
         if completed == OVER:
@@ -334,7 +329,6 @@ class Team:
                 self._lounge.sendrecv(np.array([order], np.int64), self._place(spare), None)
 
     def _dismiss(self) -> None:
-        """Tell spares that wait, as one who trains, that the job has ended; or hear it, as a spare."""
         if not self._separate or self._dismissed:
             self._dismissed = False  # if that fails, it is said once more
         elif self.waits:
@@ -346,7 +340,6 @@ class Team:
             self._call(OVER)
 
     def _admission(self, give: Callable[[], bytes]) -> bytes:
-        """Choose who joins, make a communicator with them and the ranks that train, and return what they get."""
         if self.number not in self._spares.numbers:
             self._call(self.completed)
         joining = self._joining = tuple(self._spares.chosen(self.lost))
@@ -367,12 +360,10 @@ class Team:
         self.members = sorted({*self.members, *self._joining})
 
     def _separated(self) -> Comm:
-        """Return the communicator of the ranks that train, or of those that wait. Collective among all."""
         if not self._separate:
             return self._everybody
         self._lounge = elastic_of(self._everybody).yielding()
         return self._everybody.split(int(self.number in self._spares.numbers))
 
     def _place(self, number: int) -> int:
-        """Return the rank among all of the one with this number at the start."""
         return sorted({*self.members, *self._spares.waiting(self.lost)}).index(number)

@@ -1,4 +1,4 @@
-"""A communicator of the ranks that are left, for what a program does besides reducing gradients: `TeamComm`."""
+"""A communicator of the surviving ranks, for a program's other calls: `TeamComm`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class TeamComm(ForwardingComm):
-    """A `Comm` whose every call is a transaction of a team: all ranks that are left have its result, or make it again.
+    """A `Comm` whose every call is a transaction of a team: all surviving ranks have its result, or retry.
 
     ``rank`` and ``size`` change where ranks are lost, on some ranks a call later than on others. So divide sums by a
-    count that was summed with them, not by ``size``, and do in one `together` what must be done by the same ranks.
-    No gradients may be under way in a call.
+    count that was summed with them, not by ``size``, and put calls that need the same ranks into one `together`. No
+    gradients may be under way in a call.
     """
 
     def __init__(self, team: Team) -> None:
@@ -36,11 +36,11 @@ class TeamComm(ForwardingComm):
 
     @property
     def job(self) -> Job:
-        """Return the job of the ranks that are left. A loss raises nothing here, for the team sees to it."""
+        """Return the job of the surviving ranks. A loss raises nothing here, for the team handles it."""
         return self._comm.job._replace(elastic=None, hosts=lambda: self.together(lambda: hosts_of(self._comm)))
 
     def together(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, whose calls here all ranks that are left make, or make again from the first."""
+        """Return ``work()``, whose calls here all surviving ranks make, or retry from the first."""
         if self._inside:
             return work()
 

@@ -29,8 +29,7 @@ class Feedback(Protocol):
     """A rank's memory between steps: `accumulate` the gradient, reduce, then `consume` the sent entries.
 
     A caller's instance, for example ``MomentumCorrection(0.9)``, only holds the hyperparameters; `start` returns one
-    with
-    arrays. Gradients are flat NumPy or CuPy arrays ``(n,)``, see `sparse_mpi.arrays.enter`.
+    with arrays. Gradients are flat NumPy or CuPy arrays ``(n,)``, see `sparse_mpi.arrays.enter`.
     """
 
     @property
@@ -57,8 +56,7 @@ class Feedback(Protocol):
         """In the next step, neither apply nor fade the momentum of these parts of the gradient.
 
         No rank has a gradient there, as in layers that a step skips, which torch's optimizers leave unchanged. A second
-        call
-        before the step's `consume` replaces the parts.
+        call before the step's `consume` replaces the parts.
         """
         return
 
@@ -95,8 +93,7 @@ class Feedback(Protocol):
         """Return the rule's memory: named arrays ``(n,)``, not copied.
 
         The arrays must be additive: sums over several ranks describe their joint memory. With ``replicated`` they are
-        instead
-        the arrays that are the same on all ranks.
+        instead the arrays that are the same on all ranks.
         """
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:

@@ -2,8 +2,7 @@
 
 SGD with momentum on sparse sums would apply its momentum to late gradients as if they were new. So every rank has the
 momentum of its own gradients, ``u = m u + g``, and accumulates it, ``v += u``; entries are selected from v. Sent
-entries
-are subtracted from v, and u is set to zero there (masking), so that stale momentum is not applied again.
+entries are subtracted from v, and u is set to zero there (masking), so that stale momentum is not applied again.
 
 The paper masks a rank's selection. In some collectives a rank sends only a part of it, or rounds it: so this masks by
 the change of v.
@@ -102,8 +101,7 @@ class MomentumCorrection(ErrorFeedback):
         """Return a mask of the positions ``at`` with stale momentum: most of v, of magnitude ``before``, was sent.
 
         Entries that were not sent, and rounding errors, still need their momentum. A tensor whose nonzero entries were
-        all sent
-        has no entry that will arrive late.
+        all sent has no entry that will arrive late.
         """
         layout = present(self._layout, "consume must be called on what start returned, not on its template")
         left = self.residual[at]

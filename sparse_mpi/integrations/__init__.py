@@ -1,1 +1,1 @@
-"""What other training frameworks need to use the hook of `sparse_mpi.ddp`: a file for each, which imports it."""
+"""Adapters of other training frameworks to the hook of `sparse_mpi.ddp`."""

@@ -1,7 +1,4 @@
-"""The state of the hook in the hands of a framework: saved and restored rank by rank.
-
-Frameworks save what all ranks share, on the first rank. The state of the hook is another one on each.
-"""
+"""The state of the hook, saved and restored rank by rank: frameworks save only the first rank's."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def save(state: SparseState, checkpoint: str | Path) -> None:
 
 
 def restore(state: SparseState, checkpoint: str | Path) -> None:
-    """Read what `save` wrote, or warn if it wrote nothing; before the first step. Collective."""
+    """Read a file of `save`, or warn if there is none; before the first step. Collective."""
     file, beyond = (rank_file(checkpoint, rank) for rank in (state.comm.rank, state.comm.size))
     with same_on_all_ranks(state.comm) as say:
         if beyond.exists():
@@ -41,7 +38,7 @@ def restore(state: SparseState, checkpoint: str | Path) -> None:
             )
         try:
             saved = torch.load(file, weights_only=True) if file.is_file() else None
-        except Exception as error:  # whatever torch makes of damaged bytes
+        except Exception as error:  # torch's errors for damaged bytes are of many types
             raise ValueError(f"{file} must be what this rank has saved, got damaged data; resume without it") from error
         say(**{f"{Path(checkpoint).name}.rank*.pt": "found" if saved else "missing"})
     if saved is not None:

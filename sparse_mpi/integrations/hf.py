@@ -28,23 +28,23 @@ _HOOKED: WeakSet[DistributedDataParallel] = WeakSet()  # DDP takes one hook, onc
 
 
 class SparseCallback(TrainerCallback):
-    """Registers the hook of `sparse_mpi.ddp` on the model that the Trainer has wrapped in DistributedDataParallel.
+    """Registers the hook of `sparse_mpi.ddp` on the Trainer's DistributedDataParallel.
 
-    With one process it does nothing. Logs have ``sparse_bytes``, what this rank sent in a step, on average since the
-    last log. Every rank saves its state in the Trainer's checkpoints, as ``sparse_state.rank0.pt`` and so on, and a
-    run that resumes on as many ranks goes on with it.
+    With one process it does nothing. Logs have ``sparse_bytes``, this rank's bytes of a step, on average since the last
+    log. Every rank saves its state in the Trainer's checkpoints, as ``sparse_state.rank0.pt`` and so on, and a run that
+    resumes on the same number of ranks goes on with it.
 
     Args:
         with_optimizer: give the hook the Trainer's optimizer. Give ``max_grad_norm=0`` to the Trainer: it would clip
-            late sums, and not the moments that they are divided by.
+            late sums, but not the moments by which they are divided.
         arguments: of `SparseState`: ``density=0.01``, ``algorithm="oktopk"``, ``momentum="global"`` and so on.
 
     Attributes:
         state: the state of the hook; None before training.
 
     Raises:
-        RuntimeError: the Trainer of several processes uses DeepSpeed, FSDP or something else in place of DDP; raised
-            on every rank when training begins.
+        RuntimeError: the Trainer of several processes uses DeepSpeed, FSDP or something else in place of DDP; raised on
+            every rank when training begins.
     """
 
     def __init__(self, *, with_optimizer: bool = True, **arguments: Any) -> None:
@@ -77,7 +77,7 @@ class SparseCallback(TrainerCallback):
         inner, scaler = getattr(optimizer, "optimizer", optimizer), getattr(optimizer, "scaler", None)
         taken = inner if self._with_optimizer else None
         self.state = SparseState(model.named_parameters(), optimizer=taken, scaler=scaler, **self._arguments)
-        for ddp in wrapped:  # those of earlier Trainers have no more steps
+        for ddp in wrapped:  # earlier Trainers have no more steps
             ddp.register_comm_hook(self.state, sparse_hook)
             _HOOKED.add(ddp)
         if state.global_step:
@@ -106,7 +106,7 @@ class SparseCallback(TrainerCallback):
 
 
 def _around(model: nn.Module) -> list[DistributedDataParallel]:
-    """Return the DDPs around ``model``: callbacks are given the model within alone."""
+    """Return the DDPs around ``model``: callbacks get the inner model only."""
     # Not by isinstance, which would ask proxies of whatever kind for their class
     every = (thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel))
     return [ddp for ddp in every if ddp.module is model]

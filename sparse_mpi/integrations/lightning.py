@@ -5,8 +5,8 @@
     Trainer(strategy="sparse_mpi")
     Trainer(strategy=SparseDDPStrategy(density=0.01, static_graph=True))
 
-Importing this registers the name. Lightning's own ``DDPStrategy(ddp_comm_hook=sparse_hook, ...)`` leaves the hook out,
-without a word, on all devices but CUDA's.
+Importing this registers the name. Lightning's own ``DDPStrategy(ddp_comm_hook=sparse_hook, ...)`` silently ignores the
+hook on all devices but CUDA's.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class SparseDDPStrategy(DDPStrategy):
     """Lightning's strategy for DistributedDataParallel, with gradients reduced sparsely.
 
     Every rank saves its state beside the checkpoint, as ``CHECKPOINT.rank0.pt`` and so on, in a folder of this machine
-    or a shared one. A fit that resumes on as many ranks goes on with it.
+    or a shared one. A fit that resumes on the same number of ranks goes on with it.
 
     Args:
         density, algorithm, feedback, momentum, dense_steps: as for `SparseState`.
         with_optimizer: give the hook the model's optimizer, where there is one.
-        ddp: what Lightning's ``DDPStrategy`` takes, and so DistributedDataParallel: ``static_graph=True``, for example.
+        ddp: arguments of Lightning's ``DDPStrategy``, and so of DistributedDataParallel, as ``static_graph=True``.
 
     Attributes:
         sparse_state: the state of the hook in the last fit; at first None.

@@ -145,8 +145,7 @@ class Kernels(Protocol):
         """Round ``x`` to float32 and then to bfloat16, ties to even: bit patterns ``(n,)`` uint16.
 
         Too large values become Inf; NaN stays NaN. The rounded values are also written to ``back``, contiguous ``(n,)``
-        of
-        the dtype of ``x``, if given.
+        of the dtype of ``x``, if given.
         """
 
     def moments(self, x: Array, threshold: int) -> Moments:
@@ -199,8 +198,7 @@ class Kernels(Protocol):
         """Add pairs of several ranks to ``x`` in place: values of equal indices are first added up, as in `merge`.
 
         An index is ``low`` more than its place in ``x``. For ``lengths`` see `merge`. Return the changed places,
-        ascending,
-        and their new values; None where reading them would cost a device more than another pass.
+        ascending, and their new values; None where reading them would cost a device more than another pass.
         """
 
     def clear(self, x: Array, indices: Array) -> None:
@@ -233,8 +231,7 @@ class Kernels(Protocol):
         """Return the k >= 1 pairs of largest magnitude, or all if there are no more than k.
 
         Indices ascend before and after. Of equal magnitudes the lower index is taken. With ``reuse`` the arguments may
-        be
-        overwritten.
+        be overwritten.
         """
 
     def truncate_least(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
@@ -292,19 +289,16 @@ class Kernels(Protocol):
         """Quantise ``x`` ``(n,)`` float32 to a sign and one of 8 evenly spaced magnitudes of each block of neighbours.
 
         They reach from the smallest finite magnitude of the block, or 0 if a value is not finite, to the largest.
-        Rounding
-        and arguments are as in `to_int8`. Inf and NaN have their own code. Codes uint8 are two in a byte, the lower
-        bits
-        first, see `code_places`; scales ``(b,)`` float32 are for `from_levels`.
+        Rounding and arguments are as in `to_int8`. Inf and NaN have their own code. Codes uint8 are two in a byte, the
+        lower bits first, see `code_places`; scales ``(b,)`` float32 are for `from_levels`.
         """
 
     def to_int2(self, x: Array, edges: np.ndarray) -> tuple[Array, Array]:
         """Quantise ``x`` ``(n,)`` float32 to a sign and one of 2 magnitudes of each block of neighbours.
 
         The upper one is the mean of the magnitudes that reach the block's mean, the lower one the mean of the others,
-        or 0
-        if a value is 0 or not finite; Inf and NaN then have their own code. Codes, four in a byte, and scales are as in
-        `to_int4`.
+        or 0 if a value is 0 or not finite; Inf and NaN then have their own code. Codes, four in a byte, and scales are
+        as in `to_int4`.
         """
 
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
@@ -316,10 +310,8 @@ class Kernels(Protocol):
         """Deal ascending indices out to P < 2^16 ranks, and number them by rank.
 
         Indices at the ascending positions ``chosen`` ``(m,)`` int32 are dealt out unless their value is zero. Each
-        round
-        deals out P neighbouring indices, one to each rank, and begins at a rank chosen by a hash of its number. The
-        index
-        that rank q gets in round r has the number ``q * ceil(size / P) + r``.
+        round deals out P neighbouring indices, one to each rank, and begins at a rank chosen by a hash of its number.
+        The index that rank q gets in round r has the number ``q * ceil(size / P) + r``.
 
         Returns:
             The numbers, ascending; the values in their order; and each rank's number of indices, ``(P,)`` int64 on the
@@ -343,8 +335,7 @@ class Kernels(Protocol):
 
         Returns:
             Each index times `BALLOTS` plus its code; the smallest magnitude of the codes, ``(m,)`` float32, all alike;
-            and
-            the rounded votes, ``(m,)`` float32.
+            and the rounded votes, ``(m,)`` float32.
         """
 
     def from_ballots(self, messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:

@@ -15,10 +15,8 @@ def keep_freed_memory() -> bool:
     """Have the C library keep freed memory in this process, and tell if it does; call it before threads start.
 
     By default it takes the memory of a large array from the system and returns it when the array is freed, so that
-    every
-    step clears its arrays page by page. Where ranks share a machine this can take longer than the step's computation.
-    The
-    process then holds its peak memory.
+    every step clears its arrays page by page. Where ranks share a machine this can take longer than the step's
+    computation. The process then holds its peak memory.
 
     Nothing changes, and False is returned, where the C library is not GNU's, or where one of its variables is set
     (``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_MMAP_MAX_``, ``MALLOC_MMAP_THRESHOLD_``, ``MALLOC_ARENA_MAX``, or

@@ -1,1 +1,1 @@
-"""Observers of reducers: reports of steps, metrics for Prometheus, ranges in profiles, the quality of what is sent."""
+"""Observers of reducers: reports of steps, metrics for Prometheus, ranges in profiles, the quality of sums."""

@@ -1,7 +1,7 @@
 """Write the reports of reducers to files in the folder ``SPARSE_MPI_METRICS_DIR``, for operators to collect.
 
-Each rank has a file of metrics in Prometheus' text format, for node_exporter's textfile collector, see
-docs/guides/observe.md. This module is imported only where such files are asked for.
+Each rank has a file in Prometheus' text format, for node_exporter's textfile collector, see docs/guides/observe.md.
+This module is imported only if the variable is set.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from sparse_mpi.comm.runtime import TORCHRUN, told_rank
 from sparse_mpi.monitor.step_report import StepReport, combined
 
 DIRECTORY, JOB = launcher.METRICS, "SPARSE_MPI_METRICS_JOB"
-SECONDS = 5.0  # between two times that a file is written, or that the norm of one residual is computed
-MOST_REDUCERS = 64  # of a rank that have series of their own; those of later ones are added up under the name OTHER
+SECONDS = 5.0  # between two writes of a file, or two norms of one residual
+MOST_REDUCERS = 64  # of a rank with series of their own; later ones are added up under the name OTHER
 OTHER = "other"
-# Variables in which launchers tell the job, of which torchrun says "none" where it was given no name
+# Launchers' variables for the job; torchrun says "none" where it was given no name
 JOBS = (JOB, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", TORCHRUN, "PMIX_NAMESPACE")
 LOGGER = logging.getLogger("sparse_mpi")
 _FILES: dict[tuple[int, Path], RankFile] = {}  # by process, of which this one may be a fork, and by path
 _WARNED: set[Path] = set()  # folders that cannot be written to
-# Of what is written for each reducer: name, help, and the value of the sums, the last step and the series. Names of
-# counters end in _total; others are gauges
+# For each reducer: name, help, and the value of the sums, the last step and the series. Names of counters end in
+# _total; others are gauges
 METRICS: tuple[tuple[str, str, Callable[[StepReport, StepReport, Series], float]], ...] = (
     ("steps_total", "Reductions that were completed.", lambda sums, last, of: of.steps),
     ("sent_bytes_total", "Payload bytes sent.", lambda sums, last, of: sums.traffic.sent),
@@ -78,13 +78,13 @@ class Series:
 
 
 def imbalance(report: StepReport) -> float:
-    """Return the payload bytes that a step received over those that it sent; 1 where there were none."""
+    """Return the payload bytes that a step received over its sent ones; 1 where there were none."""
     sent, received = report.traffic.sent, report.traffic.received
     return received / sent if sent else math.inf if received else 1.0
 
 
 class RankFile:
-    """The file of one rank, which its reducers share. What it cannot write, it says once in a warning."""
+    """The file of one rank, which its reducers share. A failure to write is one warning."""
 
     def __init__(self, path: Path, job: str, rank: int) -> None:
         self.path, self._job, self._rank = path, job, rank

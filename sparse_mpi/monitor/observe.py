@@ -1,7 +1,7 @@
 """Observe reducers where the environment asks for it: ranges in profiles, and `metrics`.
 
 With ``SPARSE_MPI_RANGES=1`` each phase of a step is a range of `torch.profiler`, and of NVTX where torch has a CUDA
-device, for some microseconds each. Who asks for neither does not import this module.
+device, for some microseconds each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparse_mpi.monitor.metrics import DIRECTORY, file_of
 
 RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
 ALGORITHM = "SPARSE_MPI_ALGORITHM"  # set by `bench compare`: overrules the algorithm of a script
-# Methods of an engine, and the phases that they are; in an exchange there are ranges of selections, too
+# Methods of an engine, and their phases; in an exchange there are ranges of selections, too
 PHASES = {"agree": "agree", "accumulate": "accumulate", "reduce": "exchange", "commit": "commit"}
 LOGGER = logging.getLogger("sparse_mpi")
 

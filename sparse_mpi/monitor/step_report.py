@@ -1,4 +1,4 @@
-"""What a step did on this rank: `StepReport`."""
+"""The report of a step on this rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StepReport(NamedTuple):
     traffic: Traffic  #: includes the consistency check of the step
 
     def scalars(self) -> dict[str, float]:
-        """Return counts, megabytes and seconds under the names that programs of train/ give them in TensorBoard."""
+        """Return counts, megabytes and seconds by their names in the TensorBoard logs of train/."""
         return {
             "selected": self.selected,
             "total": self.total,

@@ -22,16 +22,16 @@ class BucketTrace(NamedTuple):
 
 
 class Tracer:
-    """Records what the progress thread of ``comm`` does with gradients on the device of ``x``."""
+    """Records the work of the progress thread of ``comm`` on gradients on the device of ``x``."""
 
     def __init__(self, comm: Comm, x: object = None) -> None:
-        self.buckets: list[BucketTrace] = []  # those of the last step
+        self.buckets: list[BucketTrace] = []  # of the last step
         self._comm, self._x = comm, x
         self._given: object = None  # the mark before the reduction that is given next
         comm.traffic.calls = []  # from None: now it records them
 
     def mark(self) -> Any:
-        """Return an event behind what the caller's stream was told so far; None where gradients are on the host."""
+        """Return an event behind all work queued on the caller's stream; None where gradients are on the host."""
         return mark(self._x)
 
     def begin(self, anew: bool) -> None:

@@ -24,10 +24,10 @@ class Quality(NamedTuple):
     """The quality of a step's total, as sums over buckets or the whole gradient; the same on all ranks."""
 
     removed: float  # the energy (sum of squares) that leaves the summed acc with total
-    attainable: float  # the energy that the largest entries of it, as many as total has, would take
+    attainable: float  # the energy of its largest entries, for the number of entries of total
     missed: float  # squared distance of top-k of the summed acc from top-k of the sum of local top-k's
     energy: float  # of the summed acc
-    waited: float  # for how many steps the entries of all totals since the last measure had waited, added up
+    waited: float  # the waits, in steps, of the entries of all totals since the last measure, added up
     entries: float  # their number
 
     @property
@@ -42,12 +42,12 @@ class Quality(NamedTuple):
 
     @property
     def wait(self) -> float:
-        """Return for how many steps an entry that was sent had waited, on average; 1 where everything is sent."""
+        """Return the average wait of a sent entry, in steps; 1 where everything is sent."""
         return self.waited / self.entries if self.entries else 0.0
 
     @property
     def advice(self) -> str:
-        """Return one line of advice where the quality is outside of what was compared with dense training, else ""."""
+        """Return one line of advice if the quality is outside of the range compared with dense training, else ""."""
         if self.wait > LONGEST_WAIT:
             return (
                 f"entries wait for {self.wait:.0f} steps, where evidence ends at {LONGEST_WAIT}: raise the density to "
@@ -70,7 +70,7 @@ class Watch:
 
     Args:
         every: N, at least 1.
-        step: how many there were before this watch, which are taken for the last in which everything was sent.
+        step: the number of steps before this watch; waits count from here.
     """
 
     every: int
@@ -89,7 +89,7 @@ class Watch:
     ) -> None:
         """Note the waits of a step that began with ``acc`` ``(n,)``, and measure it if it is due; collective then.
 
-        Where ranks vote in units of the second moment of their gradients, ``squares``, so is the energy.
+        Where ranks vote in units of the second moment of their gradients, ``squares``, energy has these units too.
         """
         due = self.due
         at, size = (total.indices, total.size) if isinstance(total, SparseVector) else (slice(None), len(total))
@@ -97,7 +97,7 @@ class Watch:
             values = total.values if isinstance(total, SparseVector) else total
             self._last = namespace(values).full(size, self.step, np.int32)
         self.step += 1
-        # Waits: for how many steps each entry of total was owed, counting this one
+        # Waits: the steps that each entry of total was in a residual, counting this one
         waits = self.step - self._last[at]
         self._waited += float(waits.sum())
         self._entries += len(waits)
@@ -118,7 +118,7 @@ def _measured(
         of_all, standardized = comm.allreduce(squares, control=True), kernels.of(acc).standardized
         acc, taken = standardized(acc, of_all), standardized(taken, of_all)
     whole = comm.allreduce(acc, control=True).astype(np.float64)
-    # What the ranks would send if each sent its own k largest entries
+    # The sum if each rank sent its own k largest entries
     pooled = comm.allreduce(_largest(acc, k), control=True).astype(np.float64)
     energy = _energy(whole)
     return (

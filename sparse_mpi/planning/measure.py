@@ -1,10 +1,9 @@
 """Measure in some seconds which way to reduce a gradient is fastest on these ranks and their network.
 
 Every way reduces Gaussian vectors of the gradient's length, over the real communicator, on all ranks at once, with
-error
-feedback. The time of a sparse reduction is proportional to elements and entries, so more than two parts gain nothing;
-of small tensors, left dense, and large ones (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678) the best division has the
-most dense ones allowed.
+error feedback. The time of a sparse reduction is proportional to elements and entries, so more than two parts gain
+nothing; of small tensors, left dense, and large ones (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678) the best division
+has the most dense ones allowed.
 """
 
 from __future__ import annotations

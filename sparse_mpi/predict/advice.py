@@ -101,11 +101,9 @@ def advise(
     """Return the advice for a job on a cluster.
 
     Dense is advised where it is fast enough, or where no sparse step is `GAIN` times faster. Otherwise the largest
-    density
-    is advised at which a step is fast enough, with the fastest algorithm; if none is, the local steps needed at the
-    usual
-    density. ``names`` are the ways to compare, as spelled on a command line: by default all of the table. ``fit`` has
-    measured corrections of the times of ways, and their errors.
+    density is advised at which a step is fast enough, with the fastest algorithm; if none is, the local steps needed at
+    the usual density. ``names`` are the ways to compare, as spelled on a command line: by default all of the table.
+    ``fit`` has measured corrections of the times of ways, and their errors.
     """
 
     def offer(way: str, density: float) -> Offer:

@@ -3,8 +3,7 @@
 A step of a `Way` is a few calls, and all ranks make each at the same time. A rank pays processor time for every message
 and byte at either end, shares the cores of its node with the others, and waits until its link has carried its bytes and
 the last message has arrived. Calls follow MPI's algorithms: an alltoallv sends all its messages at once, long
-allgathers
-and allreduces go round a ring, short ones in log2 P rounds, and a root sends to each rank itself.
+allgathers and allreduces go round a ring, short ones in log2 P rounds, and a root sends to each rank itself.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ class Fabric(NamedTuple):
     """The capacity of a kind of fabric. Rates are bytes a second, times are seconds.
 
     NCCL takes the faster of its protocols for long and for short messages. The rates of a tree and of short messages
-    and the
-    steps inside a node are its tuner's (src/graph/tuning.cc at 5067397; 3.4 us on NVLink).
+    and the steps inside a node are its tuner's (src/graph/tuning.cc at 5067397; 3.4 us on NVLink).
     """
 
     share: float  # of a link's rate, which long messages reach

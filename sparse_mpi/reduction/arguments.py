@@ -83,8 +83,7 @@ def make_algorithm(
     """Return the algorithm of that name in ``known`` with these options, or the given instance.
 
     The options ``selector`` and ``wire`` are a name, an instance, or None for the default. The option ``published``
-    names
-    the workload ("" if there is only one) of `published.published`, whose settings other options change.
+    names the workload ("" if there is only one) of `published.published`, whose settings other options change.
 
     Raises:
         ValueError: no algorithm has that name, or an option has a bad value.

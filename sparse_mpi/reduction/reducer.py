@@ -211,10 +211,9 @@ class SparseAllreduce:
         """Begin a `step` in the background and return at once; `Handle.wait` returns its result or raises its error.
 
         Steps that several reducers of one ``comm`` start run one after the other, in the order of their starts, which
-        must be
-        the same on all ranks. Until `Handle.wait` returns, do not modify ``gradient`` nor use ``comm``. Where ``comm``
-        cannot
-        be used from a second thread (see ``python -m sparse_mpi doctor``), the step is finished before this returns.
+        must be the same on all ranks. Until `Handle.wait` returns, do not modify ``gradient`` nor use ``comm``. Where
+        ``comm`` cannot be used from a second thread (see ``python -m sparse_mpi doctor``), the step is finished before
+        this returns.
         """
 
         def work() -> SparseVector[A] | A:
@@ -249,8 +248,7 @@ class SparseAllreduce:
 
         It is a dense step without a gradient, for the end of training or before an important evaluation: without it the
         residuals never reach the model. Global momentum leaves its share of the momentum of this result in the
-        residual, as
-        after any step.
+        residual, as after any step.
 
         Args:
             check: as for `step`.
@@ -295,8 +293,7 @@ class SparseAllreduce:
         """Return all that a resumed run needs to continue bit for bit: numbers, strings and NumPy arrays.
 
         ``torch.save(as_tensors(state), file)`` of `sparse_mpi.arrays` writes it for `torch.load`; `load_state_dict`
-        takes
-        tensors as well.
+        takes tensors as well.
         """
         self.execution.catch_up()
         return Snapshot(self.engine).taken()

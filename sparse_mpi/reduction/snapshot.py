@@ -1,8 +1,7 @@
 """Save an engine, and restore it on the same number of ranks, to the bit, or on another: `Snapshot`.
 
 A snapshot is a dict of a versioned schema: its origin, plain numbers, and named arrays. `sealed` adds its form, by
-which
-damage is detected before loading.
+which damage is detected before loading.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ class Selector(ABC):
         """Select about k entries of ``x`` ``(n,)``, 1 <= k <= n; return them and the next state.
 
         ``add`` ``(n,)`` is first added to ``x`` in place: in the pass that selects if a kernel can, else by
-        `accumulate`. It
-        may have half the precision of ``x``.
+        `accumulate`. It may have half the precision of ``x``.
         """
 
     def select_standardized(

@@ -89,8 +89,7 @@ class DGC(Selector):
 
     A count outside [0.7k, 1.3k] multiplies the threshold by 0.7 or 1.3, up to ``corrections`` times, and then makes the
     selection exact top-k. The sample is strided, as in the published program, but starts elsewhere in every step, and
-    is
-    larger than d n where that is too few.
+    is larger than d n where that is too few.
 
     Args:
         corrections: the most corrections of the threshold in a step.
@@ -171,8 +170,7 @@ class RedSyncTrim(Selector):
     """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
 
     The first m that at least k entries pass decides. If no m does, or more than 1.75k entries pass, the selector
-    ``exact``
-    makes the same selection.
+    ``exact`` makes the same selection.
     """
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:

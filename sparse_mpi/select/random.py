@@ -39,8 +39,7 @@ def positions(n: int, k: int, seed: int, step: int) -> np.ndarray:
     """Draw k distinct positions out of n, 1 <= k <= n, in O(k) memory: ``(k,)`` int64, ascending.
 
     The n positions are a circle, turned by a random angle and cut into k slices, each of which gives one position.
-    Every
-    position is equally likely, and together they spread more evenly than independent ones.
+    Every position is equally likely, and together they spread more evenly than independent ones.
     """
     drawing = generator(seed, step)
     # Slice i has ``width`` positions, the first ``wider`` slices one more: draw where in its slice each position lies.

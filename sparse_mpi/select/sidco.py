@@ -1,8 +1,7 @@
 """Selection by fitting a distribution to the magnitudes, in stages (SIDCo: Abdelmoniem et al., MLSys 2021).
 
 The first stage fits all magnitudes. Each later one fits the excess of magnitudes over the threshold of the stage
-before,
-which is about exponential or generalised Pareto for any distribution. A stage is one pass.
+before, which is about exponential or generalised Pareto for any distribution. A stage is one pass.
 
 Departs from the paper in three points. Fits omit zeros, because none of the fitted distributions has an atom at zero.
 The ratio of a later stage follows from the number of entries that really passed the stage before. A stage is added also

@@ -78,10 +78,8 @@ def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
     """Return the magnitude bits expected after ``last`` and ``kth``, the k-th ones of two steps.
 
     A residual grows, most of all in the first steps: as the root of the number of independent gradients in it. So the
-    square
-    of its growth g is (t + 1) / t, and the next one 2 - 1 / g^2. A shrinking one goes on. A difference that chance
-    explains
-    is ignored.
+    square of its growth g is (t + 1) / t, and the next one 2 - 1 / g^2. A shrinking one goes on. A difference that
+    chance explains is ignored.
     """
     integer, real, largest = _formats(dtype)
     before, now = real.unpack(integer.pack(last))[0], real.unpack(integer.pack(kth))[0]

@@ -1,9 +1,9 @@
-"""Checks of what others write: an algorithm, a selector, a message format, a feedback rule, a transport.
+"""Checks of users' own algorithms, selectors, message formats, feedback rules and transports.
 
     sparse_mpi.testing.check_algorithm(MyAlgorithm())
 
-Each check makes many `Trials`, and raises a `ConformanceError` that names the law that is broken, and how to repeat the
-trial. They need no test framework, and use hypothesis where it is installed.
+Each check makes many `Trials`, and raises a `ConformanceError` that names the broken law, and how to repeat the trial.
+They need no test framework, and use hypothesis where it is installed.
 """
 
 from sparse_mpi.testing.cases import CASES, Case

@@ -31,9 +31,9 @@ KINDS: dict[str, Callable[..., Any]] = {
 
 
 class Case(NamedTuple):
-    """A kind of gradient ``(n,)``, how many entries to keep of it, and the shapes of its tensors."""
+    """A kind of gradient ``(n,)``, the number k of entries to select, and the shapes of its tensors."""
 
-    make: str | Callable[..., Any]  #: a name in `KINDS`; or a function of a generator, the rank, and how many there are
+    make: str | Callable[..., Any]  #: a name in `KINDS`; or a function of a generator, the rank, and P
     n: int = 1000
     k: int = 40
     shapes: tuple[tuple[int, ...], ...] | None = None  #: None: one flat tensor

@@ -22,7 +22,7 @@ HALF = 2  # steps of a trial
 def check_algorithm(algorithm: Algorithm, trials: Trials = EVERYTHING) -> None:
     """Raise `ConformanceError` unless the algorithm obeys all laws of its base class, with error feedback.
 
-    - Agreement: ``total`` has the same bytes on every rank. Nothing is lost: it is what the ranks gave.
+    - Agreement: ``total`` has the same bytes on every rank. Nothing is lost: it is the sum of the ranks' sent entries.
     - It has the same bytes in whatever order messages come, and in a resumed run.
     - Traffic is within `bound`, if there is one; counts are within `result_band` and `selected_band`.
     - NaN and Inf show in the total of the same step. An algorithm that chooses entries without a look at their values
@@ -36,11 +36,11 @@ def _obey(algorithm: Algorithm, trial: Trial) -> None:
     ranks, case, dtype, seed = trial
     begun, rest = range(seed, seed + HALF), range(seed + HALF, seed + 2 * HALF)
 
-    def made(comm: Comm) -> SparseAllreduce:  # of a copy: what an instance remembers by itself is no state
+    def made(comm: Comm) -> SparseAllreduce:  # of a copy: attributes of the instance are no state
         return SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=deepcopy(algorithm))
 
     def interrupted(comm: Comm) -> tuple[list[Step], list[Step]]:
-        """Return all steps, and those behind the middle once more, of a reducer that has loaded the state of then."""
+        """Return all steps, and the second half again by a reducer that has loaded the state before it."""
         reducer, resumed = made(comm), made(comm)
         before = taken(reducer, case, dtype, begun)
         resumed.load_state_dict(reducer.state_dict())

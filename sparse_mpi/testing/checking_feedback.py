@@ -1,4 +1,4 @@
-"""Check a feedback rule: nothing is lost but what it declares, whatever it remembers is resumed, dealt out, flushed."""
+"""Check a feedback rule: only declared losses, and all its arrays are resumed, dealt out and flushed."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _obey(rule: Feedback, trial: Trial) -> None:
             demand(finite, "what is not finite", "nothing of it to be kept", remembered)
             demand(gradient.tobytes() == given, "the gradient", "as it was given", gradient)
             own: Any = getattr(total, "values", total)
-            own[:] = -1  # what is the caller's
+            own[:] = -1  # the caller may change its array
         _flush(reducer)
-        # Other ranks take over what two have saved
+        # All ranks take over the states of two
         reducer.take_over(states[comm.rank :: comm.size], 2)
         for name, kept in reducer.feedback.state().items():
             before, now = sum(state[name].astype(float) for state in states), comm.allreduce(kept.astype(float))

@@ -1,4 +1,4 @@
-"""Check a transport: each call returns and counts what it does in a `World`."""
+"""Check a transport: each call returns and counts the same as in a `World`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTERS = ("sent", "received", "messages", "control")
 
 
 def check_transport(make: Callable[[int], Any], trials: Trials = TALKS) -> None:
-    """Raise `ConformanceError` unless each call of `Comm` returns and counts what it does in a `World`.
+    """Raise `ConformanceError` unless each call of `Comm` returns and counts the same as in a `World`.
 
     ``make(P)`` returns P ranks, with ``size`` and ``run(fn)``, which returns ``fn(comm)`` of each rank, as `World` has.
     """
@@ -32,7 +32,7 @@ def _obey(trial: Trial) -> None:
 
 
 def _talk(comm: Comm, trial: Trial) -> dict[str, Any]:
-    """Make all calls, on communicators that are made of this one too; return what came, and what they counted."""
+    """Make all calls, on communicators split off this one too; return their results and their counts."""
     found: dict[str, Any] = {}
     before = comm.traffic.copy()
     for name, group in (("", comm), (" after split", comm.split(comm.rank % 2)), (" of a duplicate", comm.duplicate())):
@@ -46,7 +46,7 @@ def _talk(comm: Comm, trial: Trial) -> dict[str, Any]:
 
 def _calls(comm: Comm, trial: Trial) -> dict[str, Any]:
     rng, P, me = np.random.default_rng(trial.seed), comm.size, comm.rank
-    # What each rank has for each one: arrays of uneven lengths, a third of them empty
+    # Rank i has an array for each rank j: of uneven lengths, a third of them empty
     counts, shape = rng.integers(0, 3, (P, P)) * rng.integers(1, 9, (P, P)), ((), (3,), (2, 2))[trial.seed % 3]
     have = [[rng.integers(0, 99, (rows, *shape)).astype(trial.dtype) for rows in row] for row in counts]
     small = 1 + 127 // P  # sums fit into a byte: MPI libraries may wrap around, or saturate

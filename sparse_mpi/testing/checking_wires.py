@@ -1,4 +1,4 @@
-"""Check a message format: entries come back as they were packed, in messages as long as was said before."""
+"""Check a message format: entries come back as they were packed, in messages of the announced length."""
 
 from __future__ import annotations
 

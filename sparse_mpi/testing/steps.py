@@ -1,4 +1,4 @@
-"""Steps of an algorithm with error feedback, and what holds for each of them."""
+"""Steps of an algorithm with error feedback, and the laws that hold for each of them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sparse_mpi.wire import pair_bytes
 
 
 class Step(NamedTuple):
-    """What one rank saw of one step."""
+    """The data of one step on one rank."""
 
     total: Any
-    given: np.ndarray  # (n,) what its acc lost
+    given: np.ndarray  # (n,) the loss of its acc
     report: Any
     nonzero: int  # entries of its acc
 
@@ -66,7 +66,7 @@ def check_form(vector: Any, size: int, dtype: Any) -> None:
 
 
 def check_nonfinite(total: Any, algorithm: Algorithm, case: Case, finite: Any) -> None:
-    """What is not ``finite`` in a gradient shows in total, and nothing else: in products of matrices the tensor may."""
+    """Non-finite entries of a gradient show in total, and no others: in products of matrices the tensor may."""
     shown, may = np.isfinite(dense_of(total)), ~finite
     if algorithm.traits.rounds_relative_to_norm:
         may = np.repeat([(~finite[part]).any() for part in case.layout.parts], case.layout.sizes)

@@ -1,4 +1,4 @@
-"""Trials: which ones a check makes, how they are drawn, and what is said of one that fails."""
+"""Trials: the ones of each check, their random draws, and the report of a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = ("float32", "float64")
 
 
 class ConformanceError(AssertionError):
-    """What was checked breaks a law: which one, in which trial, what it demands, what came, and how to see it again."""
+    """A checked object breaks a law: the law, the trial, expected and actual values, and a call that repeats it."""
 
     def __init__(self, law: str, expected: str, got: object) -> None:
         super().__init__(law, expected, got)
@@ -69,8 +69,8 @@ class Trials:
         ranks: numbers of ranks of a `World`; or other ranks, with ``size`` and ``run(fn)`` as a `World` has them.
         cases: of gradients: names in `CASES`, or a `Case` each.
         dtypes: of gradients.
-        seeds: of gradients, and of all else that a trial draws.
-        examples: how many more are drawn: by hypothesis, where it is installed, which shrinks one that fails.
+        seeds: of gradients, and of all other draws of a trial.
+        examples: the number of drawn ones: by hypothesis, where it is installed, which shrinks a failure.
     """
 
     ranks: Iterable[Any] = range(1, 9)
@@ -82,7 +82,7 @@ class Trials:
     def hold(
         self, check: str, subject: object, law: Callable[[Trial], object], make: Callable[[int], Any] = World
     ) -> None:
-        """Have a law hold in all trials of ``check(subject)``, on ranks that ``make`` returns for a number of them."""
+        """Have a law hold in all trials of ``check(subject)``, on the ranks from ``make(number)``."""
         pools, types = [make(each) if isinstance(each, int) else each for each in self.ranks], self.dtypes
 
         def attempt(pool: Any, given: str | Case, dtype: str, seed: int) -> None:
@@ -106,7 +106,7 @@ class Trials:
 
 
 def for_any(attempt: Callable[[Callable[[int, int], int]], None], examples: int) -> None:
-    """Call ``attempt(draw)`` for so many draws of whole numbers between two, the same ones each time."""
+    """Call ``attempt(draw)`` ``examples`` times; ``draw`` returns a whole number between two, the same each time."""
     if find_spec("hypothesis") is None:
         for seed in range(examples):
             numbers = np.random.default_rng(seed)

@@ -1,17 +1,15 @@
-"""Adam of entries that arrive late.
+"""Adam for entries that arrive late.
 
-What arrives of an entry is added to what earlier arrivals have left. After a wait of d steps the part ``1 - s`` of that
-sum moves the weight, over the root of a second moment, and the part ``s = beta1^(d^2)`` is left for the next arrival.
-An entry that arrives in every step so has Adam's first moment, which is kept as such. One that arrives rarely moves at
-once: the wait has averaged its sum already. Entries that come every d steps are stable up to
-``lr h = (2 / d) (1 + s) / (1 - s)`` for a curvature h over the root: for d = 1 that is Adam's own limit. NAdam looks
-ahead by as much, and RMSprop has no first moment.
+An arriving sum is added to the rest of earlier ones. After a wait of d steps the part ``1 - s`` of the total moves the
+weight, divided by the root of the second moment, and the part ``s = beta1^(d^2)`` stays for the next arrival. With d =
+1 this is Adam's first moment; after a long wait an entry moves at once, because the wait has averaged its sum. For
+entries every d steps training is stable up to ``lr h = (2 / d) (1 + s) / (1 - s)``, h the curvature over the root: for
+d = 1 Adam's own limit.
 
-The second moment travels with the entries, see `SecondMoment`, or it is found by arrival: a sum of d gradients would
-enter it as one that is d times too large, so what arrives is taken for d equal gradients. Waiting times follow from the
-results, which are the same on all ranks, so that nothing more is sent. An entry has arrived if the result has its
-index, also with a value of 0; all have if the result is dense or was to have all. So at density 1 training by arrival
-is that of torch's Adam, to rounding.
+The second moment travels with the entries, see `SecondMoment`, or is estimated from arrivals, each taken as d equal
+gradients. Waiting times follow from the results, equal on all ranks, so no message is needed. An entry has arrived if
+the result has its index, also with a value of 0; all have if the result is dense or density is 1. So at density 1
+training by arrival equals torch's Adam, to rounding.
 """
 
 from __future__ import annotations
@@ -27,27 +25,27 @@ from sparse_mpi.checks import check_range, present
 from sparse_mpi.training.parameters import local
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
-State = dict[str, Any]  # what an optimizer has of a parameter, or of a group of these
+State = dict[str, Any]  # an optimizer's state of a parameter, or the options of a group
 Places = tuple[Any, ...]  # an index of a tensor
 EVERYWHERE: Places = (...,)
 # By mode, the optimizers whose steps it can take
 ADAMS: dict[str, tuple[type[Optimizer], ...]] = {"arrival": (Adam, AdamW), TRAVELLING: (Adam, AdamW, NAdam, RMSprop)}
-ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the step in which each entry came last
+ARRIVED = "arrived"  # the key, in the optimizer's state of a parameter, of the step in which each entry last arrived
 
 
 class Came(NamedTuple):
-    """What has come of the gradient of a parameter, or of this process's shard of it."""
+    """The arrived entries of the gradient of a parameter, or of this process's shard of it."""
 
     mask: Tensor | None  # where; None: everywhere
-    second: Tensor | None = None  # the second moment of the mean gradient, 0 where no entry has come
-    steps: int = 0  # in how many gradients that has seen
+    second: Tensor | None = None  # the second moment of the mean gradient, 0 where no entry has arrived
+    steps: int = 0  # the number of gradients in it
 
 
 @torch.no_grad()
 def move(optimizer: Optimizer, mode: str, came: Mapping[Tensor, Came]) -> list[tuple[Tensor, Tensor]]:
-    """Move the weights whose gradients have come, as far as Adam would have since they last did.
+    """Move the weights whose gradients have arrived, as far as Adam would have since their last arrival.
 
-    Returns these parameters and their gradients. ``.grad`` becomes None: the optimizer itself is to do no more.
+    Returns these parameters and their gradients. ``.grad`` becomes None, so that the optimizer's own step skips them.
 
     Raises:
         TypeError, ValueError, RuntimeError: see `check_adam`; or a gradient is a sparse tensor.
@@ -76,7 +74,7 @@ def move(optimizer: Optimizer, mode: str, came: Mapping[Tensor, Came]) -> list[t
 
 
 def begin(optimizer: Optimizer, members: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Make the state of those ``members`` that have a gradient, as a step along zeros does; see `move`."""
+    """Make the state of all ``members`` that have a gradient, as a step along zeros does; see `move`."""
     groups, aside = {p: group for group in optimizer.param_groups for p in group["params"]}, _set_aside(members)
     for parameter, _ in aside:
         if "betas" in (group := groups.get(parameter, {})):
@@ -85,7 +83,6 @@ def begin(optimizer: Optimizer, members: Iterable[Tensor]) -> list[tuple[Tensor,
 
 
 def _set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Have parameters without ``.grad``, so that a step leaves them alone, and return those with one, and it."""
     aside = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
     for parameter, _ in aside:
         parameter.grad = None
@@ -93,9 +90,9 @@ def _set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
 
 
 def without_moments(state: Mapping[str, Any], mode: str) -> dict[str, Any] | None:
-    """Return an optimizer's ``state`` without moments that are of no use in a ``mode``; None: all are.
+    """Return an optimizer's ``state`` without moments that are useless in a ``mode``; None: all are useful.
 
-    Where second moments travel those of RMSprop are not; nowhere is a number of steps alone, as release 0.3 kept it.
+    Second moments of RMSprop are useless where second moments travel, a number of steps alone (release 0.3) everywhere.
     """
     useful = {"exp_avg_sq"} if mode == TRAVELLING else {"exp_avg_sq", "square_avg"}
     kept = {key: one if "step" not in one or one.keys() & useful else {} for key, one in state["state"].items()}
@@ -103,12 +100,12 @@ def without_moments(state: Mapping[str, Any], mode: str) -> dict[str, Any] | Non
 
 
 def second_beta(group: Mapping[str, Any], least: float = 0.0) -> float:
-    """Return the beta of a second moment: of one that travels at ``least`` what `memory` returns."""
+    """Return the beta of a second moment; ``least`` is from `memory`, for one that travels."""
     return max(float(group["betas"][1] if "betas" in group else group["alpha"]), least)
 
 
 def memory(share: float) -> float:
-    """Return the least beta of second moments that must outlast waits, where a ``share`` of the entries arrives."""
+    """Return the least beta of second moments that outlast waits, where a ``share`` of the entries arrives."""
     return max(0.0, min(0.999, 1 - share / 21)) if share < 1 else 0.0
 
 
@@ -141,7 +138,7 @@ def _decoupled(optimizer: Optimizer, group: State) -> bool:
 
 
 def _places(masks: Mapping[Tensor, Any]) -> dict[Tensor, Places]:
-    """Return where each of ``masks`` is True, as `torch.nonzero` does; the host waits for a device once for all."""
+    """Return where each of ``masks`` is True, as `torch.nonzero`; the host waits for a device once."""
     # A number has no dimension to index: its mask is the index
     found: dict[Tensor, Places] = {p: (mask,) for p, mask in masks.items() if not mask.dim()}
     rest = {p: mask for p, mask in masks.items() if mask.dim()}
@@ -156,9 +153,9 @@ def _places(masks: Mapping[Tensor, Any]) -> dict[Tensor, Places]:
 
 
 def _move(parameter: Any, at: Places, came: Came, state: State, group: State, decay: float) -> None:
-    """Move the weights ``at`` which gradients have come, with a ``decay`` that is part of each gradient of a wait.
+    """Move the weights ``at`` the arrived entries, with a ``decay`` that is part of each gradient of a wait.
 
-    The state is torch's own: what is left for the next arrival is ``beta1 / (1 - beta1)`` times the first moment.
+    The state is torch's own: the rest for the next arrival is ``beta1 / (1 - beta1)`` times the first moment.
     """
     weight, total = local(parameter), local(parameter.grad)[at].double()
     if group["maximize"]:
@@ -179,7 +176,7 @@ def _move(parameter: Any, at: Places, came: Came, state: State, group: State, de
             moment = (mean**2 + (square[at].double() - mean**2) * beta2**waited) / (1 - beta2**step)
         else:
             moment = _travelled(came.second[at], total)
-        # Filter: what earlier arrivals have left comes along, and a part stays for later ones
+        # Filter: the rest of earlier arrivals comes along, and a part stays for later ones
         power = waited**2
         stays = beta1**power
         gathered = total + beta1 / (1 - beta1) * average[at].double()
@@ -199,13 +196,12 @@ def _move(parameter: Any, at: Places, came: Came, state: State, group: State, de
 
 
 def _travelled(second: Tensor, total: Tensor) -> Tensor:
-    """Return second moments that have come, where they have; a ``total`` that the caller has added has its square."""
+    """Return travelled second moments; where they are 0 (the caller has added to the ``total``), its square."""
     # So it moves as in Adam's first step
     return torch.where(second == 0, total**2, second.double())
 
 
 def _begin(parameter: Any, state: State, group: State) -> None:
-    """Count a step of a parameter, whose state is torch's, and has the steps in which entries came last."""
     if "step" not in state:
         state["step"] = torch.tensor(0.0)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)

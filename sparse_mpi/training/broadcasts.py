@@ -1,4 +1,4 @@
-"""Make a model and an optimizer equal on all ranks, which agree about both before the first message."""
+"""Make a model and an optimizer equal on all ranks, after an agreement on both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
     """Overwrite tensors with their values on ``root_rank``, so that a model starts equal on all ranks. Collective.
 
     Args:
-        params: ``model.state_dict()``, whose other things than tensors stay, or ``model.named_parameters()``.
+        params: ``model.state_dict()``, whose other values stay, or ``model.named_parameters()``.
         root_rank: the rank whose values are sent.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
 
@@ -35,14 +35,14 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
         forms = [f"{name}:{_checked_form(f'params[{name!r}]', tensor)}" for name, tensor in tensors]
         say(root_rank=root_rank, params=" ".join(forms))
     for tensor in [tensor for _, tensor in tensors if tensor.numel()]:
-        # As bytes, because NumPy lacks some of torch's dtypes, such as bfloat16
+        # As bytes, because NumPy lacks some of torch's dtypes, for example bfloat16
         whole = tensor.detach().cpu().resolve_conj().resolve_neg().reshape(-1).contiguous()
         received = transport.bcast(whole.view(torch.uint8).numpy(), root_rank)
         tensor.detach().copy_(torch.from_numpy(received).view(tensor.dtype).view(tensor.shape))
 
 
 def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: object = None) -> None:
-    """Load state and options of ``optimizer`` on ``root_rank``, perhaps from a checkpoint, on all ranks. Collective.
+    """Load state and options of ``optimizer`` on ``root_rank`` on all ranks. Collective.
 
     Raises:
         TypeError, ValueError: bad arguments, other groups on a rank, or a state that ``torch.load(weights_only=True)``
@@ -69,13 +69,13 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: ob
 
 
 def broadcast_tree(tree: object, comm: Comm, root_rank: int = 0) -> Any:
-    """Return the ``tree`` of the root, numbers, texts and tensors, on all ranks; of the others it is ignored."""
+    """Return the ``tree`` of the root, numbers, texts and tensors, on all ranks; the others' is ignored."""
     own = packed(tree) if comm.rank == root_rank else np.zeros(0, np.uint8)
     return unpacked(np.asarray(comm.bcast(own, root_rank)))
 
 
 def packed(tree: object) -> np.ndarray:
-    """Return what ``torch.save`` writes, without anything of NumPy, which `unpacked` refuses: see `as_tensors`."""
+    """Return ``torch.save`` of a tree without NumPy objects, which `unpacked` refuses: see `as_tensors`."""
     file = io.BytesIO()
     torch.save(as_tensors(tree), file)
     return np.frombuffer(file.getvalue(), np.uint8)

@@ -1,4 +1,4 @@
-"""Collect the gradients of some parameters, reduce them as one flat vector, and hand it back: `Bucket`."""
+"""The gradients of some parameters as one flat vector: `Bucket`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST_MB, DEVICE_MB = 25.0, 250.0  # of a bucket, in 10^6 bytes; on a device ther
 
 
 def largest_bucket(bucket_cap_mb: float | str | None, parameters: Collection[Tensor]) -> float | None:
-    """Return the most that a bucket of these parameters holds, in 10^6 bytes: what was asked for, unless "auto" was.
+    """Return the most that a bucket of these parameters holds, in 10^6 bytes; resolves "auto".
 
     Raises:
         TypeError, ValueError: it is neither a number above 0, None nor "auto".
@@ -38,8 +38,8 @@ def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
     """Cut parameters into buckets, in about the order in which a backward pass finishes them: the last come first.
 
     A bucket holds neighbours of one dtype and device, in the order of ``parameters``, and at most ``max_bytes`` unless
-    it is a single parameter. The bucket that is finished last holds an eighth of that, because no backward pass is left
-    to hide its reduction.
+    it is a single parameter. The last bucket holds an eighth of that, because no backward pass is left to hide its
+    reduction.
     """
     # The model's first parameters get their gradients last
     first = _leading(parameters, max_bytes / 8)
@@ -54,7 +54,6 @@ def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
 
 
 def _leading(parameters: Sequence[Tensor], max_bytes: float) -> list[Tensor]:
-    """Return as many of the first parameters, of one dtype and device, as fit; at least one if there is any."""
     taken: list[Tensor] = []
     size = 0
     for parameter in parameters:
@@ -70,11 +69,11 @@ def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
 
 
 class Bucket:
-    """The gradients of the parameters of a vector, which it collects as they become final, reduces, and hands back."""
+    """The gradients of some parameters as one vector: collected when final, reduced, and handed back."""
 
     def __init__(self, vector: GradientVector) -> None:
         self.vector, self.reducer, self.parameters = vector, vector.reducer, vector.parameters
-        self._absent: list[int] = []  # parameters without a gradient, of those that were collected
+        self._absent: list[int] = []  # collected parameters without a gradient
         self._version = 0  # of the buffer, when the reduction under way began
 
     @cached_property
@@ -88,13 +87,13 @@ class Bucket:
 
     @property
     def changed(self) -> bool:
-        """Return True if a gradient is not what is being reduced: torch counts what happens to a tensor."""
+        """Return True if a gradient has changed since its reduction began."""
         moved = (parameter.grad is not view and parameter.requires_grad for parameter, view in self._views.items())
         return self.flat._version != self._version or any(moved)
 
     @torch.no_grad()
     def take(self, parameter: Tensor) -> bool:
-        """Copy ``.grad`` of a parameter to the buffer that is reduced; return False if there is none, which is zero."""
+        """Copy ``.grad`` of a parameter to the buffer; return False if there is none, which is zero."""
         view, gradient = self._views[parameter], parameter.grad if parameter.requires_grad else None
         if gradient is None:
             view.zero_()
@@ -112,7 +111,7 @@ class Bucket:
             self.flat.div_(scale)
 
     def start(self, *, density: float | None, check: bool, factor: float = 1.0) -> Handle[Total]:
-        """Begin to reduce what was collected, times ``factor``; half precision is widened before it is scaled."""
+        """Begin to reduce the collected gradients, times ``factor``; half precision is widened before it is scaled."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
         self._version = self.flat._version

@@ -1,4 +1,4 @@
-"""A backward pass of DistributedDataParallel, which hands its gradients over bucket by bucket: `BackwardPass`."""
+"""A backward pass of DistributedDataParallel: `BackwardPass`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Arrival(NamedTuple):
 
 
 class BackwardPass:
-    """Reduces the buckets of one backward pass, each as soon as it has come, or with a scaler when all have.
+    """Reduces the buckets of one backward pass, each on arrival, or with a scaler when all are there.
 
     Args:
-        before: the buckets of the pass before, by their names: one that comes again becomes a vector.
-        used: parameters whose gradients have got something since the last reduction.
+        before: the buckets of the last pass, by their names: one that recurs becomes a vector.
+        used: parameters whose gradients have grown since the last reduction.
         options: of `SparseAllreduce.start`.
 
     Attributes:
-        arrivals: the buckets that have come, in their order.
+        arrivals: the buckets so far, in their order.
     """
 
     def __init__(
@@ -55,7 +55,6 @@ class BackwardPass:
         self._waiting: list[Arrival] = []  # buckets that are no vectors
 
     def add(self, names: Names, buffer: Tensor) -> torch.futures.Future[Tensor]:
-        """Begin to reduce a bucket, and return the future of its mean."""
         devices: list[int | str | torch.device] | None = None if buffer.device.type == "cpu" else [buffer.device]
         self.arrivals.append(Arrival(names, buffer, torch.futures.Future(devices=devices)))
         if not self._order.scaled:  # else nothing may begin before all ranks know that no gradient has overflowed
@@ -97,10 +96,10 @@ class BackwardPass:
         self._under_way.append((vector, gradient, places))
 
     def finish(self) -> StepReport | None:
-        """Reduce what is left, now that all buckets are there, and give DDP the means.
+        """Reduce the rest, once all buckets are there, and give DDP the means.
 
         Returns None if a gradient has overflowed on some rank: DDP gets NaN, by which the scaler skips the step. Raises
-        the exception of the first reduction that has failed; nothing is under way then.
+        the first error of a reduction, with nothing under way.
         """
         scale, comm = 1.0, self._gradients.comm
         if self._order.scaled:
@@ -133,10 +132,7 @@ class BackwardPass:
         return combined([*(vector.reducer.report for vector in vectors), tables and tables.report])
 
     def _regroup(self) -> None:
-        """Reduce the gradients of buckets that are no vectors: in those that have not come as buckets, if these fit.
-
-        Else the buckets become vectors as they are.
-        """
+        """Reduce gradients of buckets that are no vectors in unused vectors, if they fit; else as they are."""
         absent = [vector for vector in self._gradients if all(vector is not one for one, *_ in self._under_way)]
         parts: dict[str, Tensor] = {}
         for arrival in self._waiting:
@@ -153,8 +149,8 @@ class BackwardPass:
         for place, part in zip(places, gradient.split([place.numel() for place in places]), strict=True):
             if place.data_ptr() != part.data_ptr():  # reduced in other memory than DDP's
                 place.copy_(part.view_as(place))
-        # DDP leaves .grad of a parameter alone that no rank has used: what has waited, and momentum, is written here.
-        # Within join, outside of a backward pass, all gradients stay as they are
+        # DDP leaves .grad of a parameter alone that no rank has used: residuals and momentum are written here. Within
+        # join, outside of a backward pass, all gradients stay as they are
         parts = [] if torch.is_grad_enabled() else vector.split(gradient)
         for parameter, part in zip(vector.parameters, parts, strict=False):
             if parameter in self._used:

@@ -1,6 +1,6 @@
-"""The hook by which torch's DistributedDataParallel reduces sparsely, and its state: see `sparse_mpi.ddp`."""
+"""The hook of torch's DistributedDataParallel, and its state: see `sparse_mpi.ddp`."""
 
-# Annotations are not postponed here: DDP compares those of a hook with the types themselves
+# Annotations are not postponed here: DDP compares a hook's annotations with the types themselves
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -30,25 +30,25 @@ else:
 
 
 class SparseState:
-    """The state of `sparse_hook` on one rank, kept from step to step. Making one is collective.
+    """The state of `sparse_hook` on one rank, for the whole training. Making one is collective.
 
-    If the process group is not initialised yet, the ranks meet, and compare arguments, in the first step. So do those
-    of a copy, in the default group, which owes what was owed.
+    If the process group is not initialised yet, the ranks meet, and compare arguments, in the first step. A copy does
+    so too, in the default group, with the same residuals.
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
         density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket; ``clip_norm`` is an option.
         optimizer: of these parameters, which steps by ``momentum``; of a ZeroRedundancyOptimizer pass ``.optim``. None:
-            optimizers get the means as they come, of which Adam makes less than of dense ones.
+            optimizers get the plain means, as with ``momentum="local"``.
         momentum: as for `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
-        comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated.
-            None: all ranks of the job, see `as_comm`.
-        dense_steps: the number of steps at the beginning that are dense.
+        comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated. None:
+            all ranks of the job, see `as_comm`.
+        dense_steps: the number of dense steps at the beginning.
         scaler: the ``torch.amp.GradScaler`` in use, if any. A step in which a gradient of any rank overflows leaves no
             trace; reductions begin when the last bucket is there.
 
     Attributes:
-        report: what the last step did on this rank, all buckets together, a `StepReport`; None before the first step.
+        report: the `StepReport` of this rank's last step, all buckets together; None before the first step.
         check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces.
 
     Raises:
@@ -77,7 +77,7 @@ class SparseState:
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._pass: BackwardPass | None = None  # the one under way
         self._hooks: Hooks | None = None
-        self._used: set[torch.Tensor] = set()  # parameters whose gradients have got something since the last reduction
+        self._used: set[torch.Tensor] = set()  # parameters whose gradients have grown since the last reduction
         self._incomplete = False  # a copy, of one that had an optimizer's momentum or a scaler
 
         def prepare() -> None:
@@ -102,7 +102,7 @@ class SparseState:
             OptimizerSteps(optimizer, self._rule, self._gradients, divisor=lambda: self.comm.size, ready=ready)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: no ranks, nothing that is under way, and no optimizer and scaler."""
+        """Return the state of a copy: without ranks, work under way, optimizer and scaler."""
         incomplete = self._incomplete or self._rule.mode != "local" or self._scaler is not None
         anew: dict[str, Any] = {"_given": None, "_met": False, "_scaler": None, "_before": set(), "_pass": None}
         anew |= {"_used": set(), "_hooks": None, "_order": StepOrder(None, "local"), "_incomplete": incomplete}
@@ -150,18 +150,18 @@ class SparseState:
         self._met = True
 
     def residuals(self) -> dict[str, np.ndarray]:
-        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, by name; between steps.
+        """Return this rank's residual of each parameter, ``(n,)`` in host memory, by name; between steps.
 
-        Without those whose gradients are sparse tensors.
+        Without parameters whose gradients are sparse tensors.
         """
         return self._gradients.residuals()
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Set ``.grad`` of every parameter to the mean of all that the ranks owe, and leave residuals of 0. Collective.
+        """Set ``.grad`` of every parameter to the mean of the ranks' residuals, and clear these. Collective.
 
-        Between steps; let the optimizer take a step then. One that was given to this takes it without weight decay and
-        momentum, which is best for others too. Frozen parameters keep what they owe. See `SparseAllreduce.flush`.
+        Between steps; let the optimizer take a step then. The ``optimizer`` of this state takes it without weight decay
+        and momentum, which is best for others too. Residuals of frozen parameters stay. See `SparseAllreduce.flush`.
 
         Raises:
             RuntimeError: gradients are being reduced, or a step has not been taken along them; raised on every rank.
@@ -185,14 +185,14 @@ class SparseState:
         self._order.reduced(*self._gradients)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to continue bit for bit, plain values and tensors; between steps."""
+        """Return this rank's state, to continue bit for bit, as plain values and tensors; between steps."""
         return self._gradients.state_dict(steps=self.steps)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, on the same rank of as many ranks, before the first step. Collective.
+        """Restore this rank's `state_dict`, on the same number of ranks, before the first step. Collective.
 
         DDP may have other buckets now: in the first step after this, gradients are regrouped into the buckets of
-        ``state``; if DDP keeps its new buckets, what is remembered moves there.
+        ``state``; if DDP stays with its new buckets, their state moves there.
 
         Raises:
             ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
@@ -209,7 +209,6 @@ class SparseState:
         self._used.add(parameter)
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Begin to reduce a bucket of DDP and return the future of its mean."""
         self._meet()
         if self._pass is None or bucket.index() == 0:  # of a pass that has failed nothing is left
             self._pass = BackwardPass(
@@ -238,9 +237,9 @@ class SparseState:
 def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket sparsely; its mean over the ranks comes back in the bucket's own buffer, dtype and device.
 
-    Half precision is added up in float32. In ``model.join()`` a rank that has run out of inputs goes on to send what it
-    owes, and means are over all ranks. Momentum that ``state`` has taken over stays the same on all; what an optimizer
-    keeps does not, as ever, also for Nesterov's and the momentum of weight decay.
+    Half precision is added up in float32. In ``model.join()`` a rank without inputs goes on to send its residuals, and
+    means are over all ranks. Momentum applied by ``state`` stays equal on all ranks; momentum in an optimizer, also of
+    weight decay, does not.
 
     DDP fails where a sparse embedding has no gradient on some rank; `DistributedOptimizer` does not.
 

@@ -1,9 +1,9 @@
-"""Local steps, and an exchange of what the model has moved every so many of them: `DiLoCo`.
+"""Local steps, and a sparse exchange of the model's movement every H steps: `DiLoCo`.
 
 Each rank takes H steps of its own. Then the *outer gradient*, parameters at the last synchronisation minus parameters
 now, is reduced, and an outer optimizer moves the *global* parameters along its mean (DiLoCo, arXiv:2311.08105).
 *Fragments* of the model take turns, and are reduced behind the next steps (Streaming DiLoCo, arXiv:2501.18512). With
-sparse outer gradients and error feedback this is SparseLoCo (arXiv:2508.15706). Names are those of torchft.
+sparse outer gradients and error feedback this is SparseLoCo (arXiv:2508.15706). Names are torchft's.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from sparse_mpi.training.sgd_steps import along_gradients
 
 
 class DiLoCo:
-    """Local steps of ``inner_optimizer``, which it follows, and steps of ``outer_optimizer`` of all ranks together.
+    """Local steps of ``inner_optimizer``, and joint steps of ``outer_optimizer`` on all ranks.
 
     Making one is collective. Every rank must take the same number of steps: a loss scaler that skips a step on one rank
-    only would keep the others waiting. docs/guides/local-steps.md has a loop of training.
+    only would make the others wait. docs/guides/local-steps.md has a loop of training.
 
     Args:
-        model: the same on all ranks; parameters and buffers become those of rank 0. Parameters that need gradients now
-            are shared; make another `DiLoCo` when others are unfrozen. Buffers stay each rank's own afterwards.
-        inner_optimizer: any torch optimizer of the model's parameters, which reduces nothing.
-        outer_optimizer: another one of these, in whose place it has the global parameters from then on; usual is SGD
-            with Nesterov's momentum of 0.9 and a rate of 0.7.
+        model: the same on all ranks; parameters and buffers become rank 0's. Parameters that need gradients now are
+            shared; make another `DiLoCo` when others are unfrozen. Buffers stay each rank's own afterwards.
+        inner_optimizer: any torch optimizer of the model's parameters that reduces nothing.
+        outer_optimizer: another one of these, which has the global parameters from then on; usual is SGD with
+            Nesterov's momentum of 0.9 and a rate of 0.7.
         sync_every: H, inner steps between two synchronisations of a fragment; a multiple of ``fragments``.
         density, algorithm, feedback, clip_norm, options: how outer gradients are reduced, see `SparseAllreduce`, which
             has ``k`` and ``nonfinite`` too. Feedback ``"leaky"`` is SparseLoCo's; ``"residual"`` loses nothing.
-        fragments: parts of the model, of about the same size, that are synchronised in turns.
-        fragment_sync_delay: inner steps between an outer gradient and the step along their mean, in which it is reduced
-            in the background; fewer than ``sync_every / fragments``. With 0 all wait for it.
-        fragment_update_alpha: the share of its own parameters that a rank keeps when global ones come in. With 0 the
-            inner steps of the delay have no effect. What is kept counts again in the next outer gradient, and of sparse
-            ones waits in the residual too: leave it to dense ones. None, beyond torchft, keeps the steps of the delay,
-            by the difference of the global parameters to those of the outer gradient; nothing counts twice.
+        fragments: parts of the model, of about the same size, synchronised in turns.
+        fragment_sync_delay: inner steps in which an outer gradient is reduced in the background; fewer than
+            ``sync_every / fragments``. With 0 all wait for it.
+        fragment_update_alpha: the share of its own parameters that a rank mixes into arriving global ones; with 0 the
+            inner steps of the delay have no effect. The share counts again in the next outer gradient, and in sparse
+            ones waits in the residual too: use it with dense ones only. None, beyond torchft, preserves the steps of
+            the delay by adding the change of the global parameters; nothing counts twice.
         comm: as for `DistributedOptimizer`, with options of `ElasticAllreduce` where it is a `Team`. The steps of a
             lost rank since its last outer gradient are lost with it.
 
@@ -64,7 +64,7 @@ class DiLoCo:
         steps, synchronizations: numbers of inner steps, and of synchronisations of fragments, so far.
         density: of the next synchronisations, if it is not the reducers' own.
         check: True makes the next synchronisations assert both laws.
-        seconds: what the last inner step spent on synchronisation.
+        seconds: of synchronisation in the last inner step.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -102,7 +102,7 @@ class DiLoCo:
             momentum_rule(outer_optimizer, feedback, "local")  # raises where both have a momentum
             settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
             say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer))
-        # Work in the background has a communicator of its own, or with a team the one that can shrink
+        # Background work has its own communicator, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         self._ranks = LiveRanks(self.comm, team)
         share = settings.k / settings.layout.size if "k" in options else density
@@ -133,19 +133,19 @@ class DiLoCo:
         self.close()
 
     def close(self) -> None:
-        """Follow the inner optimizer no longer. What is under way is left; `synchronize` before it to apply it."""
+        """Follow the inner optimizer no longer. Work under way is dropped; `synchronize` before to apply it."""
         self._hook.remove()
 
     @property
     def report(self) -> StepReport | None:
-        """Return what the synchronisations in the last inner step, or in the last call, did on this rank, if any."""
+        """Return this rank's report of the synchronisations in the last inner step or call, if any."""
         return combined(self._reports)
 
     @contextmanager
     def globally(self) -> Iterator[None]:
-        """Have the model hold the global parameters in this context, which are the same on all ranks.
+        """Have the model hold the global parameters, equal on all ranks, in this context.
 
-        For an evaluation, or to save the model. After it the model has this rank's own parameters again, to the bit.
+        For an evaluation, or to save the model. Afterwards the model has this rank's own parameters again, to the bit.
         """
         with ExitStack() as stack:
             for fragment in self.fragments:
@@ -156,7 +156,7 @@ class DiLoCo:
     def synchronize(self) -> None:
         """Synchronise every fragment that has moved, now, whatever its turn. Collective.
 
-        Afterwards all ranks have the global parameters, and residuals what they have not sent, see `flush`.
+        Afterwards all ranks have the global parameters; residuals remain, see `flush`.
 
         Raises:
             ValueError: the ranks have taken different numbers of steps; raised on every rank.
@@ -174,7 +174,7 @@ class DiLoCo:
             fragment.adopt(fragment.common)
 
     def flush(self) -> None:
-        """Synchronise, and step along all that the ranks have not sent yet, once; residuals are 0 then. Collective.
+        """Synchronise, and step once along the residuals of all ranks, which become 0. Collective.
 
         Costs a dense allreduce. That step is without weight decay, and torch's SGD takes it without momentum.
         """
@@ -205,25 +205,25 @@ class DiLoCo:
         self._reports.append(fragment.reducer.report)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank needs to go on but the model's buffers: plain values and tensors; between steps.
+        """Return this rank's state without the model's buffers, as plain values and tensors; between steps.
 
-        This waits for an outer gradient that is under way. What is the same on all ranks is in rank 0's.
+        This waits for an outer gradient under way. Values equal on all ranks are in rank 0's state only.
         """
         return self._snapshot.taken(self.steps, self.synchronizations)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, on the same rank of as many ranks; see `take_over`. Collective."""
+        """Restore this rank's `state_dict`, on the same number of ranks; see `take_over`. Collective."""
         self.take_over([state], self._ranks.comm.size)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore what ``ranks`` ranks saved, on any number P of ranks. Collective.
+        """Restore the states of ``ranks`` ranks, on any number P of ranks. Collective.
 
-        On another number than before all start from the global parameters. What the old ranks have moved since joins
-        what they owed, which is scaled by the ratio of the numbers of ranks, as means are over fewer or more; a
-        feedback rule that owes nothing loses it. New ranks have the inner optimizer of rank 0.
+        On another number than before all start from the global parameters. The old ranks' movement since then joins
+        their residuals, scaled by the ratio of the numbers of ranks, as means are over fewer or more; a feedback rule
+        without residuals loses it. New ranks have the inner optimizer of rank 0.
 
         Args:
-            states: those of the old ranks r, r + P, r + 2 P, ... on rank r, as `checkpoint.load` deals them out.
+            states: of the old ranks r, r + P, r + 2 P, ... on rank r, as `checkpoint.load` deals them out.
             ranks: the number of old ranks.
 
         Raises:

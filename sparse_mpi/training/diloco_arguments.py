@@ -1,4 +1,4 @@
-"""Check what a `DiLoCo` is made of, before the first message."""
+"""Check the arguments of a `DiLoCo`, before the first message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_schedule(
 
 
 def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer) -> dict[str, Tensor]:
-    """Return the parameters of ``model`` that are trained, by name; TypeError or ValueError if one does not fit."""
+    """Return the trained parameters of ``model``, by name; TypeError or ValueError if one does not fit."""
     check_instance("model", model, nn.Module)
     if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
         raise TypeError("model must not reduce gradients itself, got a DistributedDataParallel; give its .module")

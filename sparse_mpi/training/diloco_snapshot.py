@@ -1,4 +1,4 @@
-"""Save and restore the state of a `DiLoCo`, on the same number of ranks to the bit, and on any other."""
+"""Save and restore the state of a `DiLoCo`."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class DiLoCoSnapshot:
             "prepared": [fragment.prepared for fragment in self.fragments],
             "taken": [fragment.taken for fragment in self.fragments],
         }
-        # Rank 0 saves what is the same on all ranks
+        # Rank 0 saves the values equal on all ranks
         common = {
             "steps": steps,
             "synchronizations": synchronizations,
             "parameters": [fragment.common for fragment in self.fragments],
             "outer": self.outer.state_dict(),
-            "means": [fragment.mean() for fragment in self.fragments],  # waits for what is under way
+            "means": [fragment.mean() for fragment in self.fragments],  # waits for sums under way
         }
         shared = packed(common if self.gradients.comm.rank == 0 else None)
         return self.gradients.state_dict(schedule=self.schedule, own=packed(own), common=shared)
 
     def deal(self, states: Any, ranks: int) -> tuple[int, int]:
-        """Restore what ``ranks`` ranks have taken, see `DiLoCo.take_over`; return steps and synchronizations.
+        """Restore the states of ``ranks`` ranks, see `DiLoCo.take_over`; return steps and synchronizations.
 
-        On another number of ranks outer gradients that were under way are to be applied at once.
+        On another number of ranks outer gradients under way are applied at once.
         """
         for fragment in self.fragments:  # nothing else may use the communicator while something is under way
             fragment.mean()
@@ -63,7 +63,7 @@ class DiLoCoSnapshot:
             saved = [_tree(state, "own") for state in states]
             shared = _tree(states[0], "common") if comm.rank == 0 else None
             say(call="take_over", ranks=ranks)
-        # Rank 0 conveys what it alone has: the common state, and an inner optimizer for ranks that were dealt none
+        # Rank 0 sends the common state, which it alone has, and an inner optimizer for ranks that were dealt none
         same, new = ranks == comm.size, ranks < comm.size
         common, inner = broadcast_tree((shared, saved[0]["inner"] if saved and new else None), comm)
         # Own moves since the last outer gradient end with the old ranks, unless these owe them
@@ -72,7 +72,7 @@ class DiLoCoSnapshot:
         self.gradients.deal(states, ranks, average=True)
         self.outer.load_state_dict(common["outer"])
         self.inner.load_state_dict(saved[0]["inner"] if saved else inner)
-        # On as many ranks each goes on where it was; on others all begin as if they had just been synchronised
+        # On the same number of ranks each continues; on others all begin as if they had just been synchronised
         for number, (fragment, mean) in enumerate(zip(self.fragments, common["means"], strict=True)):
             parameters = common["parameters"][number]
             own, prepared, taken = parameters, common["steps"], None if mean is None else parameters
@@ -90,11 +90,10 @@ def _tree(state: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _owe_moves(state: dict[str, Any], own: dict[str, Any], common: dict[str, Any]) -> None:
-    """Add to the residuals in ``state`` what its rank has moved since its last outer gradients."""
     starts = zip(own["taken"], common["parameters"], own["parameters"], state["vectors"], strict=True)
     for taken, parameters, now, vector in starts:
         moved = (parameters if taken is None else taken) - now
-        # A rule that defers nothing has nowhere to put what was moved
+        # A rule without residuals has no place for the movement
         if "residual" in (reducer := vector["reducer"]):
             wide = moved.to(torch.promote_types(moved.dtype, torch.float32)).numpy()
             vector["reducer"] = sealed(reducer | {"residual": reducer["residual"] + wide})

@@ -1,4 +1,4 @@
-"""Have an optimizer of torch step along the gradients of all ranks: `DistributedOptimizer`, see `sparse_mpi.optim`."""
+"""Have an optimizer of torch step along the gradients of all ranks, see `sparse_mpi.optim`."""
 
 from __future__ import annotations
 
@@ -52,59 +52,58 @@ def DistributedOptimizer(
 ) -> Any:
     """Have ``optimizer`` step along the gradients of all ranks from now on, and return it: the same object. Collective.
 
-    What ``.grad`` holds when it steps is reduced. From the third step on reductions start while the backward pass still
-    runs, if in the first two nothing has changed gradients between their pass and the step. By then it is known which
-    gradients are sparse tensors, as those of ``nn.Embedding(sparse=True)``: these are added up exactly, row by row, and
-    stay sparse, for optimizers that take them. ``k``, ``density``, ``algorithm`` and ``feedback`` are for the others.
-    docs/guides/calls.md has all orders of calls.
+    A step reduces ``.grad`` as it is then. From the third step on reductions start during the backward pass, if in the
+    first two nothing has changed gradients between their pass and the step. Gradients that are sparse tensors, as from
+    ``nn.Embedding(sparse=True)``, are added up exactly, row by row, and stay sparse, for optimizers that take them.
+    ``k``, ``density``, ``algorithm`` and ``feedback`` are for the others. docs/guides/calls.md has all orders of calls.
 
     Args:
-        optimizer: any torch optimizer. Hooks of torch on its steps do what is to be done, so that schedules, loggers
-            and scalers that know it go on as they were.
+        optimizer: any torch optimizer. Torch's hooks on its steps do the work, so schedules, loggers and scalers go on
+            as before.
         named_parameters: ``model.named_parameters()``, in any order: gradients are added up by name. The default is the
             optimizer's order.
         k: the number of the gradient's entries that a rank may send in a step.
         density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect, or 0.021 where a
-            second moment travels, which makes as many bytes.
+            second moment travels, for the same number of bytes.
         comm: mpi4py communicator, process group or `Comm`, which is duplicated; None: all ranks of the job, see
-            `as_comm`. Of a `Team` the others go on when some ranks are lost, see `sparse_mpi.fault_tolerance`; options
-            of `ElasticAllreduce` may be given too then, and every survivor takes the same steps.
-        algorithm: a name in `ALGORITHMS` such as ``"topka"``, or an instance, see `sparse_allreduce`. The default of
-            all that trains is elect, whose accuracy docs/explanation/accuracy.md shows; that of bare sums is oktopk.
-            ``compression`` is Horovod's name for it.
+            `as_comm`. With a `Team` the others go on when some ranks are lost, see `sparse_mpi.fault_tolerance`;
+            options of `ElasticAllreduce` may be given too then.
+        algorithm: a name in `ALGORITHMS`, or an instance, see `sparse_allreduce`. The default for training is elect,
+            whose accuracy docs/explanation/accuracy.md shows; for bare sums it is oktopk. ``compression`` is Horovod's
+            name for it.
         feedback: see `SparseAllreduce`.
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
-            applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` it is that of the whole
-            gradient, else of each bucket by itself; ``bucket_cap_mb=None`` puts everything in one.
+            applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` or ``bucket_cap_mb=None`` it is
+            the norm of the whole gradient, else of each bucket by itself.
         nonfinite: see `SparseAllreduce`.
-        momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to what arrives, also if it arrives
-            late. For SGD ``"global"`` and ``"corrected"``: error feedback, before the selection, see `GlobalMomentum`
-            and `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for sums that arrive late, 0.8 for 0.9,
-            and below a density of 1 % lets what waits fade unless ``feedback`` is an instance, see `optimizer_rule`.
-            For Adam, AdamW, NAdam and RMSprop ``"second-moment"``: ranks vote in units of that of their own gradients,
-            which travels with the entries, for a byte each, and is remembered for 1,000 steps at least, whatever beta2
-            is, see `adam_steps`; take ``clip_norm=1`` with it. For Adam and AdamW ``"arrival"``: an entry that arrives
-            makes up for the steps it has waited. What ``param_groups`` say keeps the meaning that it has in torch. None
-            takes the best that optimizer, algorithm and ``feedback`` allow, and says so by the logger ``sparse_mpi``.
+        momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to each arriving sum, also if it
+            arrives late. For SGD ``"global"`` and ``"corrected"``: error feedback, before the selection, see
+            `GlobalMomentum` and `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for late sums, 0.8 for
+            0.9, and below a density of 1 % lets residuals fade unless ``feedback`` is an instance, see
+            `optimizer_rule`. For Adam, AdamW, NAdam and RMSprop ``"second-moment"``: ranks vote in units of the second
+            moment of their own gradients, which travels with the entries, for a byte each, and is remembered for at
+            least 1,000 steps, see `adam_steps`; take ``clip_norm=1`` with it. For Adam and AdamW ``"arrival"``: an
+            entry that arrives makes up for the steps it has waited. None takes the best mode that optimizer, algorithm
+            and ``feedback`` allow, and logs it (logger ``sparse_mpi``).
         backward_passes_per_step: the number of backward passes whose gradients are added up before a reduction may
-            start early; in a step as many are added up as there were.
+            start early; a step reduces the gradients of all passes before it.
         op: "average" or "sum".
         bucket_cap_mb: the most gradients that are reduced together, in 10^6 bytes. ``"auto"`` is 25 for parameters in
             host memory. On a GPU, where a reduction costs the host the same whatever its length, it is 250 or a quarter
             of the model, whichever is larger. None reduces everything at once, which selects the largest entries of all
             and overlaps with nothing.
-        overlap: start reductions before a step, as gradients become final. On a GPU the communicator must allow work
-            in the background, as MPI does with MPI_THREAD_MULTIPLE; otherwise they start in the step, with the same
+        overlap: start reductions before a step, as gradients become final. On a GPU the communicator must allow work in
+            the background, as MPI does with MPI_THREAD_MULTIPLE; otherwise they start in the step, with the same
             results.
         scaler: the ``torch.amp.GradScaler`` in use, if any. Reductions then begin in the step, or ``synchronize()``,
-            without its scale, and all ranks leave a step out in which a gradient of any overflows.
+            without its scale, and all ranks skip a step in which a gradient of any overflows.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
 
-    From then on an exception that nobody catches ends the whole job: other ranks would wait for this one forever.
+    From then on an uncaught exception ends the whole job: other ranks would wait for this one forever.
 
     Returns:
         ``optimizer``, with ``synchronize()``, ``skip_synchronize()``, ``flush()`` and the attributes ``reduction``, a
-        `GradientReduction`, and ``rule``, the `Rule` by which it steps. A copy or a pickle of it is a plain optimizer.
+        `GradientReduction`, and ``rule``, its `Rule`. A copy or a pickle of it is a plain optimizer.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -138,7 +137,7 @@ def DistributedOptimizer(
         say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=backward_passes_per_step, op=op)
         shapes = sorted((name, tuple(p.shape)) for name, p in trained.items())
         say(scaled=scaler is not None, momentum=rule.mode, parameters=shapes)
-    if most is not None and bucket_cap_mb == "auto":  # more on a GPU, where parameters of some ranks alone may be
+    if most is not None and bucket_cap_mb == "auto":  # more on a GPU; only some ranks may have parameters there
         most = float(transport.allreduce(np.array([most]), "max", control=True)[0])
     # A parameter is its name: all take the order of the first rank
     order = json.loads(tell(transport, json.dumps(list(trained))))
@@ -182,7 +181,6 @@ def is_distributed(optimizer: object) -> bool:
 
 
 def _named(optimizer: object, named_parameters: Any) -> dict[str, Tensor]:
-    """Return the parameters of ``optimizer`` by name, in the order of ``named_parameters``, by default in its own."""
     if not isinstance(optimizer, Optimizer) or is_distributed(optimizer):
         raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
     own = [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,4 +1,4 @@
-"""A part of a model that is synchronised at one time: a fragment."""
+"""A fragment: a part of a model that is synchronised at one time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from sparse_mpi.training.named_gradients import GradientVector, Total, write_mea
 
 
 class Fragment:
-    """Some parameters of a model, and the global parameters: what all ranks agree on in their place.
+    """Some parameters of a model, and their global values, equal on all ranks.
 
-    The optimizer ``outer`` steps these from now on in place of the model's, with groups and state as they were.
+    The optimizer ``outer`` steps the global parameters from now on in place of the model's, with groups and state as
+    they were.
 
     Attributes:
         common: the global parameters ``(n,)``, the same bytes on every rank.

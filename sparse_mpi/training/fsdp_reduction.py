@@ -1,4 +1,4 @@
-"""The sum over the replicas of a model that FSDP2 shards, made sparse: `ShardedReduction`, see `sparse_mpi.fsdp`."""
+"""The sparse sum over the replicas of a model that FSDP2 shards, see `sparse_mpi.fsdp`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 
 
 class ShardedReduction:
-    """Reduces the shards of each unit over the replicas behind the backward pass, from the hooks that FSDP2 calls.
+    """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
-    `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, that of the model from its end, so
-    that replicas may go through units in different orders, or leave some out. Where the transport cannot work in the
-    background, the backward pass waits.
+    `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
+    may go through units in different orders, or leave some out. Where the transport cannot work in the background, the
+    backward pass waits.
 
     Attributes:
         comm: this rank's replicas: the processes that hold the same shard.
         units: that have elements in this shard.
         parameters: by name.
-        dense_steps: the number of steps at the beginning that are dense.
-        check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces. To be set
-            alike on all replicas.
+        dense_steps: the number of dense steps at the beginning.
+        check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces. Must be
+            equal on all replicas.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class ShardedReduction:
 
     @property
     def report(self) -> StepReport | None:
-        """Return what the last backward pass did on this rank, all units together; None before the first."""
+        """Return the report of this rank's last backward pass, all units together; None before the first."""
         return combined(vector.reducer.report for vector in self._gradients)
 
     def residuals(self) -> dict[str, np.ndarray]:
-        """Return what this rank has not sent yet of its shard of each parameter, ``(n,)`` in host memory, by name."""
+        """Return this rank's residual of its shard of each parameter, ``(n,)`` in host memory, by name."""
         return self._gradients.residuals()
 
     def detach(self) -> None:
-        """Leave sum and momentum to others, as before `sparse_mpi.fsdp.attach`; what has not been sent stays here."""
+        """Undo `sparse_mpi.fsdp.attach`: FSDP2 sums, and the optimizer has its momentum; residuals stay here."""
         if self._optimizer_steps is not None:
             self._optimizer_steps.remove()
         for unit in self._attached:
@@ -100,7 +100,7 @@ class ShardedReduction:
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Set ``.grad`` of all parameters to the mean of what the replicas owe, and leave residuals of 0. Collective.
+        """Set ``.grad`` of all parameters to the mean of the replicas' residuals, and clear these. Collective.
 
         Between steps, and the optimizer steps then, see `sparse_mpi.ddp.SparseState.flush`.
         """
@@ -110,14 +110,14 @@ class ShardedReduction:
                 parameter.grad = sharded_like(parameter, (total / self._divisor).to(local(parameter)))
 
     def save(self, folder: Any) -> None:
-        """Write all that a resumed run needs to ``folder``, as torch.distributed.checkpoint does. Collective."""
+        """Write the state of a resumable run to ``folder``, by torch.distributed.checkpoint. Collective."""
         self._snapshot.save(folder, self._steps)
 
     def load(self, folder: Any) -> None:
-        """Restore what `save` wrote, on any number of replicas and shards, before the first step. Collective.
+        """Restore a `save`, on any number of replicas and shards, before the first step. Collective.
 
-        On as many replicas and shards training goes on bit for bit. On others residuals are dealt out anew, so that the
-        replicas together owe what the former ones did; the states of algorithms and selectors begin afresh.
+        On the same numbers of replicas and shards training goes on bit for bit. On others residuals are dealt out anew,
+        with the same total; the states of algorithms and selectors begin afresh.
 
         Raises:
             ValueError: it was saved with another algorithm or feedback, or of other parameters.
@@ -126,10 +126,10 @@ class ShardedReduction:
 
     @torch.no_grad()
     def _arrive(self, unit: Unit, shard: Tensor) -> None:
-        """Take ``shard``, the padded vector of a unit's gradients, and start what can be reduced by now."""
+        """Take ``shard``, the padded vector of a unit's gradients, and start all reductions that are ready."""
         number = torch._C._current_graph_task_id()
         if number != self._pass:
-            self._finish()  # what a backward pass has left that failed
+            self._finish()  # of a backward pass that has failed
             self._pass, self._begun = number, 0
             # Behind the callbacks that FSDP2 has queued, or will queue within this pass for other roots
             queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -149,7 +149,6 @@ class ShardedReduction:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """Add the means to ``.grad``, behind FSDP2's own work of a backward pass."""
         if self._pass is None:
             return
         try:
@@ -158,7 +157,6 @@ class ShardedReduction:
             self._pass, self._steps, self._gradients.flushed = None, self._steps + 1, False
 
     def _rest(self) -> Iterator[Callable[[], None]]:
-        """Start what is left, and yield the calls that wait for each vector."""
         left = self._vectors[self._begun :]
         while left or any(vector.handle is not None for vector in self._gradients):
             for vector in left:

@@ -1,4 +1,4 @@
-"""Save what the replicas of a sharded model owe, and deal it out to other shards and replicas: `ShardedSnapshot`."""
+"""Save the residuals of a sharded model's replicas, and deal them out to other numbers: `ShardedSnapshot`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from sparse_mpi.training.fsdp_units import sharded_like
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.parameters import local
 
-ABOUT = "about"  # the key of what all processes have in common, as JSON
+ABOUT = "about"  # the key of the values common to all processes, as JSON
 
 
 class ShardedSnapshot:
     """Writes and reads the state of a `ShardedReduction`, as keys of torch.distributed.checkpoint.
 
-    Vectors of feedback rules and second moments are DTensors like their parameters, such as
-    ``replica 0/residual/fc.weight``, so that other numbers of shards find their own. All else is one key of bytes for
-    each process, such as ``replica 0/shard 1``, which only as many replicas and shards read.
+    Vectors of feedback rules and second moments are DTensors like their parameters, so that other numbers of shards can
+    read them: ``replica 0/residual/fc.weight``. All else is one key of bytes for each process, read only by the same
+    numbers of replicas and shards: ``replica 0/shard 1``.
     """
 
     def __init__(self, gradients: NamedGradients, mesh: DeviceMesh) -> None:
@@ -77,7 +77,8 @@ class ShardedSnapshot:
             raise ValueError(
                 f"folder must be of {other[0]} {identity[other[0]]}, got {about.get(other[0])}; attach as before saving"
             )
-        # Read all at once: bytes of this process, if there are as many, and the vectors that this rank takes over
+        # Read all at once: bytes of this process, if the numbers are the same, and the vectors that this rank takes
+        # over
         replicas, rank = about["replicas"], self._comm.rank
         own, mine = _key(rank, f"shard {self._shard}"), range(rank, replicas, self._comm.size)
         alike = (replicas, about["shards"]) == (self._comm.size, self._shards)

@@ -1,4 +1,4 @@
-"""The units of a model that torch's FSDP2 shards, parameters that travel together: `Unit`, and `UnitVector` of some."""
+"""The units of a model that torch's FSDP2 shards: `Unit` and `UnitVector`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SHARD_FIRST = "call torch.distributed.fsdp.fully_shard on its layers, and then o
 class Unit:
     """Parameters that FSDP2 gathers and reduces together, as this process holds them.
 
-    FSDP2 hands their reduced gradient over as one vector, in which a shard that is smaller than those of other
-    processes is padded with zeros at its end.
+    FSDP2 hands their reduced gradient over as one vector, in which a shard smaller than other processes' is padded with
+    zeros at its end.
 
     Attributes:
-        names, parameters: those that have an element in the shard and need a gradient.
+        names, parameters: all that have an element in the shard and need a gradient.
         length: of the padded vector.
         elements: of it that belong to parameters.
         dtype, device: of the vector.
@@ -56,7 +56,7 @@ class Unit:
         return padded if self.elements == self.length else torch.cat([padded[part] for part in self._parts])
 
     def objection(self, shard: Tensor) -> Exception | None:
-        """Return what is wrong with the padded vector that FSDP2 has handed over."""
+        """Return an error if the padded vector from FSDP2 does not fit."""
         if len(shard) != self.length:
             return ValueError(
                 f"a backward pass must bring gradients of all parameters of a unit, {self.length} numbers for "
@@ -74,10 +74,10 @@ class Unit:
 
 
 class UnitVector:
-    """Units whose gradients are reduced as one vector, and what has come of them in a backward pass.
+    """Units whose gradients are reduced as one vector, and their gradients so far in a backward pass.
 
     Attributes:
-        came: units that have come since the last `start`.
+        came: units taken since the last `start`.
     """
 
     def __init__(self, units: Sequence[Unit], vector: GradientVector) -> None:
@@ -87,7 +87,7 @@ class UnitVector:
 
     @cached_property
     def flat(self) -> Tensor:
-        """The gradients ``(n,)`` that have come, 0 elsewhere."""
+        """The gradients ``(n,)`` taken so far, 0 elsewhere."""
         first, size = self.units[0], self.vector.reducer.layout.size
         return torch.zeros(size, dtype=first.dtype, device=first.device)
 
@@ -192,7 +192,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
 
 
 def _param_group(module: Any) -> Any:
-    """Return what FSDP2 keeps of the parameters of a unit, or None; torch has no public name for it."""
+    """Return FSDP2's parameter group of a unit, or None, by torch's private names."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)  # in newer torch
     if groups is None:

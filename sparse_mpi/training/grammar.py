@@ -1,4 +1,4 @@
-"""The order of calls where hooks of torch reduce gradients in a backward pass and an optimizer steps: `StepOrder`."""
+"""The order of calls where hooks of torch reduce gradients and an optimizer steps: `StepOrder`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ TWICE = (
 
 
 def scaler_in_use(scaler: GradScaler | None) -> GradScaler | None:
-    """Return ``scaler`` if it is enabled; TypeError if it is none."""
+    """Return ``scaler`` if it is enabled; TypeError if it is not a `GradScaler`."""
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a torch.amp.GradScaler or None, got {describe(scaler)}")
     return scaler if scaler is not None and scaler.is_enabled() else None
 
 
 def loss_scale(scaler: GradScaler | None, optimizer: Optimizer | None) -> float:
-    """Return the scale that gradients have as long as ``scaler`` is to take it out for ``optimizer``, or 1."""
+    """Return the scale of gradients that ``scaler`` has yet to take out for ``optimizer``, or 1."""
     if scaler is None:
         return 1.0
     # The scaler alone knows whether unscale_ was called since its last update
@@ -53,10 +53,10 @@ def loss_scale(scaler: GradScaler | None, optimizer: Optimizer | None) -> float:
 
 
 class StepOrder:
-    """One backward pass that reduces, then a step: momentum that was taken over moves on with each reduction.
+    """One backward pass that reduces, then a step: momentum applied by error feedback moves on with each reduction.
 
-    Where none was taken over, by the `Rule.mode`, several passes may reduce before a step, as in torch. Nothing is
-    checked of an ``optimizer`` that is not known, None; a step by another scaler than ``scaler`` is an error.
+    In `Rule.mode` "local" several passes may reduce before a step, as in torch. Without a known ``optimizer`` (None)
+    nothing is checked; a step by another scaler than ``scaler`` is an error.
     """
 
     def __init__(self, optimizer: Optimizer | None, mode: str, scaler: GradScaler | None = None) -> None:
@@ -66,7 +66,7 @@ class StepOrder:
         self._waiting: set[str] = set()  # parameters whose gradients were reduced since the last step
         self._idle: set[Names] = set()  # vectors that a rank without inputs reduces, in join of DDP
         if optimizer is not None:
-            # Without a scaler of its own it takes the marks of any, which `stepped` finds
+            # Without its own scaler it takes the marks of any, which `stepped` sees
             vars(optimizer).update(_step_supports_amp_scaling=scaler is None)
 
     def check(self, vector: GradientVector, gradient: Tensor, left: bool = False) -> None:
@@ -107,7 +107,7 @@ class StepOrder:
             self._scale = loss_scale(self._scaler, None)
 
     def stepped(self) -> None:
-        """Take note of a step, or raise TypeError if it is taken by a scaler that is not known."""
+        """Take note of a step, or raise TypeError if an unknown scaler takes it."""
         optimizer = None if self._optimizer is None else self._optimizer()
         if getattr(optimizer, "found_inf", None) is not None:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""What gradients are when they come, and the hooks by which autograd tells."""
+"""Kinds of gradients, and autograd's hooks on final ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bits_of(gradient: Tensor) -> Tensor:
 
 
 class Hooks:
-    """What autograd calls when gradients are final: a method, whose object this does not keep alive."""
+    """Calls a method when a gradient is final, without keeping the method's object alive."""
 
     def __init__(self, arrived: Callable[[Tensor], None]) -> None:
         self._arrived = WeakMethod(arrived)

@@ -1,4 +1,4 @@
-"""Questions to the ranks that are left, in order behind the reductions that are under way: `LiveRanks`."""
+"""Questions to the surviving ranks, in order behind the reductions under way: `LiveRanks`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ranks_given(comm: object, options: dict[str, T]) -> tuple[Comm, Team | None,
 
 
 class LiveRanks:
-    """The ranks of ``comm``, or those of ``team`` that are left."""
+    """The ranks of ``comm``, or the surviving ones of ``team``."""
 
     def __init__(self, comm: Comm, team: Team | None) -> None:
         self._comm, self.team = comm, team
@@ -35,11 +35,11 @@ class LiveRanks:
         return self._comm if self.team is None else self.team.comm
 
     def begin(self, question: Callable[[Comm], T]) -> Handle[T]:
-        # After a loss the ranks that are left ask again, on the communicator that they have then
+        # After a loss the surviving ranks ask again, on their new communicator
         def work() -> T:
             return question(self._comm) if self.team is None else self.team.transaction(lambda: question(self.comm))
 
-        # The thread of the communicator at the start works for all that follow it, in one order
+        # The first communicator's thread works for all later ones, in one order
         return progress_thread_of(self._comm).start(work)
 
     def ask(self, question: Callable[[Comm], T]) -> T:

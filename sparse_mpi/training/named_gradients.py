@@ -1,4 +1,4 @@
-"""What the parameters of a model owe, by name: flat vectors of some of them each, and a reducer for each vector."""
+"""Vectors of a model's parameters, by name, with a reducer each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERSION = 4  # of the schema, since release 0.4
 def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
     """Return the name of each parameter, or raise TypeError or ValueError if one cannot be reduced.
 
-    Of one that has several names it is the first by the alphabet, whatever the order.
+    A parameter with several names has the alphabetically first, whatever the order.
     """
     try:
         pairs = [(name, parameter) for name, parameter in named_parameters]
@@ -59,10 +59,7 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
 
 
 def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
-    """Return what the ``steps`` return. All are made, and then the first error is raised, so that nothing is under way.
-
-    Ranks that go through steps in one order raise the error of the same one.
-    """
+    """Run all ``steps``, also after an error, so that nothing stays under way; then raise the first error."""
     results: list[T] = []
     errors: list[Exception] = []
     for step in steps:
@@ -92,7 +89,7 @@ class GradientVector:
     def __init__(self, parameters: Mapping[str, Tensor], reducer: SparseAllreduce) -> None:
         self.names, self.parameters, self.reducer = tuple(parameters), list(parameters.values()), reducer
         self.handle: Handle[Total] | None = None
-        self.arrived: Tensor | None = None  # indices of the entries that came with the last sum; None: all have
+        self.arrived: Tensor | None = None  # indices of the entries of the last sum; None: all
         self.late = False  # the last sum was sparse
         self.used = False  # there was a step, or a state was loaded
         self._updates: dict[Tensor, tuple[ref[Tensor], int]] = {}  # gradients behind a step, and their versions
@@ -103,10 +100,7 @@ class GradientVector:
         return [part.view(shape) for part, shape in zip(flat.split(layout.sizes), layout.shapes, strict=True)]
 
     def start(self, gradient: Tensor, absent: Iterable[int] = (), **options: Any) -> Handle[Total]:
-        """Begin to reduce a ``gradient`` ``(n,)`` that lacks the ``absent`` parameters, see `SparseAllreduce.start`.
-
-        Frozen parameters keep what they owe.
-        """
+        """Begin to reduce a ``gradient`` ``(n,)`` that lacks the ``absent`` parameters; frozen ones keep residuals."""
         self._hold(absent)
         self.handle = self.reducer.start(gradient, **options)
         return self.handle
@@ -123,23 +117,20 @@ class GradientVector:
         self.used = True
 
     def wait(self, flushed: bool = False) -> Total:
-        """Wait for the sum that was started and return it; take note of which entries have come with it.
-
-        Those are what was sent, or with a flush what is not 0.
-        """
+        """Wait for the sum under way and return it; take note of its entries, if ``flushed`` of the non-zero ones."""
         handle, self.handle = self.handle, None
         if handle is None:
             raise RuntimeError("wait must follow start or start_flush")
         total = handle.wait()
         self.late = isinstance(total, SparseVector)
         self.arrived = torch.empty(0, dtype=torch.long) if flushed else None
-        # Where every entry was to be sent, those that are 0 have arrived as well
+        # Where every entry was to be sent, zeros have arrived as well
         if isinstance(total, SparseVector) and not self.reducer.whole:
             self.arrived = total.indices
         return total
 
     def remembered(self) -> dict[str, dict[str, Any]]:
-        """Return what each parameter owes, and its second moment if any, by name; nothing before the first step."""
+        """Return each parameter's residual, and its second moment if any, by name; nothing before the first step."""
         if not self.used:
             return {}
         kept: list[dict[str, Any]] = [*cut_by_tensor(whole_state(self.reducer.feedback), self.reducer.layout.sizes)]
@@ -152,13 +143,13 @@ class GradientVector:
         self._updates = {p: (ref(p.grad), local(p.grad)._version) for p in self.parameters if p.grad is not None}
 
     def left(self, members: Iterable[Tensor], passes: int = 0) -> bool:
-        """Return True if a gradient still is such an update, to which ``passes`` at most have added."""
+        """Return True if a gradient still is an update of `stepped`, to which ``passes`` at most have added."""
         known = ((p.grad, *self._updates[p]) for p in members if p in self._updates and p.grad is not None)
         same = (grad for grad, own, version in known if grad is own() and local(grad)._version <= version + passes)
         return any(bool(local(grad).any()) for grad in same)  # zeros were cleared
 
     def masks(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return for each parameter where its gradient has come, or was added since by the caller; None: everywhere."""
+        """Return for each parameter where its gradient has arrived, or was added by the caller; None: everywhere."""
         if self.arrived is None:
             return [None] * len(gradients)
         first = next((gradient for gradient in gradients if gradient is not None), self.arrived)
@@ -168,9 +159,9 @@ class GradientVector:
         return [part if gradient is None else part | (gradient != 0) for part, gradient in parts]
 
     def second_moments(self, divisor: float, like: Tensor) -> list[Tensor] | None:
-        """Return the second moments of a mean, the sum over ``divisor``, 0 where no entry has come; None before a step.
+        """Return the second moments of a mean, the sum over ``divisor``, 0 where no entry arrived; None before a step.
 
-        That of a sum of gradients which are independent of each other is the sum of theirs. On the device of ``like``.
+        The second moment of a sum of independent gradients is the sum of theirs. On the device of ``like``.
         """
         moment = self.reducer.second_moment
         if moment is None or moment.sums is None:
@@ -184,21 +175,21 @@ class GradientVector:
 
 
 class NamedGradients:
-    """The vectors of a model, and what is remembered of each parameter: what it owes, and second moments.
+    """The vectors of a model, and the state of each parameter: residual and second moment.
 
-    What is remembered moves along when a parameter comes into another vector, and is kept while it is in none.
+    A parameter's state moves along to another vector, and is stored while the parameter is in none.
 
     Args:
         parameters: by name; of a DTensor the shard of this process counts.
         settings: of every vector, but for layout and k; its layout and k are of all parameters together.
         share: the share of its entries that a vector sends.
-        ranks: those that reduce; None: they are set later.
-        by_k: ``share`` follows from k: a vector of all parameters takes that as it is.
+        ranks: that reduce; None: they are set later.
+        by_k: ``share`` follows from k, which a vector of all parameters takes unrounded.
         survival: options of `ElasticAllreduce`, where ranks may be lost.
 
     Attributes:
         vectors: by the names of their parameters, in the order in which they are reduced.
-        flushed: the last sums are all that was owed, and nobody has stepped along them yet.
+        flushed: the last sums are all residuals, and no step has been taken along them yet.
     """
 
     def __init__(
@@ -215,7 +206,7 @@ class NamedGradients:
         self.flushed = False
         self.parameters, self.settings, self.share, self.ranks = dict(parameters), settings, share, ranks
         self._by_k, self._survival = by_k, survival or {}
-        self._kept: dict[str, dict[str, Any]] = {}  # what is remembered of parameters that are in no vector
+        self._kept: dict[str, dict[str, Any]] = {}  # the state of parameters that are in no vector
 
     def __iter__(self) -> Iterator[GradientVector]:
         return iter(self.vectors.values())
@@ -235,7 +226,7 @@ class NamedGradients:
         return sum(local(parameter).numel() for parameter in self.parameters.values())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is remembered, by name: a copy has no vectors, and no ranks."""
+        """Return the state by name: a copy has no vectors, and no ranks."""
         kept = dict(self._kept)
         for vector in self:
             kept |= vector.remembered()
@@ -244,7 +235,7 @@ class NamedGradients:
     def adopt(self, names: Names) -> GradientVector:
         """Return the vector of ``names``, made after all work under way where it is new. Collective then.
 
-        Other vectors with any of these parameters are dissolved; the new one takes over what they remember of its own.
+        Other vectors with any of these parameters are dissolved; the new one takes over its parameters' state.
         """
         if names in self.vectors:
             return self.vectors[names]
@@ -270,7 +261,7 @@ class NamedGradients:
         self.vectors = {names: self.vectors[names] for names in [*order, *self.vectors]}
 
     def forget(self, names: Collection[str]) -> None:
-        """Remember nothing of parameters any more, which leave their vectors. Collective if others stay there."""
+        """Drop parameters and their state from their vectors. Collective if others stay there."""
         staying = [tuple(name for name in vector.names if name not in names) for vector in self]
         for vector in [vector for vector in self if set(vector.names).issubset(names)]:
             self._dissolve(vector)
@@ -280,7 +271,6 @@ class NamedGradients:
             self._kept.pop(name, None)
 
     def _dissolve(self, vector: GradientVector) -> GradientVector:
-        """Take a vector apart; what it remembers is kept by name."""
         del self.vectors[vector.names]
         self._kept |= vector.remembered()
         return vector
@@ -295,9 +285,9 @@ class NamedGradients:
         return ElasticAllreduce(settings=settings, team=self.ranks.team, **self._survival)
 
     def flush(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Send all that the ranks owe, also in no vector, and yield each parameter and its sum. Collective.
+        """Send all residuals, also in no vector, and yield each parameter and its sum. Collective.
 
-        An error of one vector is raised behind all: others may reduce as many, and wait for each.
+        An error of one vector is raised behind all: other ranks may reduce the same number, and wait for each.
         """
         if self._kept:
             self.adopt(tuple(self._kept))
@@ -315,7 +305,7 @@ class NamedGradients:
         self.flushed = True
 
     def residuals(self) -> dict[str, np.ndarray]:
-        """Return what this rank has not sent yet of each parameter, ``(n,)`` in host memory, if it was ever reduced."""
+        """Return this rank's residual of each parameter that was ever reduced, ``(n,)`` in host memory."""
         owed = {name: kept["residual"] for name, kept in self._kept.items() if "residual" in kept}
         for vector in self:
             parts = cut_by_tensor({"residual": vector.reducer.residual}, vector.reducer.layout.sizes)
@@ -323,12 +313,12 @@ class NamedGradients:
         return {name: owed[name] for name in self.parameters if name in owed}
 
     def state_dict(self, **beside: Any) -> dict[str, Any]:
-        """Return all that this rank remembers, and what is to be saved ``beside``: plain values and tensors."""
+        """Return this rank's state, and ``beside``, to be saved with it: plain values and tensors."""
         vectors = [{"names": list(vector.names), "reducer": vector.reducer.state_dict()} for vector in self]
         return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
     def checked(self, states: Any, ranks: int) -> list[dict[str, Any]]:
-        """Return what this rank is dealt of the ``states`` of ``ranks`` ranks; those of release 0.3 in today's form.
+        """Return the ``states`` of ``ranks`` ranks dealt to this rank; release 0.3's in today's form.
 
         To be called in an agreement.
 
@@ -374,7 +364,6 @@ class NamedGradients:
         return {"owed": {}} | state | {"version": VERSION, "vectors": saved}
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Raise TypeError or ValueError unless a state, whose form is checked, is one of these parameters."""
         if not equal(version := state["version"], VERSION):
             raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
         check_list(state.get("vectors"), "state['vectors']")
@@ -390,10 +379,10 @@ class NamedGradients:
                 SecondMoment(0.0, Layout.of([shape])).check_state(kept)
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, average: bool) -> None:
-        """Restore what ``ranks`` ranks saved, vectors included, as `SparseAllreduce.take_over` does. Collective.
+        """Restore the states of ``ranks`` ranks, vectors included, as `SparseAllreduce.take_over` does. Collective.
 
-        ``states`` are as `checked` returned them. If gradients become means, the ``average``, what is owed is scaled by
-        the ratio of the numbers of ranks.
+        ``states`` are results of `checked`. If gradients become means, the ``average``, residuals are scaled by the
+        ratio of the numbers of ranks.
         """
         comm = self.comm
         scale = comm.size / ranks if average else 1.0
@@ -401,7 +390,7 @@ class NamedGradients:
         told = json.loads(tell(comm, json.dumps(names_in(states[0])) if states else ""))
         order = [tuple(names) for names in told]
         self.arrange(order)
-        # Of vectors that were dissolved nothing stays: it is to be loaded
+        # Dissolved vectors leave nothing: their state is to be loaded
         self._kept = {}
         for number, names in enumerate(order):
             vector = self.vectors[names]

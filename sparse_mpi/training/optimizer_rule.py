@@ -1,7 +1,7 @@
-"""Decide by what rule a torch optimizer steps along gradients of which a part arrives late: `decide`.
+"""Decide the rule by which a torch optimizer steps along gradients that arrive late in part: `decide`.
 
-The optimizer itself applies its momentum to whatever arrives, however late. Instead a feedback rule can apply SGD's
-before entries are selected, and Adam's moments can make up for the steps that an entry has waited, see `adam_steps`.
+An optimizer applies its momentum to each arriving sum, however late. Instead a feedback rule can apply SGD's before
+entries are selected, and Adam's moments can make up for the steps that an entry has waited, see `adam_steps`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from sparse_mpi.training.adam_steps import TRAVELLING, check_adam, memory, secon
 
 LOGGER = logging.getLogger("sparse_mpi")
 UNCLIPPED = "; clip the mean gradient at 1: without, a small GPT-2 from its first step was 0.3 of loss behind dense"
-ARRIVAL = "arrival"  # the mode in which an entry that arrives makes up for the steps that it has waited
+ARRIVAL = "arrival"  # the mode in which an arriving entry makes up for the steps that it has waited
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, ARRIVAL, TRAVELLING)
-# Not what users derive from these, which does more
+# Subclasses of users do more
 PLAIN = (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection)
-SHORTEST = 0.01  # of what waits, the least share that a step sends or lets fade, see `fading`
+SHORTEST = 0.01  # of the residual, the least share that a step sends or lets fade, see `fading`
 
 
 class Rule(NamedTuple):
-    """How an optimizer steps, and what the reduction does for that."""
+    """How an optimizer steps, and the reduction's part in it."""
 
     mode: str  # one of `MODES`
     feedback: str | Feedback
     second_moment: float | None = None  # the beta of the one that travels
     least_beta: float = 0.0  # of the one that travels, whatever the optimizer's
     momentum: float | None = None  # that error feedback has taken over
-    late: float | None = None  # the one that it applies to sparse sums
-    announcement: str = ""  # what to tell whoever has not chosen the mode
+    late: float | None = None  # the momentum that the optimizer applies to sparse sums
+    announcement: str = ""  # a message for users who have not chosen the mode
 
 
 def decide(
@@ -94,10 +94,10 @@ def ruled_settings(
     options: Mapping[str, Any],
     **limits: Any,
 ) -> tuple[Settings, float, Rule]:
-    """Return the settings of gradients, the share of the entries that each vector of them sends, and the rule.
+    """Return the settings of gradients, the share of its entries that each vector sends, and the rule.
 
-    Arguments are those of `DistributedOptimizer`; ``limits`` are for `make_settings`. The rule goes by the share as it
-    is, or with ``whole`` by that of whole entries of the layout.
+    Arguments are as for `DistributedOptimizer`; ``limits`` are for `make_settings`. The rule goes by the share as it
+    is, or with ``whole`` rounded to whole entries of the layout.
     """
     options = dict(options)
     if "clip_norm" in options:  # which hooks are given among the options
@@ -124,7 +124,7 @@ def ruled_settings(
 
 def _default_mode(optimizer: Optimizer, feedback: str | Feedback, algorithm: Algorithm, share: float) -> str:
     """Return the best mode that this optimizer and algorithm support, if ``feedback`` leaves that open."""
-    # SGD is fit for the first alone, Adam for the others; where everything is sent Adam is as ever
+    # SGD can take the first alone, Adam the others; where everything is sent Adam is unchanged
     adam = () if share >= 1 else (TRAVELLING, ARRIVAL) if algorithm.traits.carries else (ARRIVAL,)
     for mode in ("matched", *adam):
         try:
@@ -145,9 +145,9 @@ def matched(momentum: float, share: float) -> float:
 
 
 def fading(share: float) -> float:
-    """Return the share of what waits that fades in each step, where a ``share`` of the entries arrives; 0: not known.
+    """Return the share of residuals that fades in each step, where a ``share`` of entries arrives; 0: not known.
 
-    So that nothing waits for more than 100 steps what is sent and what fades is together 1 % a step, see accuracy.md.
+    Sent and faded shares together are 1 % a step, so that no entry waits for more than 100 steps, see accuracy.md.
     """
     return max(0.0, SHORTEST - share) if share else 0.0
 
@@ -170,9 +170,9 @@ def _announcement(optimizer: Optimizer, found: Rule) -> str:
 
 
 def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str, share: float = 1.0) -> str | Feedback:
-    """Return the feedback rule to use: ``feedback``, or one that has taken the optimizer's momentum over.
+    """Return the feedback rule to use: ``feedback``, or one that applies the optimizer's momentum in its place.
 
-    ``share`` is that of the entries which arrive in a step, 0 where it is not known. What waits fades only where
+    ``share`` is the share of entries that arrive in a step, 0 where it is not known. Residuals fade only where
     ``feedback`` is the default's name, not an instance. Raises TypeError or ValueError if the mode does not fit.
     """
     check_choice("momentum", momentum, MODES)
@@ -199,7 +199,6 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
 
 
 def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> GlobalMomentum | MomentumCorrection:
-    """Return the rule that applies the momentum of ``optimizer`` from now on, and keeps ``keep`` of the residual."""
     if not isinstance(optimizer, SGD):
         raise TypeError(
             f"momentum must not be {mode!r} with {type(optimizer).__name__}, which has not the momentum of SGD; leave "

@@ -1,4 +1,4 @@
-"""Have an optimizer of torch step along reduced gradients by a rule, from the hooks that torch calls around a step."""
+"""Have an optimizer of torch step along reduced gradients by a rule, from torch's hooks around a step."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _STEPS: WeakKeyDictionary[Optimizer, OptimizerSteps] = WeakKeyDictionary()  # an
 
 
 class OptimizerSteps:
-    """Makes ``optimizer`` step by ``rule``; it stays the object that it was.
+    """Makes ``optimizer`` step by ``rule``; the object stays the same.
 
     SGD steps without the momentum that error feedback has applied. Weights whose moments make up for waiting are moved
-    before torch's step, to which their gradients are then None. Where gradients are all that was owed, the step is
-    without momentum and weight decay. One made of the same optimizer later takes the place of this one.
+    before torch's step, which skips them. Where gradients are flushed residuals, the step is without momentum and
+    weight decay. A later one for the same optimizer takes the place of this one.
 
     Args:
         optimizer: of the reduced parameters, or of a part of them.
-        divisor: makes sums over the ranks to gradients: the number of ranks whose mean they are.
-        ready: called before each step, and in it behind each call of a closure: gradients are there.
+        divisor: sums over the ranks are divided by it, the number of ranks for means.
+        ready: called when gradients are there: before each step, and after each call of a closure in it.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class OptimizerSteps:
     ) -> None:
         self._rule, self._gradients = rule, gradients
         self._divisor, self._ready = divisor, ready
-        self._restore = ExitStack()  # of what is switched off during a step
+        self._restore = ExitStack()  # of options switched off during a step
         self._arrivals: list[Tensor | None] = []  # of each parameter, in a state that is about to be loaded
         if (before := _STEPS.get(optimizer)) is not None:
             before.remove()
@@ -93,7 +93,7 @@ class OptimizerSteps:
 
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
-        """Do to gradients and weights what ``optimizer`` is not to do, and switch that off in it for its step."""
+        """Do the rule's part on gradients and weights, and switch that part off in ``optimizer`` for its step."""
         self._restore.close()  # after a step that has failed within the optimizer
         self._ready()
         rule = self._rule
@@ -122,7 +122,7 @@ class OptimizerSteps:
             vector.stepped()
 
     def _arrived(self) -> dict[Tensor, Came]:
-        """Return what has come, by parameter; without those of which second moments should have come, and have not."""
+        """Return the arrived entries by parameter; without parameters whose second moments are missing."""
         found: dict[Tensor, Came] = {}
         for vector in self._gradients:
             members = vector.parameters
@@ -147,7 +147,6 @@ class OptimizerSteps:
                 moment.betas = [betas.get(parameter, beta) for parameter, beta in before]
 
     def _loading(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
-        """Drop moments that are about to be loaded and are of no use; the others begin anew."""
         adam = isinstance(optimizer, ADAMS[TRAVELLING])
         found = without_moments(state, self._rule.mode) if adam else None
         ranks = self._gradients.ranks
@@ -159,7 +158,7 @@ class OptimizerSteps:
         return found
 
     def _loaded(self, optimizer: Optimizer) -> None:
-        """Have numbers of steps as they were: torch has given them the type of the weights."""
+        """Restore numbers of steps: torch has given them the type of the weights."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter, steps in zip(parameters, self._arrivals, strict=True):
             if isinstance(steps, Tensor):

@@ -1,4 +1,4 @@
-"""Parameters of a model as one flat vector, and what is remembered of each."""
+"""Parameters of a model as one flat vector, and arrays of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dic
 
 
 def joined(tensors: Sequence[Mapping[str, np.ndarray]], sizes: Sequence[int]) -> dict[str, np.ndarray]:
-    """Invert `cut_by_tensor`; a tensor that lacks an array which others have counts as zeros."""
+    """Invert `cut_by_tensor`; an array missing in one tensor counts as zeros."""
     names = {name: None for tensor in tensors for name in tensor}  # a dict keeps their order
     pairs = list(zip(tensors, sizes, strict=True))
     return {name: np.concatenate([t.get(name, np.zeros(n, np.float32)) for t, n in pairs]) for name in names}

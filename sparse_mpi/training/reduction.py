@@ -1,4 +1,4 @@
-"""Reduce a torch model's gradients bucket by bucket, beginning while the backward pass still runs."""
+"""Reduce a torch model's gradients during the backward pass."""
 
 from __future__ import annotations
 
@@ -32,23 +32,22 @@ from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients, Total, finished
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
-LOOKS = 2  # steps in which it is seen whether gradients are final when they come: reductions begin in `synchronize`
+LOOKS = 2  # steps that show whether gradients are final when they come: reductions begin in `synchronize`
 
 
 class GradientReduction:
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
-    What ``.grad`` holds in `synchronize`, which a step calls, is reduced. A bucket may start before, when all its
+    `synchronize`, which a step calls, reduces ``.grad`` as it is then. A bucket may start before, when all its
     gradients have come and all buckets before it are started; the last one never does, so that in it the ranks agree
-    that no gradient was changed since. The first steps show whether a program leaves its gradients alone until then:
-    where it does not, nothing starts before `synchronize`. A gradient that is missing then counts as zero. Gradients
-    that are sparse tensors on any rank leave the buckets before the first step, see `sparse_gradients`. Parameters that
-    are frozen keep what they owe.
+    that no gradient has changed since. If a program changes gradients in the first steps, nothing starts before
+    `synchronize`. A missing gradient then counts as zero. Gradients that are sparse tensors on any rank leave the
+    buckets before the first step, see `sparse_gradients`. Residuals of frozen parameters stay.
 
-    Making one is collective. Arguments are those of `DistributedOptimizer`, checked.
+    Making one is collective. Arguments are as for `DistributedOptimizer`, checked.
 
     Args:
-        parameters: by name, in the order in which the model uses them; those that need no gradient are left out.
+        parameters: by name, in the order in which the model uses them; all that need no gradient are left out.
         settings: of all of them together.
         k: if it was given; ``share``: the share of the entries to be sent, if not.
         survival: options of `ElasticAllreduce`, with a team.
@@ -81,9 +80,9 @@ class GradientReduction:
     ) -> None:
         # With a scaler nothing may begin before all ranks know that no gradient has overflowed
         self._overlap = overlap and scale is None
-        # Reductions in the background have a communicator of their own, or with a team the one that can shrink
+        # Background reductions have their own communicator, or with a team the one that can shrink
         self.comm: Comm = comm.duplicate(yield_cpu=self._overlap) if team is None else comm
-        self._threaded = progress_thread_of(self.comm).threaded  # whether work is done by a thread of its own
+        self._threaded = progress_thread_of(self.comm).threaded  # whether its own thread does the work
         self._thread = get_ident()  # of this rank
         self._ranks = LiveRanks(self.comm, team)
         # Reducers clip means: that of a sum of norm clip_norm is shorter by the number of ranks
@@ -110,7 +109,7 @@ class GradientReduction:
         self._scale, self._average = scale, average
         self._hooks = Hooks(self._arrived)
         self._came: Counter[Tensor] = Counter()  # backward passes since the last step, by parameter
-        self._grown = False  # a pass has added to the update of the last step
+        self._grown = False  # of gradients on arrival, during the steps that look at them
         self._marks: dict[Tensor, Tensor] = {}  # of the gradients that they brought, while these are looked at
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
@@ -118,7 +117,7 @@ class GradientReduction:
         self._open = True
         self._looks = LOOKS if self._overlap else 0  # steps that are still to be looked at
         self._early = self._overlap  # nothing has spoken against reductions before `synchronize`
-        self._reduced = False  # gradients are reduced, and nobody has stepped along them yet
+        self._reduced = False  # gradients are reduced, and no step has been taken along them yet
         self._totals: list[Total] = []  # of these
         self.density: float | None = None
         self.check: bool = False
@@ -126,7 +125,7 @@ class GradientReduction:
         self.add(parameters.items())
 
     def add(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Reduce also the gradients of those ``parameters`` that need one and are new; collective if there are any."""
+        """Reduce also the gradients of ``parameters`` that need one and are new; collective if there are any."""
         known, tables = self._bucket_of, self.sparse.dims
         new = {p: name for name, p in parameters if p.requires_grad and p not in known and p not in tables}
         if new:
@@ -141,7 +140,6 @@ class GradientReduction:
                 self.open()
 
     def _rebuild(self) -> None:
-        """Have a bucket for each vector, in their order; one that is as it was stays."""
         known = {bucket.vector: bucket for bucket in self.buckets}
         self.buckets[:] = [known.get(vector) or Bucket(vector) for vector in self.gradients]
         self._bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
@@ -154,12 +152,12 @@ class GradientReduction:
                 self._hooks.add(parameter)
 
     def close(self) -> None:
-        """Take no note of gradients: those of passes up to `open` are not reduced before `synchronize`."""
+        """Take no note of gradients: passes up to `open` are not reduced before `synchronize`."""
         self._open = False
         self._hooks.remove()
 
     def divisor(self) -> float:
-        """Return by what sums over the ranks are divided."""
+        """Return the divisor of sums over the ranks."""
         return self.buckets[0].reducer.ranks if self.buckets and self._average else 1.0
 
     @property
@@ -174,13 +172,13 @@ class GradientReduction:
 
     @property
     def report(self) -> StepReport | None:
-        """Return what the last step did on this rank, all buckets together; None before the first."""
+        """Return the report of this rank's last step, all buckets together; None before the first."""
         return combined([*(bucket.reducer.report for bucket in self.buckets), self.sparse.report])
 
     def synchronize(self) -> list[Total]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
 
-        Without new gradients since the last call it returns what that has returned.
+        Without new gradients since the last call it returns the same again.
 
         Returns:
             The sum over the ranks of each bucket, without a loss scale; an empty list if a gradient has overflowed.
@@ -193,7 +191,6 @@ class GradientReduction:
         return self._totals if self._reduced and not self.arrived else self._reduce(TWICE if self._reduced else None)
 
     def _reduce(self, problem: str | None = None) -> list[Total]:
-        """Reduce what has come, see `synchronize`, or have all ranks raise RuntimeError that says the ``problem``."""
         scale = 1.0 if self._scale is None else float(self._scale.now())
         if any(bucket.changed for bucket in self.buckets[: self._begun]):
             problem = problem or CHANGED
@@ -230,7 +227,7 @@ class GradientReduction:
         return self._totals
 
     def stepped(self) -> None:
-        """Take note that what was reduced is stepped along: gradients that come from now on are of the next step."""
+        """Take note of a step along the results: later gradients are the next step's."""
         self._reduced, self._totals = False, []
 
     def refuse_skipping(self) -> None:
@@ -240,11 +237,10 @@ class GradientReduction:
 
     @property
     def _left(self) -> bool:
-        """Return True if a gradient is the update of the last step, or that and more."""
         return self._grown or any(bucket.vector.left(bucket.parameters) for bucket in self.buckets)
 
     def flush(self) -> list[Total]:
-        """Send all that the ranks owe, and write the result to ``.grad``: a step without a gradient. Collective.
+        """Send all residuals, and write the result to ``.grad``: a step without a gradient. Collective.
 
         Afterwards residuals are 0, but for frozen parameters, see `SparseAllreduce.flush`.
 
@@ -257,9 +253,9 @@ class GradientReduction:
         """
         if self.arrived or self._reduced:
             self._object(UNREDUCED)
-        self.sparse.clear()  # tables owe nothing
+        self.sparse.clear()  # tables have no residual
         self.sparse.start(self._ranks.begin)
-        # Other ranks flush those that are being reduced here: their calls differ, and all raise
+        # Other ranks flush the buckets that are being reduced here: their calls differ, and all raise
         for bucket in self.buckets[self._next :]:
             bucket.vector.start_flush(self.check)
         totals = self._finish(1.0, flushed=True)  # residuals have no loss scale
@@ -289,7 +285,7 @@ class GradientReduction:
         return self._tracer
 
     def kinds(self) -> dict[str, int]:
-        """Return what all ranks know of the kinds of gradients, for `know_kinds` of a rank that joins."""
+        """Return the kinds of gradients that all ranks know, for `know_kinds` of a rank that joins."""
         dims = self.sparse.dims
         return {name: UNSEEN if p in self._unseen else DENSE + dims.get(p, 0) for name, p in self.parameters.items()}
 
@@ -308,20 +304,19 @@ class GradientReduction:
             self._rebuild()
 
     def _learn_kinds(self) -> None:
-        """Find out which gradients are sparse tensors on any rank: they leave their buckets. Collective."""
         # The largest kind wins: a rank without a gradient has 0, and sparse tensors come above dense ones
         kinds = self._ranks.any(np.array([kind_of(parameter.grad) for parameter in self._unseen], np.uint8))
         self.know_kinds(dict(zip(self._unseen.values(), kinds.tolist(), strict=True)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank's reducers need to continue, in tensors and plain values; between steps.
+        """Return the state of this rank's reducers, in tensors and plain values; between steps.
 
-        See `SparseAllreduce.state_dict`. `torch.save` writes it, and `torch.load` reads it.
+        See `SparseAllreduce.state_dict`.
         """
         return self.gradients.state_dict(kinds=self.kinds())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, on the same rank of as many ranks, for the same parameters. Collective.
+        """Restore this rank's `state_dict`, on the same number of ranks, for the same parameters. Collective.
 
         Raises:
             ValueError: it is of other parameters, or as for `SparseAllreduce.load_state_dict`; raised on every rank.
@@ -329,14 +324,14 @@ class GradientReduction:
         self.take_over([state], self._ranks.comm.size)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore what ``ranks`` ranks saved, on any number of ranks, see `SparseAllreduce.take_over`. Collective.
+        """Restore the states of ``ranks`` ranks, on any number of ranks, see `SparseAllreduce.take_over`. Collective.
 
-        Where ``.grad`` is a mean, what is owed is scaled by the ratio of the numbers of ranks.
+        Where ``.grad`` is a mean, residuals are scaled by the ratio of the numbers of ranks.
 
         Raises:
             ValueError: a state is of other parameters, or as for `SparseAllreduce.take_over`; raised on every rank.
         """
-        # Wait for work under way, which uses the communicator, and writes what is about to be loaded
+        # Wait for work under way, which uses the communicator, and writes the state about to be loaded
         self._ranks.ask(lambda comm: None)
         comm = self._ranks.comm
         agreement = same_on_all_ranks(comm, len(self.parameters))
@@ -362,7 +357,7 @@ class GradientReduction:
         return [kinds[name] for name in names]
 
     def _arrived(self, parameter: Tensor) -> None:
-        """Start what is complete now; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
+        """Start all complete buckets; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
         self._came[parameter] += 1
         bucket = self._bucket_of.get(parameter)
         if bucket is None:  # a table
@@ -371,7 +366,7 @@ class GradientReduction:
         if self._came[parameter] == self._passes:
             if self._looks and parameter.grad is not None:
                 self._marks[parameter] = bits_of(parameter.grad)
-            # Until its kind is known a gradient stays where it is: no memory is taken for those that leave
+            # Until its kind is known a gradient stays where it is: no memory is taken for gradients that leave
             if self._settled(bucket):
                 bucket.take(parameter)
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
@@ -379,22 +374,20 @@ class GradientReduction:
         early = self._early and not self._looks and not self._reduced and not self._grown
         if not early or not (self._threaded or get_ident() == self._thread):
             return
-        # In the order of the buckets, which is the same on all ranks: a complete one waits for those before it
+        # In the order of the buckets, which is the same on all ranks: a complete one waits for all before it
         while self._next < len(self.buckets) - 1 and self._ready(self.buckets[self._next]):
             self._start(self.buckets[self._next])
             self._begun = self._next
 
     def _settled(self, bucket: Bucket) -> bool:
-        """Return True if all ranks know of all gradients of a bucket that they are no sparse tensors."""
         return not self._unseen or self._unseen.keys().isdisjoint(bucket.parameters)
 
     def _ready(self, bucket: Bucket) -> bool:
-        # A parameter that was frozen meanwhile gets no gradient any more: nobody waits for it
+        # A parameter that was frozen meanwhile gets no gradient any more
         complete = (self._came[p] == self._passes or not p.requires_grad for p in bucket.parameters)
         return self._settled(bucket) and all(complete)
 
     def _look(self) -> None:
-        """See whether gradients are what they were when they came; where they are not, nothing starts early."""
         if self._looks:
             self._looks -= 1
             touched = (p.grad is None or not torch.equal(bits_of(p.grad), mark) for p, mark in self._marks.items())
@@ -403,12 +396,11 @@ class GradientReduction:
                 self._early = False
 
     def _start_settled(self) -> None:
-        """Start what other ranks may have started in their backward pass: it comes before what ranks ask each other."""
+        """Start all buckets that other ranks may have started in their backward pass, before the next question."""
         while self._overlap and self._next < len(self.buckets) - 1 and self._settled(self.buckets[self._next]):
             self._start(self.buckets[self._next])
 
     def _object(self, problem: str) -> None:
-        """Have all ranks raise RuntimeError in what they reduce next."""
         if self.buckets:
             self.buckets[self._next].reducer.engine.objection = RuntimeError(problem)
         else:
@@ -429,7 +421,7 @@ class GradientReduction:
     def _finish(self, scale: float, factor: float = 1.0, flushed: bool = False) -> list[Total]:
         """Wait for all buckets, even if one fails, so that nothing is under way afterwards; see `Bucket.finish`.
 
-        Sparse tensors are multiplied by ``factor``; those in buckets have been.
+        Sparse tensors are multiplied by ``factor``; buckets have been.
         """
         try:
             return finished(partial(bucket.finish, self._average, scale, flushed) for bucket in self.buckets)
@@ -453,7 +445,6 @@ class GradientReduction:
         return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
 
     def _clipping_factor(self, most: float, scale: float) -> float:
-        """Return what all ranks multiply the whole gradient by, to clip its mean to the norm ``most``."""
         # Tables are reduced with the loss scale, buckets without it
         beside = self.sparse.norm / scale
         flats = [bucket.flat for bucket in self.buckets]

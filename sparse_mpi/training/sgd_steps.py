@@ -1,4 +1,4 @@
-"""Let an optimizer of torch step along gradients that already have the momentum which SGD would apply."""
+"""Let an optimizer of torch step along gradients to which SGD's momentum has already been applied."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def along_gradients(optimizer: Optimizer) -> Iterator[None]:
 def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) -> Iterator[None]:
     """Let ``optimizer`` step along its gradients in this context, without momentum and weight decay.
 
-    What is left to do for them is done at the beginning: the momentum of gradients that are sparse tensors, of which
-    nothing is late; Nesterov's look ahead; and the decay of the weights. Within `torch.no_grad`.
+    Their remaining work is done at the beginning: the momentum of gradients that are sparse tensors, of which nothing
+    is late; Nesterov's look ahead; and the decay of the weights. Within `torch.no_grad`.
 
-    Its momentum ``rule`` has taken over; of parameters in ``late`` the sum was sparse.
+    ``rule`` has applied the momentum; of parameters in ``late`` the sum was sparse.
 
     Raises:
-        ValueError: somebody has changed the optimizer's momentum, or its kind.
+        ValueError: the optimizer's momentum has been changed, or its kind.
     """
     momentum, look_ahead = rule.momentum or 0.0, rule.mode != "corrected"  # which has looked ahead
-    # A change by a scheduler would have no effect on what error feedback applies: it is an error
+    # Error feedback would ignore a scheduler's change of momentum: it is an error
     first = optimizer.param_groups[0]
     fixed = {"momentum": momentum, "dampening": 0} | ({} if look_ahead else {"nesterov": first["nesterov"]})
     for group in optimizer.param_groups:
@@ -86,7 +86,7 @@ def _push_rows(parameter: Tensor, state: State, momentum: float, nesterov: bool)
 
 
 def _look_ahead(gradient: Tensor, state: State, momentum: float) -> None:
-    """Turn a gradient, which includes the ``momentum`` that was applied to it, into Nesterov's.
+    """Turn a gradient that includes the ``momentum`` into Nesterov's.
 
     Where dense SGD has the velocity ``u = g + m u_before``, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
     """
@@ -99,7 +99,7 @@ def _look_ahead(gradient: Tensor, state: State, momentum: float) -> None:
 
 
 def _decay(parameter: Tensor, state: State, momentum: float, decay: float, group: State) -> None:
-    """Let weights decay as SGD does; the momentum of that needs no reduction."""
+    """Let weights decay as SGD does; the momentum of the decay needs no reduction."""
     if DECAY not in state:
         state[DECAY] = torch.zeros_like(parameter)
     rate, now = float(group["lr"]), decay * parameter

@@ -1,4 +1,4 @@
-"""Add up gradients that are sparse tensors exactly, row by row: those of embeddings with ``sparse=True``."""
+"""Add up gradients that are sparse tensors exactly, row by row, as from embeddings with ``sparse=True``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparse_mpi.training.hooks import DENSE, kind_of
 
 
 class RowSum(NamedTuple):
-    """What a sum of sparse gradients came to: the same on all ranks but for the report."""
+    """The result of a sum of sparse gradients: the same on all ranks but for the report."""
 
     sums: list[Tensor]  # COO tensors in host memory
     ranks: int  # whose gradients are in it
@@ -39,8 +39,8 @@ class RowSum(NamedTuple):
 def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | Exception:
     """Return a gradient, None: without entries, as a COO tensor in host memory without duplicates.
 
-    Half precision is widened. Shape and dtype are those of ``like``. Of a dense gradient, or one that has not ``dim``
-    sparse dimensions, it is an error, which all ranks are to raise.
+    Half precision is widened. Shape and dtype are those of ``like``. A dense gradient, or one without ``dim`` sparse
+    dimensions, gives an error that all ranks are to raise.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
     if gradient is None:
@@ -59,13 +59,13 @@ def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | Exceptio
 
 
 def summed(own: Sequence[Tensor | Exception], comm: Comm, absence: Absence | None = None) -> RowSum:
-    """Return the sums over the ranks of what each has `staged`, or raise that error on every rank. Collective.
+    """Return the sums over the ranks of their `staged` gradients, or raise its error on every rank. Collective.
 
     ``absence``, if given, knows afterwards which of the gradients no rank had.
     """
     start, before = perf_counter(), comm.traffic.copy()
     absence = Absence(len(own)) if absence is None else absence
-    # Agree: which rows to expect, and whether any rank lacks other gradients than in the step before
+    # Agree: which rows to expect, and whether some rank's set of missing gradients differs from the last step's
     agreement, rows = same_on_all_ranks(comm), []
     with agreement as say:
         for one in own:
@@ -77,7 +77,7 @@ def summed(own: Sequence[Tensor | Exception], comm: Comm, absence: Absence | Non
     if agreement.flag:
         absence.agree(comm)
     sums = [allreduce(one, comm=comm) for one in rows]
-    # Report: there is no selection, and every row that was touched is sent
+    # Report: there is no selection, and every touched row is sent
     traffic = comm.traffic - before
     selected, total = (sum(one._values().numel() for one in several) for several in (rows, sums))
     seconds = perf_counter() - start - traffic.seconds
@@ -106,7 +106,7 @@ class SparseGradients:
         """Take in parameters, with the sparse dimensions of their gradients; all stand in this ``order`` then."""
         self.dims.update(dims)
         self.dims = {parameter: self.dims[parameter] for parameter in order if parameter in self.dims}
-        # Parameters have new numbers: what the ranks knew of absence was by the old ones
+        # Parameters have new numbers: knowledge of absence was by the old ones
         self._absence = Absence(len(self.dims))
 
     @property
@@ -131,7 +131,8 @@ class SparseGradients:
     def finish(self, factor: float = 1.0) -> None:
         """Wait for the sums, if they were started, and set ``.grad`` to their mean, or them, times ``factor``.
 
-        It becomes None where no rank had a gradient. A sum with NaN or Inf raises FloatingPointError if it is to.
+        It becomes None where no rank had a gradient. A sum with NaN or Inf raises FloatingPointError under
+        ``nonfinite="raise"``.
         """
         handle, self._handle = self._handle, None
         if handle is None:

@@ -1,4 +1,4 @@
-"""What `DistributedOptimizer` adds to an optimizer of torch: `Synchronization`, and the `LossScale` of its steps."""
+"""The methods that `DistributedOptimizer` adds to an optimizer, and its `LossScale`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sparse_mpi.training.reduction import GradientReduction
 
 
 class LossScale:
-    """What a scaler does to the gradients of ``optimizer``; the same on all ranks once they are reduced.
+    """A scaler's work on the gradients of ``optimizer``; the same on all ranks once they are reduced.
 
-    The scaler leaves the whole step to the optimizer, as to a fused one of torch: all ranks then reach it, also those
+    The scaler leaves the whole step to the optimizer, as to a fused one of torch: all ranks then reach it, also ranks
     whose own gradients have overflowed.
     """
 
@@ -31,18 +31,17 @@ class LossScale:
         optimizer.register_step_post_hook(lambda *_: self._give_back())
 
     def now(self) -> float:
-        """Return the scale that gradients have now."""
         return loss_scale(self._scaler, self._optimizer())
 
     def found(self) -> bool:
-        """Return True if the scaler has found an overflow on this rank since its last update."""
+        """Return True if the scaler has seen an overflow on this rank since its last update."""
         optimizer = self._optimizer()
         if self._scaler is None or optimizer is None:
             return False
         return any(map(bool, self._scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()))
 
     def check(self) -> None:
-        """Raise TypeError if a scaler that is not known takes the step."""
+        """Raise TypeError if an unknown scaler takes the step."""
         if self._scaler is None and getattr(self._optimizer(), "found_inf", None) is not None:
             raise TypeError(
                 "step must not be taken by a GradScaler that DistributedOptimizer does not know, whose scale residuals "
@@ -72,7 +71,6 @@ class LossScale:
                 tensor.fill_(1.0)
 
     def _give_back(self) -> None:
-        """Have gradients that were left out in ``.grad`` again, as torch leaves them."""
         for parameter, gradient in self._left:
             parameter.grad = gradient
         self._left.clear()
@@ -88,13 +86,12 @@ class Synchronization:
     def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
 
-        A step does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler; the step that
-        follows takes them as they are.
+        A step does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler; the next step
+        takes them as they are.
 
-        Returns:
-            As `GradientReduction.synchronize`, which also says what it raises.
+        Returns, raises: see `GradientReduction.synchronize`.
         """
-        # Parameters may have been added or unfrozen since the last step: those are known by their numbers
+        # Parameters may have been added or unfrozen since the last step: their names are numbers
         self._reduction.add((f"parameter {number}", p) for number, p in enumerate(self._parameters()))
         return self._reduction.synchronize()
 
@@ -108,10 +105,10 @@ class Synchronization:
             self._synchronizes = True
 
     def flush(self) -> None:
-        """Step along all that the ranks have not sent yet, once, and leave residuals of 0. Collective.
+        """Step once along the residuals of all ranks, which become 0. Collective.
 
         For the end of training, or before an evaluation that matters; costs a dense allreduce. This step is without
-        weight decay, and torch's SGD takes it without momentum: what is late is not pushed again.
+        weight decay, and torch's SGD takes it without momentum, which would apply late sums again.
 
         Raises:
             RuntimeError: gradients have come that are not reduced yet; raised on every rank.

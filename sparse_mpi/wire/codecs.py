@@ -1,9 +1,8 @@
 """Codecs: they write the values of a packed message unchanged, or rounded to 16, 8, 4 or 2 bits.
 
 Rounding is the same on every machine and in every run: a value sent twice arrives as the same bits. A finite value
-never
-becomes Inf. float64 values are rounded to float32 first and are float64 again after decoding. Any NaN arrives as the
-same bits, too, except unrounded.
+never becomes Inf. float64 values are rounded to float32 first and are float64 again after decoding. Any NaN arrives as
+the same bits, too, except unrounded.
 """
 
 from __future__ import annotations

@@ -177,8 +177,7 @@ class BitPacked:
 
         Returns:
             A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of blocks, of which every message begins a new one,
-            none if
-            the codec has no scales; and the lengths ``(m,)`` that are sent. All are read-only.
+            none if the codec has no scales; and the lengths ``(m,)`` that are sent. All are read-only.
         """
         counts, spans = np.asarray(entries, np.int64), np.asarray(regions, np.int64)
         return _laid_out(self._form, np.dtype(dtype).itemsize, counts.tobytes(), spans.tobytes())

@@ -8,7 +8,6 @@ A row of a folder counts lines of Python as ``wc -l`` does.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 from collections import Counter
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from .ratchet import main
 from .test_layers import PACKAGE, ROOT, tree_of
 
 SIZES = {
@@ -152,21 +152,5 @@ def test_a_constant_behind_is_seen():
     assert list(constants_behind(ast.parse(text))) == ["BB", "_EE"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.house.test_size", description=__doc__.splitlines()[0])
-    parser.add_argument("--lower", action="store_true", help="lower the table to what there is")
-    lower, text = parser.parse_args().lower, Path(__file__).read_text()
-    for what, most in SIZES.items():
-        found = measured().get(what, 0)
-        told = "could be lowered" if found < most else "TOO MUCH" if found > most else ""
-        print(f"{found:8,} of {most:8,}  {what:50} {told}".rstrip())
-        if lower and found < most:
-            text = text.replace(f'    "{what}": {most:_},\n', f'    "{what}": {found:_},\n' if found else "")
-    for what in sorted(set(measured()) - set(SIZES)):
-        print(f"{measured()[what]:8,} of nothing  {what}")
-    if lower:
-        Path(__file__).write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    main("tests.house.test_size", Path(__file__), SIZES, measured(), __doc__.splitlines()[0])

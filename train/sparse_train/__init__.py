@@ -1,1 +1,1 @@
-"""What the training programs share: options, tasks, models, data, the trainer and its records."""
+"""The common part of the training programs: options, tasks, models, data, the trainer and its records."""

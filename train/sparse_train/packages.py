@@ -14,7 +14,7 @@ SOURCES = {  # of modules that the extra train does not bring under their own na
 
 
 def needed(module: str, what: str) -> Any:
-    """Return a module that ``what`` needs. Raises ImportError: it is not installed; in a line with the remedy."""
+    """Return a module that ``what`` needs, a noun. Raises ImportError: it is not installed; with the remedy."""
     try:
         return import_module(module)
     except ImportError:

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-SHARE = 0.1  # of what ranks share, beside pulls that cancel
+SHARE = 0.1  # of the common entries, beside pulls that cancel
 COMMON = 0.5  # share of the variance that ranks have in common where they are correlated
 LAYERS = 16
 ROW, WORDS = 64, 128  # entries of a row of an embedding, and words in the batch of a rank
@@ -44,7 +44,7 @@ class Independent:
 
 
 class Correlated(Independent):
-    """Normal entries of which all ranks share half of the variance, as ranks do that see batches of the same data."""
+    """Normal entries of which all ranks share half of the variance, as ranks with batches of the same data do."""
 
     shared = False
     title = f"normal entries, {COMMON:.0%} of their variance common to all ranks"
@@ -121,7 +121,7 @@ KINDS = {
 
 
 class Recorded:
-    """Gradients that `write` recorded; others beyond these are taken from them. Raises ValueError: no such file."""
+    """Gradients that `write` recorded; further ones are taken from them. Raises ValueError: it is no file of these."""
 
     shared = True
 
@@ -148,7 +148,7 @@ def write(file: str | Path, steps: dict[int, np.ndarray], about: dict[str, Any])
 
 
 def make(kind: str, size: int | None, seed: int = 0, ranks: int = 1) -> Gradients:
-    """Return gradients of a kind of `KINDS`, or of a file. Raises ValueError: no such kind, file or ``size``."""
+    """Return gradients of a kind of `KINDS`, or of a file. Raises ValueError: a wrong kind, file or ``size``."""
     if kind in KINDS:
         if size is None or size < 1:
             raise ValueError(f"n must be at least 1, got {size}")

@@ -1,4 +1,4 @@
-"""Sums of data that is sparse already: the keys of each rank by case, and what an algorithm sends of them."""
+"""Sums of data that is sparse already: the keys of each rank by case, and the bytes of an algorithm for them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sparse_mpi.comm import Comm, Traffic
 from sparse_mpi.comm.world import World
 
 PAIR, VALUE = 16, 8  # bytes of a key and its value, and of a value
-HELD = 3  # bytes that a rank holds for each that it got: entries unpacked, samples sorted
-PILOT = 8  # so many times fewer ranks tell what memory will be needed, if none were counted before
-Case = Callable[[int, int, int, int], np.ndarray]  # rank, ranks, keys that there are, entries of a rank
+HELD = 3  # bytes in memory for each received one: entries unpacked, samples sorted
+PILOT = 8  # without an earlier count, this fraction of the ranks is counted first, to estimate memory
+Case = Callable[[int, int, int, int], np.ndarray]  # rank, ranks, range of keys, entries of a rank
 
 
 def uniform(rank: int, ranks: int, n: int, m: int) -> np.ndarray:
@@ -33,7 +33,7 @@ def zipf(rank: int, ranks: int, n: int, m: int) -> np.ndarray:
 
 
 def clustered(rank: int, ranks: int, n: int, m: int) -> np.ndarray:
-    """Draw around a few places that all ranks have, as in a mesh or in layers."""
+    """Draw around a few places common to all ranks, as in a mesh or in layers."""
     places = np.random.default_rng(3).integers(0, n, 16)
     rng = np.random.default_rng([3, rank])
     return np.unique((rng.choice(places, m) + (rng.standard_normal(m) * m).astype(np.int64)) % n)
@@ -74,7 +74,7 @@ def stored(folder: Path, rank: int, ranks: int) -> tuple[np.ndarray, np.ndarray]
     """Return keys and values ``(m,)`` of the files that are dealt to a rank. Raises ValueError: they are wrong."""
     files = sorted(folder.glob("rank-*.npz"), key=lambda file: int(file.stem.removeprefix("rank-")))
     parts = []
-    for file in [files[0], *files[rank::ranks]]:  # the first one tells the dtype, if this rank gets none
+    for file in [files[0], *files[rank::ranks]]:  # the first file has the dtype, if this rank gets none
         with np.load(file) as arrays:
             keys, values = arrays["keys"].astype(np.int64), arrays["values"]
         if values.shape != keys.shape or keys.min(initial=0) < 0:
@@ -89,34 +89,34 @@ class KeyedVolume:
 
     case: str
     algorithm: str
-    chosen: str  # what ``auto`` took; the algorithm's name otherwise
+    chosen: str  # the choice of ``auto``; the algorithm's name otherwise
     ranks: int
     n: int
     entries: int  # of all ranks
     result: int
     sent: float  # payload, mean over ranks
     most: int  # payload of the rank that sends most
-    control: int  # at most: what is told before
-    messages: int  # at most, those of control included
+    control: int  # at most: announcements
+    messages: int  # at most, control included
     received: int  # payload, at most
 
     @property
     def dense(self) -> float:
-        """Return what a rank sends of a dense buffer of n values in a ring: the least."""
+        """Return a rank's bytes for a dense buffer of n values in a ring: the least."""
         return 2 * VALUE * self.n * (self.ranks - 1) / self.ranks
 
     @property
     def pairs(self) -> float:
-        """Return what a rank sends, on average, to give all pairs to all, as a pickled `allgather` does."""
+        """Return a rank's bytes, on average, to give all pairs to all, as a pickled `allgather` does."""
         return PAIR * self.entries * (self.ranks - 1) / self.ranks
 
     def gigabytes(self, ranks: int) -> float:
-        """Estimate the memory that `count` needs for more ranks, in GB, if what each gets grows as their square."""
+        """Estimate the memory that `count` needs for more ranks, in GB, if each rank's share grows as their square."""
         return 1e-9 * HELD * ranks * (self.received + self.control) * (ranks / self.ranks) ** 2
 
 
 def count(name: str, case: Case, algorithm: str, ranks: int, n: int, entries: int) -> KeyedVolume:
-    """Sum up what the ranks have in a case, and count. Raises ValueError: the algorithm refuses such data."""
+    """Sum up the ranks' data in a case, and count. Raises ValueError: the algorithm refuses the data."""
     chosen: list[Choice] = []
 
     def run(comm: Comm) -> tuple[Traffic, int, int]:

@@ -1,8 +1,8 @@
-"""Measure a `Way`: what a step of an algorithm sends and computes, among ranks in this one process.
+"""Measure a `Way`: bytes and seconds of an algorithm's step, among ranks in this one process.
 
-Steps of short gradients are run on 2 to 16 ranks of a `World`. What each rank sends in each call is counted; what it
-computes between two calls is timed, alone on a core. To these times a line is fitted: so much an element, an entry, a
-byte that comes, and a step, none of it below zero.
+Steps of short gradients are run on 2 to 16 ranks of a `World`. Bytes of each call are counted on each rank; the time
+between two calls is measured, alone on a core. A line is fitted to these times: seconds an element, an entry, a
+received byte, and a step, none of them below zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.recording import RecordedCall, watched
 
 LENGTH = 1 << 20  # of the gradients whose bytes are counted
-TIMED = ((1 << 17, 0.01), (1 << 22, 0.01))  # lengths and densities that are timed beside
+TIMED = ((1 << 17, 0.01), (1 << 22, 0.01))  # lengths and densities that are timed as well
 MOST_ELEMENTS = 1 << 24  # of all ranks together
 WARMUP, COUNTED = 10, 5  # steps: thresholds settle in the first, of the others the median one is taken
 SAME = 1.001  # bytes at two densities that differ by less depend on the gradient's length alone
@@ -36,7 +36,7 @@ def measured(name: str) -> Way:
 
 
 def measure(algorithm: Algorithm, length: int = LENGTH, timed: Iterable[tuple[int, float]] = TIMED) -> Way:
-    """Return what a step computes and sends, of gradients of ``length`` elements; ``timed`` are further ones."""
+    """Return the seconds and bytes of a step, of gradients of ``length`` elements; ``timed`` are further ones."""
     steps = {(length, d, ranks): recorded(algorithm, length, d, ranks) for d in DENSITIES for ranks in RANKS}
     counted = [[steps[length, density, ranks] for ranks in RANKS] for density in DENSITIES]
     for n, density in timed:
@@ -49,8 +49,8 @@ def measure(algorithm: Algorithm, length: int = LENGTH, timed: Iterable[tuple[in
 
 
 def recorded(algorithm: Algorithm, n: int, density: float, ranks: int) -> Recorded:
-    """Run some steps on the ranks of a `World`; return the one of median calls and, of such, median computing."""
-    plain = isinstance(algorithm, ALGORITHMS["dense"])  # a sum that leaves nothing to remember
+    """Run some steps on the ranks of a `World`; return the one of median calls and, of these, median computing."""
+    plain = isinstance(algorithm, ALGORITHMS["dense"])  # a sum without state
     seen = watched(
         algorithm,
         gradients.make("independent", n),
@@ -83,7 +83,7 @@ def fitted(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> list[
 
 
 def _sent(counted: list[list[Recorded]], length: int) -> list[Sent]:
-    # Of exchanges of control there may be one more in a step: those of the most usual step count.
+    # Steps may differ by one exchange of control: take the most usual number.
     controls = Counter(tuple(_controls(step)) for steps in counted for step in steps)
     found = [
         Sent(name, length, 0.0, (), "whole", announced) for name, announced, length in controls.most_common(1)[0][0]

@@ -26,10 +26,10 @@ class Message(NamedTuple):
 
 
 class MessageRound(NamedTuple):
-    where: str  # file and function, such as "gtopk.climb"
+    where: str  # file and function, for example "gtopk.climb"
     name: str  # of the method of `Comm`
-    messages: list[Message]  # none of a sum or of an `allgather`, in which all ranks tell each other few numbers
-    told: int  # bytes of such numbers of a rank
+    messages: list[Message]  # none of a sum, or of an `allgather` of a few numbers
+    told: int  # bytes of a rank's numbers in it
 
 
 class MessageDiagram(NamedTuple):
@@ -84,9 +84,9 @@ def _parts(rank: int, call: RecordedCall, ranks: int) -> list[Message]:
 
 
 def _pairs(pending: Sequence[deque[RecordedCall]]) -> Iterator[MessageRound]:
-    """Yield what goes from rank to rank before the next call of all. Raises ValueError: ranks wait for each other."""
-    sent: set[int] = set()  # ranks whose message has gone
-    came: set[int] = set()  # ranks whose message has come
+    """Yield messages from rank to rank before the next call of all. Raises ValueError: ranks wait for each other."""
+    sent: set[int] = set()  # ranks whose message has left
+    came: set[int] = set()  # ranks whose message has arrived
     while heads := {rank: calls[0] for rank, calls in enumerate(pending) if calls and calls[0].name == "sendrecv"}:
         waiting = [(rank, dest) for rank, call in heads.items() for dest in call.to if rank not in sent]
         going = [(rank, dest) for rank, dest in waiting if dest in heads and heads[dest].source == rank]

@@ -1,4 +1,4 @@
-"""Ranks of a running job, beside each other, by the metrics that they write: how fast, and who waits for whom."""
+"""Ranks of a running job, beside each other, by their metrics: how fast, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from sparse_mpi.monitor.metrics import METRICS, OTHER, SECONDS
 
 LINE = re.compile(r'sparse_mpi_(\w+)\{job="((?:[^"\\]|\\.)*)",rank="(\d+)",reducer="(\w+)"\} (\S+)')
-WAITS = 0.1  # of a step: where other ranks wait longer, the one that they wait for is slow
+WAITS = 0.1  # of a step: where other ranks wait longer, the awaited rank is slow
 SUMS = ["elements", *(name for name, *_ in METRICS[:9])]  # to wall_seconds_total
-STALE, STEPS = 3 * SECONDS, 3  # without news for so many seconds, and steps
+STALE, STEPS = 3 * SECONDS, 3  # without news for this number of seconds, and steps
 
 
 class Written(NamedTuple):
-    """What a rank has written: the sums over its reducers, and steps and seconds of the one with most steps."""
+    """A rank's file: the sums over its reducers, and steps and seconds of the one with most steps."""
 
     job: str
     rank: int
@@ -33,14 +33,14 @@ class Written(NamedTuple):
 
 
 class RankRow(NamedTuple):
-    """What is shown of a rank; seconds and counts are those of a step."""
+    """A rank's row of the table; seconds and counts are of a step."""
 
     rank: int
     state: str  # "", "slow" or "stale"
     step: int
     per_second: float | None  # steps; None after the first
     sent_total: float  # bytes
-    waits: float | None  # seconds in exchange beyond those of the rank that is in it the shortest
+    waits: float | None  # seconds in exchange beyond the rank with the fewest
     density: float
     residual: float
     sent: float
@@ -53,7 +53,7 @@ class RankRow(NamedTuple):
 
 
 def read(text: str, when: float) -> Written | None:
-    """Return what a rank has written; None if it has not done a step. ValueError or LookupError if text is damaged."""
+    """Return the content of a rank's file; None before its first step. ValueError or LookupError if text is damaged."""
     series: dict[str, dict[str, float]] = {}
     found = LINE.findall(text)
     for name, _, _, reducer, value in found:
@@ -121,7 +121,7 @@ class Ranks:
 
 
 def marked(rows: Sequence[RankRow]) -> list[RankRow]:
-    """Return the rows with how long each rank waits, and the one for which the others do."""
+    """Return the rows with each rank's wait, and a mark at the awaited one."""
     lively = {row: rate for row in rows if (rate := row.per_second) and row.age < SECONDS + STEPS / rate}
     if len(lively) < 2:
         return list(rows)

@@ -29,16 +29,16 @@ class RecordedCall:
     """One call of one rank. Ranks are numbered as in the whole communicator, also for calls of a part of it."""
 
     name: str  # of the method of `Comm`
-    where: str  # file and function of the caller, such as "oktopk.balance"
+    where: str  # file and function of the caller, for example "oktopk.balance"
     members: Sequence[int]  # the ranks of the communicator that was called
-    counted: Traffic  # what it added to this rank's traffic
-    bytes: int = 0  # of what this rank sends; in a broadcast, of what it receives
+    counted: Traffic  # its part of this rank's traffic
+    bytes: int = 0  # sent by this rank; in a broadcast, received
     control: bool = False  # whether these bytes are control
     to: dict[int, int] = field(default_factory=dict)  # bytes for each other rank that is sent a message
     source: int | None = None  # the sender, in sendrecv
     root: int = 0  # the root, in bcast
     announced: bool = False  # whether the ranks exchanged counts first
-    sent: Array | None = None  # the message itself, where it is kept; rows for all ranks, in their order
+    sent: Array | None = None  # the message itself, if messages are recorded; rows for all ranks, in their order
     computed: float = 0.0  # seconds of processor time since this rank's call before, or since `RecordingComm.restart`
 
     @property
@@ -174,7 +174,7 @@ def watched(
     keep: bool = False,
     **options: Any,
 ) -> list[list[T]]:
-    """Return what ``see`` finds after each step of each rank of a `World`; ``options`` go to `SparseAllreduce`."""
+    """Return the results of ``see`` after each step of each rank of a `World`; ``options`` go to `SparseAllreduce`."""
 
     def run(comm: Comm) -> list[T]:
         recording = RecordingComm(comm, keep=keep)

@@ -3,17 +3,17 @@
 `comm.counting` counts by the same schedules, so that bytes and messages, summed over all ranks, equal the counted ones:
 
 - alltoallv: pairwise. In round i = 1 .. P - 1 every rank sends to the rank i above it.
-- allgather(v): Bruck's. In round j every rank sends what it has to the rank 2^j below it: ceil(log2 P) rounds.
+- allgather(v): Bruck's. In round j every rank sends all its blocks to the rank 2^j below it: ceil(log2 P) rounds.
 - allreduce: recursive halving and doubling, for any P: a reduce-scatter of P nearly equal blocks, which is Bruck's
   allgather run backwards, and then that allgather.
 - bcast: down a binomial tree; the count goes first, in messages of its own.
 - barrier: dissemination of empty messages.
 
-MPI libraries choose other schedules for some lengths, such as rings for long allgathers: these have as many bytes, but
-more messages and rounds.
+MPI libraries choose other schedules for some lengths, for example rings for long allgathers: the same bytes in more
+messages and rounds.
 
 A replay lays messages out in time. One leaves when the sender has completed its round before, and takes alpha + beta x
-bytes; a rank has completed a round when all that it sent in it has left and all that it is to receive has arrived.
+bytes; a rank has completed a round when all its messages of the round have left and arrived.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _Replay:
         self.network = network
         self.pending = [deque(calls) for calls in records]  # calls of every rank that have not been made yet
         self.transfers: list[Transfer] = []
-        self.clock = [0.0] * len(records)  # when each rank has completed what it has made
+        self.clock = [0.0] * len(records)  # when each rank has completed its last message
         self.round = [0] * len(records)  # the next round of each rank
         self.made: Counter[Members] = Counter()  # collective calls of each communicator
         self.posted: dict[int, list[int]] = {}  # messages sent by ranks whose sendrecv has not ended

@@ -1,8 +1,7 @@
-"""Count what an algorithm sends on the P ranks of a `World`, and what it removes of the summed gradient for that.
+"""Count an algorithm's messages on the P ranks of a `World`, and the energy that it removes from the summed gradient.
 
-Algorithms with error feedback cannot be compared by one step: what one leaves behind makes its next steps easier. So
-all of them start cold, and energies are those of steps from `SETTLED` on, each against the best that any entries could
-do.
+Algorithms with error feedback cannot be compared by one step: large residuals make the next steps easier. So all of
+them start cold, and energies are measured from step `SETTLED` on, each against the best possible entries.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SETTLED = 10  # steps from a cold start before the first whose energy counts
 
 
 class Union(Wrapper):
-    """Wraps the selector that all ranks of a `World` share; ``counts`` has what each step's selections cover."""
+    """Wraps the selector that all ranks of a `World` share; ``counts`` has each step's union of selections, counted."""
 
     def __init__(self, selector: Selector, size: int, ranks: int) -> None:
         super().__init__(selector)
@@ -74,14 +73,14 @@ class Volume:
     most_words: float
     control: float  # bytes, mean
     most_control: float
-    messages: float  # maximum over ranks and steps, those of control included
+    messages: float  # maximum over ranks and steps, control included
     imbalance: float  # payload of the busiest rank over the mean, mean over the steps
     largest_step: float  # bytes of the step in which ranks send most, over the mean of all steps
     busiest: float  # bytes that one rank sends, or payload that it receives, in all steps, over the mean of all ranks
     selected: float  # entries a rank selects, over k
     total: float  # entries of the result, over k
-    energy: float  # share of the summed acc's squared norm that the result removes, over the share that as many of its
-    # largest entries would remove: 1 is the best there is
+    energy: float  # share of the summed acc's squared norm that the result removes, over the share of the same
+    # number of largest entries: 1 is the best there is
     fill_in: float | None  # entries that the ranks select together, each counted once, over k
     formula_words: float
     formula_control: float

@@ -1,1 +1,1 @@
-"""Fits of the model of `predict` to what was measured, and how good its predictions are."""
+"""Fits of the model of `predict` to measurements, and the errors of its predictions."""

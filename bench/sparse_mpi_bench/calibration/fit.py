@@ -1,9 +1,9 @@
 """A cluster fitted to the steps that benchmarks recorded, and how far its predictions are off.
 
-The fit moves one number at a time by a factor, and keeps what brings predictions nearer: the mean of the absolute
-logarithms of predicted over measured steps, each counted up to a factor of `FAR`, so that the few measurements that
-something else held up decide nothing. How fast ranks compute, and what a message and a byte cost, is the same at
-every rate of the links.
+The fit moves one number at a time by a factor, and accepts a move that improves predictions. The measure is the mean of
+the absolute logarithms of predicted over measured steps, each counted up to a factor of `FAR`, so that a few disturbed
+measurements decide nothing. The computing speed of ranks and the costs of a message and a byte are the same at every
+rate of the links.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAR = math.e
 DENSE = 6.0  # steps that a dense one counts for
 ROUNDS, FACTOR, FINE = 14, 2.0, 1.02  # passes over the numbers; the first factor, and the one at which a number stays
 LIMIT = 64.0  # times the number at which the fit starts: the most by which it moves
-FEW = 4  # measured steps of an algorithm from which its own error is told, rather than that of all
+FEW = 4  # measured steps of an algorithm from which it has its own error, instead of the error of all
 
 
 class MeasuredStep(NamedTuple):
@@ -43,7 +43,7 @@ class MeasuredStep(NamedTuple):
     step: float  # of the slowest rank
     cores: int  # of the machine
     rate: str = ""  # of the links, where they are emulated
-    gbit: float | None = None  # what a link of them was measured to give, while all sent
+    gbit: float | None = None  # measured on a link, while all send
     burst: float = 0.0  # bytes that it lets pass at once
 
     @property
@@ -96,7 +96,7 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[MeasuredStep]:
 
 
 def held_out(measured: Iterable[MeasuredStep], ranks: Sequence[int]) -> tuple[list[MeasuredStep], list[MeasuredStep]]:
-    """Divide steps into those to fit to and those on ``ranks`` ranks. Raises ValueError: one of both would be none."""
+    """Divide steps into those to fit to and those on ``ranks`` ranks. Raises ValueError: one of both would be empty."""
     measured = list(measured)
     had = sorted({exchange.ranks for exchange in measured})
     if lacking := sorted(set(ranks) - set(had)):
@@ -116,18 +116,18 @@ class Prediction(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A cluster fitted to measured steps, and what it predicts for these."""
+    """A cluster fitted to measured steps, and its predictions for these."""
 
     cluster: Cluster
     predictions: list[Prediction]
 
     def longer(self, way: str) -> float:
-        """Return how many times as long as explained the steps of a way (oktopk:wire=packed) were; 1 if unknown."""
+        """Return the ratio of measured to explained steps of a way (oktopk:wire=packed); 1 if unknown."""
         of_way = [of.measured.step / of.step for of in self.predictions if of.measured.spelled == way]
         return statistics.median(of_way) if of_way else 1.0
 
     def predict(self, exchange: MeasuredStep) -> Prediction:
-        """Return what is predicted for another measured step by the cluster, and as much `longer` as its way's were."""
+        """Return the cluster's prediction for another measured step, times the `longer` of its way."""
         found = predict(exchange, self.cluster)
         return found._replace(step=found.step * self.longer(exchange.spelled))
 
@@ -147,7 +147,7 @@ class Fit(NamedTuple):
 
 
 def predict(exchange: MeasuredStep, on: Cluster) -> Prediction:
-    """Return what a cluster predicts for a measured step: on its links and its cores, all ranks on one machine."""
+    """Return a cluster's prediction for a measured step: on its links and its cores, all ranks on one machine."""
     there = replace(on, cores=float(exchange.cores), node=exchange.ranks)
     if exchange.gbit is not None:
         there = there.on(exchange.gbit, exchange.burst)
@@ -164,7 +164,7 @@ def fit(measured: Sequence[MeasuredStep], start: Cluster = START) -> Fit:
         raise ValueError(f"exchanges to fit to must be {fewest} or more, got {len(measured)}; measure more of them")
     names = (*FITTED[: len(measured) - len(unknown)], *unknown)
 
-    # Dense sums are what all others are compared with.
+    # All others are compared with dense sums.
     weights = [DENSE if exchange.candidate == BASELINE else 1.0 for exchange in measured]
 
     def loss(tried: Cluster) -> float:
@@ -210,11 +210,11 @@ def spread(predictions: Sequence[Prediction]) -> float:
 
 
 class JudgedAdvice(NamedTuple):
-    """The advice for one job that was measured, and how good it was. Times are seconds of a step."""
+    """The advice for one measured job, and how good it was. Times are seconds of a step."""
 
     job: tuple[str, int, int, float]  # rate, ranks, n, density
     advised: Prediction
-    best: Prediction  # the one that was measured to be fastest
+    best: Prediction  # the fastest measured one
 
     @property
     def regret(self) -> float:

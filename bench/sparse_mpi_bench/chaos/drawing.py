@@ -1,4 +1,4 @@
-"""What a command line asks of chaos, and the faults that a seed makes of it."""
+"""The settings of chaos on a command line, and the faults that a seed makes of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class ChaosSettings:
     seed: int = 0
     kinds: tuple[str, ...] = ("kill",)  # of `KINDS`, equally likely
     lasts: float = 2.0  # mean seconds of a freeze, and that a link is down; uniform from 0 to twice that
-    faults: int | None = None  # how many at most
+    faults: int | None = None  # the most faults
     after: float | Path = 0.0  # seconds after all ranks have loaded MPI, or a file that the job writes
-    record: Path = Path("chaos.json")  # what was done, and what became of the job
+    record: Path = Path("chaos.json")  # the faults, and the fate of the job
 
 
 def _after(text: str) -> float | Path:
@@ -44,7 +44,7 @@ OPTIONS: dict[str, Value[Any]] = {
 
 
 def parse(text: str) -> ChaosSettings:
-    """Return the settings of a text such as ``mtti=60,seed=1,kinds=kill,freeze``. Raises ValueError: it is wrong."""
+    """Return the settings of a text like ``mtti=60,seed=1,kinds=kill,freeze``. Raises ValueError: it is wrong."""
     given: dict[str, str] = {}
     name = ""
     for word in text.split(","):

@@ -1,4 +1,4 @@
-"""Faults of a running job, played while it runs; its ranks are found among our descendants by MPI's variables."""
+"""Faults of a running job, played while it runs; MPI's variables identify its ranks among our descendants."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rank_of(process: psutil.Process) -> int | None:
 
 
 def ranks_below(parent: int) -> dict[int, int]:
-    """Return the process of each rank among the descendants of ``parent``, without those that ranks have started."""
+    """Return the process of each rank among the descendants of ``parent``, without the ranks' own children."""
     found, queue = {}, [psutil.Process(parent)]
     while queue:
         with suppress(psutil.NoSuchProcess):
@@ -62,7 +62,7 @@ def has_mpi(process: int) -> bool:
 
 
 class Chaos:
-    """Faults while a job runs, which ``ready`` says; what waits for the job is to iterate over `play` meanwhile."""
+    """Faults while a job runs, once it is ``ready``; the loop that waits for the job iterates over `play` meanwhile."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class Chaos:
         self.done: list[dict[str, Any]] = []
         self.lost: set[int] = set()
         self.ready_after: float | None = None
-        self._due: list[tuple[float, int, Callable[[], object]]] = []  # when, in which order, and what to do
+        self._due: list[tuple[float, int, Callable[[], object]]] = []  # time, order, and action
         self._numbers = count()
         self._lasting: set[tuple[str, int]] = set()  # kinds and ranks of faults that are not over
 
     def play(self) -> Iterator[float]:
-        """Yield the seconds at which to ask for what comes next. Raises RuntimeError: a link cannot be changed."""
+        """Yield the seconds at which to ask for the next fault. Raises RuntimeError: a link cannot be changed."""
         start = time.monotonic()
         looked = time.monotonic()
         while not self._ready():

@@ -1,4 +1,4 @@
-"""What `run --chaos` takes from the workbench: the job that suffers the faults."""
+"""The workbench's part of `run --chaos`: the job that suffers the faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparse_mpi_bench.chaos.job import ChaosJob
 
 
 def run(text: str, command: LaunchCommand) -> int:
-    """Run a job with the faults that ``text`` asks for; return its status. Raises Refused: they cannot be played."""
+    """Run a job with the faults of ``text``; return its status. Raises Refused: they cannot be played."""
     with refusing("--"):
         settings = parse(text)
     if sys.platform != "linux":

@@ -1,4 +1,4 @@
-"""Chaos in the job that a command has started: what it says on stderr, and its record."""
+"""Chaos in the job that a command has started: its lines on stderr, and its record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparse_mpi_bench.chaos.drawing import ChaosSettings, draw
 from sparse_mpi_bench.chaos.faults import Chaos, Fault, has_mpi, ranks_below, shown
 from sparse_mpi_bench.emulation.links import Links
 
-MOST_SHOWN = 6  # faults, of each of which the last line tells
+MOST_SHOWN = 6  # faults that the last line lists
 
 
 class ChaosJob:

@@ -16,7 +16,7 @@ from sparse_mpi_bench.calibration import fit as calibration
 from sparse_mpi_bench.calibration.fit import Fit, JudgedAdvice, Prediction
 from sparse_mpi_bench.figures.draw_predict import check as draw_check
 
-RIGHT = 0.1  # advice whose step is at most so much longer than the fastest is right
+RIGHT = 0.1  # advice whose step is longer than the fastest by at most this share is right
 SIZES = tuple(4**power for power in range(12))  # bytes, to 4 MiB
 DESCRIPTION = """\
 Fit the model of predict to the steps of records, for predict advise --from; keep some steps out of the fit, or name

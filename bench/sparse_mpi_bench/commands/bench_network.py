@@ -138,7 +138,7 @@ def _chaos(args: argparse.Namespace, launcher: Mpiexec, links: Links) -> ChaosJo
 
 @contextmanager
 def _launcher() -> Iterator[Mpiexec]:
-    """Yield what starts jobs on emulated hosts. Raises SystemExit: there can be none here, or the system refuses."""
+    """Yield the launcher for emulated hosts. Raises SystemExit: there can be none here, or the system refuses."""
     if lacks := hosts.missing():
         raise SystemExit("\n".join(["bench network cannot run here:", *lacks]))
     try:
@@ -159,7 +159,7 @@ def _slowest(rates: schedule.Schedule) -> int | None:
 
 
 def _schedule(args: argparse.Namespace, rate: str, ranks: int) -> schedule.Schedule:
-    """Return what the options say of one network. Raise ValueError if they are wrong."""
+    """Return the schedule of one network by the options. Raise ValueError if they are wrong."""
     changes = args.trace is not None or args.every is not None
     if args.chaos is not None and changes and "link" in parse(args.chaos).kinds:
         raise ValueError("chaos with kinds=link takes links down by itself: leave --every and --trace out")

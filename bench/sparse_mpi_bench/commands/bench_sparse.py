@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi bench sparse``: sums of data that is sparse already, beside what others offer."""
+"""``python -m sparse_mpi bench sparse``: sums of data that is sparse already, beside other libraries' ways."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Job = tuple[str, dict[str, Any], dict[str, Any]]  # the name of a case, its job,
 
 
 def candidates(keys: np.ndarray, values: np.ndarray, n: int, comm: Comm) -> tuple[dict[str, Work], dict[str, str]]:
-    """Return what is compared of keys ``(m,)`` in [0, n), by name, and why others are not, the same on all ranks."""
+    """Return the ways to sum keys ``(m,)`` in [0, n), by name, and why others are missing, the same on all ranks."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -145,7 +145,7 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
     taken: dict[str, list[tuple[float, int]]] = {name: [] for name in compared}
     wrong: dict[str, int] = {}
     for step in range(steps):
-        for place in np.random.default_rng([10, step]).permutation(len(compared)):  # nobody always follows the same one
+        for place in np.random.default_rng([10, step]).permutation(len(compared)):  # another order in each round
             name = list(compared)[place]
             comm.barrier()
             before, start = _sent(), perf_counter()

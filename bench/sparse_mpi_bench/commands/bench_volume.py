@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi bench volume``: what every algorithm sends, over numbers of ranks, and removes for that."""
+"""``python -m sparse_mpi bench volume``: every algorithm's bytes, over numbers of ranks, and the removed energy."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ by the extension.
 
 
 class Kind(NamedTuple):
-    of: Callable[[Record], bool]  # whether it shows such a record
+    of: Callable[[Record], bool]  # whether it shows a record
     figure: Figure
-    maker: str  # of such records
+    maker: str  # of these records
     several: bool = True  # whether it shows several of them together
 
 

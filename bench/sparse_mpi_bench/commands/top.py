@@ -38,7 +38,7 @@ def _bytes(number: float) -> str:
     return f"{number:.4g} TB"
 
 
-# As many as fit, from the left; of seconds and counts those of a step
+# Columns fill the width, from the left; seconds and counts are a step's
 COLUMNS = (
     Column("rank", 5, "rank"),
     Column("", -5, "state"),

@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi bench trace``: who sends what to whom in one step of an algorithm, and when."""
+"""``python -m sparse_mpi bench trace``: the messages of one step of an algorithm, by sender, receiver and time."""
 
 from __future__ import annotations
 

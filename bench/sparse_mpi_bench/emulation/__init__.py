@@ -1,1 +1,1 @@
-"""A slow network on one machine: emulated hosts, what their links really give, and MPI jobs on them."""
+"""A slow network on one machine: emulated hosts, the measured rates of their links, and MPI jobs on them."""

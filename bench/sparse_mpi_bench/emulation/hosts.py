@@ -33,7 +33,7 @@ MOST_HOSTS = 64
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SEGMENT = 64 << 10  # bytes, the most that TCP hands to a link at once on every Linux
 LARGEST = 500_000  # bytes, the most that newer ones allow, rounded down
-PACKET, JUMBO = 1500, 65520  # bytes: those of Ethernet, and of IP over InfiniBand
+PACKET, JUMBO = 1500, 65520  # bytes: of Ethernet, and of IP over InfiniBand
 PATIENCE = 5.0  # seconds in which killed processes must be gone
 _serials = itertools.count()
 
@@ -125,7 +125,7 @@ def _set_up(hosts: Hosts) -> None:
         call("ip", "-n", switch, "link", "set", end, "master", BRIDGE, "up")
         call("ip", "-n", host, "addr", "add", f"{hosts.address(number)}/24", "dev", "eth0")
         call("ip", "-n", host, "link", "set", "eth0", "up")
-        # As on most clusters; what this machine is set to (bbr, say) may behave differently behind a token bucket
+        # As on most clusters; this machine's own setting (bbr, say) may behave differently behind a token bucket
         call("ip", "-n", host, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "congctl", "cubic")
         if hosts.rate is not None:
             call("ip", "-n", host, "link", "set", "eth0", "gso_max_size", str(min(SEGMENT, segment(hosts.rate))))
@@ -159,7 +159,7 @@ def shaping(link: str, rate: int) -> list[str]:
 
 
 def burst(rate: int) -> int:
-    """Return the bytes that an idle link of ``rate`` bits a second lets pass at once: those of a millisecond."""
+    """Return the bytes that an idle link of ``rate`` bits a second lets pass at once: a millisecond's."""
     return max(4 << 10, rate // 8 // 1000)  # of two packets at least
 
 
@@ -174,7 +174,7 @@ def segment(rate: int) -> int:
 
 
 def call(*command: str) -> str:
-    """Return what a command prints. Raises RuntimeError: it fails; the message has its reason."""
+    """Return the output of a command. Raises RuntimeError: it fails; the message has its reason."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")

@@ -16,11 +16,11 @@ from sparse_mpi.cli.launch.find import MPICH, OPEN_MPI, Flavour, Mpiexec, find_m
 from sparse_mpi_bench.emulation.hosts import BRIDGE, NETWORK, SWITCH, Hosts
 
 SUBNET = f"{NETWORK}.0/24"
-GRACE = 5.0  # seconds that a job has to end when told to, before it is killed
+GRACE = 5.0  # seconds from the request to end a job until it is killed
 OUT_OF_TIME = 124  # exit code of a job that ran past its limit, as that of timeout(1)
 
 AGENT, RULES = "agent", "allreduce-rules"  # files in the hosts' folder that launchers read
-# What launchers run in place of ssh: AGENT [OPTIONS] ADDRESS COMMAND... Open MPI does not quote the folder of its own
+# Launchers run it in place of ssh: AGENT [OPTIONS] ADDRESS COMMAND... Open MPI does not quote the folder of its own
 # installation: SPACED, where it has a space, is called PLAIN, a link to it
 AGENT_PROGRAM = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
@@ -38,7 +38,7 @@ DEFAULTS = {
     "PYTHONUNBUFFERED": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    # Torch's gloo looks up the host's name otherwise, which nobody knows; its store does in any case, and warns
+    # Torch's gloo looks up the host's name otherwise, which does not resolve; its store does in any case, and warns
     "GLOO_SOCKET_IFNAME": "eth0",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
@@ -95,7 +95,7 @@ def find_launcher() -> Mpiexec:
 
 
 def options_for(flavour: Flavour) -> Options:
-    """Return what makes the options of an MPI's mpiexec. Raises RuntimeError: it cannot be held to the links."""
+    """Return the function for the options of an MPI's mpiexec. Raises RuntimeError: it cannot be held to the links."""
     if flavour not in MPIS:
         known = " or ".join(one.name for one in MPIS)
         raise RuntimeError(f"emulated hosts need {known}, but mpi4py loads {flavour.name}")
@@ -103,7 +103,7 @@ def options_for(flavour: Flavour) -> Options:
 
 
 def environment() -> dict[str, str]:
-    """Return what the ranks inherit: all of ours but what a launcher told us, and the `sparse_mpi` that runs here."""
+    """Return the ranks' environment: ours without a launcher's variables, and the `sparse_mpi` that runs here."""
     paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return DEFAULTS | outside_of_jobs(os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -171,7 +171,7 @@ def wait(job: subprocess.Popen[bytes], seconds: float, meanwhile: Iterable[float
 
 
 def stop(job: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session, and all that it started there: kindly at first, then for good."""
+    """End a process that leads a session, and its descendants: kindly at first, then for good."""
     for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, None)):
         if job.poll() is not None:
             return

@@ -45,7 +45,7 @@ class Links:
             if old == new:
                 continue
             if new != DOWN:
-                # A link loses its limit by a high one: with its queue it would lose what waits there
+                # A link loses its limit by a high one: with its queue it would lose the bytes in it
                 bits = MOST if new is None else new
                 todo["tc", host].append(" ".join(shaping("eth0", bits)))
                 todo["tc", SWITCH].append(" ".join(shaping(port(host), bits)))

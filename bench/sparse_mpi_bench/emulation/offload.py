@@ -15,7 +15,7 @@ GSO_IPV4, GRO_IPV4 = 63, 64  # attributes of a link: the bytes that TCP hands ov
 
 
 def allow(link: str, size: int) -> None:
-    """Let TCP hand ``size`` bytes at once to a link of this host. Raises OSError: no such link, or too old a kernel."""
+    """Let TCP hand ``size`` bytes at once to a link of this host. Raises OSError: no link, or too old a kernel."""
     for kind in (GSO_IPV4, GRO_IPV4):
         body = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, socket.if_nametoindex(link), 0, 0)
         body += struct.pack("=HHI", 8, kind, size)

@@ -1,8 +1,8 @@
-"""What links really give: a TCP transfer and the round trip of a byte between two hosts, and all hosts at once.
+"""Measure links: a TCP transfer and the round trip of a byte between two hosts, and all hosts at once.
 
-Programs of their own, because a process is on one host: ``serve ADDRESS`` says ``ready``, then ``ask ADDRESS SECONDS``
-prints bits a second and seconds a round trip; ``exchange OWN NEXT SECONDS`` runs on all hosts, says `SAYS`, waits for a
-line after each, and prints bits a second that came.
+Programs of their own, because a process is on one host. ``serve ADDRESS`` prints ``ready``. Then
+``ask ADDRESS SECONDS`` prints bits a second and seconds a round trip. ``exchange OWN NEXT SECONDS`` runs on all hosts,
+prints `SAYS`, waits for a line after each, and prints received bits a second.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from sparse_mpi_bench.emulation.hosts import Hosts
 PORT = 5201  # any: the hosts are ours
 BLOCK = bytes(1 << 16)
 BUFFER = 1 << 18  # bytes that wait to be sent: few, which slow links drain in time
-TRIPS, FIRST = 200, 20  # round trips, and how many of them do not count
+TRIPS, FIRST = 200, 20  # round trips, of which the first do not count
 LIMIT = 60.0  # seconds in which a probe must end
 SLOW = 0.9  # of the nominal rate; headers take 5 % of packets of 1,500 bytes
 PROGRAM = [sys.executable, "-m", "sparse_mpi_bench.emulation.probe"]
-SAYS = ("ready", "connected")  # what a host that takes part in an exchange says before it goes on
+SAYS = ("ready", "connected")  # lines of a host in an exchange, each before it goes on
 
 
 class Link(NamedTuple):
-    """What was measured; rates are payload in bits a second."""
+    """The measured rates; payload in bits a second."""
 
     rate: float  # of one link, while the others are idle
     trip: float  # median seconds of a round trip
-    each: tuple[float, ...] = ()  # that came to each host, while all send to the next at once
-    busy: float = 0.0  # share of this machine's processor time that was used meanwhile, by anybody
-    load: float = 0.0  # processes that wanted a core in the minute before
+    each: tuple[float, ...] = ()  # received by each host, while all send to the next at once
+    busy: float = 0.0  # share of this machine's processor time used meanwhile, by all processes
+    load: float = 0.0  # processes that waited for a core in the minute before
 
     @property
     def together(self) -> float:
@@ -51,7 +51,7 @@ class Link(NamedTuple):
 
 
 def measured(link: Link, rate: int | None) -> dict[str, Any]:
-    """Return what records have of a link: Gbit/s alone and together, and why, if one of them is `below` its rate."""
+    """Return a link's part of a record: Gbit/s alone and together, and why, if one of them is `below` its rate."""
     rates = {"gbit": link.rate / 1e9, "together": link.together / 1e9, "each": [bits / 1e9 for bits in link.each]}
     found = {**rates, "trip": link.trip, "busy": link.busy, "load": link.load}
     return {**found, "remark": _remark(link, rate)}
@@ -151,7 +151,7 @@ def _ticks() -> tuple[int, int]:
 
 
 def serve(address: str) -> None:
-    """Answer one client: bytes one by one, then all that comes with the one byte that says it is there."""
+    """Answer one client: bytes one by one, then all the rest with one byte that confirms its arrival."""
     with socket.create_server((address, PORT)) as listener:
         print("ready", flush=True)
         connection, _ = listener.accept()

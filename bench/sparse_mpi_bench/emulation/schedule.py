@@ -91,7 +91,7 @@ def trace(file: Path, before: str, hosts: int) -> Schedule:
 
 
 def describe(rates: Rates) -> str:
-    """Return a short text such as ``1gbit`` or ``1gbit (host 2 50mbit)``."""
+    """Return a short text, for example ``1gbit`` or ``1gbit (host 2 50mbit)``."""
     most = max(rates, key=rates.count)
     others = [f"host {host} {_show(each)}" for host, each in enumerate(rates, 1) if each != most]
     return _show(most) + (f" ({', '.join(others)})" if others else "")
@@ -108,7 +108,7 @@ def _startable(schedule: Schedule, name: str) -> Schedule:
 
 
 def link(text: str) -> int | None:
-    """Return bits a second of a rate, which may be `DOWN`; raise ValueError if there is no such rate."""
+    """Return bits a second of a rate, which may be `DOWN`; raise ValueError if it is no rate."""
     if text == "down":
         return DOWN
     try:

@@ -36,7 +36,7 @@ def lines(jobs: Sequence[dict[str, Any]], ranks: int) -> list[BandwidthCurve]:
 
 
 def best(jobs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the fastest candidate of each algorithm at the lowest bandwidth, on most ranks, as many as a panel has."""
+    """Return the fastest candidate of each algorithm at the lowest bandwidth, on most ranks, up to a panel's number."""
     most = max(job["ranks"] for job in jobs)
     slowest = min((job for job in jobs if job["ranks"] == most), key=lambda job: job["options"]["gbit"])
     fastest: dict[str, str] = {}
@@ -97,7 +97,7 @@ def rows(jobs: Sequence[dict[str, Any]]) -> list[CasePanel]:
 
 
 def sparse(records: Sequence[dict[str, Any]]) -> Any:
-    """Draw seconds of ``auto`` and of others, and a band over what it chooses from: a panel for each case."""
+    """Draw seconds of ``auto`` and of others, and a band over the ones it chooses from: a panel for each case."""
     jobs = [job for record in records for job in record["jobs"]]
     shown = rows(jobs)
     note = f"; *: the link measured below {SLOW:.0%} of its rate" if any(map(below, jobs)) else ""

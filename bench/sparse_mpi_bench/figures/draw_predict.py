@@ -1,4 +1,4 @@
-"""The figure of ``bench calibrate``: predictions over what was measured."""
+"""The figure of ``bench calibrate``: predictions over measurements."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ LEADING = 1.12  # distance of two names, over their height
 
 # Colours of lines differ for colour-blind eyes too, and stand out from the paper
 PAPER, INK = "#ffffff", "#1b1f24"
-GREY, GRID = "#8b95a1", "#e4e7ea"  # of axes, and of what has no name
+GREY, GRID = "#8b95a1", "#e4e7ea"  # of axes, and of lines without a name
 COLOURS = ("#0e52cb", "#cc7800", "#25a372", "#891900", "#86548f")
-LINES = (INK, *COLOURS)  # of the lines of a panel: the first is what others are compared with
+LINES = (INK, *COLOURS)  # of the lines of a panel: others are compared with the first
 SHADES = ("#e4e7ea", "#b9c0c8", "#8b95a1", "#4b535c")  # of bars that are not in the foreground
 
 SETTINGS: dict[str, Any] = {
@@ -121,9 +121,9 @@ def spread(figure: Any) -> None:
 
 
 def apart(wanted: Sequence[float], distance: float, low: float, high: float) -> list[float]:
-    """Return places nearest to those ``wanted``, ``distance`` apart and, where there is room, in ``[low, high]``."""
+    """Return places nearest to the ``wanted`` ones, ``distance`` apart and, where there is room, in ``[low, high]``."""
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    # Take the distances out: what is left must only not fall, which merging neighbours that do makes true
+    # Take the distances out: then places must only not fall, which merging of falling neighbours achieves
     blocks: list[list[float]] = []
     for rank, index in enumerate(order):
         blocks.append([wanted[index] - rank * distance, 1])

@@ -70,7 +70,7 @@ def losses(races: Sequence[Race]) -> Any:
 
 
 def short(ways: Sequence[str]) -> dict[str, str]:
-    """Return short names of ways: the algorithm and what it was told to send, or all of it where that is not enough."""
+    """Return short names of ways: the algorithm and its amount, or all of it where that is not enough."""
     told = {way: dict(option.split("=", 1) for option in way.split(":") if "=" in option) for way in ways}
     names = {}
     for way, options in told.items():

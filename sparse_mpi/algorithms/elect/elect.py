@@ -11,8 +11,7 @@ ranks clear the same entries of their residuals. MiCRO (`micro.py`) also sums wh
 
 A rank remembers its votes until their entry is elected and sends only changes. Entries that no single rank would select
 but whose sum is large are thus elected in time. Without error feedback old votes refer to lost gradients, at the cost
-of
-5 % of the energy.
+of 5 % of the energy.
 """
 
 from __future__ import annotations

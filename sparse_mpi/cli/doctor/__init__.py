@@ -1,1 +1,1 @@
-"""The doctor: facts of all ranks, what they mean, and what may crash, tried out in child processes of rank 0."""
+"""The doctor: facts of all ranks, findings from them, and risky calls tried out in child processes of rank 0."""

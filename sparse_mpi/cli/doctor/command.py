@@ -1,4 +1,4 @@
-"""``python -m sparse_mpi doctor``: what this installation can do here, what is wrong, and what to set."""
+"""``python -m sparse_mpi doctor``: abilities and faults of this installation here, and their remedies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> tuple[list[dict[str, Any]], list[Finding]] | None:
-    """Return the facts of all ranks and what they mean, on rank 0; None on the others. Starts MPI."""
+    """Return the facts of all ranks and the findings, on rank 0; None on the others. Starts MPI."""
     ranks = [facts()]
     if not ranks[0]["launcher"] and (failure := probes.start_mpi()):
         found = [failure]

@@ -1,4 +1,4 @@
-"""What one rank knows of itself: plain values that can be gathered and printed. Nothing here is slow or can crash."""
+"""The facts of one rank: plain values that can be gathered and printed. Nothing here is slow or can crash."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sparse_mpi.cli.records import versions
 from sparse_mpi.comm.runtime import LAUNCHERS, takes_device_pointers
 from sparse_mpi.kernels import threads
 
-SECONDS = 30.0  # that the program of a GPU's driver may take
+SECONDS = 30.0  # for the program of a GPU's driver
 SETTINGS = ("OMP_NUM_THREADS", "OMPI_MCA_mpi_yield_when_idle", "SLURM_JOB_ID")
 
 
 def facts(MPI: Any = None) -> dict[str, Any]:
-    """Of this process; ``MPI`` is mpi4py's module, None where there is none."""
+    """Return the facts of this process; ``MPI`` is mpi4py's module, None where there is none."""
     has_affinity = hasattr(os, "sched_getaffinity")
     known = {
         "host": platform.node(),
@@ -50,7 +50,7 @@ def _of_mpi(MPI: Any) -> dict[str, Any]:
 
 
 def gpus() -> list[str]:
-    """Model, driver and memory of every GPU, as its driver's own program tells; empty where there is none."""
+    """Return model, driver and memory of every GPU, by its driver's own program; empty where there is none."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

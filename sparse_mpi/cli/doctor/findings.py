@@ -1,4 +1,4 @@
-"""From the facts of all ranks to findings, each with what to do about it: pure functions, one a subject."""
+"""From the facts of all ranks to findings, each with a remedy: pure functions, one a subject."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Finding(NamedTuple):
     about: str
     says: str
     grade: Grade = "fine"  # "broken" only where a run fails for sure
-    remedy: str = ""  # what to set or to do; empty where there is nothing to do
+    remedy: str = ""  # empty where there is nothing to do
 
 
 def said(values: list[Any]) -> str:
-    """Return the values of all ranks in one line: itself where all agree, else which ranks have which."""
+    """Return the values of all ranks in one line: one value if all agree, else each with its ranks."""
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(str(value), []).append(str(rank))

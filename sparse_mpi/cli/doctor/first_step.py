@@ -1,4 +1,4 @@
-"""How long do first steps spend on their kernels, and are these kept for the next process?"""
+"""The seconds that first steps spend on their kernels, and whether the next process finds them compiled."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import can_carry, spelled
 
-SIZES = (1 << 16, (1 << 20) + (1 << 14))  # of which a sample gives the threshold, and of which a histogram does
+SIZES = (1 << 16, (1 << 20) + (1 << 14))  # for a threshold from a sample, and from a histogram
 DEFAULTS = ("oktopk", "elect")  # the algorithms of `SparseAllreduce` and of `DistributedOptimizer`
 
 
 def first_step(versions: Mapping[str, str], algorithms: Sequence[str] = DEFAULTS) -> Finding:
-    """Make first steps, for which Numba compiles what it does not find in its cache, and leaves it there."""
+    """Make first steps, for which Numba compiles the kernels missing in its cache, and stores them there."""
     if "numba" not in versions:
         remedy = "install the extra cpu (numba): selection on the CPU takes a fraction of the time with it"
         return Finding("kernels", "NumPy's; nothing to compile", "advice", remedy)
     start = perf_counter()
     try:
-        from sparse_mpi.kernels.cpu.passes import append  # or raise, where a step would do without Numba
+        from sparse_mpi.kernels.cpu.passes import append  # raises where a step would work without Numba
 
         for algorithm in algorithms:
             make_steps(algorithm)
@@ -45,7 +45,7 @@ def make_steps(algorithm: str) -> None:
 
     def rank(comm: Any) -> None:
         draw = np.random.default_rng(comm.rank)
-        moments = (None, 0.999) if can_carry(name, options) else (None,)  # without, and as Adam has it
+        moments = (None, 0.999) if can_carry(name, options) else (None,)  # without, and with Adam's beta
         for size, moment in product(SIZES, moments):
             reducer = SparseAllreduce(size, density=0.01, comm=comm, algorithm=name, second_moment=moment, **options)
             for _ in range(2):

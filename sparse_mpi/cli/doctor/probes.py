@@ -1,4 +1,4 @@
-"""What is tried out rather than asked: each in a child process, whose crash or hang is a finding."""
+"""Facts that must be tried out: each in a child process, whose crash or hang is a finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparse_mpi.cli.launch.find import call, reason
 
 DEVICE_MESSAGE = ["-m", "sparse_mpi.cli.doctor.device_message"]
 START_MPI = ["-c", "from mpi4py import MPI"]
-LIMIT = 120.0  # seconds that a child may take
+LIMIT = 120.0  # seconds for a child
 SHOWS = "one process and itself: says nothing of other processes or nodes"
 
 
@@ -24,7 +24,7 @@ def child(arguments: Sequence[str], seconds: float) -> subprocess.CompletedProce
 
 
 def start_mpi(seconds: float = LIMIT) -> Finding | None:
-    """Return what is broken if MPI does not start."""
+    """Return a finding if MPI does not start."""
     done = child(START_MPI, seconds)
     if done.returncode == 0:
         return None
@@ -33,7 +33,7 @@ def start_mpi(seconds: float = LIMIT) -> Finding | None:
 
 
 def device_message(rank: dict[str, Any], seconds: float = LIMIT) -> Finding:
-    """Whether MPI takes device pointers, as it says or as is said of it, tried out where there is a device."""
+    """Return whether MPI takes device pointers, tried out where there is a device."""
     about, takes, because = "device pointers", rank["device pointers"], rank["device pointers because"]
     if takes is None:
         return Finding(about, because, "broken", "export SPARSE_MPI_CUDA_AWARE=0, or leave it unset")

@@ -1,1 +1,1 @@
-"""The launcher: which mpiexec belongs to this Python's MPI, what it needs, and jobs that leave nothing behind."""
+"""The launcher: this Python's mpiexec, its settings, and jobs that leave nothing behind."""

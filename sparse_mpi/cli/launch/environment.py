@@ -1,4 +1,4 @@
-"""What the processes of a job inherit and need beside the settings of an MPI, and the cores of this machine."""
+"""The environment of a job's processes, and the cores of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-# What launchers tell their processes: a process that inherits it would try to join the job of its parent
+# Variables of launchers for their processes: a process that inherits them would try to join its parent's job
 INHERITED = (
     *("OMPI_COMM_", "OMPI_UNIVERSE_SIZE", "OMPI_FILE_LOCATION", "PRTE_LAUNCHED", "PMIX_", "PMI_", "PMI2_"),
     *("MPI_LOCAL", "HYDI_", "PALS_", "SLURM_", "MV2_COMM_"),
@@ -20,7 +20,7 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "200000 100000" is two
 
 
 def dropped(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables by which a launcher told this process of its job; PMIX_MCA_ begins settings of the user."""
+    """Return a launcher's variables for this process; PMIX_MCA_ begins settings of the user."""
     return sorted(name for name in environment if name.startswith(INHERITED) and not name.startswith("PMIX_MCA_"))
 
 
@@ -30,7 +30,7 @@ def outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
-    """Return what the ranks of any MPI need; the caller lets the user's own values win, except for ``PYTHONPATH``."""
+    """Return the variables for ranks of any MPI; the caller lets the user's own win, except for ``PYTHONPATH``."""
     found = {"OMP_NUM_THREADS": str(threads), UNBUFFERED: "1", "HOME": home()}
     if not {"site-packages", "dist-packages"} & set(ROOT.parts):
         others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(ROOT))]

@@ -1,7 +1,7 @@
-"""The MPI that mpi4py loads, the mpiexec that belongs to it, and what that one needs.
+"""The MPI that mpi4py loads, its mpiexec, and the settings of both.
 
-A flavour declares all that differs between implementations, so that no other file asks for one by its name. mpi4py is
-asked in a child process, which loads the MPI library and does not initialise it.
+A flavour has all differences between implementations. mpi4py is asked in a child process, which loads the MPI library
+and does not initialise it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ print(json.dumps([MPI.get_vendor()[0], MPI.Get_library_version()]))
 
 
 class LaunchError(RuntimeError):
-    """No MPI job can be started here; the message says why, and what to do."""
+    """No MPI job can be started here; the message says why, and gives a remedy."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What is to be started."""
+    """The settings of a job."""
 
     ranks: int
     cores: int  # that they share
@@ -79,7 +79,7 @@ class Flavour:
     """An MPI implementation."""
 
     name: str  # in messages, and of `mpi4py.MPI.get_vendor`
-    marks: tuple[str, ...]  # one of them is in what ``mpiexec --version`` prints
+    marks: tuple[str, ...]  # one of them is in the output of ``mpiexec --version``
     launchers: tuple[str, ...]  # names of its mpiexec, the most specific one first
     plugin: str  # ``srun --mpi=`` that its processes understand
     wheel: str  # the Python package that brings it
@@ -118,7 +118,7 @@ class Mpiexec(NamedTuple):
 
 
 def find_library(environment: Mapping[str, str]) -> Library:
-    """Return the MPI library that mpi4py loads, or raise LaunchError if there is none that is known here."""
+    """Return the MPI library that mpi4py loads; LaunchError if there is none, or an unknown one."""
     done = call([sys.executable, "-c", ASK], environment)
     if done.returncode:
         why = reason(done)
@@ -135,10 +135,9 @@ def find_library(environment: Mapping[str, str]) -> Library:
 
 
 def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
-    """Return the mpiexec of the MPI that mpi4py loads.
+    """Return the mpiexec of the MPI that mpi4py loads, beside this Python or on the path.
 
-    It is looked for beside this Python and on the path, and is taken only if its ``--version`` says that it is of the
-    same implementation. Raises LaunchError: there is no MPI, or no mpiexec that belongs to it.
+    Its ``--version`` must show the same implementation. Raises LaunchError: there is no MPI, or no mpiexec of it.
     """
     library = find_library(environment)
     others = []
@@ -161,7 +160,7 @@ def candidates(flavour: Flavour, environment: Mapping[str, str]) -> dict[str, No
 
 
 def survival(flavour: Flavour) -> tuple[str, ...]:
-    """Return the options of mpiexec with which ranks survive the failure of others; LaunchError if it has none."""
+    """Return mpiexec's options with which ranks survive the failure of others; LaunchError if it has none."""
     if flavour.elastic is None:
         raise LaunchError(
             f"--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5, got {flavour.name}; "

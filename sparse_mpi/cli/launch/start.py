@@ -1,4 +1,4 @@
-"""A job from its start to its end: signals go to it, its exit status comes back, and no process of it stays behind."""
+"""A job from its start to its end."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ FROM_TERMINAL = 0x80  # SI_KERNEL: a key was pressed, and all processes of the t
 def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
     """Run a job and return its exit status, 128 + n where signal n ended its launcher.
 
-    While it runs, ``meanwhile`` is asked for its next item at each of the seconds that it yields. Errors that several
-    ranks have alike are printed by one of them.
+    While it runs, ``meanwhile`` is asked for its next item after each of the seconds that it yields. Errors that
+    several ranks have alike are printed by one of them.
 
     SIGUSR1, SIGUSR2 and SIGTERM reach the ranks, which may save their work and end in their own time; a second SIGTERM
     goes to the launcher, which kills them. SIGINT goes to the launcher. However this ends, no process of the job is
-    left on this machine, nor any file of its folder for temporary files.
+    left on this machine, nor any temporary file.
     """
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="sparse_mpi-run-", ignore_cleanup_errors=True) as folder, _blocked():
@@ -51,7 +51,7 @@ def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
                 job.kill()
             job.wait()
             kill_descendants()
-    if interrupted and status in (0, 1):  # Open MPI does not tell
+    if interrupted and status in (0, 1):  # Open MPI's status does not show it
         return 128 + signal.SIGINT
     return status if status >= 0 else 128 - status
 
@@ -63,7 +63,7 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants() -> None:
-    """Kill all processes below this one until none is left, those that it inherits meanwhile too."""
+    """Kill all processes below this one, inherited ones included, until none is left."""
     deadline = time.monotonic() + PATIENCE
     while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
         for process in left:
@@ -81,7 +81,6 @@ def _before_exec() -> None:
 
 @contextmanager
 def _blocked() -> Iterator[None]:
-    """Keep signals pending, for `_wait` to take them one by one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED | {signal.SIGCHLD})
     try:
         yield
@@ -90,7 +89,6 @@ def _blocked() -> Iterator[None]:
 
 
 def _wait(job: subprocess.Popen[bytes], command: LaunchCommand, meanwhile: Iterable[float]) -> tuple[int, bool]:
-    """Pass signals on until the launcher ends; return its status, and True if it was interrupted."""
     taken: dict[int, float] = {}
     began, coming = time.monotonic(), iter(meanwhile)
     due = next(coming, math.inf)
@@ -108,7 +106,6 @@ def _wait(job: subprocess.Popen[bytes], command: LaunchCommand, meanwhile: Itera
 
 
 def _pass(job: subprocess.Popen[bytes], command: LaunchCommand, number: int, again: bool) -> None:
-    """Send a signal to the launcher, or to the ranks themselves if the launcher would kill them."""
     with suppress(psutil.NoSuchProcess):
         launcher = psutil.Process(job.pid)
         direct = number == signal.SIGTERM and command.library.flavour.kills and not again

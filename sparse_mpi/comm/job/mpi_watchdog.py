@@ -5,8 +5,8 @@ Messages are sent in two cases only:
 - A rank that ends its program waits for all others, as MPI does, but after half a second sends them the number of its
   calls. A rank in a later call would wait for ever: it says so, and ends the job.
 - With a time limit, a rank that has waited longer asks the others for their calls, says for whom it waits and where
-  that
-  rank was last seen, or that it does not answer, and ends the job. Where ranks survive the loss of others, a stopped
+  that rank was last seen, or that it does not answer, and ends the job. Where ranks survive the loss of others, a
+  stopped
   process of this machine is killed instead: it cannot come back by accident.
 """
 

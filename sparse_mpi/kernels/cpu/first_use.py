@@ -1,8 +1,7 @@
 """The first use of a kernel: one process of a node compiles it, the others wait for its cache, and rank 0 says so.
 
 Numba compiles a function on its first call with new types, which all ranks of a job make at the same time. A lock
-beside
-Numba's cache, which ends with its process, lets one compile.
+beside Numba's cache, which ends with its process, lets one compile.
 """
 
 from __future__ import annotations

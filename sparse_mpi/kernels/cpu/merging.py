@@ -68,8 +68,7 @@ def _two_by_two(runs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Merge the first run with the second, the third with the fourth, and so on, until one is left.
 
     Integers of equal indices are added at once. Where the order of sums matters, pairs of one index stay side by side,
-    in
-    the order of their runs, and are added up in the end.
+    in the order of their runs, and are added up in the end.
     """
     indices, values = runs[0]
     merge_two: Callable[..., int] = _two_added if values.dtype.kind in "iu" else _two_kept

@@ -183,8 +183,7 @@ def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_value
     """Copy the pairs above ``kth``, and the first ``ties`` equal to it, in order, until the outputs are full.
 
     64 pairs at once are compared, and then the marked ones copied. Of the rest every pair is written, without a branch
-    that
-    could be mispredicted; ``count`` moves on only for selected ones. Input and output may be the same.
+    that could be mispredicted; ``count`` moves on only for selected ones. Input and output may be the same.
     """
     bits = bits_of(values)
     count = i = 0
@@ -300,8 +299,7 @@ def _top_k_rows(matrix, magnitude, margin, k, columns, values):
     """Find the k largest of each row, with a first threshold taken from the row before.
 
     Rows resemble each other: a little less than the k-th magnitude of one row selects the candidates of the next. Only
-    if
-    these are too few is the row scanned a second time, from zero.
+    if these are too few is the row scanned a second time, from zero.
     """
     room = 3 * k + CANDIDATES
     indices, found = np.empty(room, np.int32), np.empty(room, matrix.dtype)
@@ -321,8 +319,7 @@ def _candidates(line, magnitude, threshold, k, indices, found):
     """Gather the entries of ``line`` that may be among the k largest, in order; return their number.
 
     Entries that reach the threshold are appended. When they are many, only the k largest stay, and the threshold is
-    raised
-    above the k-th, so that most of the row is compared but not copied.
+    raised above the k-th, so that most of the row is compared but not copied.
     """
     count, whole, start = 0, line.size - line.size % LANES, np.int64(0)
     for lo in range(0, line.size, LANES):

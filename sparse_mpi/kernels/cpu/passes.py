@@ -127,8 +127,7 @@ def compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
     """Scan a part of ``x`` on each thread, and join the results.
 
     Each part has room for a quarter more than its share of ``most``. If one part overflows, but all together have no
-    more
-    than ``most`` entries, a second scan, ``again``, follows with room for the counts of the first.
+    more than ``most`` entries, a second scan, ``again``, follows with room for the counts of the first.
     """
     most = min(most, x.size)
     if x.size < threads.MIN_ENTRIES_PER_THREAD:

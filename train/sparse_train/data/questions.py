@@ -1,8 +1,8 @@
-"""Questions whose answers are spans of a paragraph: those of SQuAD v1.1, and some made up from the Python reference.
+"""Questions whose answers are spans of a paragraph: SQuAD v1.1's, and some made up from the Python reference.
 
 Rajpurkar and others, SQuAD, EMNLP 2016; its two JSON files are on https://rajpurkar.github.io/SQuAD-explorer/. The
-other questions have the same form: a sentence with a term left out asks for it. Their text is real, they are not: they
-are there without any download, to try and to test.
+other questions have the same form: a sentence with a term left out asks for it. Their text is real, the questions are
+not: they need no download, and serve trials and tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question about a context, and what people answered: at least one span of it."""
+    """A question about a context, and people's answers: at least one span of it."""
 
     name: str
     text: str
@@ -109,7 +109,7 @@ def load_cloze(folder: Path) -> Questions:
 def ask(name: str, sentences: list[str]) -> Iterator[Question]:
     """Yield a question for each of the ``sentences`` with a quoted term that occurs once in their paragraph.
 
-    The question asks for the longest such term, or the first of equally long ones.
+    The question asks for the longest of these terms, or the first of equally long ones.
     """
     context = " ".join(sentences)
     once = {term.group(): term.start() for term in TERMS.finditer(context) if context.count(term.group()) == 1}

@@ -31,21 +31,21 @@ class Deal(NamedTuple):
     epoch: int
     first: int  # step of that epoch
     ranks: tuple[int, ...]  # by their numbers at the start
-    missed: tuple[tuple[int, int], ...]  # a step before, and a rank whose samples of it nobody has trained on
+    missed: tuple[tuple[int, int], ...]  # an earlier step, and a rank whose samples of it have not been trained on
 
 
 class Share:
-    """The samples that one rank takes of those that all ranks get in a step.
+    """The samples of one rank, out of all ranks' samples in a step.
 
-    While nobody is lost, a rank takes its part. Later the samples of a step are cut anew, into as many parts as there
-    are ranks left; those that a lost rank did not get to are in the first step that is dealt that way. So an epoch
-    still has each sample once, but for what is lost in the last steps of an epoch, which is in none.
+    Until a rank is lost, each takes its part. Later the samples of a step are cut anew, into one part for each
+    remaining rank; a lost rank's unused samples are in the first step dealt that way. So an epoch still has each sample
+    once, except samples lost in its last steps.
 
     Args:
-        ranks: how many parts a step has.
+        ranks: the number of parts of a step.
 
     Attributes:
-        place, places: this rank, and how many there are, for test samples.
+        place, places: this rank, and the number of ranks, for test samples.
     """
 
     def __init__(self, rank: int, ranks: int) -> None:
@@ -93,11 +93,11 @@ def fingerprint(texts: Iterable[str], numbers: np.ndarray) -> str:
 def shard(
     count: int, batch_size: int, size: int, seed: int, epoch: int, labels: np.ndarray | None = None
 ) -> list[Parts]:
-    """Return the positions that each of ``size`` ranks trains on in each step of an epoch.
+    """Return the positions of each of ``size`` ranks' samples in each step of an epoch.
 
-    All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and those into equal
-    parts: together they see each of ``count`` samples once. A batch has ``batch_size`` samples, or a few more where
-    ``count`` is no multiple of them; never one alone, which batch normalisation cannot take.
+    All ranks draw the same order from ``seed`` and ``epoch``, cut it into equal steps and these into equal parts:
+    together they see each of ``count`` samples once. A batch has ``batch_size`` samples, or a few more where ``count``
+    is no multiple of them; never one alone, which batch normalisation cannot take.
 
     With ``labels`` ``(count,)`` shards are sorted by them: a rank only ever sees its part of the classes, in an order
     that is new in every epoch.
@@ -120,11 +120,11 @@ def shard(
 
 
 class Epochs:
-    """The samples of a rank: those of its steps in each epoch, and its part of the test.
+    """The samples of a rank: of its steps in each epoch, and of its part of the test.
 
     Args:
-        draw: returns what each rank takes in each step of an epoch, the same on all ranks.
-        share: what this rank takes of it.
+        draw: returns each rank's samples in each step of an epoch, the same on all ranks.
+        share: this rank's part of them.
     """
 
     def __init__(self, draw: Callable[[int], list[Parts]], share: Share) -> None:
@@ -161,7 +161,7 @@ class Batches:
 
     Args:
         images: the whole data set, the same on all ranks.
-        seed: what the order and the variations depend on; the same on all ranks.
+        seed: of the order and the variations; the same on all ranks.
         image_size: height and width that images are resized to; None leaves them as they are.
         padding, flip: see `data.InMemory`; 0 and False vary nothing.
         by_label: whether shards are sorted, see `shard`.
@@ -193,7 +193,7 @@ class Batches:
     def train(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's training batches of ``epoch`` from step ``first`` on, varied as in that epoch.
 
-        Each step draws from a random stream of its own, so that it does not matter which steps were taken before.
+        Each step has its own random stream, so that earlier steps do not matter.
         """
         for step, positions in enumerate(self._epochs.train(epoch, first), first):
             # 0, 0 would be the shards' stream

@@ -79,7 +79,7 @@ def _find_idx(folder: Path, name: str) -> Path:
 def read_idx(path: Path) -> np.ndarray:
     """Read the array in an IDX file of unsigned bytes, compressed if ``path`` ends in ``.gz``.
 
-    Raises ValueError: not such a file, or cut short.
+    Raises ValueError: another kind of file, or cut short.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

@@ -27,7 +27,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from sparse_train.packages import needed
 
-RAW_RATE = 16_000  # of files that cannot say, which are AN4's, as is their order of bytes
+RAW_RATE = 16_000  # of files without a header, which are AN4's, as is their order of bytes
 _ORDERS = {b"01": "<i2", b"10": ">i2"}  # how SPHERE names little and big endian
 BINS = 161  # of 50 Hz, from 0 to 8 kHz
 WINDOWS = 50  # as long as a second: 20 ms
@@ -36,7 +36,7 @@ SEED = 1991
 TRAINED, TESTED = 948, 130  # clips, as in AN4
 SPEAKERS, TEST_SPEAKERS = 74, 10  # as in AN4
 ACCENTS = ("en", "en-us", "en-gb-x-rp", "en-029")
-# Of the library's voices those that say the same thing the same way twice; others waver with what was said before
+# Of the library's voices, the ones that say the same text the same way twice; others waver with earlier text
 VOICES = ("Denis", "Diogo", "Hugo", "Storm", "adam", "david", "edward2", "michel", "shelby")
 TEST_VOICES = ("Henrique", "miguel", "mike2")
 LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -63,9 +63,9 @@ class Sound(NamedTuple):
 
 
 def read_sound(path: Path) -> Sound:
-    """Read the sound in ``path``, whose suffix tells the format.
+    """Read the sound in ``path``, whose suffix names the format.
 
-    Raises ValueError: no such file inside, more than one channel, samples other than 16-bit integers.
+    Raises ValueError: another format inside, more than one channel, samples other than 16-bit integers.
     """
     if path.suffix == ".raw":
         return _sound(path, path.read_bytes(), ">i2", RAW_RATE)
@@ -108,7 +108,7 @@ def log_spectrogram(samples: np.ndarray, rate: int) -> np.ndarray:
     """Return ``(BINS, frames)`` float32, log magnitudes of the short-time Fourier transform of ``(N,)`` int16 samples.
 
     They have mean 0 and deviation 1. Windows of 20 ms make bins 50 Hz apart at any ``rate`` in Hz, so that sounds need
-    no resampling: below 16 kHz the upper bins are silent, above it those over 8 kHz are left out.
+    no resampling: below 16 kHz the upper bins are silent, above it bins over 8 kHz are left out.
     """
     window, stride = round(rate / WINDOWS), round(rate / STRIDES)
     sound = np.pad(samples.astype(np.float32) / 2**15, (0, max(0, window - len(samples))))
@@ -150,7 +150,7 @@ def load_few(folder: Path) -> Speech:
 
 
 def say(text: str, speaker: Speaker) -> Clip:
-    """Speak ``text``, single letters by their names; raises what `load` raises."""
+    """Speak ``text``, single letters by their names; raises as `load` does."""
     library, rate, pieces = _library()
     if library.espeak_SetVoiceByName(speaker.voice.encode()):
         raise ValueError(f"eSpeak NG has no voice {speaker.voice!r}; install another version of espeakng-loader")

@@ -35,7 +35,7 @@ class Words:
 
     Args:
         text: to train on.
-        most: how many tokens to have at most, with ``<unk>`` and ``<eos>``; the most frequent words are taken.
+        most: the most tokens, with ``<unk>`` and ``<eos>``; the most frequent words are taken.
         split: the words of a line.
     """
 
@@ -53,10 +53,10 @@ class Words:
 
 
 class BytePairs:
-    """The vocabulary of GPT-2: bytes, and those pairs of tokens that occurred most, merged one after the other.
+    """The vocabulary of GPT-2: bytes, and the most frequent pairs of tokens, merged one after the other.
 
     Args:
-        description: what `train_byte_pairs` returned.
+        description: the result of `train_byte_pairs`.
 
     Raises ImportError: the package tokenizers is not installed.
     """
@@ -157,7 +157,7 @@ def train_pieces(texts: Iterable[str], size: int) -> list[str]:
 def read_pieces(path: Path) -> list[str]:
     """Read the vocabulary in a file like BERT's ``vocab.txt``: a piece a line.
 
-    Raises FileNotFoundError: there is no such file; ValueError: special tokens are missing, or pieces come twice.
+    Raises FileNotFoundError: the file is missing; ValueError: special tokens are missing, or pieces come twice.
     """
     try:
         pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")

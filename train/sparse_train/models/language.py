@@ -30,7 +30,7 @@ Length = TypeVar("Length", int, Tensor)
 LOOKAHEAD = 20  # frames, of 20 ms
 CONVOLUTIONS = (((41, 11), (2, 2)), ((21, 11), (2, 1)))  # kernel and stride: bins, frames
 POSITIONS = 512  # longest sequence, in tokens
-ENCODER = "bert."  # what the names of the encoder's weights begin with
+ENCODER = "bert."  # prefix of the names of the encoder's weights
 POOLER = "bert.pooler."  # which questions and answers have no use for
 
 
@@ -65,14 +65,14 @@ class WordLSTM(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Embeddings of tokens and positions, layers of attention to what came before, and a softmax with tied weights.
+    """Embeddings of tokens and positions, layers of attention to earlier tokens, and a softmax with tied weights.
 
     Layers normalise their inputs, not their outputs, which trains without a long warm-up (Xiong et al., ICML 2020).
 
     Args:
         block: most tokens at a time.
         width: of embeddings and layers; a multiple of ``heads``.
-        layers: how many, with feed-forward parts four times as wide.
+        layers: their number; feed-forward parts are four times as wide.
         dropout: share of the activations.
     """
 
@@ -110,8 +110,8 @@ class SpeechLSTM(nn.Module):
         characters: with the blank.
         bins: of the spectrograms.
         channels: of a convolution.
-        convolutions: how many of `CONVOLUTIONS`.
-        hidden, layers: cells of an LSTM layer, and how many layers.
+        convolutions: the number of `CONVOLUTIONS` used.
+        hidden, layers: cells of an LSTM layer, and the number of layers.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class SpeechLSTM(nn.Module):
         self.linear = nn.Linear(hidden, characters, bias=False)
 
     def forward(self, spectrograms: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits ``(B, T', characters)`` for frames of 20 ms, and how many of each are no padding.
+        """Return logits ``(B, T', characters)`` for frames of 20 ms, and the length of each without padding.
 
         Spectrograms are ``(B, bins, T)``, a frame for 10 ms, of which ``frames`` ``(B,)`` int64 on the CPU are no
         padding; T' is the half of T, rounded up.
@@ -202,7 +202,7 @@ def load_encoder(model: Any, path: Path) -> None:
 
     The state dict may be in a dictionary under ``"model"``, as in the ``model.bin`` of a checkpoint.
 
-    Raises FileNotFoundError: there is no such file; ValueError: it holds something else, or weights of other names or
+    Raises FileNotFoundError: the file is missing; ValueError: it holds something else, or weights of other names or
     shapes.
     """
     if not path.is_file():

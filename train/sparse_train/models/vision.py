@@ -17,7 +17,7 @@ from sparse_train.packages import needed
 
 SMALL = 64  # pixels: smaller images enter the first stage of a ResNet at their own size, and a ViT by patches of 4 x 4
 BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # output channels of convolutions
-# Over the batch; or over groups of 8 channels of one image, which does not depend on what else a rank sees
+# Over the batch; or over groups of 8 channels of one image, independent of a rank's other images
 NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm2d,
     "group": lambda channels: nn.GroupNorm(channels // 8, channels),
@@ -83,7 +83,7 @@ class Form(NamedTuple):
     blocks: tuple[int, ...]  # of each stage
     block: Callable[[int, int, int], Residual]
     expansion: int  # channels that leave a block, in widths
-    width: int  # of the first stage; each further one has twice as many
+    width: int  # of the first stage; each further one has twice the width
     pools: bool  # whether large images are brought to a quarter of their size ahead of the first stage
 
 

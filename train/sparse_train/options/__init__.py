@@ -1,1 +1,1 @@
-"""The command line of the training programs: options, their types, and what is built from them alone."""
+"""The command line of the training programs: options, their types, and objects built from them alone."""

@@ -128,7 +128,7 @@ class Settings:
     schedule: str = "steps"
     decay: float = 1.0  # of the schedule exponential
     clip_norm: float | None = None
-    warmup_scales: bool = False  # whether warmup_epochs goes with the number of epochs; no option, nor for those given
+    warmup_scales: bool = False  # whether warmup_epochs scales with the epochs; no option, and not for given numbers
 
 
 def new_file(example: str, suffixes: Sequence[str]) -> Value[Path]:

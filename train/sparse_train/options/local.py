@@ -1,4 +1,4 @@
-"""The options of training by local steps, after which ranks exchange what their models have moved."""
+"""The options of training by local steps, after which ranks exchange the movement of their models."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
     for option, value in DEFAULTS.items():
         if getattr(args, option) is None:
             setattr(args, option, value)
-    # Nothing is reduced in inner steps, so that there are no buckets, and all that late gradients need is not needed.
+    # Inner steps reduce nothing, so that there are no buckets, and options for late gradients are not needed.
     args.feedback = args.feedback or RULES[0]
     args.second_moment = args.arrival = args.overlap = False
     args.bucket_mb = 0.0
 
 
 def local_steps(model: nn.Module, inner: torch.optim.Optimizer, args: Namespace, comm: Comm) -> DiLoCo:
-    """Return what follows the steps of ``inner``, and exchanges what ``model`` has moved; collective.
+    """Return the `DiLoCo` that follows the steps of ``inner`` and exchanges movements of ``model``; collective.
 
     Raises TypeError, ValueError: bad options, or ranks that differ in them; on every rank alike.
     """

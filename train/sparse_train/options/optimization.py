@@ -22,7 +22,7 @@ def spelled_option(name: str) -> str:
 
 
 def given(args: Namespace, names: Iterable[str]) -> str:
-    """Return the first of these options that asks for something, as a command line spells it; "" if none does."""
+    """Return the first of these options that has been given, as a command line spells it; "" if none has."""
     return next((spelled_option(name) for name in names if getattr(args, name)), "")
 
 
@@ -95,8 +95,8 @@ SCHEDULES: dict[str, Callable[[float, Namespace], float]] = {
 def learning_rate(epoch: float, args: Namespace, ranks: int) -> float:
     """Return the learning rate ``epoch`` epochs (a fraction within one) into training.
 
-    It climbs linearly from ``peak / ranks`` to its peak in ``args.warmup_epochs``, and goes on as ``args.schedule``
-    says. The peak is ``args.lr``, times ``ranks`` with ``args.lr_times_ranks``.
+    It climbs linearly from ``peak / ranks`` to its peak in ``args.warmup_epochs``, and follows ``args.schedule`` from
+    there. The peak is ``args.lr``, times ``ranks`` with ``args.lr_times_ranks``.
     """
     peak = args.lr * ranks if args.lr_times_ranks else args.lr
     if epoch < args.warmup_epochs:
@@ -107,9 +107,9 @@ def learning_rate(epoch: float, args: Namespace, ranks: int) -> float:
 def density(epoch: float, final: float, warmup: int | Sequence[float] | Ramp = 0) -> float:
     """Return the share of the gradient to reduce ``epoch`` epochs (a fraction within one) into training.
 
-    ``warmup`` lists the densities of the first epochs. As a number it says in how many epochs the density falls
+    ``warmup`` lists the densities of the first epochs. As a number it is the epochs in which the density falls
     exponentially from 1 to ``final``, as published (Lin et al., ICLR'18): to 0.1 % in 4 epochs by 25, 6.3, 1.6, 0.4 %.
-    As a `Ramp` it says where the density starts and in how many epochs it falls, also exponentially but in every step.
+    As a `Ramp` it has the density at the start and the epochs in which it falls, also exponentially but in every step.
     """
     if isinstance(warmup, Ramp):
         return final * (warmup.start / final) ** max(0.0, 1 - epoch / warmup.epochs)

@@ -19,7 +19,7 @@ from sparse_mpi.wire import WIRES
 from sparse_train.options.optimization import densities, given, norm
 
 AUTO = "auto"  # --algo auto: `predict` advises an algorithm; --plan auto: ways to reduce are measured
-PLAN = "plan"  # stands in ``args.algo`` where a plan says what reduces
+PLAN = "plan"  # stands in ``args.algo`` where a plan names the reducers
 RESIDUALS = ("sender", "owner", "merger", "published")  # of the option ``residual`` of all algorithms
 # Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over
 MOMENTUM = {"gmc": "global", "dgc": "corrected"}
@@ -128,7 +128,7 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
 
 
 def resolve_second_moment(parser: ArgumentParser, args: Namespace) -> None:
-    """Let second moments travel where optimizer, algorithm and error feedback can take them, unless told otherwise."""
+    """Let second moments travel by default where optimizer, algorithm and error feedback can take them."""
     adam = args.optimizer == "adamw" or (args.optimizer == "adam" and not args.weight_decay)
     able = adam and args.feedback in (None, "residual", "leaky") and (args.density or 0) < 1
     able = able and args.algo != PLAN
@@ -184,9 +184,9 @@ def feedback_options(args: Namespace) -> dict[str, Any]:
 
 
 def momentum_line(args: Namespace, share: float) -> str:
-    """Return the line that says at the start of a run who applies momentum; empty if it is the optimizer, as always.
+    """Return the line at the start of a run about who applies momentum; empty if it is the optimizer.
 
-    ``share`` is that of the entries which arrive in a step; 0 where it is not known.
+    ``share`` is the share of entries that arrive in a step; 0 where it is not known.
     """
     if args.second_moment:
         return f"{args.optimizer} divides by second moments that travel with the entries (--arrival sends none)"

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def choose(wanted: str, comm: Comm) -> torch.device:
     """Return the device of this rank, torch's current one; "auto" is "cuda" where all ranks can. Collective.
 
-    Raises JobError: on all ranks, where ``"cuda"`` is wanted and some rank cannot; it says what is missing.
+    Raises JobError: on all ranks, where ``"cuda"`` is wanted and some rank cannot; it names the missing part.
     """
     if wanted == "cpu":
         return CPU
@@ -42,7 +42,7 @@ def choose(wanted: str, comm: Comm) -> torch.device:
 
 
 def transport(wanted: str, device: torch.device, comm: Comm) -> Comm:
-    """Return what carries reductions of gradients: ``comm``, or NCCL between the same ranks. Collective.
+    """Return the communicator for gradients: ``comm``, or NCCL between the same ranks. Collective.
 
     ``"auto"`` is NCCL between ranks that can, where MPI takes no device pointers.
 
@@ -87,13 +87,13 @@ def compute_deterministically() -> None:
 
 
 def finish(device: torch.device) -> None:
-    """Wait until the device has done all that it was told to, so that a clock tells how long it took."""
+    """Wait until the device has done all queued work, so that a clock shows how long it took."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def missing() -> str:
-    """Return what this process lacks to compute on a GPU, and the remedy; "" if nothing."""
+    """Return the missing part that this process needs to compute on a GPU, and the remedy; "" if nothing is missing."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} was built without CUDA; install a build for it, see pytorch.org"
     if not torch.cuda.is_available() or not torch.cuda.device_count():

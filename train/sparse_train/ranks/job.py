@@ -26,15 +26,15 @@ from sparse_mpi.fault_tolerance import team_of
 T = TypeVar("T")
 MAX_CPUS = 4096  # logical CPUs of a host
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-EVERY = 5  # steps from one exchange of what ranks have noticed to the next
+EVERY = 5  # steps from one exchange of the ranks' signals to the next
 
 
 class JobError(Exception):
-    """An error that stops the job on all ranks together: it cannot be done as asked for."""
+    """An error that stops the job on all ranks together, with the reason."""
 
 
 class Preempted(Exception):
-    """Raised on all ranks together when the job was told to end before it was done; it can be resumed."""
+    """Raised on all ranks together when a signal ends the job before it is done; it can be resumed."""
 
 
 def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
@@ -55,7 +55,7 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
     except JobError as error:
         if first_to_say(str(error)):
             print(f"error on rank {comm.rank}: {error}", file=sys.stderr, flush=True)
-        _meet(comm)  # a launcher ends the job at the first exit: let everybody speak before
+        _meet(comm)  # a launcher ends the job at the first exit: let every rank speak before
         sys.exit(1)
     except Preempted as preempted:
         team = team_of(comm)
@@ -72,10 +72,10 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
 
 
 def out_of_memory(error: Exception) -> str:
-    """Return what to do about an error of torch or CuPy that says that a GPU's memory is full; "" of any other."""
+    """Return the remedy for an error of torch or CuPy about a GPU's full memory; "" of any other."""
     if type(error).__name__ != "OutOfMemoryError":
         return ""
-    wanted = str(error).partition("\n")[0]  # which says how much more was asked for
+    wanted = str(error).partition("\n")[0]  # the amount asked for
     last = traceback.extract_tb(error.__traceback__)[-1]
     return (
         f"the memory of the GPU is full in {last.name} ({Path(last.filename).name}): {wanted}; lower --batch-size, or "
@@ -108,7 +108,7 @@ def agreed(comm: Comm, work: Callable[[], T]) -> T:
 
 
 def threads_per_rank(comm: Comm) -> int:
-    """Return how many threads this rank may use: its CPUs, shared with the other ranks that run on them; collective.
+    """Return the number of threads for this rank: its CPUs, shared with the other ranks that run on them; collective.
 
     Right for ranks that are bound to CPUs of their own and for ranks that are not.
     """

@@ -65,10 +65,10 @@ def check_shards(text: str) -> None:
 
 
 def start(program: str, ranks: int, links: Sequence[str], argv: Sequence[str], log: Path) -> None:
-    """Run a program of train/, by its name without .py, on as many emulated hosts as ``ranks`` until it ends.
+    """Run a program of train/, by its name without .py, on ``ranks`` emulated hosts until it ends.
 
-    ``links`` are the options of ``bench network`` that say what their links give, ``argv`` those of the program; the
-    file ``log`` gets what is printed. Raises SystemExit with its exit code if the job fails.
+    ``links`` are the options of ``bench network`` for their links, ``argv`` the program's; the file ``log`` gets the
+    output. Raises SystemExit with its exit code if the job fails.
     """
     command = [sys.executable, "-m", "sparse_mpi", "bench", "network", "--ranks", str(ranks), *links]
     command += ["--timeout", str(LIMIT), "--", str(TRAIN / f"{program}.py"), *argv]
@@ -79,7 +79,7 @@ def start(program: str, ranks: int, links: Sequence[str], argv: Sequence[str], l
 
 
 def step_seconds(events: Records) -> list[float]:
-    """Return how long each step took that the records of a run tell of."""
+    """Return the duration of each recorded step of a run."""
     return [sum(event[part] for part in PARTS) for event in events if event["event"] == "step"]
 
 
@@ -132,8 +132,8 @@ def paired_table(records: Records, field: str) -> str:
 def measure_race(program: str, ranks: int, ways: Sequence[str], options: Sequence[str], rate: str, out: Path) -> Path:
     """Measure steps of ``ways`` on emulated hosts, as ``train/pace.py`` does, unless it is recorded already.
 
-    Links have this ``rate``, as ``bench network`` takes it, and ``options`` are those of the program for all ways.
-    Returns the file of the record, in a folder in ``out``; raises SystemExit as `start` does.
+    Links have this ``rate``, as ``bench network`` takes it, and ``options`` are the program's for all ways. Returns the
+    file of the record, in a folder in ``out``; raises SystemExit as `start` does.
     """
     folder = out / f"pace-{rate}"
     if not (folder / "pace.json").exists():
@@ -147,10 +147,10 @@ def median_step_seconds(file: Path) -> dict[str, float]:
 
 
 def race_record(records: Records, paces: Mapping[str, Mapping[str, float | list[float]]]) -> Record:
-    """Return what a figure needs: the course of each way, and its seconds on each network.
+    """Return the data of a figure: the course of each way, and its seconds on each network.
 
-    Seconds are those of a step, or a list of those at which each epoch was over. A course is, after each epoch, the
-    step, the MB that a rank has sent, and the loss on test data, means over seeds.
+    Seconds are of a step, or a list of the ends of epochs. A course is, after each epoch, the step, the MB that a rank
+    has sent, and the loss on test data, means over seeds.
     """
     found = {}
     for (way,), of in grouped(records, "way").items():
@@ -169,8 +169,8 @@ def race_table(
 ) -> str:
     """Return a table of how fast the ways are on a network of this ``rate``.
 
-    ``seconds`` are those of a step of each way there, ``free`` the same where links have no limit, or empty if that was
-    not measured. With a ``target`` it also tells how long it takes until the test of an epoch has that score.
+    ``seconds`` are the seconds of a step of each way there, ``free`` the same where links have no limit, or empty if
+    that was not measured. With a ``target`` it also has the time until the test of an epoch has that score.
     """
     rows = []
     for way, taken in seconds.items():

@@ -21,7 +21,7 @@ from sparse_train.tasks.task import Task
 class Outcome(NamedTuple):
     """How training ended."""
 
-    headline: str  # what the score is
+    headline: str  # the name of the score
     score: float  # on the test data
     loss: float  # there, too
     identical: bool  # whether the replicas are, to the bit
@@ -38,10 +38,10 @@ class Journal:
 
     def __init__(self, task: Task, args: Namespace, comm: Comm, metrics: Metrics, steps: int) -> None:
         self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
-        self._watched = ""  # beside the bar: the quality that was last measured
+        self._watched = ""  # beside the bar: the last measured quality
         self._warned = False  # of a quality of which nothing is known
         self._steps = steps
-        self.counted, self.mb_sent = 0.0, 0.0  # steps of the epochs so far, and what a rank sent in them
+        self.counted, self.mb_sent = 0.0, 0.0  # steps of the epochs so far, and a rank's MB in them
         self.bar = self._bar(0)
 
     def _bar(self, step: int) -> Bar:
@@ -66,9 +66,9 @@ class Journal:
         self.bar.update()
 
     def watch(self, now: Mapping[str, Any], quality: Quality | None) -> None:
-        """Write what a step's total is worth, and show it beside the bar; None, of a step that failed, is nothing.
+        """Record the quality of a step's total, and show it beside the bar; None, of a step that failed, is nothing.
 
-        Warn once where it leaves what training was compared with dense training for.
+        Warn once where it leaves the range in which training was compared with dense training.
         """
         if quality is None:
             return
@@ -80,9 +80,9 @@ class Journal:
         self._watched = f", energy {quality.captured:.2f}, xi {quality.xi:.2f}, waited {quality.wait:.0f} steps"
 
     def flush(self, now: Mapping[str, Any], sent: float, seconds: float) -> None:
-        """Write and print what it cost to send all that was owed: bytes that this rank sent, and seconds.
+        """Record and print the cost of sending all residuals: this rank's bytes, and seconds.
 
-        The bytes are also in the record of the epoch that follows.
+        The bytes are also in the record of the next epoch.
         """
         self._metrics.write("flush", **now, mb_sent=sent / 1e6, seconds=seconds)
         if self._comm.rank == 0:
@@ -140,7 +140,7 @@ def _diverged(epoch: int, how: str) -> JobError:
 
 
 def known(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return ``scores`` without those that are NaN because only evaluation computes them; the loss always stays."""
+    """Return ``scores`` without NaNs, which only evaluation computes; the loss always stays."""
     return {name: value for name, value in scores.items() if name == "loss" or not math.isnan(value)}
 
 

@@ -42,7 +42,7 @@ class Stamps(NamedTuple):
 
 
 def exchanged(report: StepReport) -> dict[str, Any]:
-    """Return what a reduction adds to the sums of a `Meter`: its bytes, messages, and seconds of exchange and merge."""
+    """Return a reduction's part of the sums of a `Meter`: its bytes, messages, and seconds of exchange and merge."""
     return {
         "sent": report.traffic.sent + report.traffic.control,
         "messages": report.traffic.messages,
@@ -55,7 +55,7 @@ def exchanged(report: StepReport) -> dict[str, Any]:
 class Meter:
     """Sums over steps, of one rank or of all."""
 
-    # Of `Task.forward_and_loss`, first of them items; those of no step are a scalar, which may be added to any
+    # Of `Task.forward_and_loss`, first of them items; without a step a scalar, which may be added to any
     sums: Sums = field(default_factory=partial(torch.zeros, (), dtype=torch.float64))
     steps: float = 0
     selected: float = 0  # pairs that a rank selected
@@ -100,7 +100,7 @@ class Resumed(NamedTuple):
     step: int
     epochs: int  # that are over
     path: str  # of the checkpoint
-    before: int  # that step as the run before counted, whose epochs had as many steps only on as many ranks
+    before: int  # that step in the numbers of the run before, whose epochs have other lengths on other numbers of ranks
     epoch_steps: tuple[int, int] = (1, 1)  # of an epoch now, and before
 
     def renumbered(self, step: int) -> int:
@@ -139,12 +139,12 @@ class Metrics:
             print("no TensorBoard events: they need tensorboard; in the checkout: pip install '.[train]'")
 
     def write(self, event: str, **values: Any) -> None:
-        """Append ``{"event": event, **values}``; TensorBoard gets the numbers of what has a ``step``."""
+        """Append ``{"event": event, **values}``; TensorBoard gets the numbers of events with a ``step``."""
         if self._folder is None or self._comm.rank:
             return
         try:
             self._write(self._folder, event, values)
-        except OSError as error:  # such as a full disk, which is no reason to lose the training
+        except OSError as error:  # for example a full disk, which is no reason to lose the training
             self.close()
             file, self._folder = self._folder / FILE, None
             print(f"WARNING: {file} cannot be written: {error}; training goes on without records", file=sys.stderr)
@@ -162,7 +162,7 @@ class Metrics:
     def close(self) -> None:
         for file in (self._file, self._board):
             if file is not None:
-                with suppress(OSError):  # of what could not be written, which `write` has told
+                with suppress(OSError):  # of records that could not be written, about which `write` has warned
                     file.close()
 
 

@@ -1,10 +1,10 @@
 """``--timeline``: draw when a step passed over the model, and when it reduced every bucket.
 
-What is drawn is rank 0's step. The record beside the figure has those of all ranks as trace events, as Perfetto and
-Chrome read them.
+The figure has rank 0's step. The record beside it has all ranks' steps as trace events, as Perfetto and Chrome read
+them.
 
-On a device the times are the device's, by events that were recorded on its streams: the host only queues work there.
-They are read once, for the step that is drawn, when training is over.
+On a device times are from events on its streams: the host only queues work there. They are read once, for the step in
+the figure, when training is over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECENT = 21  # steps, of which the one of median length is drawn
 
 
 class StepTrace(NamedTuple):
-    """When one step of this rank did what."""
+    """The times of the phases of one step of this rank."""
 
     number: int
     stamps: Stamps
@@ -58,7 +58,7 @@ class Recorder:
 
     Args:
         reduction: gets a tracer of its buckets.
-        file: PNG, SVG or whatever its extension says.
+        file: PNG, SVG or another type, by its extension.
     """
 
     def __init__(self, reduction: GradientReduction, file: Path) -> None:
@@ -67,7 +67,7 @@ class Recorder:
         self._marks: deque[Any] = deque(maxlen=len(Stamps._fields))
 
     def clock(self) -> float:
-        """Return the time, in `time.perf_counter` seconds, and mark what the device was told so far."""
+        """Return the time, in `time.perf_counter` seconds, and mark the work queued on the device so far."""
         now = perf_counter()  # before the mark, see `on_device`
         self._marks.append(self._tracer.mark())
         return now
@@ -126,9 +126,9 @@ def on_device(step: StepTrace) -> StepTrace:
 
 
 def gathered(step: StepTrace | None, comm: Comm) -> list[dict[str, Any] | None]:
-    """Return by rank when its ``step`` did what, as `record_of` does, by rank 0's clock; None without. Collective."""
+    """Return by rank the `record_of` its ``step``, by rank 0's clock; None without. Collective."""
     hosts = hosts_of(comm)
-    # Processes of a host have one clock. Those of other hosts are tied to it by a barrier, which all leave together
+    # Processes of a host have one clock. Other hosts' clocks are tied to it by a barrier, which all leave together
     comm.barrier()
     clocks = comm.allgather(np.array(perf_counter()), control=True)
     ahead = 0.0 if hosts[comm.rank] == hosts[0] else float(clocks[comm.rank] - clocks[0])
@@ -179,7 +179,7 @@ def trace_events(ranks: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]
 
 
 def record_of(step: StepTrace) -> dict[str, Any]:
-    """Return when the step did what, in seconds from its start: rows of kinds, of which later ones lie on top.
+    """Return the times of the step's phases, in seconds from its start: rows of kinds, of which later ones lie on top.
 
     The start is in seconds of this process's `time.perf_counter`.
     """

@@ -17,7 +17,7 @@ from sparse_train.tasks.task import Sums, sums
 
 FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for
 
-# Ours. Less momentum than usual, of which half is for sums that are late: the residual lets a gradient act for long
+# Ours. Half of the usual momentum is for late sums: the residual lets a gradient act for long
 DIGITS = Settings(epochs=12, batch_size=16, lr=0.05, warmup_epochs=2, milestones=(9,), momentum=0.75, weight_decay=1e-4)
 FASHION_MNIST = replace(DIGITS, epochs=20, batch_size=32, warmup_epochs=1, milestones=(12, 17))
 # Of ADTopk, HPDC 2024, for VGG-16 and ResNets: 8 ranks
@@ -70,7 +70,7 @@ class ImageTask:
 
 
 def image_task(args: Namespace, comm: Comm, build: Callable[[ImageBatches], nn.Module]) -> ImageTask:
-    """Make the task of this rank on the images that ``args`` asks for.
+    """Make the task of this rank on the images of ``args``.
 
     Raises OSError, ValueError, ImportError: the images cannot be read, or are too few.
     """

@@ -1,10 +1,10 @@
-"""Language modelling: a text as blocks of tokens, of which a model predicts each from those before it.
+"""Language modelling: a text as blocks of tokens, of which a model predicts each from the tokens before it.
 
 Perplexities are per token: they compare between models of the same vocabulary only.
 
-The task of LSTMs departs from published code in one thing: blocks are shuffled and each begins with a zero state,
-where that code reads on and carries the state from block to block. A batch is so a function of epoch and step
-alone, and a resumed run goes on to the bit; the first words of every block are harder to predict.
+The task of LSTMs departs from published code in one point: blocks are shuffled and each begins with a zero state, where
+that code reads on and carries the state from block to block. A batch is so a function of epoch and step alone, and a
+resumed run goes on to the bit; the first words of every block are harder to predict.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sparse_train.ranks.job import agreed
 from sparse_train.tasks.task import MAX_LOSS, Sums, sums
 
 TINY_TEXT = 100_000  # characters to train on with --tiny
-Batch = tuple[Tensor, Tensor]  # tokens and those that follow them, (B, block) int64 both
-Choose = Callable[[Text, int, Namespace, Comm], Vocabulary]  # of at most so many tokens
-Build = Callable[[int], nn.Module]  # for a vocabulary of so many tokens
+Batch = tuple[Tensor, Tensor]  # tokens and their successors, (B, block) int64 both
+Choose = Callable[[Text, int, Namespace, Comm], Vocabulary]  # of at most this number of tokens
+Build = Callable[[int], nn.Module]  # for a vocabulary of this number of tokens
 LSTM_BLOCK, LSTM_WORDS = 70, 33_278  # bptt, and the vocabulary of WikiText-2
 LSTM_SETTINGS = {
     # Ours
@@ -57,8 +57,8 @@ class LanguageTask:
     """A `task.Task` with a causal model: logits (B, T, vocabulary) for tokens (B, T) int64 predict the next tokens.
 
     Args:
-        train, test: tokens, (any,) int32, the same on all ranks; what is left after the last whole block is unused.
-        block: tokens that the model sees at a time, and those it predicts from them.
+        train, test: tokens, (any,) int32, the same on all ranks; the rest after the last whole block is unused.
+        block: tokens that the model sees at a time, and predicts from them.
         args: see `program.Program.parse`; of which batch_size, in blocks a step on each rank, and seed.
 
     Raises ValueError: too few blocks.
@@ -111,9 +111,9 @@ class LanguageTask:
 
 
 def language_task(args: Namespace, comm: Comm, block: int, most: int, choose: Choose, build: Build) -> LanguageTask:
-    """Read the text that ``args`` asks for, the beginning of it with --tiny, and make a task of it.
+    """Read the text of ``args``, the beginning of it with --tiny, and make a task of it.
 
-    Raises JobError: on all ranks, when files, values or packages are not there on any.
+    Raises JobError: on all ranks, when files, values or packages are missing on any.
     """
     text = agreed(comm, lambda: TEXTS[args.data].load(args.data_dir))
     if args.tiny:
@@ -186,8 +186,8 @@ def extend_lstm(parser: ArgumentParser) -> None:
 def lstm_language_task(args: Namespace, comm: Comm) -> LanguageTask:
     """Make the task of words and an LSTM of 2 layers of 500 as ADTopk has it; with --tiny, of bytes and one of 64.
 
-    Raises JobError: on all ranks, when the text is not there on any; ValueError: the text is too short, or an option
-    has no effect.
+    Raises JobError: on all ranks, when the text is missing on any; ValueError: the text is too short, or an option has
+    no effect.
     """
     width, dropout = (64, 0.0) if args.tiny else (500, 0.5)
 

@@ -22,7 +22,7 @@ from sparse_train.data.vocabulary import WordPiece
 from sparse_train.tasks.task import MAX_LOSS, Sums, sums
 
 CHOSEN = 0.15  # share of the pieces of a text that are to be predicted; at least one
-MASKED, REPLACED = 0.8, 0.1  # of those are masked, and replaced by any piece; the rest stay as they are
+MASKED, REPLACED = 0.8, 0.1  # of these are masked, and replaced by any piece; the rest stay as they are
 FRAME = 3  # special tokens around and between the two halves
 TEST_BATCH = 32  # sequences evaluated at once; bounds memory only
 TEST = 2**32 - 1  # stands in place of a seed where test texts are masked
@@ -45,11 +45,11 @@ class Masked(NamedTuple):
 
 
 class Examples:
-    """The examples that the runs of a corpus give.
+    """The examples from the runs of a corpus.
 
     Args:
         corpus: runs of at most ``length`` less `FRAME` pieces.
-        wordpiece: what they are numbered by.
+        wordpiece: numbers their pieces.
         length: of a batch, in tokens.
     """
 

@@ -83,7 +83,7 @@ class SpeechTask:
     Args:
         model: see `SpeechLSTM`.
         speech: the whole data set, the same on all ranks.
-        seed: what the order depends on; the same on all ranks.
+        seed: of the order; the same on all ranks.
     """
 
     items = "clips"

@@ -52,9 +52,9 @@ class Windows:
 
     Args:
         questions: at least one.
-        wordpiece: what cuts them into pieces.
+        wordpiece: cuts them into pieces.
         length: of a window, in tokens.
-        stride: pieces from the beginning of a window to that of the next.
+        stride: pieces from the beginning of a window to the next one's.
         asked: pieces of a question at most; a longer one is cut off.
 
     Raises ValueError: ``length`` and ``asked`` leave no room for ``stride`` pieces of a context.

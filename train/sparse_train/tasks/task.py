@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from sparse_train.data.share import Share
 
 MAX_LOSS = 700  # in nats; the exponential of more is no float64
-Sums = Tensor  # (any,) float64 on the model's device: over items, for all batches and ranks; first, how many there are
+Sums = Tensor  # (any,) float64 on the model's device: over items, for all batches and ranks; first, their number
 
 
 def sums(device: torch.device, *values: float | Tensor) -> Sums:
-    """Return sums of numbers, and of scalars on the ``device``, which nobody waits for."""
+    """Return sums of numbers, and of scalars on the ``device``, without waiting for them."""
     # A full is made on the device; a tensor of a number would be copied there
     scalars = [v.detach() if isinstance(v, Tensor) else torch.full((), v, device=device) for v in values]
     return torch.stack([scalar.to(torch.float64) for scalar in scalars])
@@ -29,10 +29,10 @@ class Task(Protocol):
     model: nn.Module
     steps: int  # of a training epoch, the same on all ranks
     share: Share  # of the samples, this rank's
-    items: str  # what throughput counts: "images", "tokens", "clips"
+    items: str  # the noun that throughput counts: "images", "tokens", "clips"
     headline: str  # the most important score: "accuracy", "perplexity", "wer", "f1"
-    # A digest that tells the data, or a vocabulary, from others that the model would fit as well; "" where the model's
-    # shape does. A task does not resume from a checkpoint with another fingerprint.
+    # A digest of the data, or a vocabulary, if the model's shape does not tell it; else "". A task does not resume from
+    # a checkpoint with another fingerprint.
     fingerprint: str
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Any]:
@@ -74,7 +74,7 @@ class OnDevice:
         return ahead(self._task.test(), self._device)
 
     def forward_and_loss(self, batch: Any) -> tuple[Tensor, Sums]:
-        """Return what the task does, of passes in this precision."""
+        """Return the task's result, of passes in this precision."""
         with torch.autocast(self._device.type, torch.bfloat16) if self._half else nullcontext():
             return self._task.forward_and_loss(batch)
 
@@ -87,7 +87,7 @@ def ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
     stream = torch.cuda.Stream(device)
 
     def sent(batch: Any) -> Any:
-        # Copy from pinned memory on a stream of its own: nobody waits for it
+        # Copy from pinned memory on its own stream, without waiting
         with torch.cuda.stream(stream):
             return moved(batch, device, pinned=True)
 
@@ -101,7 +101,7 @@ def ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
 
 
 def moved(batch: Any, device: torch.device, pinned: bool = False) -> Any:
-    """Return a tuple with its tensors on the device, but those that it names in ``on_host``, and all else as it is."""
+    """Return a tuple with its tensors on the device, except the ones that it names in ``on_host``."""
     stay = getattr(batch, "on_host", ())
     names = getattr(batch, "_fields", range(len(batch)))
 

@@ -1,1 +1,1 @@
-"""The training loop, and what surrounds it: checkpoints, evaluation, plans, the life of a program."""
+"""The training loop and its surroundings: checkpoints, evaluation, plans, the life of a program."""

@@ -29,8 +29,8 @@ FIXED = (
     *("data", "tiny", "algo", "selector", "wire", "residual", "rank", "optimizer", "beta1", "feedback", "leak"),
     *("second_moment", "arrival", "seed", "bucket_mb", "local_steps"),
 )
-HARMLESS = (  # options that may change without a message: where things are, when a run ends, what is shown
-    "plan",  # whose content tells it
+HARMLESS = (  # options that may change without a message: folders, the end of a run, output
+    "plan",  # whose content is compared
     *("data_dir", "threads", "max_steps", "check_every", "watch_every", "out", "log_every", "plot", "timeline"),
     *("progress", "checkpoint_every", "checkpoint_dir", "keep", "resume", "elastic", "copy_every", "min_ranks"),
     "spares",
@@ -38,7 +38,7 @@ HARMLESS = (  # options that may change without a message: where things are, whe
 
 
 def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
-    """Return what a run must share with a checkpoint to go on from it, by option where there is one.
+    """Return the values that a run and its checkpoint must share, by option where there is one.
 
     Raises OSError: the file of ``args.plan`` cannot be read.
     """
@@ -73,16 +73,16 @@ def options_of(args: Namespace) -> dict[str, str]:
 
 
 def changes(saved: Mapping[str, str], args: Namespace) -> str:
-    """Return a line about options that differ from those ``saved``; it is empty if none do."""
+    """Return a line about options that differ from the ``saved`` ones; it is empty if none do."""
     now = options_of(args)
     other = [f"{name} {now.get(name)} instead of {was}" for name, was in saved.items() if now.get(name) != was]
     return f"with other options than before: {', '.join(other)}" if other else ""
 
 
 class State(NamedTuple):
-    """All that a run needs to go on; on the same number of ranks it goes on to the same bits."""
+    """The state of a run; on the same number of ranks it goes on to the same bits."""
 
-    shared: dict[str, Any]  # the same on all ranks: what torch.save takes and torch.load gives with weights_only
+    shared: dict[str, Any]  # the same on all ranks: types that torch.save takes and torch.load gives with weights_only
     own: dict[str, Any]  # of this rank: see `sparse_mpi.checkpoint.trees`
 
 
@@ -91,7 +91,7 @@ class Found(NamedTuple):
     step: int
     identity: dict[str, Any]
     shared: dict[str, Any]  # see `State`
-    own: list[dict[str, Any]]  # of those old ranks that this one goes on for
+    own: list[dict[str, Any]]  # of the old ranks that this one goes on for
     ranks: int  # that wrote it
 
 
@@ -146,7 +146,7 @@ def find(args: Namespace, comm: Comm) -> Found | None:
 
     Returns None, with a line from rank 0, where there is none yet.
 
-    Raises JobError: on all ranks, when it cannot be used, or a new run would mix its checkpoints with those of another.
+    Raises JobError: on all ranks, when it cannot be used, or a new run would mix its checkpoints with another's.
     """
     if args.resume is None:
         if args.checkpoint_every:
@@ -180,7 +180,7 @@ def step_of(shared: Mapping[str, Any], epoch_steps: int) -> int:
 
 
 def resumed(found: Found, epoch_steps: int) -> Resumed:
-    """Return what the records need to know about a run that goes on from ``found`` with epochs of that many steps."""
+    """Return the facts for the records of a run that goes on from ``found`` with epochs of that many steps."""
     shared = found.shared
     steps = epoch_steps, shared["epoch_steps"]
     return Resumed(step_of(shared, epoch_steps), shared["epoch"], str(found.path), found.step, steps)

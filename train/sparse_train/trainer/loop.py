@@ -34,14 +34,14 @@ class Training:
     """One replica of a model, in training.
 
     Args:
-        task: what is trained on what; the weights are those of rank 0 from here on.
+        task: the model and its data; the weights are rank 0's from here on.
         optimizer: a `DistributedOptimizer` over the model's parameters, or with ``local`` a plain one.
         args: see `arguments.parse`.
         comm: between the replicas.
         metrics: where records go.
         planning: its plan goes into checkpoints.
         checkpoints: writes them; None writes none.
-        local: what exchanges parameters instead of gradients.
+        local: exchanges parameters instead of gradients.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Training:
         self.recorder = Recorder(self.reduction, args.timeline) if args.timeline else None
         self.clock = self.recorder.clock if self.recorder is not None else time.perf_counter  # of a step's phases
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
-        self.ranks = task.share.ranks  # at the start: a step has the samples of so many
+        self.ranks = task.share.ranks  # at the start: a step has the samples of this number of ranks
         state = task, self.taking, comm, planning, self.journal, self.progress
         self.resumption = Resumption(*state, self._use)
         self.survivors = Survivors(
@@ -74,7 +74,7 @@ class Training:
         broadcast_parameters(task.model.state_dict(), comm=comm)
         reducers = self.taking.reducers
         self.final_density = sum(r.k for r in reducers) / sum(r.layout.size for r in reducers)
-        self.algorithms = [reducer.algorithm for reducer in reducers]  # those after a dense warm-up
+        self.algorithms = [reducer.algorithm for reducer in reducers]  # the algorithms after a dense warm-up
 
     def start(self, resume: Callable[[], None]) -> bool:
         """Return False on a spare, which has waited here, if it was never needed. Collective.

@@ -1,4 +1,4 @@
-"""Decide which reducers training uses: those of --algo, or those of a plan, given or made before the first step."""
+"""Decide on the reducers of a training run: by --algo, or by a plan, given or made before the first step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Planning:
     With ``--plan auto`` the ways to reduce are measured on the job's own ranks. Collective.
 
     Args:
-        over: what carries their reductions.
+        over: the communicator of their reductions.
         found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
             of ranks.
     """

@@ -42,17 +42,17 @@ __all__ = ["Program", "Settings", "Tiny"]
 
 @dataclass(frozen=True)
 class Program:
-    """A training program: what it trains, and with which settings.
+    """A training program: its task and its settings.
 
     Args:
         name: for the folder of results.
-        description: for --help: what it does, then a few command lines.
-        make: the task of this rank, made right after ``torch.manual_seed``. What it raises as OSError, ValueError or
-            ImportError on any rank ends the job on all of them with a line from each; it communicates
-            only after `job.agreed`, where all ranks are sure to go on.
+        description: for --help: its purpose, then a few command lines.
+        make: the task of this rank, made right after ``torch.manual_seed``. OSError, ValueError or ImportError on any
+            rank ends the job on all of them with a line from each; it communicates only after `job.agreed`, where all
+            ranks are sure to go on.
         settings: by data set; the first is the default.
-        folders: where each data set is looked for unless --data-dir is given.
-        tiny: what --tiny trains with; ``make`` finds ``args.tiny`` and builds a small model.
+        folders: of each data set unless --data-dir is given.
+        tiny: the settings of --tiny; ``make`` reads ``args.tiny`` and builds a small model.
         extend: adds the program's own options.
         check: raises ValueError for options that do not go together; the text begins with the name of one.
     """
@@ -71,10 +71,10 @@ class Program:
         return arguments.parse(self.name, self.description, self.settings, self.folders, self.tiny, *own, argv)
 
     def train(self, args: Namespace, comm: Comm) -> Outcome | None:
-        """Train on this rank, one of ``comm.size``, and return the outcome; None on a spare that nobody needed.
+        """Train on this rank, one of ``comm.size``, and return the outcome; None on a spare that was not needed.
 
-        Raises JobError: on all ranks, when the job cannot be done as asked for, diverges, or ends in different
-        replicas; Preempted: on all ranks, when one of them was told to end; there is a checkpoint to resume from.
+        Raises JobError: on all ranks, when the job cannot be done, diverges, or ends in different replicas; Preempted:
+        on all ranks, when one of them got a signal to end; there is a checkpoint to resume from.
         """
         comm = self._team(args, comm)
         agree_on_folders(args, comm)
@@ -91,7 +91,7 @@ class Program:
         return outcome
 
     def _team(self, args: Namespace, comm: Comm) -> Comm:
-        """Return ``comm`` as one of whose ranks some may be lost, if that is asked for.
+        """Return ``comm`` as one that may lose ranks, if an option asks for it.
 
         Raises JobError: it is asked for, and impossible.
         """
@@ -110,7 +110,7 @@ class Program:
         return TeamComm(Team(comm, spares=args.spares))
 
     def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics, Callable[[], None]]:
-        """Return the training, its records, and what resumes it if there is a checkpoint."""
+        """Return the training, its records, and a function that resumes it from a checkpoint, if there is one."""
         if comm.rank == 0 and args.progress:
             print("loading data and model", file=sys.stderr, flush=True)
         found, ranks = find(args, comm), comm.size - args.spares
@@ -172,7 +172,7 @@ class ByTask:
 
     Args:
         programs: by task; the first is the default. No two have a data set in common.
-        text: for --help, what the tasks are.
+        text: for --help, on the tasks.
     """
 
     def __init__(self, programs: Mapping[str, Program], text: str) -> None:

@@ -1,4 +1,4 @@
-"""What a training run needs to go on: in its checkpoints, and on ranks that join it."""
+"""The state of a training run: in its checkpoints, and for ranks that join it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sparse_train.trainer.survivors import Survivors
 @dataclass
 class Progress:
     steps: int = 0
-    meter: Meter = field(default_factory=Meter)  # of the running epoch: what this rank did
+    meter: Meter = field(default_factory=Meter)  # this rank's work in the running epoch
     seconds: float = 0.0  # that it took
     recorded: bool = True  # whether there is nothing in them yet
-    flushed: int = 0  # after how many steps all that was owed was sent
+    flushed: int = 0  # the step after which all residuals were sent
     scores: dict[str, float] = field(default_factory=dict)  # of the last epoch
 
 
@@ -36,8 +36,8 @@ class Progress:
 class Resumption:
     """The state of a run, saved and loaded; ``finish_warmup`` has each bucket reduce as after a dense warm-up.
 
-    Checkpoints are made and loaded with those algorithms: they share their residuals with the dense ones, which have no
-    other state, so that a resumed run may end its warm-up earlier or later.
+    Checkpoints are made and loaded with the algorithms after it: they share their residuals with the dense ones, which
+    have no other state, so that a resumed run may end its warm-up earlier or later.
     """
 
     task: Task
@@ -119,7 +119,7 @@ class Resumption:
 
 @contextmanager
 def same_options(optimizers: Sequence[Any]) -> Iterator[None]:
-    """Keep the options of the optimizers as they are, whatever is loaded into them in this context."""
+    """Preserve the options of the optimizers, whatever is loaded into them in this context."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     chosen = [{name: value for name, value in group.items() if name != "params"} for group in groups]
     yield

@@ -1,4 +1,4 @@
-"""How a run takes steps: gradients are reduced in each, or ranks exchange what their models moved in several."""
+"""The steps of a run: gradients are reduced in each, or ranks exchange their models' movement every few steps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GradientSteps:
         return Step(stamps, metered(stamps, sums, self.reduction.report))
 
     def finish(self) -> Meter | None:
-        """Apply all that the ranks owe after the last step; return what it cost, None if it is not wanted."""
+        """Apply all residuals after the last step; return the cost, None if it is not wanted."""
         if not self._flush:
             return None
         self.optimizer.flush()
@@ -107,7 +107,7 @@ class LocalSteps:
         return Step(stamps, metered(stamps, sums, self.reduction.report))
 
     def finish(self) -> Meter:
-        """Bring all ranks together after the last step, with all that they owe if that is wanted."""
+        """Bring all ranks together after the last step, with all residuals if that is wanted."""
         (self.reduction.flush if self._flush else self.reduction.synchronize)()
         return Meter(**costs(self.reduction.report))
 

@@ -1,6 +1,6 @@
 """Replicas of a model on every rank: average their buffers, compare them, evaluate them on the test data of all.
 
-What a training run does when ranks are lost, and when spares take their places: `Survivors`.
+The reaction of a training run to lost ranks, and to spares that take their places: `Survivors`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def identical(model: nn.Module, comm: Comm) -> bool:
 
 @torch.no_grad()
 def evaluate(task: Task, comm: Comm) -> dict[str, float]:
-    """Return the scores of the model on the test data of all ranks, or of all that are left; collective.
+    """Return the scores of the model on the test data of all remaining ranks; collective.
 
-    The model keeps the mean of all ranks' buffers, and is left in evaluation mode.
+    The model gets the mean of all ranks' buffers, and is left in evaluation mode.
     """
     average_buffers(task.model, comm)
     task.model.eval()
@@ -71,13 +71,13 @@ def evaluate(task: Task, comm: Comm) -> dict[str, float]:
 
 
 class Survivors:
-    """The ranks that a run has left, and what they train on.
+    """The remaining ranks of a run, and their samples.
 
     Args:
         comm: between the replicas; only with a team some can be lost.
         least: the fewest ranks with which to go on.
-        metrics: where a record of each loss goes.
-        give: returns what a spare needs to train here from now on.
+        metrics: gets a record of each loss.
+        give: returns the state for a spare that trains here from now on.
     """
 
     def __init__(self, comm: Comm, share: Share, least: int, metrics: Metrics, give: Callable[[], bytes]) -> None:
@@ -99,25 +99,25 @@ class Survivors:
         }
 
     def join(self, state: dict[str, Any]) -> None:
-        """Know what the other ranks know, before the step that comes."""
+        """Learn the other ranks' state, before the coming step."""
         self._share.join(state["share"])
         self._ranks, self._recruits = list(state["ranks"]), state["recruits"]
         self._epoch, self._began, self._fresh = state["epoch"], dict(state["began"]), True
 
     def regroup(self, epoch: int, step: int) -> bool:
-        """Deal samples to the ranks that are there, from this step on; return False if they are those of before.
+        """Deal samples to the ranks that are there, from this step on; return False if they are the same as before.
 
-        Call it before every step: that tells in which one a rank was lost.
+        Call it before every step: that shows in which one a rank was lost.
         """
         if self._team is None:
             return False
-        # Have spares take the places of lost ranks; those that have just joined know of that.
+        # Have spares take the places of lost ranks; spares that have just joined know of that.
         if not self._fresh:
             if epoch != self._epoch:
                 self._epoch, self._began = epoch, {}
             self._team.recruit(self._give)
         self._fresh = False
-        # Deal to those that are left, and to those.
+        # Deal to the remaining ranks, and to these.
         lost, joined = self._lost(self._team), self._team.recruits[self._recruits :]
         if lost or joined:
             missed = [(before, rank) for rank, at in lost.items() for before, when in self._began.items() if when >= at]
