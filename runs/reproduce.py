@@ -193,7 +193,7 @@ def expected(claim: Claim) -> str:
 
 
 def listed(claims: dict[str, Claim]) -> Iterator[str]:
-    """Yield each job's command, with its claims: what is measured, on which page it stands, its band and the reason."""
+    """Yield each job's command, with its claims: the measure, the page, the band and its reason."""
     for name, job in JOBS.items():
         if due := {key: claim for key, claim in claims.items() if claim.job == name}:
             needs = f", needs {', '.join(job.needs)}" if job.needs else ""

@@ -14,7 +14,7 @@ from sparse_mpi.select import SELECTORS, Selector
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES, Wire
 
-MOMENT_DENSITY = 0.021  # at which elect with second moments sends as many bytes as at its usual density without
+MOMENT_DENSITY = 0.021  # elect with second moments sends the bytes of its usual density without
 PUBLISHED = "published"  # the option that takes the settings of a published program
 
 

@@ -105,7 +105,7 @@ def measured() -> dict[str, int]:
     rows = {PACKAGE: lines(*core()), f"{PACKAGE}/*.py": lines(*(ROOT / PACKAGE).glob("*.py"))}
     rows |= {f"{PACKAGE}/{name}": lines(*files_below(f"{PACKAGE}/{name}")) for name in folders if "." not in name}
     rows |= {name: lines(*files_below(name)) for name in ("bench", "train", "tests", "runs")}
-    pages = [*(ROOT / name for name in PAGES), *(ROOT / "docs").rglob("*.md")]
+    pages = [*(ROOT / name for name in PAGES), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     texts = {file: file.read_text() for file in core()}
     return rows | {
         "words of pages": sum(len(page.read_text().split()) for page in pages),

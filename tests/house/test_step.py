@@ -79,7 +79,7 @@ def optimizer(comm):
     ("size", "make", "files", "calls"),
     [
         pytest.param(4, reducer("oktopk"), 18, 186, id="oktopk"),
-        pytest.param(4, reducer("elect"), 22, 355, id="elect"),
+        pytest.param(4, reducer("elect"), 22, 347, id="elect"),
         pytest.param(2, optimizer, 25, 300, id="optimizer"),
     ],
 )
