@@ -68,7 +68,8 @@ def _shown(value: object) -> str:
 
 
 class HelpAll(Action):
-    def __call__(self, parser: Any, *ignored: object) -> None:
+    def __call__(self, parser: ArgumentParser, *ignored: object) -> None:
+        assert isinstance(parser, Parser)
         shown, parser._shown = parser._shown, set()
         parser.print_help()
         parser._shown = shown

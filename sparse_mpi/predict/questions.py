@@ -9,6 +9,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import numpy as np
+
 from sparse_mpi.checks import check_choice, check_range, check_whole, meant
 from sparse_mpi.cli import values
 from sparse_mpi.cli.table import Column, Table
@@ -136,7 +138,7 @@ class Answer:
 
 
 def advise(
-    model: Any,
+    model: object,
     rate: str,
     *,
     optimizer: str | None = None,
@@ -207,7 +209,7 @@ def advise(
     )
 
 
-def _size(model: Any) -> tuple[str, int]:
+def _size(model: object) -> tuple[str, int]:
     """Return the name of a known model, or "", and the elements of its gradient."""
     if isinstance(model, str):
         if model not in MODELS:
@@ -216,9 +218,10 @@ def _size(model: Any) -> tuple[str, int]:
                 f"{model!r}{meant(model, MODELS)}"
             )
         return model, layout(model).size
-    if hasattr(model, "parameters"):
-        return "", sum(of.numel() for of in model.parameters() if of.requires_grad)
+    if parameters := getattr(model, "parameters", None):
+        return "", sum(of.numel() for of in parameters() if of.requires_grad)
     check_whole("model", model, 1)
+    assert isinstance(model, (int, np.integer))
     return "", int(model)
 
 
