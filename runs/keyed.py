@@ -149,9 +149,9 @@ def figure(kind: str, rows: list[dict[str, Any]]) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of data (default: all)")
-    parser.add_argument("--network", default="shared memory", help="what to call it (default: %(default)s)")
+    parser.add_argument("--network", default="shared memory", help="its name in the record (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=7, help="of each, after one more (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="add what was measured to the record there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="add the measurements to the record there")
     parser.add_argument("--draw", type=Path, metavar="RECORD", help="draw the first of --kinds of that record")
     parser.add_argument("--plot", type=Path, default=Path("keyed.svg"), metavar="FILE", help="(default: %(default)s)")
     args = parser.parse_args()

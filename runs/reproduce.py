@@ -249,9 +249,7 @@ def stands_in(page: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the wanted claims, and return 1 if a claim is missed or a job has failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="claims, or jobs, or what is before a dot"
-    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="claims, jobs, or words before a dot")
     parser.add_argument("--list", action="store_true", help="print claims and jobs, and run nothing")
     parser.add_argument("--page", action="store_true", help="print the tables of REPRODUCE.md")
     parser.add_argument(
