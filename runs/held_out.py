@@ -149,11 +149,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     known.add_argument("--seed", type=int, default=1, help="by which (default: 1)")
     known.add_argument("--fastest", choices=RATES, default="5gbit", help="the highest rate (default: 5gbit)")
     known.add_argument("--busy", type=int, default=0, help="processes that compute beside each job (default: 0)")
-    known.add_argument("--first", type=int, help="measure so many of them at most")
+    known.add_argument("--first", type=int, help="measure at most this many")
     known.add_argument("--seconds", type=float, default=30, help="of a job's steps (default: 30)")
     known.add_argument("--timeout", type=float, default=120, help="seconds after which a job is ended (default: 120)")
     known.add_argument("--minutes", type=float, default=60, help="after which no job is begun (default: 60)")
-    known.add_argument("--list", action="store_true", help="only say what would be measured")
+    known.add_argument("--list", action="store_true", help="only list the set-ups")
     args = known.parse_args(argv)
     drawn = {"seed": args.seed, "fastest": args.fastest}
     record = json.loads(args.file.read_text()) if args.file.exists() else {"drawn": drawn, "jobs": []}

@@ -119,10 +119,9 @@ def results(world: Any, kinds: list[str], steps: int) -> Iterator[dict[str, Any]
 
 
 def main() -> None:
-    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of data (default: all)")
-    parser.add_argument("--network", default="shared memory", help="what to call it (default: %(default)s)")
+    parser.add_argument("--network", default="shared memory", help="its name in the record (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=7, help="of each, after one more (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add what was measured to the record there")
     args = parser.parse_args()

@@ -45,7 +45,7 @@ def parse(argv: Sequence[str] | None = None) -> Namespace:
     add("--program", choices=PROGRAMS, default="vgg", help="which one of this folder (default: vgg)")
     text = "numbers of steps, from 1; training ends with the last (default: 1 10 40)"
     add("--record-steps", type=integer(1), nargs="+", default=[1, 10, 40], metavar="N", help=text)
-    text = "what to write (default: runs/gradients.npz)"
+    text = "the file to write (default: runs/gradients.npz)"
     usual = Path("runs/gradients.npz")
     add("--save", type=new_file("gradients.npz", [".npz"]), default=usual, metavar="FILE", help=text)
     args, rest = ArgumentParser.parse_known_args(parser, argv)  # unknown arguments are the program's

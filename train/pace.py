@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(description=__doc__)
     add = parser.add_argument
     add("program", type=checked(check_program, "vgg"), help="of train/, without .py: vgg, gpt2, ...")
-    way, text = checked(check_way, "elect:votes=0.5"), "what takes turns"
+    way, text = checked(check_way, "elect:votes=0.5"), "ways that take turns"
     add("--ways", type=way, nargs="+", required=True, metavar="ALGORITHM[:OPTION=VALUE..]", help=text)
     text = "that are measured in each turn, or more: a multiple of all local steps (default: 24)"
     add("--steps", type=integer(1), default=24, metavar="N", help=text)

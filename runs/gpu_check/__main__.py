@@ -81,7 +81,7 @@ def parser() -> Parser:
         "--budget",
         type=values.number,
         metavar="SECONDS",
-        help="start no stage whose estimate does not fit into what is left of so many seconds",
+        help="seconds for all stages: none starts whose estimate exceeds the rest",
     )
     parser.add_argument(
         "--merge",
@@ -91,9 +91,7 @@ def parser() -> Parser:
         metavar="DIR",
         help="folders of earlier calls, on other machines for example, whose records become part of this one",
     )
-    parser.add_argument(
-        "--plan", action="store_true", help="print what would be run, and for how long, and run nothing"
-    )
+    parser.add_argument("--plan", action="store_true", help="print the stages and their times, and run nothing")
     return parser
 
 

@@ -6,8 +6,8 @@ SHA-256 of every file. Until it is complete and on the disk, the folder has anot
 
     facts, state = {"model": "vgg16"}, reducer.state_dict()
     save("run/checkpoints", step, facts, model_bytes, state, comm, keep=2)
-    found = load("run/checkpoints", comm)
-    reducer.take_over(found.states, found.ranks)
+    saved = load("run/checkpoints", comm)
+    reducer.take_over(saved.states, saved.ranks)
 """
 
 from __future__ import annotations

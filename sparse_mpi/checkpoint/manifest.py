@@ -88,7 +88,9 @@ def _checked(manifest: Manifest) -> Manifest:
     check_instance("identity", manifest.identity, dict)
     shards = min(manifest.ranks, len(manifest.files))  # the same number of names is worth comparing
     if manifest.files.keys() != {MODEL, *(rank_name(rank, manifest.ranks) for rank in range(shards))}:
-        raise ValueError(f"files must be {MODEL} and those of {manifest.ranks} ranks, got {sorted(manifest.files)}")
+        raise ValueError(
+            f"files must be {MODEL} and one for each of {manifest.ranks} ranks, got {sorted(manifest.files)}"
+        )
     return manifest
 
 

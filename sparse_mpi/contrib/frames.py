@@ -92,7 +92,7 @@ def _times(name: object, there: Names) -> int:
 
 def _no_key(name: Hashable, dtype: object) -> TypeError:
     expected = "columns of strings, real numbers, bool, dates, times or categories"
-    return TypeError(f"by must name {expected}, got {name!r} of type {dtype}; convert it, or number what it has")
+    return TypeError(f"by must name {expected}, got {name!r} of type {dtype}; convert it, or number its values")
 
 
 def _check_sums(dtypes: dict[Hashable, Any], are_numbers: Callable[[Any], bool]) -> None:

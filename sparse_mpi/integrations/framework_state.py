@@ -34,7 +34,7 @@ def restore(state: SparseState, checkpoint: str | Path) -> None:
         if beyond.exists():
             raise ValueError(
                 f"a checkpoint must be resumed by as many ranks as have saved it, got {state.comm.size} and {beyond}; "
-                "without the files of its ranks it is resumed by any number, and what these had not sent yet is lost"
+                "without the files of its ranks it is resumed by any number, and their residuals are lost"
             )
         try:
             saved = torch.load(file, weights_only=True) if file.is_file() else None

@@ -51,11 +51,11 @@ class Quality(NamedTuple):
         if self.wait > LONGEST_WAIT:
             return (
                 f"entries wait for {self.wait:.0f} steps, where evidence ends at {LONGEST_WAIT}: raise the density to "
-                f"{self.wait / LONGEST_WAIT:.1f} times as much, or let what waits fade (leaky feedback)"
+                f"{self.wait / LONGEST_WAIT:.1f} times as much, or let residuals fade (leaky feedback)"
             )
         if self.captured < LEAST_CAPTURED:
             return (
-                f"what is sent has {self.captured:.0%} of the energy that so many entries can have, where evidence "
+                f"the sum has {self.captured:.0%} of the energy that so many entries can have, where evidence "
                 f"ends at {LEAST_CAPTURED:.0%}: raise the density, or take algorithm='elect'"
             )
         return ""

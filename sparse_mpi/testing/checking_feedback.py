@@ -54,7 +54,7 @@ def _obey(rule: Feedback, trial: Trial) -> None:
                 same &= _bytes(remembered) == _bytes(whole_state(resumed.feedback))
                 demand(same, "resumption", f"the bytes of a run that is not, on rank {comm.rank}", remembered)
             finite = all(np.isfinite(array).all() for array in remembered.values())
-            demand(finite, "what is not finite", "nothing of it to be kept", remembered)
+            demand(finite, "NaN and Inf", "none of them to be stored", remembered)
             demand(gradient.tobytes() == given, "the gradient", "as it was given", gradient)
             own: Any = getattr(total, "values", total)
             own[:] = -1  # the caller may change its array
@@ -63,7 +63,7 @@ def _obey(rule: Feedback, trial: Trial) -> None:
         reducer.take_over(states[comm.rank :: comm.size], 2)
         for name, kept in reducer.feedback.state().items():
             before, now = sum(state[name].astype(float) for state in states), comm.allreduce(kept.astype(float))
-            text = f"arrays {name!r} of two ranks to add up to what these ranks take over, {before}"
+            text = f"arrays {name!r} of two ranks to be dealt out with the same sum, {before}"
             demand(np.allclose(now, before, 1e-4, 1e-4 * np.abs(before).max()), "additive states", text, now)
         return _bytes(reducer.feedback.state(replicated=True))
 
@@ -77,7 +77,7 @@ def _flush(reducer: SparseAllreduce) -> None:
     if reducer.feedback.traits.defers:
         owed = reducer.comm.allreduce(reducer.residual)
         flushed = reducer.flush(check=True)
-        demand(np.allclose(flushed, owed, 1e-4, 1e-4 * np.abs(owed).max()), "flush", f"what is owed, {owed}", flushed)
+        demand(np.allclose(flushed, owed, 1e-4, 1e-4 * np.abs(owed).max()), "flush", f"residuals, {owed}", flushed)
     else:
         try:
             reducer.flush()

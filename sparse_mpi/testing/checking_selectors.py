@@ -48,7 +48,7 @@ def _select(selector: Selector, case: Case, x: np.ndarray, add: np.ndarray, stat
     demand(_generators() == generators, law, "no use of global generators of random numbers", "another state of one")
     demand(x.tobytes() == summed.tobytes() and add.tobytes() == given.tobytes(), "add", "x += add, in place", x)
     check_form(chosen, case.n, x.dtype)
-    demand(chosen.values.tobytes() == x[chosen.indices].tobytes(), "the values", "those of x", chosen)
+    demand(chosen.values.tobytes() == x[chosen.indices].tobytes(), "the values", "the ones of x", chosen)
     fewest, most = int(selector.band[0] * k), most_selected(selector, case.layout, k)
     if not selector.patterned and not selector.shared:
         fewest = min(fewest, int(np.count_nonzero(x)))

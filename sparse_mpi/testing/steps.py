@@ -72,7 +72,7 @@ def check_nonfinite(total: Any, algorithm: Algorithm, case: Case, finite: Any) -
         may = np.repeat([(~finite[part]).any() for part in case.layout.parts], case.layout.sizes)
     good = not shown[~finite].any() and shown[~may].all()
     places = np.flatnonzero(~finite)
-    demand(good, "what is not finite", f"NaN or Inf at {places}, as in a gradient", f"at {np.flatnonzero(~shown)}")
+    demand(good, "NaN and Inf", f"NaN or Inf at {places}, as in a gradient", f"at {np.flatnonzero(~shown)}")
 
 
 def check_counts(seen: Sequence[Sequence[Step]], algorithm: Algorithm, case: Case, dtype: Any) -> None:

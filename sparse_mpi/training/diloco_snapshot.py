@@ -86,7 +86,7 @@ def _tree(state: dict[str, Any], name: str) -> dict[str, Any]:
     try:
         return dict(unpacked(state[name]))
     except Exception as problem:  # torch.load raises whatever damaged bytes lead to
-        raise ValueError(f"state[{name!r}] must be what state_dict() packed, but {problem}; {WHOLE}") from None
+        raise ValueError(f"state[{name!r}] must be packed by state_dict(), but {problem}; {WHOLE}") from None
 
 
 def _owe_moves(state: dict[str, Any], own: dict[str, Any], common: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
         raise TypeError("named_parameters must be pairs of name and tensor, and some; pass model.named_parameters()")
     several = Counter(name for name, _ in pairs)
     if twice := [name for name, count in several.items() if count > 1]:
-        raise ValueError(f"named_parameters must have unique names, got {twice[0]!r} twice; pass those of one model")
+        raise ValueError(f"named_parameters must have unique names, got {twice[0]!r} twice; pass one model's")
     names: dict[Tensor, str] = {}
     for name, parameter in pairs:
         names[parameter] = min(name, names.get(parameter, name))

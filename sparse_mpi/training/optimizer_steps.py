@@ -151,7 +151,7 @@ class OptimizerSteps:
         found = without_moments(state, self._rule.mode) if adam else None
         ranks = self._gradients.ranks
         if found is not None and (ranks is None or ranks.comm.rank == 0):
-            LOGGER.warning("sparse_mpi: moments of %s begin anew, as those it loads are of another kind", optimizer)
+            LOGGER.warning("sparse_mpi: moments of %s begin anew: the loaded ones are of another kind", optimizer)
         used = state if found is None else found
         keys = [key for group in used["param_groups"] for key in group["params"]]
         self._arrivals = [used["state"].get(key, {}).get(ARRIVED) for key in keys]

@@ -28,7 +28,6 @@ MOST = {
     "bench": 4,
     "runs": 2,
     "sparse_mpi/algorithms": 7,
-    "sparse_mpi/checkpoint": 3,
     "sparse_mpi/cli": 1,
     "sparse_mpi/collectives": 1,
     "sparse_mpi/comm": 7,

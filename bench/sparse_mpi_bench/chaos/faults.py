@@ -146,7 +146,7 @@ class Chaos:
 
     def _unplug(self, rank: int) -> Callable[[], object]:
         if self._links is None:
-            raise ValueError("links must be those of emulated hosts for a fault of one, got none")
+            raise ValueError("links must be of emulated hosts for a fault of one, got none")
         links, before = self._links, self._links.rates[rank]
 
         def change(new: int | None) -> None:

@@ -65,8 +65,8 @@ class Windows:
     ) -> None:
         if length - FRAME - asked < stride:
             raise ValueError(
-                f"--stride must be at most {length - FRAME - asked}, which is what {length} tokens of --sequence have "
-                f"left beside a question, got {stride}; contexts would have gaps"
+                f"--stride must be at most {length - FRAME - asked}, the rest of {length} tokens of --sequence "
+                f"beside a question, got {stride}; contexts would have gaps"
             )
         self.questions, self._wordpiece, self._length = questions, wordpiece, length
         self._asked = [pieces.ids[:asked] for pieces in wordpiece.encode([q.text for q in questions])]
