@@ -5,7 +5,7 @@ r"""Measure how long communication holds up a training step: sparse sums beside 
         train/overlap.py --models vgg16 --network 1gbit --json overlap.json
 
 The backward pass is emulated, as on a device of each rank's own: the rank sleeps, and wakes to hand out the gradients
-of a layer, normal and fresh in each step, at a time in proportion to the multiplications that came before. The update
+of a layer, normal and fresh in each step, at a time in proportion to the multiplications before it. The update
 is torch's SGD with momentum. `alone` communicates nothing. `exposed` is a step less the one of `alone` in the same
 round, from a common start to the last rank's end; `cpu` is the processor time of a rank in it, all threads together.
 All ways take turns. DDP adds over gloo. A record that is there already is continued.

@@ -101,7 +101,7 @@ def _steps(file: Path) -> list[Step]:
 
 
 def summary(steps: Sequence[Step]) -> dict[str, Any]:
-    """Return means of the loss at four places, and what a step sends and takes; None where nothing is known."""
+    """Return means of the loss at four places, and the bytes and seconds of a step; None where nothing is known."""
     losses = [step["loss"] for step in steps if step["loss"] is not None]
     width = max(1, round(WINDOW * len(losses)))
     ends = [max(width, round(part * len(losses))) for part in (0.25, 0.5, 0.75, 1)]

@@ -164,7 +164,7 @@ def predicted(args: Namespace, n: int, density: float, ranks: int, batch: float)
     way = ":".join([args.algo, *(f"{name}={value}" for name, value in algorithm_options(args).items())])
     if ranks == 1 or way not in table():
         return ""
-    if args.momentum_by == TRAVELLING:  # moments take bytes, and at the usual densities as many in all
+    if args.momentum_by == TRAVELLING:  # moments take bytes: at the usual densities all bytes are equal
         density *= usual_density("elect") / usual_density("elect", second_moment=True)
     how: dict[str, Any] = {"on": "cpu", "ranks": ranks, "batch_seconds": batch, "overlap": bool(args.overlap)}
     answer = advise(n, "1gbit", algorithms=(way,), densities=(min(density, 1.0),), **how)
