@@ -1,4 +1,4 @@
-r"""Sums of data that is sparse already beside what users of mpi4py have, over sizes, in turns on one machine.
+r"""Sums of data that is sparse already beside the ways of mpi4py, over sizes, in turns on one machine.
 
     python -m sparse_mpi run -n 4 runs/keyed.py --kinds matrices histograms kmers --json keyed.json
     python -m sparse_mpi bench network --ranks 4 --rate 1gbit -- runs/keyed.py --kinds matrices --network 1gbit \

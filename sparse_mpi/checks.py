@@ -17,6 +17,7 @@ ALIKE = 0.65  # of 1, the similarity from which two spellings are the same
 # Arguments, options and entries of registries that were removed: the release, and the remedy
 GONE: dict[str, tuple[str, str]] = {
     "agree": ("0.4.0", "write bench steps --check --device gpu"),
+    "arrival": ("0.4.0", "write --momentum-by arrival"),
     "auto": ("0.4.0", "ask `python -m sparse_mpi predict advise` which algorithm to name"),
     "budget": ("0.4.0", "let a sparse_mpi.contrib.ByteBudget say the density of the next step"),
     "check_every": ("0.4.0", "leave it out, and set the attribute check_every of the result, in steps"),
@@ -34,8 +35,11 @@ GONE: dict[str, tuple[str, str]] = {
     "memory": ("0.4.0", "write --feedback"),
     "metrics": ("0.4.0", "make the folder, and name it in the variable SPARSE_MPI_METRICS_DIR"),
     "mode": ("0.4.0", "leave it out; micro goes by a threshold, and interleaved selection alternates"),
+    "no_arrival": ("0.4.0", "write --momentum-by local"),
+    "no_second_moment": ("0.4.0", "write --momentum-by arrival"),
     "refresh": ("0.4.0", "published=vgg has Ok-Topk's stale thresholds, as have PublishedOkTopk and StaleSelector"),
     "residual": ("0.4.0", "leave it out; senders store entries missing in the result; on sorted shards take elect"),
+    "second_moment": ("0.4.0", "write --momentum-by second-moment"),
     "sparse_compare": ("0.4.0", "write bench network --ranks 4 8 --rate 1gbit -- bench sparse"),
     "sparse_volume": ("0.4.0", "write bench volume --keyed"),
     "step_seconds": ("0.4.0", "give k or density"),

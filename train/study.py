@@ -3,8 +3,8 @@
 python train/study.py vgg --ranks 8 --seeds 1 2 3 4 5 --ways dense oktopk elect:wire=packed+int8 --tune lr=0.1,0.05 \
     --shards shuffled sorted:norm=group --out runs/study -- --tiny --data fashion-mnist --epochs 1 --density 0.01
 
-A way is an algorithm, options of it, and options of the training program: elect:votes=0.5:feedback=gmc. Options may
-follow a kind of shards too, sorted:norm=group; options behind -- are for all runs. Runs are shared out among
+A way is an algorithm, options of it, and options of the training program: elect:votes=0.5:momentum-by=global. Options
+may follow a kind of shards too, sorted:norm=group; options behind -- are for all runs. Runs are shared out among
 --jobs processes; existing records are not made again. The ranks are a `World`'s, which reduces as
 MPI does, to the bit, so that more of them can be studied than the machine has cores.
 """

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from sparse_mpi.cli import values
@@ -85,5 +86,7 @@ def _words(args: argparse.Namespace) -> list[str]:
     if program[0].startswith("-"):
         raise Refused(f"unknown option {program[0]}; options of the program go after its name")
     if not os.path.exists(program[0]):
-        raise Refused(f"there is no program {program[0]}")
+        python = Path(program[0]).name.startswith("python") and len(program) > 1
+        remedy = f"; name the file alone: {' '.join(program[1:])}" if python else ""
+        raise Refused(f"there is no program {program[0]}{remedy}")
     return program

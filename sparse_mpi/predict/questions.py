@@ -204,9 +204,8 @@ def advise(
     job = TrainingJob(n, ranks, batch_seconds, overlap, utilisation, dense)
     told = shown(name, optimizer)
     where = _machines(on, fabric, fit)
-    return _answer(
-        job, cluster, fit, told, sorted(set(densities), reverse=True), algorithms or COMPARED, name, rate, where
-    )
+    others = [way for way in algorithms if way != BASELINE] or COMPARED  # dense is in each answer
+    return _answer(job, cluster, fit, told, sorted(set(densities), reverse=True), others, name, rate, where)
 
 
 def _size(model: object) -> tuple[str, int]:

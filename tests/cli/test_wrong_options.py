@@ -133,6 +133,7 @@ COMBINATIONS = {
     "bench steps --model vgg16 --n 3": "argument --n: not allowed with argument --model",
     "predict advise --ranks 8": "the following arguments are required: --rate",
     "run nowhere.py": "there is no program nowhere.py",
+    "run -n 2 python x.py --steps 3": "there is no program python; name the file alone: x.py --steps 3",
     "run -m nowhere": "there is no module nowhere",
     "run -n 2": "which program?",
     "run -n 2 -m": "-m needs the name of a module",

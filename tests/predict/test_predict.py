@@ -80,6 +80,10 @@ def test_from_python_the_answers_are_the_same():
     assert sparse_mpi.predict.advise is advise
 
 
+def test_dense_is_in_each_answer_and_no_other_way_to_compare():
+    assert advise("vgg16", "1gbit", algorithms=("dense",)) == advise("vgg16", "1gbit")
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

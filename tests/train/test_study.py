@@ -83,8 +83,8 @@ def run(way, seed, *scores, seconds=(1.0, 1.0), headline="perplexity", **more):
 
 
 def test_options_of_a_way_go_to_the_algorithm_or_to_the_program():
-    assert arguments("elect:votes=0.5:feedback=gmc:no-overlap") == [
-        *("--algo", "elect:votes=0.5", "--feedback", "gmc", "--no-overlap")
+    assert arguments("elect:votes=0.5:momentum-by=global:no-overlap") == [
+        *("--algo", "elect:votes=0.5", "--momentum-by", "global", "--no-overlap")
     ]
     assert dealing("sorted:norm=group") == ["--shards", "sorted", "--norm", "group"]
     assert dealing("shuffled:norm=group") == ["--norm", "group"]

@@ -80,8 +80,11 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--selector", "dgc", "--algo", "dense"], ["--selector", "dense"]),
         (["--wire", "packed", "--algo", "powersgd"], ["--wire", "powersgd"]),
         (["--flush", "--feedback", "none"], ["--flush", "--feedback none owes nothing"]),
-        (["--optimizer", "adam", "--feedback", "dgc"], ["--feedback", "the momentum of sgd, not of adam"]),
-        (["--feedback", "dgc", "--momentum", "1"], ["--momentum", "must be below 1 with --feedback dgc, got 1.0"]),
+        (
+            ["--optimizer", "adam", "--momentum-by", "corrected"],
+            ["corrected needs --optimizer sgd", "got adam"],
+        ),
+        (["--momentum-by", "global", "--momentum", "1"], ["--momentum-by: global needs", "--momentum below 1"]),
         (["--k", "5", "--density", "0.1"], ["not allowed with"]),
         (["--rank", "4"], ["--rank", "elect cannot take 4"]),
         (["--algo", "adtopk", "--selector", "dgc"], ["--selector", "adtopk cannot take dgc"]),
@@ -95,13 +98,23 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--beta1", "0.8", "--optimizer", "sgd"], ["--beta1", "for adam or adamw, got 0.8 for sgd"]),
         (["--beta1", "1", "--optimizer", "adam"], ["--beta1", "must be below 1", "got 1.0 for adam"]),
         (["--data", "text", "--momentum", "0.9"], ["--momentum", "needs --optimizer sgd, has no effect on adam"]),
-        (["--optimizer", "adam", "--feedback", "gmc"], ["--feedback", "gmc takes over the momentum of sgd, not"]),
+        (["--feedback", "gmc"], ["--feedback: gmc was removed in 0.4.0: write --momentum-by global"]),
+        (["--feedback", "dgc"], ["--feedback: dgc was removed in 0.4.0: write --momentum-by corrected"]),
+        (["--feedback", "all"], ["--feedback: must be one of residual, leaky, none, got all; for example residual"]),
+        (["--arrival"], ["arrival was removed in 0.4.0: write --momentum-by arrival"]),
+        (["--no-arrival"], ["no_arrival was removed in 0.4.0: write --momentum-by local"]),
+        (["--second-moment"], ["second_moment was removed in 0.4.0: write --momentum-by second-moment"]),
+        (["--no-second-moment"], ["no_second_moment was removed in 0.4.0: write --momentum-by arrival"]),
         (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
         (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
         (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
         (["--algo", "oktopk:votes=1"], ["--algo", "oktopk has no option votes; it has: selector"]),
         (["--algo", "elect:wire=packed", "--wire", "coo32"], ["--wire", "elect:wire=packed has one"]),
-        (["--leak", "0.1", "--feedback", "dgc"], ["--leak", "dgc has none", "residual, leaky, gmc"]),
+        (["--leak", "0.1", "--feedback", "none"], ["--leak", "none has none", "residual, leaky"]),
+        (
+            ["--leak", "0.1", "--momentum-by", "corrected"],
+            ["--momentum-by: corrected needs", "without --leak"],
+        ),
         (["--keep", "3"], ["argument --keep: "]),
         (["--resume"], ["argument --resume: "]),
         (["--checkpoint-dir", "x"], ["argument --checkpoint-dir: no checkpoints are written or read"]),
@@ -114,7 +127,10 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--local-steps", "4", "--plan", "auto"], ["--plan is for gradients that are reduced in every step"]),
         (["--local-steps", "4", "--elastic"], ["--elastic is for gradients"]),
         (["--local-steps", "4", "--algo", "auto"], ["--algo auto chooses for gradients of every step"]),
-        (["--local-steps", "4", "--feedback", "gmc"], ["take residual, leaky, none: momentum is --outer-momentum"]),
+        (
+            ["--local-steps", "4", "--momentum-by", "local"],
+            ["--momentum-by is for gradients that are reduced in"],
+        ),
         (["--local-steps", "4", "--bucket-mb", "2"], ["--bucket-mb is for gradients"]),
         (["--local-steps", "4", "--algo", "dense", "--wire", "packed"], ["dense cannot take packed"]),
         (["--local-steps", "4", "--feedback", "none", "--flush"], ["--feedback none owes nothing"]),
@@ -168,18 +184,18 @@ def test_second_moments_of_adam_travel_unless_told_otherwise(capsys):
         ["--weight-decay", "0.1"],
         ["--algo", "elect", "--wire", "coo32"],
     )
-    for argv in (["--arrival"], ["--no-second-moment"], *elsewhere):
+    for argv in (["--momentum-by", "arrival"], *elsewhere):
         assert feedback_options(options(*adam, *argv))["momentum"] == "arrival"
-    for argv in (["--no-arrival"], ["--feedback", "none"]):
+    for argv in (["--momentum-by", "local"], ["--feedback", "none"]):
         assert feedback_options(options(*adam, *argv))["momentum"] == "local"
-    for argv in (["--arrival"], ["--arrival", *adam, "--feedback", "none"]):
+    for argv in ([], [*adam, "--feedback", "none"]):
         with pytest.raises(SystemExit):
-            options(*argv)
-        assert "--arrival: needs --optimizer adam or adamw, and --feedback residual or leaky" in capsys.readouterr().err
-    for argv in ([], [*adam, "--algo", "oktopk"], [*adam, "--arrival"], [*adam, "--feedback", "none"]):
+            options("--momentum-by", "arrival", *argv)
+        assert "arrival needs --optimizer adam or adamw, and --feedback residual or leaky" in capsys.readouterr().err
+    for argv in ([], [*adam, "--algo", "oktopk"], [*adam, "--density", "1"], [*adam, "--feedback", "none"]):
         with pytest.raises(SystemExit):
-            options("--second-moment", *argv)
-        assert "--second-moment: needs --optimizer adamw, or adam without" in capsys.readouterr().err
+            options("--momentum-by", "second-moment", *argv)
+        assert "second-moment needs --optimizer adamw, or adam without" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
@@ -195,13 +211,13 @@ def test_a_run_says_who_applies_momentum():
     assert momentum_line(options("--optimizer", "adamw"), 0.02).startswith(
         "adamw divides by second moments that travel"
     )
-    arriving = momentum_line(options("--optimizer", "adam", "--arrival"), 0.02)
+    arriving = momentum_line(options("--optimizer", "adam", "--momentum-by", "arrival"), 0.02)
     assert arriving.startswith("adam makes up for the steps that an entry has waited")
     assert not momentum_line(options("--feedback", "residual"), 0.001) + momentum_line(
-        options("--feedback", "dgc"), 0.001
+        options("--momentum-by", "corrected"), 0.001
     )
     assert "and 0.75% of what waits fades in each step" in momentum_line(options(), 0.0025)
-    for argv, share in (((), 0.01), ((), 0), (("--feedback", "gmc"), 0.001), (("--leak", "0.1"), 0.001)):
+    for argv, share in (((), 0.01), ((), 0), (("--momentum-by", "global"), 0.001), (("--leak", "0.1"), 0.001)):
         assert "fades" not in momentum_line(options(*argv), share)
 
 
@@ -216,9 +232,9 @@ def test_momentum_is_the_optimizers_or_that_of_feedback():
     for argv, momentum, taken in (([], "matched", 0.7), (["--feedback", "residual"], "local", 0)):
         args = options("--momentum", "0.7", *argv)
         assert (args.momentum, args.correction, feedback_options(args)["momentum"]) == (0.7, taken, momentum)
-    assert options("--momentum", "0").feedback == options("--plan", "auto").feedback == "residual"
-    for feedback, momentum in (("dgc", "corrected"), ("gmc", "global")):
-        args = options("--feedback", feedback, "--clip-norm", "2")
+    assert options("--momentum", "0").momentum_by == options("--plan", "auto").momentum_by == "local"
+    for momentum in ("corrected", "global"):
+        args = options("--momentum-by", momentum, "--feedback", "residual", "--clip-norm", "2")
         assert (args.momentum, args.correction) == (0.9, 0.9)
         made = {"feedback": "residual", "momentum": momentum, "clip_norm": 2}
         assert feedback_options(args) == made

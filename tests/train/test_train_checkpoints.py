@@ -15,6 +15,7 @@ from sparse_mpi import World
 from sparse_mpi.checkpoint import latest
 from sparse_train.ranks.job import JobError, Preempted
 from sparse_train.records.metrics import Metrics
+from sparse_train.trainer.checkpoints import check_identity
 
 from .small_program import LOG, PROGRAM, Struck, records, train
 
@@ -89,6 +90,25 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch):
         train(1, tmp_path, "--resume")
 
 
+@pytest.mark.parametrize(
+    ("feedback", "second_moment", "arrival", "mode"),
+    [
+        ("gmc, matched to the wait", False, False, "matched"),
+        ("gmc", False, False, "global"),
+        ("dgc", False, False, "corrected"),
+        ("residual", True, False, "second-moment"),
+        ("residual", False, True, "arrival"),
+        ("leaky", False, False, "local"),
+    ],
+)
+def test_a_checkpoint_of_0_3_goes_on_with_its_mode_of_momentum(feedback, second_moment, arrival, mode):
+    saved = {"feedback": feedback, "second_moment": second_moment, "arrival": arrival}
+    wanted = {"feedback": "leaky" if feedback == "leaky" else "residual", "momentum_by": mode}
+    check_identity(Path("step"), saved, wanted)
+    with pytest.raises(ValueError, match=f"with momentum_by {mode}, but this one has other"):
+        check_identity(Path("step"), saved, wanted | {"momentum_by": "other"})
+
+
 def test_other_options_than_before_are_told(tmp_path, capsys):
     train(2, tmp_path, "--checkpoint-every", "1", "--max-steps", "1")
     train(2, tmp_path, "--resume", "--max-steps", "2", "--checkpoint-every", "2", "--log-every", "1")
@@ -115,8 +135,8 @@ def test_records_are_closed_however_a_run_ends(end, tmp_path, monkeypatch):
 FLUSHED = {
     "oktopk": [],
     "buckets": ["--bucket-mb", "0.0002"],
-    "dgc": ["--feedback", "dgc"],
-    "gmc": ["--feedback", "gmc"],
+    "dgc": ["--momentum-by", "corrected"],
+    "gmc": ["--momentum-by", "global"],
     "adam": ["--optimizer", "adam", "--lr", "0.01"],
     "checked": ["--check-every", "1"],
     "warming up": ["--dense-warmup", "6"],

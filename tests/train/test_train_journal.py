@@ -11,11 +11,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sparse_mpi import StepReport, World
 from sparse_mpi.comm import Traffic
 from sparse_mpi.comm.null import NullComm
+from sparse_mpi.predict import advise
 from sparse_train.ranks import job
-from sparse_train.records.journal import Outcome, conclude
+from sparse_train.records.journal import LEGEND, Outcome, conclude, predicted
 from sparse_train.records.metrics import Meter, Metrics, Resumed, plot
 from sparse_train.trainer.steps import costs
 
+from . import small_program
 from .small_program import records
 from .small_training import settings, train
 
@@ -61,6 +63,30 @@ def test_different_replicas_are_refused_in_the_end(capsys):
         World(1).run(lambda comm: conclude(outcome, settings(), comm, Metrics(None, comm)))
     said = capsys.readouterr().out
     assert "replicas DIFFER" in said and "sent 2.0 MB; dense would have sent 90.0 MB, 45.0 times as much" in said
+
+
+def test_the_end_predicts_steps_at_1_gbit_as_predict_does():
+    given = {"algo": "oktopk", "momentum_by": "local", "local_steps": None, "overlap": True}
+    given |= dict.fromkeys(("selector", "wire", "residual", "rank"))
+    asked = {"on": "cpu", "ranks": 4, "batch_seconds": 0.05, "algorithms": ("oktopk",), "densities": (0.01,)}
+    answer = advise(10**7, "1gbit", **asked)
+
+    def line(**changes):
+        return predicted(settings(**given | changes), 10**7, 0.01, 4, 0.05)
+
+    assert line().startswith("predicted, not measured: at 1 Gbit/s")
+    both = f"takes {1e3 * answer.dense.step:.3g} ms dense and {1e3 * answer.faster[0].step:.3g} ms as trained"
+    assert both in line() and "50 ms of it are computing" in line()
+    assert line(local_steps=8) not in ("", line())
+    assert "dense" in line(algo="dense") and "as trained" not in line(algo="dense")
+    assert not line(algo="plan") + line(rank=4) + line(algo="elect:votes=0.5")
+
+
+def test_words_of_an_epochs_lines_are_said_once(tmp_path, capsys):
+    small_program.train(2, tmp_path, "--max-steps", "8")
+    said = capsys.readouterr().out
+    assert said.count(LEGEND) == 1 and said.index(LEGEND) < said.index("epoch 1:")
+    assert "dense would have sent" in said and "predicted, not measured: at 1 Gbit/s" in said
 
 
 def test_on_a_full_disk_training_goes_on_without_records(tmp_path, capsys):

@@ -11,7 +11,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from sparse_mpi import ALGORITHMS, FEEDBACKS
+from sparse_mpi import ALGORITHMS
+from sparse_mpi.training.optimizer_rule import TAKING
+from sparse_train.options.reduction import RULES
 
 from ..fakes import fake_torch
 from .program_jobs import NEEDS, PROGRAMS
@@ -73,7 +75,8 @@ def test_a_step_makes_torch_wait_no_more_than_it_must(gpu, tmp_path, name):
 
 
 WAYS = {name: ["--algo", name, "--check-every", "3"] for name in ALGORITHMS}
-WAYS |= {name: ["--feedback", name] for name in FEEDBACKS}
+WAYS |= {name: ["--feedback", name] for name in RULES}
+WAYS |= {name: ["--momentum-by", name] for name in TAKING}
 WAYS |= {
     "in buckets": ["--bucket-mb", "0.001"],
     "clipped": ["--clip-norm", "0.5"],
@@ -85,7 +88,7 @@ WAYS |= {
 }
 
 
-@pytest.mark.thin(0, how=("elect", "oktopk", "residual", "dgc", "in buckets", "watched", "flushed", "coarse"))
+@pytest.mark.thin(0, how=("elect", "oktopk", "residual", "corrected", "in buckets", "watched", "flushed", "coarse"))
 @pytest.mark.parametrize("how", WAYS)
 def test_every_way_to_train_has_the_bits_of_the_cpu(gpu, tmp_path, how):
     there, here = (

@@ -32,12 +32,12 @@ OPTIONS = {
     "gtopk": ["--algo", "gtopk"],
     "powersgd": ["--algo", "powersgd"],
     "adtopk": ["--algo", "adtopk"],
-    "dgc": ["--algo", "topka", "--feedback", "dgc", "--clip-norm", "1"],
-    "gmc": ["--feedback", "gmc", "--dense-warmup", "3"],
+    "dgc": ["--algo", "topka", "--momentum-by", "corrected", "--clip-norm", "1"],
+    "gmc": ["--momentum-by", "global", "--dense-warmup", "3"],
     "leaky": ["--feedback", "leaky", "--dense-warmup", "3"],
     "dense warm-up": ["--dense-warmup", "6"],
     "dense warm-up over": ["--dense-warmup", "3"],
-    "dense warm-up, dgc": ["--dense-warmup", "3", "--feedback", "dgc"],
+    "dense warm-up, dgc": ["--dense-warmup", "3", "--momentum-by", "corrected"],
     "density warm-up": ["--density-warmup", "2"],
     "adam": ["--optimizer", "adam", "--lr", "0.01"],
     "selector": ["--algo", "topkdsa", "--selector", "random"],
@@ -69,11 +69,11 @@ def test_a_run_that_is_over_is_not_trained_further(tmp_path, capsys):
     assert f"resuming from {tmp_path / 'checkpoints' / 'step-00000012'}" in capsys.readouterr().out
 
 
-@pytest.mark.thin(0, feedback=("gmc",))  # tests/training takes the states of all over
-@pytest.mark.parametrize("feedback", ["residual", "dgc", "gmc", "leaky"])
-def test_a_run_goes_on_on_other_numbers_of_ranks(feedback, tmp_path):
+@pytest.mark.thin(0, way=("momentum-by global",))  # tests/training takes the states of all over
+@pytest.mark.parametrize("way", ["momentum-by local", "momentum-by corrected", "momentum-by global", "feedback leaky"])
+def test_a_run_goes_on_on_other_numbers_of_ranks(way, tmp_path):
     """8 images a rank and epoch at 1 rank, 2 at 4: epochs have 8, 2, 4 and 1 steps."""
-    options = ["--feedback", feedback, "--checkpoint-every", "1", "--check-every", "1", "--resume"]
+    options = [*f"--{way}".split(), "--checkpoint-every", "1", "--check-every", "1", "--resume"]
     for size, limit, steps in ((1, 5, 5), (4, 2, 2), (2, 7, 7), (8, 3, 3)):
         outcome = train(size, tmp_path, *options, "--max-steps", str(limit))
         assert outcome.identical and outcome.steps == steps
@@ -123,7 +123,7 @@ REFUSED = [
     ("--algo", "topka", "with algo elect, but this one has topka"),
     ("--density", "0.1", "with density 0.2, but this one has 0.1"),
     ("--k", "9", "with k None, but this one has 9"),
-    ("--feedback", "none", "with feedback gmc, matched to the wait, but this one has none"),
+    ("--feedback", "none", "with feedback residual, but this one has none"),
     ("--selector", "exact", "with selector None, but this one has exact"),
     ("--optimizer", "adam", "with optimizer sgd, but this one has adam"),
     ("--seed", "2", "with seed 1, but this one has 2"),

@@ -18,6 +18,7 @@ from sparse_mpi.checkpoint.manifest import NAME
 from sparse_mpi.cli.values import FIGURES, Parser, Value, folder, integer, new_folder, number
 from sparse_mpi.comm import conversion
 from sparse_mpi.reduction.arguments import usual_density
+from sparse_mpi.training.adam_steps import TRAVELLING
 from sparse_train.options import local, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES, spelled_option
 
@@ -176,7 +177,7 @@ def parse(
     local.resolve(parser, args)
     reduction.resolve_algorithm(parser, args)
     _fill_in(parser, args, settings, tiny)
-    reduction.resolve_feedback(parser, args)
+    reduction.resolve_clipping(parser, args)
     reduction.resolve_buckets(parser, args)
     args.data_dir = args.data_dir or Path(folders[args.data])
     new = Path("runs") / file_name(f"{program}-{args.data}-{args.algo}-{datetime.now():%Y%m%d-%H%M%S}")
@@ -202,9 +203,9 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
     for field in fields(Settings):
         if field.name not in given and not (field.name == "density" and amount):
             setattr(args, field.name, getattr(chosen, field.name))
-    reduction.resolve_second_moment(parser, args)
+    reduction.resolve_momentum(parser, args)
     if args.density is None and not amount:
-        args.density = usual_density(args.algo.partition(":")[0], args.second_moment)
+        args.density = usual_density(args.algo.partition(":")[0], args.momentum_by == TRAVELLING)
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs
     for name in ("beta1", "beta2"):
@@ -252,7 +253,7 @@ def _add_training(parser: ArgumentParser, settings: Mapping[str, Settings]) -> N
     group.add_argument("--schedule", choices=tuple(SCHEDULES), help=text + _defaults(settings, "schedule"))
     add("--milestones", number, "E", "epochs after which it falls to a tenth, in steps", nargs="*")
     add("--decay", number, "F", "that factor, of exponential")
-    text = "share of its last step that sgd adds; with --feedback dgc of each rank's gradients, and sgd has none"
+    text = "share of its last step that sgd adds; --momentum-by says where"
     add("--momentum", number, "M", text)
     add("--beta1", number, "B", "share of the mean gradient that adam and adamw keep from step to step, below 1")
     add("--beta2", number, "B", "share of the mean of its square that they keep")

@@ -15,11 +15,10 @@ from sparse_train.options.optimization import given, spelled_option
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
 
 DEFAULTS = {"outer_lr": 0.7, "outer_momentum": 0.9}
-RULES = ("residual", "leaky", "none")  # of --feedback: the others are for gradients of each step
 # Options for gradients that are reduced in every step
 EXCLUDED = (
     *("plan", "dense_warmup", "watch_every", "timeline"),
-    *("elastic", "second_moment", "arrival", "overlap", "bucket_mb"),
+    *("elastic", "momentum_by", "overlap", "bucket_mb"),
 )
 
 
@@ -48,17 +47,11 @@ def resolve(parser: ArgumentParser, args: Namespace) -> None:
         parser.error(f"argument --local-steps: {other} {text}")
     if args.algo == AUTO:
         parser.error("argument --local-steps: --algo auto chooses for gradients of every step; name the algorithm")
-    if args.feedback not in (None, *RULES):
-        parser.error(
-            f"argument --local-steps: --feedback {args.feedback} is for gradients of every step; take "
-            f"{', '.join(RULES)}: momentum is --outer-momentum"
-        )
     for option, value in DEFAULTS.items():
         if getattr(args, option) is None:
             setattr(args, option, value)
-    # Inner steps reduce nothing, so that there are no buckets, and options for late gradients are not needed.
-    args.feedback = args.feedback or RULES[0]
-    args.second_moment = args.arrival = args.overlap = False
+    # Inner steps reduce nothing: there are no buckets, and no gradients are late
+    args.momentum_by, args.overlap = "local", False
     args.bucket_mb = 0.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,24 @@ from sparse_mpi.cli.values import integer, number, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
 from sparse_mpi.reduction.arguments import can_carry, spelled, takes
 from sparse_mpi.training.adam_steps import TRAVELLING
-from sparse_mpi.training.optimizer_rule import fading
+from sparse_mpi.training.optimizer_rule import ARRIVAL, TAKING, fading
 from sparse_mpi.wire import WIRES
 from sparse_train.options.optimization import densities, given, norm
 
 AUTO = "auto"  # --algo auto: `predict` advises an algorithm; --plan auto: ways to reduce are measured
 PLAN = "plan"  # stands in ``args.algo`` where a plan names the reducers
 RESIDUALS = ("sender", "owner", "merger", "published")  # of the option ``residual`` of all algorithms
-# Rules of --feedback that apply the momentum of sgd, by the names that the library has for taking it over
-MOMENTUM = {"gmc": "global", "dgc": "corrected"}
-LEAKS = {"residual": 0.0, "leaky": 0.05, "gmc": 0.0}  # rules that --leak is for, and its defaults
+RULES = ("residual", "leaky", "none")  # of --feedback
+LEAKS = {"residual": 0.0, "leaky": 0.05}  # rules that --leak is for, and its defaults
+WORDS = ("matched", "global", "corrected", "local", TRAVELLING, ARRIVAL)  # of --momentum-by, as of ``momentum=``
+NEEDS = {
+    **dict.fromkeys(TAKING, "--optimizer sgd with --momentum below 1, and --feedback residual or leaky"),
+    "corrected": "--optimizer sgd with --momentum below 1, and --feedback residual without --leak",
+    TRAVELLING: "--optimizer adamw, or adam without --weight-decay, --feedback residual or leaky, and an --algo that "
+    "can carry them, as elect does with packed wires",
+    ARRIVAL: "--optimizer adam or adamw, and --feedback residual or leaky",
+}
+MOVED = {"gmc": "global", "dgc": "corrected"}  # former words of --feedback
 OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
 
 
@@ -52,19 +60,20 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     text = "densities of the first epochs, separated by commas; or in how many epochs it falls to --density; or D@E, "
     text += "from D to --density in E epochs, a little in every step (default: 0)"
     add("--density-warmup", type=densities, default=0, metavar="D,D,.. | E | D@E", help=text)
-    text = "error feedback, or what becomes of entries that are not sent: residual adds them to the next gradient, dgc "
-    text += "their momentum too, gmc adds the momentum of the result as well, leaky lets them fade by 5 %% a step, "
-    text += "none drops them (default: with the momentum of sgd gmc, of which sums that are late get less; else "
-    text += "residual)"
-    add("--feedback", choices=tuple(sparse_mpi.FEEDBACKS), help=text)
-    text = "share of what was not sent that residual, leaky or gmc lose from step to step (default: 0; leaky 0.05; "
-    text += "with the default feedback of sgd what lacks to 1 %% where --density is less)"
+    text = "where momentum is applied to sums that are late. With sgd: matched, before the selection and less of it; "
+    text += "global, the same with all of it; corrected, to each rank's own gradients (DGC). With adam and adamw: "
+    text += "second-moment, which travels with the entries, a byte each; arrival, where an entry makes up for the "
+    text += (
+        "steps that it has waited. local: the optimizer applies it (default: the first that fits; local for sgd where "
+    )
+    text += "--feedback is given)"
+    add("--momentum-by", choices=WORDS, help=text)
+    text = "error feedback: residual adds entries that are not sent to the next gradient, leaky lets them fade by 5 %% "
+    text += "a step, none drops them (default: residual)"
+    add("--feedback", type=values.Value(_feedback, f"one of {', '.join(RULES)}", "residual"), metavar="NAME", help=text)
+    text = "share of what was not sent that fades from step to step (default: 0; leaky 0.05; with momentum matched by "
+    text += "default what lacks to 1 %% where --density is less)"
     add("--leak", type=share, metavar="S", help=text)
-    text = "let second moments of the ranks' own gradients travel with the entries, a byte each (default: with adamw, "
-    text += "and with adam where no weights decay, if --algo can carry them, as elect does, and --feedback is residual)"
-    add("--second-moment", action=BooleanOptionalAction, default=None, help=text)
-    text = "make up for the steps that an entry has waited (default: with adam and adamw where none travel)"
-    add("--arrival", action=BooleanOptionalAction, default=None, help=text)
     text = "L2 norm to clip the mean of all ranks' gradients to; inf: no clipping " + default("clip_norm")
     add("--clip-norm", type=norm, metavar="C", help=text)
     text = "send all that ranks still owe, densely, and apply it after the last step (default: --no-flush)"
@@ -82,6 +91,14 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
 
 def _algorithm(text: str) -> str:
     return text if text == AUTO else values.algorithm(text)
+
+
+def _feedback(text: str) -> str:
+    if text in MOVED:
+        raise ArgumentTypeError(f"{text} was removed in 0.4.0: write --momentum-by {MOVED[text]}")
+    if text not in RULES:
+        raise ValueError
+    return text
 
 
 def _plan(text: str) -> str | Path:
@@ -127,76 +144,60 @@ def resolve_buckets(parser: ArgumentParser, args: Namespace) -> None:
     args.bucket_mb = 0.0 if whole else 25.0 if args.bucket_mb is None else args.bucket_mb
 
 
-def resolve_second_moment(parser: ArgumentParser, args: Namespace) -> None:
-    """Let second moments travel by default where optimizer, algorithm and error feedback can take them."""
-    adam = args.optimizer == "adamw" or (args.optimizer == "adam" and not args.weight_decay)
-    able = adam and args.feedback in (None, "residual", "leaky") and (args.density or 0) < 1
-    able = able and args.algo != PLAN
-    if able:
-        options = algorithm_and_options(args)
-        able = can_carry(options.pop("algorithm"), options)
-    if args.second_moment and (args.arrival or not able):
-        parser.error(
-            "argument --second-moment: needs --optimizer adamw, or adam without --weight-decay, --feedback residual or "
-            "leaky, an --algo that can carry them, as elect does with packed wires, and no --arrival"
-        )
-    if args.second_moment is None:
-        args.second_moment = able and args.arrival is None
-
-
-def resolve_feedback(parser: ArgumentParser, args: Namespace) -> None:
-    """Give momentum to the error feedback if it is the one for momentum."""
-    args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
-    sgd = args.optimizer == "sgd"
-    args.matched = args.feedback is None and sgd and 0 < args.momentum < 1 and not args.plan
-    args.feedback = args.feedback or ("gmc" if args.matched else "residual")
-    rule, taking = sparse_mpi.FEEDBACKS[args.feedback](), args.feedback in MOMENTUM
+def resolve_momentum(parser: ArgumentParser, args: Namespace) -> None:
+    """Choose the mode of momentum where none is given: the first that optimizer, algorithm and feedback can take."""
+    sgd, default = args.optimizer == "sgd", args.feedback is None
+    args.feedback = args.feedback or "residual"
     if args.leak and args.feedback not in LEAKS:
         parser.error(f"argument --leak: {args.feedback} has none; leave it out, or take --feedback {', '.join(LEAKS)}")
     args.leak = args.leak or LEAKS.get(args.feedback, 0.0)
-    if args.arrival and (sgd or args.feedback not in ("residual", "leaky")):
-        parser.error("argument --arrival: needs --optimizer adam or adamw, and --feedback residual or leaky")
-    if args.arrival is None:
-        args.arrival = not sgd and args.feedback in ("residual", "leaky") and not args.second_moment
-    if args.flush and not rule.traits.defers:
+    waits = args.feedback != "none"
+    able = dict.fromkeys(("matched", "global"), sgd and waits and args.momentum < 1)
+    able |= {"corrected": able["global"] and not args.leak, ARRIVAL: waits and not sgd, "local": True}
+    able[TRAVELLING] = able[ARRIVAL] and (args.optimizer == "adamw" or not args.weight_decay) and _carries(args)
+    if args.momentum_by and not able[args.momentum_by]:
+        got = f"got {args.optimizer}, {args.feedback} and {args.algo}"
+        parser.error(f"argument --momentum-by: {args.momentum_by} needs {NEEDS[args.momentum_by]}, {got}")
+    if args.momentum_by is None and sgd:
+        args.momentum_by = "matched" if default and 0 < args.momentum < 1 and not args.plan else "local"
+    args.momentum_by = args.momentum_by or next(mode for mode in (TRAVELLING, ARRIVAL, "local") if able[mode])
+    args.momentum = args.momentum if sgd else 0.0  # Adam has its own
+    args.correction = args.momentum if args.momentum_by in TAKING else 0.0  # the momentum that error feedback applies
+
+
+def _carries(args: Namespace) -> bool:
+    if args.algo == PLAN or (args.density or 0) >= 1:
+        return False
+    options = algorithm_and_options(args)
+    return can_carry(options.pop("algorithm"), options)
+
+
+def resolve_clipping(parser: ArgumentParser, args: Namespace) -> None:
+    args.clip_norm = None if args.clip_norm == math.inf else args.clip_norm
+    if args.flush and args.feedback == "none":
         parser.error(f"argument --flush: --feedback {args.feedback} owes nothing; leave out one of them")
-    if not sgd:
-        args.momentum = 0.0  # Adam has its own
-    if taking and not sgd:
-        parser.error(
-            f"argument --feedback: {args.feedback} takes over the momentum of sgd, not of {args.optimizer}; use "
-            "--feedback residual, or --optimizer sgd"
-        )
-    if taking and args.momentum >= 1:
-        parser.error(f"argument --momentum: must be below 1 with --feedback {args.feedback}, got {args.momentum}")
-    args.correction = args.momentum if taking else 0.0  # the momentum that error feedback applies
 
 
 def feedback_options(args: Namespace) -> dict[str, Any]:
     """Return the arguments of `sparse_mpi.optim.DistributedOptimizer` about error feedback, from parsed options."""
-    momentum = "arrival" if args.arrival else MOMENTUM.get(args.feedback, "local")
-    momentum = TRAVELLING if args.second_moment else momentum
-    momentum = "matched" if momentum == "global" and args.matched else momentum
-    feedback: str | Feedback = "residual" if momentum != "local" else args.feedback
-    if args.leak:
-        feedback = LeakyFeedback(1 - args.leak)
-    return {"feedback": feedback, "momentum": momentum, "clip_norm": args.clip_norm}
+    feedback: str | Feedback = LeakyFeedback(1 - args.leak) if args.leak else args.feedback
+    return {"feedback": feedback, "momentum": args.momentum_by, "clip_norm": args.clip_norm}
 
 
 def momentum_line(args: Namespace, share: float) -> str:
-    """Return the line at the start of a run about who applies momentum; empty if it is the optimizer.
+    """Return the line at the start of a run about the mode of momentum; empty if the optimizer applies it.
 
     ``share`` is the share of entries that arrive in a step; 0 where it is not known.
     """
-    if args.second_moment:
-        return f"{args.optimizer} divides by second moments that travel with the entries (--arrival sends none)"
-    if args.arrival:
-        return (
-            f"{args.optimizer} makes up for the steps that an entry has waited (--no-arrival takes them as they come)"
-        )
-    if MOMENTUM.get(args.feedback) == "global":
-        fades = fading(share) if args.matched and not args.leak else 0
-        fade = f", and {fades:.2%} of what waits fades in each step" if fades else ""
-        late = f", less of it for sums that are late{fade} (--feedback gmc keeps all, " if args.matched else " ("
-        return f"momentum {args.momentum} enters before entries are selected{late}--feedback residual leaves it to sgd)"
-    return ""
+    fades = 0 if args.leak else fading(share)
+    fade = f", and {fades:.2%} of what waits fades in each step" if fades else ""
+    before = f"momentum {args.momentum} enters before entries are selected"
+    return {
+        TRAVELLING: f"{args.optimizer} divides by second moments that travel with the entries (--momentum-by arrival "
+        "sends none)",
+        ARRIVAL: f"{args.optimizer} makes up for the steps that an entry has waited (--momentum-by local takes them as "
+        "they come)",
+        "matched": f"{before}, less of it for sums that are late{fade} (--momentum-by global applies all, local leaves "
+        "it to sgd)",
+        "global": f"{before} (--momentum-by local leaves it to sgd)",
+    }.get(args.momentum_by, "")

@@ -13,9 +13,19 @@ import numpy as np
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import Comm
 from sparse_mpi.monitor.watch import Quality
+from sparse_mpi.predict import advise
+from sparse_mpi.predict.advice import every
+from sparse_mpi.predict.ways import BASELINE, table
+from sparse_mpi.reduction.arguments import usual_density
+from sparse_mpi.training.adam_steps import TRAVELLING
+from sparse_train.options.reduction import algorithm_options
 from sparse_train.ranks.job import JobError
 from sparse_train.records.metrics import PARTS, WORK, Meter, Metrics, plot
 from sparse_train.tasks.task import Task
+
+LEGEND = """\
+selected: entries that a rank selects in a step; global: entries of the sum
+compute: batch, forward and backward pass; exposed: reduction after the backward pass; update: the optimizer"""
 
 
 class Outcome(NamedTuple):
@@ -42,6 +52,7 @@ class Journal:
         self._warned = False  # of a quality of which nothing is known
         self._steps = steps
         self.counted, self.mb_sent = 0.0, 0.0  # steps of the epochs so far, and a rank's MB in them
+        self.batch = 0.0  # seconds of a rank in a step of the last epoch, reductions aside
         self.bar = self._bar(0)
 
     def _bar(self, step: int) -> Bar:
@@ -96,6 +107,7 @@ class Journal:
         if not math.isfinite(train["loss"] + test["loss"]):
             raise _diverged(now["epoch"], f"the loss is {train['loss']}")
         means = everybody.means() | {"items_per_second": everybody.items / seconds, "seconds": seconds}
+        self.batch = means["compute_seconds"] + means["update_seconds"]
         tested = {f"test_{name}": value for name, value in test.items()}
         self._metrics.write("epoch", **now, **train, **tested, **means)
         if self._comm.rank == 0:
@@ -144,13 +156,37 @@ def known(scores: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in scores.items() if name == "loss" or not math.isnan(value)}
 
 
-def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics) -> None:
-    """Write, draw and print how training ended. Raises JobError: the replicas are not identical."""
+def predicted(args: Namespace, n: int, density: float, ranks: int, batch: float) -> str:
+    """Return a line about steps at 1 Gbit/s: dense, and as trained; empty where this cannot be predicted.
+
+    ``n`` elements are reduced at a ``density``; a rank computes for ``batch`` seconds in a step.
+    """
+    way = ":".join([args.algo, *(f"{name}={value}" for name, value in algorithm_options(args).items())])
+    if ranks == 1 or way not in table():
+        return ""
+    if args.momentum_by == TRAVELLING:  # moments take bytes: at the usual densities all bytes are equal
+        density *= usual_density("elect") / usual_density("elect", second_moment=True)
+    how: dict[str, Any] = {"on": "cpu", "ranks": ranks, "batch_seconds": batch, "overlap": bool(args.overlap)}
+    answer = advise(n, "1gbit", algorithms=(way,), densities=(min(density, 1.0),), **how)
+    text = f"predicted, not measured: at 1 Gbit/s a rank a step takes {1e3 * answer.dense.step:.3g} ms dense"
+    if way != BASELINE:
+        sparse = every(answer.faster[0], args.local_steps or 1, batch)
+        text += f" and {1e3 * sparse.step:.3g} ms as trained"
+    return f"{text}; {1e3 * batch:.3g} ms of it are computing, as here"
+
+
+def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics, more: str = "") -> None:
+    """Write, draw and print how training ended, with a line ``more``.
+
+    Raises JobError: the replicas are not identical.
+    """
     metrics.write("final", **outcome._asdict())
     if comm.rank == 0:
         print(f"metrics in {args.out}" + (f", plot in {plot(args.out)}" if args.plot else ""))
         ratio = f", {outcome.mb_dense / outcome.mb_sent:.1f} times as much" if outcome.mb_sent else ""
         print(f"traffic: a rank sent {outcome.mb_sent:.1f} MB; dense would have sent {outcome.mb_dense:.1f} MB{ratio}")
+        if more:
+            print(more)
         print(
             f"final: test {outcome.headline} {outcome.score:.4f}, "
             f"replicas {'identical' if outcome.identical else 'DIFFER'}, "

@@ -19,6 +19,8 @@ from sparse_mpi import checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.fault_tolerance import together
+from sparse_mpi.training.adam_steps import TRAVELLING
+from sparse_mpi.training.optimizer_rule import ARRIVAL
 from sparse_train.options.arguments import NEWEST
 from sparse_train.ranks.job import Interruption, JobError, agreed
 from sparse_train.records.metrics import FILE, Metrics, Resumed
@@ -27,7 +29,7 @@ from sparse_train.tasks.task import Task
 AMOUNT = ("density", "k")  # one of them
 FIXED = (
     *("data", "tiny", "algo", "selector", "wire", "residual", "rank", "optimizer", "beta1", "feedback", "leak"),
-    *("second_moment", "arrival", "seed", "bucket_mb", "local_steps"),
+    *("momentum_by", "seed", "bucket_mb", "local_steps"),
 )
 HARMLESS = (  # options that may change without a message: folders, the end of a run, output
     "plan",  # whose content is compared
@@ -51,19 +53,31 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
         "data fingerprint": task.fingerprint,
         "plan": plan,  # before the algorithm, which is no option of a planned run
         **{name: getattr(args, name) for name in FIXED},
-        "feedback": f"{args.feedback}, matched to the wait" if args.matched else args.feedback,
         "k" if args.k else "density": args.k or args.density,
         "momentum of dgc": args.correction,
     }
 
 
 def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    saved = _of_today(saved)
     for name in dict.fromkeys((*wanted, *saved)):
         if saved.get(name) != wanted.get(name):
             raise ValueError(
                 f"{path} is of a run with {name} {saved.get(name)}, but this one has {wanted.get(name)}; resume with "
                 "what it was saved with, or leave out --resume to start a new run"
             )
+
+
+def _of_today(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity in which 0.3 wrote second_moment, arrival and rules of momentum with --momentum-by."""
+    found, feedback = dict(saved), str(saved.get("feedback"))
+    if "second_moment" in found:
+        late = {"second_moment": TRAVELLING, "arrival": ARRIVAL}
+        taken = {"gmc": "global", "dgc": "corrected", "gmc, matched to the wait": "matched"}
+        modes = [mode for name, mode in late.items() if found.pop(name, False)]
+        found["momentum_by"] = modes[0] if modes else taken.get(feedback, "local")
+        found["feedback"] = "residual" if feedback in taken else feedback
+    return found
 
 
 def options_of(args: Namespace) -> dict[str, str]:

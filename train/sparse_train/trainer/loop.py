@@ -19,7 +19,7 @@ from sparse_mpi.optim import broadcast_parameters
 from sparse_mpi.training.diloco import DiLoCo
 from sparse_train.options.optimization import density, learning_rate
 from sparse_train.ranks.job import Preempted
-from sparse_train.records.journal import Journal, Outcome
+from sparse_train.records.journal import Journal, Outcome, predicted
 from sparse_train.records.metrics import Meter, Metrics
 from sparse_train.records.timeline import Recorder
 from sparse_train.tasks.task import Task
@@ -123,6 +123,13 @@ class Training:
             self.journal.mb_sent,
             self._dense_bytes() * self.journal.counted / 1e6,
         )
+
+    def predicted(self) -> str:
+        """Return a line about steps on a slow link, see `journal.predicted`; empty on a GPU."""
+        sizes = [parameter.numel() for parameter in self.task.model.parameters() if parameter.device.type == "cpu"]
+        if not sizes or not self.journal.batch:
+            return ""
+        return predicted(self.args, sum(sizes), self.final_density, self.comm.size, self.journal.batch)
 
     def _epoch(self, epoch: int, first: int) -> None:
         self.task.model.train()

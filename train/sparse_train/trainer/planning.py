@@ -46,16 +46,16 @@ class Planning:
 
     Args:
         over: the communicator of their reductions.
-        found: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
+        earlier: the text of the plan that ``--plan auto`` made before the run was resumed. It is followed on any number
             of ranks.
     """
 
-    def __init__(self, model: nn.Module, args: Namespace, comm: Comm, over: Comm, found: str = "") -> None:
+    def __init__(self, model: nn.Module, args: Namespace, comm: Comm, over: Comm, earlier: str = "") -> None:
         self.plan: Plan | None = None
         self._args, self._comm, self._over = args, comm, over
         self._model = model
         if args.plan == AUTO:
-            self.plan = store.loads(found) if found else agreed(comm, self._measured)
+            self.plan = store.loads(earlier) if earlier else agreed(comm, self._measured)
         elif args.plan:
             self.plan = agreed(comm, lambda: self._load(args.plan))
             args.density = self.plan.density

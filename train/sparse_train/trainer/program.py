@@ -22,7 +22,7 @@ from sparse_train.options.reduction import AUTO
 from sparse_train.ranks import job
 from sparse_train.ranks.device import choose, compute_deterministically, transport
 from sparse_train.ranks.job import JobError
-from sparse_train.records.journal import Outcome, conclude
+from sparse_train.records.journal import LEGEND, Outcome, conclude
 from sparse_train.records.metrics import Metrics, record
 from sparse_train.tasks.task import OnDevice, Task
 from sparse_train.trainer.checkpoints import (
@@ -84,8 +84,10 @@ class Program:
         outcome = None
         with closing(metrics):
             if training.start(resume):
+                if comm.rank == 0:
+                    print(LEGEND)
                 outcome = training.run()
-                conclude(outcome, args, comm, metrics)
+                conclude(outcome, args, comm, metrics, training.predicted())
         if team := team_of(comm):
             team.close()
         return outcome
