@@ -191,7 +191,7 @@ def advise(
     on = on or ("cpu" if fit else "h100")
     check_choice("on", on, ("cpu", *GPUS))
     if fit is not None and on != "cpu":
-        raise ValueError(f"on must be cpu where a fit is given, whose steps were measured on cores, got {on}")
+        raise ValueError(f"on must be cpu with a fit, whose steps were measured on cores, got {on}; leave one of them out")
     bits = rates.bits(rate)
     fabric = fabric or ("rdma" if bits >= RDMA else "tcp")
     check_choice("fabric", fabric, tuple(OF_GPUS))
@@ -285,7 +285,7 @@ def _break_even(of: Offer, job: TrainingJob, cluster: Cluster, fit: FittedCluste
 
 def _machines(on: str, fabric: str, fit: FittedCluster | None) -> str:
     if on == "cpu":
-        return "the fit" if fit else "cores and TCP like those of emulated hosts on an AMD EPYC"
+        return "fitted to --from" if fit else "cores and TCP like those of emulated hosts on an AMD EPYC"
     return (
         f"one {GPUS[on].name} a rank, {fabric}, dense sums as NCCL's published ones, sparse ones staged in host memory "
         "by MPI; they were measured between ranks that share a GPU alone"

@@ -63,7 +63,7 @@ def test_advice_with_a_fit_is_of_cores_and_has_its_errors(compared, tmp_path, ca
     assert "Assumed: fitted to --from" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["predict", "advise", "--rate", "1gbit", "--from", file, "--on", "h100"])
-    assert "--on must be cpu, got h100" in capsys.readouterr().err
+    assert "--on must be cpu with a fit, whose steps were measured on cores, got h100" in capsys.readouterr().err
 
 
 def test_records_that_are_none_are_refused(tmp_path):
