@@ -191,7 +191,7 @@ def advise(
     on = on or ("cpu" if fit else "h100")
     check_choice("on", on, ("cpu", *GPUS))
     if fit is not None and on != "cpu":
-        raise ValueError(f"on must be cpu with a fit, whose steps were measured on cores, got {on}; leave one of them out")
+        raise ValueError(f"on must be cpu with a fit, whose steps were measured on cores, got {on}; leave one out")
     bits = rates.bits(rate)
     fabric = fabric or ("rdma" if bits >= RDMA else "tcp")
     check_choice("fabric", fabric, tuple(OF_GPUS))
