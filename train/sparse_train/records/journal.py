@@ -168,11 +168,11 @@ def predicted(args: Namespace, n: int, density: float, ranks: int, batch: float)
         density *= usual_density("elect") / usual_density("elect", second_moment=True)
     how: dict[str, Any] = {"on": "cpu", "ranks": ranks, "batch_seconds": batch, "overlap": bool(args.overlap)}
     answer = advise(n, "1gbit", algorithms=(way,), densities=(min(density, 1.0),), **how)
-    text = f"predicted, not measured: at 1 Gbit/s a rank a step takes {1e3 * answer.dense.step:.3g} ms dense"
+    text = f"predicted, not measured: at 1 Gbit/s a rank a step takes {1e3 * answer.dense.step:,.0f} ms dense"
     if way != BASELINE:
         sparse = every(answer.faster[0], args.local_steps or 1, batch)
-        text += f" and {1e3 * sparse.step:.3g} ms as trained"
-    return f"{text}; {1e3 * batch:.3g} ms of it are computing, as here"
+        text += f" and {1e3 * sparse.step:,.0f} ms as trained"
+    return f"{text}; {1e3 * batch:,.0f} ms of it are computing, as here"
 
 
 def conclude(outcome: Outcome, args: Namespace, comm: Comm, metrics: Metrics, more: str = "") -> None:
