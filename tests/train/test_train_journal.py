@@ -75,7 +75,7 @@ def test_the_end_predicts_steps_at_1_gbit_as_predict_does():
         return predicted(settings(**given | changes), 10**7, 0.01, 4, 0.05)
 
     assert line().startswith("predicted, not measured: at 1 Gbit/s")
-    both = f"takes {1e3 * answer.dense.step:.3g} ms dense and {1e3 * answer.faster[0].step:.3g} ms as trained"
+    both = f"takes {1e3 * answer.dense.step:,.0f} ms dense and {1e3 * answer.faster[0].step:,.0f} ms as trained"
     assert both in line() and "50 ms of it are computing" in line()
     assert line(local_steps=8) not in ("", line())
     assert "dense" in line(algo="dense") and "as trained" not in line(algo="dense")
