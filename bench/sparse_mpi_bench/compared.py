@@ -18,27 +18,32 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from sparse_mpi.comm.runtime import told_rank
-from sparse_mpi.monitor.observe import SENT
+from sparse_mpi.monitor import observe
 
 
 def record(file: Path) -> None:
     losses: list[torch.Tensor] = []
     backward: Any = torch.Tensor.backward
-    last, lines = perf_counter(), file.open("w")
+    last, sent, lines = perf_counter(), 0, file.open("w")
 
     def noted(self: torch.Tensor, *args: Any, **options: Any) -> None:
         if self.numel() == 1:
             losses.append(self.detach())
         backward(self, *args, **options)
 
+    def reduced(engine: Any) -> None:
+        nonlocal sent
+        sent += engine.report.traffic.sent + engine.report.traffic.control
+
     def stepped(*_: object) -> None:
-        nonlocal last
+        nonlocal last, sent
         loss = sum(float(of) for of in losses) / len(losses) if losses else None
         now = perf_counter()
-        print(json.dumps({"loss": loss, "bytes": SENT.bytes, "seconds": now - last}), file=lines, flush=True)
+        print(json.dumps({"loss": loss, "bytes": sent, "seconds": now - last}), file=lines, flush=True)
         losses.clear()
-        SENT.bytes, last = 0, now
+        sent, last = 0, now
 
+    observe.meter = reduced
     torch.Tensor.backward = noted  # type: ignore[method-assign]
     register_optimizer_step_post_hook(stepped)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from sparse_mpi.checks import meant
 from sparse_mpi.comm.job.launcher import PATIENCE, first_to_say
@@ -69,10 +69,7 @@ def _shown(value: object) -> str:
 
 class HelpAll(Action):
     def __call__(self, parser: ArgumentParser, *ignored: object) -> None:
-        assert isinstance(parser, Parser)
-        shown, parser._shown = parser._shown, set()
-        parser.print_help()
-        parser._shown = shown
+        cast(Parser, parser).print_all_help()
         parser.exit()
 
 
@@ -86,6 +83,11 @@ class Parser(ArgumentParser):
         self._shown = {"-h", "--help-all", *most_used} if most_used else set()
         if most_used:
             self.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options, and exit")
+
+    def print_all_help(self) -> None:
+        shown, self._shown = self._shown, set()
+        self.print_help()
+        self._shown = shown
 
     def format_help(self) -> str:
         texts = {action: action.help for action in self._actions}

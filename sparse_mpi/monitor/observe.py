@@ -15,11 +15,10 @@ from functools import partial, wraps
 from itertools import count
 from typing import Any
 
+from sparse_mpi.comm.job.launcher import ALGORITHM, RANGES
 from sparse_mpi.comm.runtime import told_rank
 from sparse_mpi.monitor.metrics import DIRECTORY, file_of
 
-RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges
-ALGORITHM = "SPARSE_MPI_ALGORITHM"  # set by `bench compare`: overrules the algorithm of a script
 # Methods of an engine, and their phases; in an exchange there are ranges of selections, too
 PHASES = {"agree": "agree", "accumulate": "accumulate", "reduce": "exchange", "commit": "commit"}
 LOGGER = logging.getLogger("sparse_mpi")
@@ -27,19 +26,7 @@ LOGGER = logging.getLogger("sparse_mpi")
 Span = Callable[[str], AbstractContextManager[object]]  # a range of this name
 # The next number by process, rank and folder of metrics
 _NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
-
-
-class SentBytes:
-    """The bytes sent by this rank since a reader set them to 0; `bench compare` reads them."""
-
-    bytes: int = 0
-
-    def note(self, engine: Any) -> None:
-        traffic = engine.report.traffic
-        self.bytes += traffic.sent + traffic.control
-
-
-SENT = SentBytes()
+meter: Callable[[Any], None] | None = None  # of `bench compare`, called with an engine after each step
 
 
 def observe(engine: Any) -> None:
@@ -49,7 +36,7 @@ def observe(engine: Any) -> None:
     if os.environ.get(RANGES, "0") not in ("", "0"):
         add_ranges(engine, number)
     if ALGORITHM in os.environ:
-        engine.meter = SENT.note
+        engine.meter = meter
     elif folder:
         engine.meter = partial(file_of(engine.comm).note, number)
 

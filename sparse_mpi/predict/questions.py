@@ -9,8 +9,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import numpy as np
-
 from sparse_mpi.checks import check_choice, check_range, check_whole, meant
 from sparse_mpi.cli import values
 from sparse_mpi.cli.table import Column, Table
@@ -132,9 +130,8 @@ class Answer:
             Column("to", 8, lambda of: 1e3 * of.exposed * of.off.longer, ".2f"),
             Column("batch", 6, lambda of: self.job.batch / of.step if of.step else 1, ".0%"),
         )
-        return "\n".join(
-            [*table.lines(first), *(["if you can lose points:", *map(table.row, more)] * bool(more)), NOTE]
-        )
+        behind = ["if you can lose points:", *map(table.row, more)] if more else []
+        return "\n".join([*table.lines(first), *behind, NOTE])
 
 
 def advise(
@@ -220,8 +217,7 @@ def _size(model: object) -> tuple[str, int]:
     if parameters := getattr(model, "parameters", None):
         return "", sum(of.numel() for of in parameters() if of.requires_grad)
     check_whole("model", model, 1)
-    assert isinstance(model, (int, np.integer))
-    return "", int(model)
+    return "", int(model)  # type: ignore[call-overload]
 
 
 def _answer(

@@ -15,6 +15,7 @@ from sparse_mpi.checks import check_instance, check_switch
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, ProgressThread, busy, in_turn, progress_thread_of, settle
 from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.job.launcher import OBSERVED
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.monitor.watch import Watch
@@ -87,7 +88,7 @@ class SparseAllreduce:
         self.engine = Engine(settings, transport)
         self.execution: Direct = Direct(self.engine)  # `ElasticAllreduce` puts transactions in its place
         # Ranges and metrics: neither imported, nor called in a step, unless asked for
-        if not os.environ.keys().isdisjoint(("SPARSE_MPI_METRICS_DIR", "SPARSE_MPI_RANGES", "SPARSE_MPI_ALGORITHM")):
+        if not OBSERVED.isdisjoint(os.environ):
             from sparse_mpi.monitor.observe import observe
 
             observe(self.engine)

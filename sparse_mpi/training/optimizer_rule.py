@@ -16,6 +16,7 @@ from torch.optim import SGD, Optimizer
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.arrays import describe
 from sparse_mpi.checks import check_choice
+from sparse_mpi.comm.job.launcher import ALGORITHM
 from sparse_mpi.comm.runtime import told_rank
 from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMomentum, LeakyFeedback, MomentumCorrection
 from sparse_mpi.reduction.arguments import ignores_k, make_algorithm, resolve_k, spelled, usual_density
@@ -102,9 +103,9 @@ def ruled_settings(
     options = dict(options)
     if "clip_norm" in options:  # which hooks are given among the options
         limits["clip_norm"] = options.pop("clip_norm")
-    if over := os.environ.get("SPARSE_MPI_ALGORITHM"):
+    if over := os.environ.get(ALGORITHM):
         if told_rank() == 0:
-            LOGGER.warning("SPARSE_MPI_ALGORITHM: %s in place of %s", over, algorithm)
+            LOGGER.warning("%s: %s in place of %s", ALGORITHM, over, algorithm)
         (algorithm, options), momentum = spelled(over), None
         if ignores_k(algorithm):  # it sends as much in every step, and is as dense to an optimizer
             k, density = None, 1.0

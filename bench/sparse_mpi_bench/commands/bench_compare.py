@@ -20,7 +20,7 @@ from sparse_mpi.cli import options, values
 from sparse_mpi.cli.options import option
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused
-from sparse_mpi.monitor.observe import ALGORITHM
+from sparse_mpi.comm.job.launcher import ALGORITHM
 from sparse_mpi.predict.ways import BASELINE
 from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.figures.style import LINES, name_lines, panels

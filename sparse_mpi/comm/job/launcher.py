@@ -9,6 +9,9 @@ from pathlib import Path
 
 FOLDER = "SPARSE_MPI_RUN_FOLDER"  # the variable with the folder
 METRICS = "SPARSE_MPI_METRICS_DIR"  # the variable with the folder of metrics
+RANGES = "SPARSE_MPI_RANGES"  # anything but 0: ranges in profiles
+ALGORITHM = "SPARSE_MPI_ALGORITHM"  # set by `bench compare`: overrules the algorithm of a script
+OBSERVED = {METRICS, RANGES, ALGORITHM}  # reducers are observed where one of these is set
 PATIENCE = 3.0  # seconds that a rank waits for another one to end the job with the same error
 
 
