@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sparse_mpi.sparse import Layout, SparseVector
     from sparse_mpi.training.diloco import DiLoCo as DiLoCo
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "ALGORITHMS",
