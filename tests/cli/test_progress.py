@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 import termios
+import threading
 
 import pytest
 
@@ -31,7 +32,36 @@ def test_a_file_has_a_line_now_and_then(capsys, clock):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == f"steps: 4/1000 after {FIRST:.0f} s, loss 2.1"
     at = [int(line.split(" after ")[1].split()[0]) for line in lines]
-    assert at == [3, 8, 13, 18, 23, 29, 37, 47, 59, 74, 93], "less often as work goes on, at last every 30 s"
+    assert at == [*range(3, 64, 5), 69, 75, 82, 89, 97], "less often after a minute, at last every 30 s"
+
+
+def test_a_step_that_does_not_end_shows_its_time(capsys, clock, monkeypatch):
+    begun = []
+
+    class Passes(threading.Event):
+        def wait(self, timeout):
+            clock[0] += timeout
+            return self.is_set() or clock[0] > 115
+
+    class Held:
+        def __init__(self, target, args, daemon):
+            begun.append((target, args))
+            assert daemon, "a program that ends does not wait for it"
+
+        def start(self):
+            pass
+
+    monkeypatch.setattr(module, "Event", Passes)
+    monkeypatch.setattr(module, "Thread", Held)
+    bar = Bar(2, "first step")
+    ((work, arguments),) = begun
+    work(*arguments)
+    bar.close()
+    assert clock[0] == 115.5
+    work(*arguments)
+    assert clock[0] == 116 and capsys.readouterr().err.splitlines() == [
+        f"first step: 0/2 after {seconds} s" for seconds in (3, 8, 12)
+    ]
 
 
 def test_other_ranks_show_nothing(capsys, clock):

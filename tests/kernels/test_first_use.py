@@ -93,6 +93,23 @@ def test_rank_0_says_that_it_compiles_and_another_rank_does_not(start, tmp_path)
         (tmp_path / "go").unlink()
 
 
+def test_rank_0_repeats_it_while_more_kernels_are_compiled(tmp_path, monkeypatch, capsys):
+    from sparse_mpi.kernels.cpu import first_use
+
+    now = [100.0]
+    monkeypatch.setattr(first_use, "monotonic", lambda: now[0])
+    for name in first_use.RANKS:
+        monkeypatch.delenv(name, raising=False)
+    turn = first_use.Turn()
+    for seconds in (0, 2, 3, 7, 8, 9, 20):  # a kernel, and those that it calls
+        now[0] = 100.0 + seconds
+        turn.take(str(tmp_path))
+    os.close(turn._lock)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("sparse_mpi: compiling kernels, ") for line in lines[1:]] == ["8 s", "20 s"]
+    assert len(lines) == 3 and lines[0].startswith(SAYS)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_dies_or_freezes_while_it_compiles_stops_nobody(start, tmp_path, number):
     first = start(tmp_path / "never")

@@ -125,19 +125,22 @@ def _of_keys(args: argparse.Namespace) -> Iterator[Output]:
     counted: list[KeyedVolume] = []
     skipped = []
     yield KEYED_TABLE.head
-    for case, algorithm in product(args.cases or CASES, args.algorithms or KEYED):
-        before: KeyedVolume | None = None
-        for ranks in sorted(set(args.ranks)):
-            try:
-                before = count_within(
-                    args.most_gigabytes, case, algorithm, ranks, args.n or 10_000, args.entries or 100, before
-                )
-            except ValueError as refusal:
-                skipped.append({"case": case, "algorithm": algorithm, "ranks": ranks, "reason": str(refusal)})
-                yield f"{case:<10} {algorithm:<16} {ranks:>5}  skipped: {refusal}"
-            else:
-                counted.append(before)
-                yield KEYED_TABLE.row(before)
+    ways = list(product(args.cases or CASES, args.algorithms or KEYED))
+    with Bar(len(ways) * len(set(args.ranks)), "sums") as bar:
+        for case, algorithm in ways:
+            before: KeyedVolume | None = None
+            for ranks in sorted(set(args.ranks)):
+                try:
+                    before = count_within(
+                        args.most_gigabytes, case, algorithm, ranks, args.n or 10_000, args.entries or 100, before
+                    )
+                except ValueError as refusal:
+                    skipped.append({"case": case, "algorithm": algorithm, "ranks": ranks, "reason": str(refusal)})
+                    yield f"{case:<10} {algorithm:<16} {ranks:>5}  skipped: {refusal}"
+                else:
+                    counted.append(before)
+                    yield KEYED_TABLE.row(before)
+                bar.update()
     yield f"\n{KEYED_LEGEND}"
     yield {"volumes": [asdict(v) for v in counted], "skipped": skipped}
 

@@ -22,20 +22,21 @@ from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 
 CONFIG: Any = numba.config
-QUIET = 3.0  # seconds until rank 0 says that kernels are compiled
+QUIET, AGAIN = 3.0, 4.5  # seconds until rank 0 says that kernels are compiled, and until it repeats that
 LONGEST, POLL = 120.0, 0.02  # seconds that a process waits for one that compiles, and from one look to the next
 # Variables in which launchers tell a process its rank: Open MPI, PMIx, PMI, PALS, Slurm, torchrun
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID", "RANK")
 
 
 class Turn:
-    """The right to compile, for one thread of a process. Rank 0 reports once that it compiles or waits for long."""
+    """The right to compile, for one thread of a process. Rank 0 reports that it compiles or waits for long."""
 
     def __init__(self) -> None:
         self._depth = 0  # nested compilations: a kernel, and the kernels that it calls
         self._lock: int | None = None
         self._patient = True  # no process has been waited for in vain
         self._began = self._spent = 0.0  # start of this turn, and seconds of earlier ones
+        self._next: float | None = None  # seconds in all turns at which the next line is due, once there was one
         self._silent = next((os.environ[name] != "0" for name in RANKS if name in os.environ), False)
 
     def take(self, folder: str) -> bool:
@@ -81,10 +82,13 @@ class Turn:
         return True
 
     def _tell(self) -> None:
-        if not self._silent and self._spent + monotonic() - self._began >= QUIET:
-            self._silent = True
-            text = "compiling kernels, once per installation (`doctor --compile` does it before)"
-            print(f"sparse_mpi: {text}", file=sys.stderr, flush=True)
+        spent = self._spent + monotonic() - self._began
+        if not self._silent and spent >= (QUIET if self._next is None else self._next):
+            text = (
+                "once per installation (`doctor --compile` does it before)" if self._next is None else f"{spent:.0f} s"
+            )
+            self._next = spent + AGAIN
+            print(f"sparse_mpi: compiling kernels, {text}", file=sys.stderr, flush=True)
 
 
 TURN = Turn()

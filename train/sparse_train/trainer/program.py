@@ -11,6 +11,7 @@ from typing import cast
 
 import torch
 
+from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import Comm
 from sparse_mpi.fault_tolerance import Team, TeamComm, team_of
@@ -113,8 +114,6 @@ class Program:
 
     def _prepared(self, args: Namespace, comm: Comm) -> tuple[Training, Metrics, Callable[[], None]]:
         """Return the training, its records, and a function that resumes it from a checkpoint, if there is one."""
-        if comm.rank == 0 and args.progress:
-            print("loading data and model", file=sys.stderr, flush=True)
         found, ranks = find(args, comm), comm.size - args.spares
         if found and args.spares and found.ranks > ranks:
             raise JobError(
@@ -125,7 +124,8 @@ class Program:
             compute_deterministically()
         device = choose(args.device, comm)
         torch.manual_seed(args.seed)
-        made = job.agreed(comm, lambda: self.make(args, comm))
+        with Bar(None, "loading data and model", comm.rank == 0 and args.progress):
+            made = job.agreed(comm, lambda: self.make(args, comm))
         task = cast(Task, OnDevice(made, device, args.precision))
         if args.algo == AUTO:
             args.algo = found.identity["algo"] if found else advised(task.model, args, comm)
