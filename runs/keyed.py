@@ -14,7 +14,6 @@ ranks the sum.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import sparse_mpi
-from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.records import add_measured
 
 BINS, MOST_DENSE = 10**9, 1 << 24
 SIZES = {
@@ -135,9 +134,7 @@ def main() -> None:
         if world.rank == 0:
             print(args.network, row["kind"], f"{row['entries']:,}", row["ms"], flush=True)
     if world.rank == 0 and args.json:
-        before = json.loads(args.json.read_text())["measured"] if args.json.exists() else []
-        kept = [row for row in before if (row["network"], row["kind"]) not in {(args.network, k) for k in args.kinds}]
-        args.json.write_text(json.dumps({"measured": kept + found} | provenance()) + "\n")
+        add_measured(args.json, found, "network", "kind")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ All ways take turns. DDP adds over gloo. A record that is there already is conti
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -29,14 +28,16 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sparse_mpi.cli import values
-from sparse_mpi.cli.records import provenance
+from sparse_mpi.cli.progress import progress
+from sparse_mpi.cli.records import add_measured
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.reduction.arguments import spelled
+from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_train.models.vision import VGG16, ResNet
 from sparse_train.ranks import job
+from sparse_train.records.comparison import arguments, check_way
 
 ALONE, DDP = "alone", "ddp"
 WARM_UP = 6  # steps of each way, in which DDP orders its buckets and reductions begin to overlap
@@ -44,7 +45,7 @@ START = 4e-3  # seconds in which all ranks learn when a step starts
 SLACK = 1 << 20  # gradients that are drawn beyond a model's, so that steps begin at different ones
 APART = 2e-3  # seconds by which a gradient may come early
 WAYS = (DDP, "dense", "elect", "oktopk")
-ONE_BUCKET, NO_OVERLAP = "one-bucket", "no-overlap"
+ONE_BUCKET, NO_OVERLAP = "--one-bucket", "--no-overlap"
 
 
 def small() -> nn.Module:
@@ -127,15 +128,13 @@ class Way:
         self._trained: nn.Module = model
         self._optimizer: Any = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
         self.buckets: int | None = None
-        algorithm, *options = name.split(":")
+        _, algorithm, *options = arguments(name)
         if name == DDP:
             self._trained = DistributedDataParallel(model)
         elif name != ALONE:
             given: dict[str, Any] = {"bucket_cap_mb": None} if ONE_BUCKET in options else {}
-            named = model.named_parameters()
-            self._optimizer = DistributedOptimizer(
-                self._optimizer, named, comm=comm, algorithm=algorithm, overlap=NO_OVERLAP not in options, **given
-            )
+            given |= {"algorithm": algorithm_spelled(algorithm), "overlap": NO_OVERLAP not in options}
+            self._optimizer = DistributedOptimizer(self._optimizer, model.named_parameters(), comm=comm, **given)
             self.buckets = len(self._optimizer.reduction.buckets)
         self._x = torch.zeros(1, requires_grad=True)
 
@@ -164,7 +163,7 @@ def measured(model: str, args: argparse.Namespace, comm: Comm) -> dict[str, Any]
     ways = {name: Way(name, Emulated(model, args.backward / 1e3, pool), comm) for name in (ALONE, *args.ways)}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     draw = np.random.default_rng(2)
-    for step in range(WARM_UP + args.steps):
+    for step in progress(range(WARM_UP + args.steps), f"{model}, steps of {len(ways)} ways", comm.rank == 0):
         offset = int(draw.integers(SLACK))
         for place in draw.permutation(len(ways)).tolist():
             name = list(ways)[place]
@@ -187,12 +186,9 @@ def measured(model: str, args: argparse.Namespace, comm: Comm) -> dict[str, Any]
     return found
 
 
-def check_way(text: str) -> None:
-    name, *options = text.split(":")
-    if unknown := sorted(set(options) - {ONE_BUCKET, NO_OVERLAP}):
-        raise ValueError(f"must have no options but {ONE_BUCKET} and {NO_OVERLAP}, got {', '.join(unknown)}")
-    if name != DDP:
-        spelled(name)
+def check(text: str) -> None:
+    if text != DDP:
+        check_way(text, (ONE_BUCKET, NO_OVERLAP))
 
 
 def measure(args: argparse.Namespace, comm: Comm) -> None:
@@ -209,11 +205,7 @@ def measure(args: argparse.Namespace, comm: Comm) -> None:
             for name, of in row["ways"].items():
                 print(f"{name:18} {of['step']:8.1f} ms, {of['exposed']:8.1f} exposed, {of['cpu']:8.1f} cpu", flush=True)
     if comm.rank == 0 and args.json:
-        before = json.loads(args.json.read_text())["measured"] if args.json.exists() else []
-        new = {(row["network"], row["model"]) for row in found}
-        kept = [row for row in before if (row["network"], row["model"]) not in new]
-        rows = ",\n".join(json.dumps(row) for row in kept + found)
-        args.json.write_text(f'{{"measured": [\n{rows}\n], {json.dumps(provenance())[1:]}\n')
+        add_measured(args.json, found, "network", "model")
     dist.destroy_process_group()
 
 
@@ -221,8 +213,8 @@ def main() -> None:
     parser = Parser(description=__doc__)
     add = parser.add_argument
     add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="layers of these (default: all)")
-    text = f"{DDP}, or an algorithm, with :{ONE_BUCKET} or :{NO_OVERLAP} (default: {' '.join(WAYS)})"
-    add("--ways", type=values.checked(check_way, "elect"), nargs="+", default=list(WAYS), metavar="WAY", help=text)
+    text = f"{DDP}, or an algorithm, with :one-bucket or :no-overlap (default: {' '.join(WAYS)})"
+    add("--ways", type=values.checked(check, "elect"), nargs="+", default=list(WAYS), metavar="WAY", help=text)
     text = "milliseconds (1e-3 seconds) of a backward pass (default: 100)"
     add("--backward", type=values.positive, default=100.0, metavar="MS", help=text)
     text = f"of each way, after {WARM_UP} more (default: 10)"

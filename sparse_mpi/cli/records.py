@@ -63,9 +63,18 @@ def options(args: Namespace) -> dict[str, Any]:
 
 
 def write(file: str | Path, record: dict[str, Any]) -> None:
-    """Write a record as JSON. Its last member may be a list of ``cases``: one case a line."""
+    """Write a record as JSON. If its last member is a list, each item has a line."""
     text = json.dumps(record, indent=1, default=str)
-    if isinstance(cases := record.get("cases"), list):
-        head = json.dumps(record | {"cases": []}, indent=1, default=str).removesuffix("[]\n}")
-        text = f"{head}[\n" + ",\n".join(json.dumps(case, default=str) for case in cases) + "\n]\n}"
+    last = next(reversed(record), "")
+    if isinstance(items := record.get(last), list):
+        head = json.dumps(record | {last: []}, indent=1, default=str).removesuffix("[]\n}")
+        text = f"{head}[\n" + ",\n".join(json.dumps(item, default=str) for item in items) + "\n]\n}"
     Path(file).write_text(f"{text}\n")
+
+
+def add_measured(file: str | Path, rows: list[dict[str, Any]], *keys: str) -> None:
+    """Add ``rows`` to the record in ``file``, if there is one, in place of rows with equal values of ``keys``."""
+    before = json.loads(Path(file).read_text())["measured"] if Path(file).exists() else []
+    new = {tuple(row[key] for key in keys) for row in rows}
+    others = [row for row in before if tuple(row[key] for key in keys) not in new]
+    write(file, provenance() | {"measured": others + rows})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pydoc
 import re
 import subprocess
@@ -28,6 +29,17 @@ def test_help_names_the_program_as_it_was_called(called, name, monkeypatch, caps
             main([*arguments, "--help"])
         assert capsys.readouterr().out.startswith(" ".join([f"usage: {name}", *arguments]))
     assert records.command().startswith("sparse-mpi --help" if called == name else "python ")
+
+
+def test_a_record_is_continued_with_what_is_new(tmp_path):
+    file = tmp_path / "record.json"
+    for network, ms in (("a", 1), ("b", 2), ("a", 3)):
+        rows = [{"network": network, "model": "small", "step": step, "ms": ms} for step in range(2)]
+        records.add_measured(file, rows, "network", "model")
+    assert [(row["network"], row["ms"]) for row in json.loads(file.read_text())["measured"]] == [
+        *(("b", 2), ("b", 2), ("a", 3), ("a", 3))
+    ]
+    assert sum(line.startswith("{") for line in file.read_text().splitlines()) == 5, "a line for each row"
 
 
 def test_without_a_command_there_is_help(capsys):

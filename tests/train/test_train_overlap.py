@@ -32,6 +32,14 @@ def test_layers_take_shares_of_the_pass_by_their_multiplications():
     assert shares[2] / shares[-1] == pytest.approx(36_928 * 32 * 32 / 5_130)
 
 
+def test_ways_have_options_of_the_algorithm_and_two_of_the_program():
+    for way in ("ddp", "elect:votes=0.5:one-bucket", "oktopk:no-overlap"):
+        overlap.check(way)
+    for way, says in (("elect:lr=0.1", "got --lr, 0.1"), ("auto", "algorithm must be one of"), ("elect:-", "got")):
+        with pytest.raises(ValueError, match=says):
+            overlap.check(way)
+
+
 @pytest.mark.jobs
 @pytest.mark.full("times steps of emulated models")
 def test_a_record_goes_on_with_what_it_lacks(tmp_path):

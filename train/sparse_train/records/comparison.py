@@ -51,12 +51,15 @@ def check_program(text: str) -> None:
         raise ValueError(f"must be a program of train/, without .py, got {text!r}")
 
 
-def check_way(text: str) -> None:
+def check_way(text: str, known: Sequence[str] | None = None) -> None:
+    """Raise ValueError unless ``text`` is ALGORITHM[:OPTION=VALUE..], with options of the program in ``known``."""
     _, algorithm, *others = arguments(text)
-    if algorithm != AUTO:
+    if algorithm != AUTO or known is not None:
         spelled(algorithm)
     if "--" in others:
         raise ValueError(f"must be ALGORITHM[:OPTION=VALUE..], got {text}")
+    if known is not None and (unknown := sorted({*others} - {*known})):
+        raise ValueError(f"must have no options but the algorithm's and {', '.join(known)}, got {', '.join(unknown)}")
 
 
 def check_shards(text: str) -> None:
