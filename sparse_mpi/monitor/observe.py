@@ -15,7 +15,7 @@ from functools import partial, wraps
 from itertools import count
 from typing import Any
 
-from sparse_mpi.comm.job.launcher import ALGORITHM, RANGES
+from sparse_mpi.comm.job.launcher import RANGES
 from sparse_mpi.comm.runtime import told_rank
 from sparse_mpi.monitor.metrics import DIRECTORY, file_of
 
@@ -35,10 +35,10 @@ def observe(engine: Any) -> None:
     number = next(_NUMBERS[os.getpid(), told_rank(engine.comm.rank), folder])
     if os.environ.get(RANGES, "0") not in ("", "0"):
         add_ranges(engine, number)
-    if ALGORITHM in os.environ:
-        engine.meter = meter
-    elif folder:
-        engine.meter = partial(file_of(engine.comm).note, number)
+    if meter is not None:
+        engine.meters.append(meter)
+    if folder:
+        engine.meters.append(partial(file_of(engine.comm).note, number))
 
 
 def add_ranges(engine: Any, number: int) -> None:

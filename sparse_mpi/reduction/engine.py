@@ -116,7 +116,7 @@ class Engine:
         absence: of gradients, in a step.
         second_moment: of this rank's gradients, if it travels with the entries.
         watch: measures the quality of some steps, if set.
-        meter: called with this engine after each step, if set; see `monitor.observe`.
+        meters: called with this engine after each step; see `monitor.observe`.
         report: counts and times of the last step.
         objection: an error that keeps this rank from the next step; all ranks raise then.
     """
@@ -132,7 +132,7 @@ class Engine:
         beta = settings.second_moment
         self.second_moment: SecondMoment | None = None if beta is None else SecondMoment(beta, self.layout)
         self.watch: Watch | None = None
-        self.meter: Callable[[Engine], None] | None = None
+        self.meters: list[Callable[[Engine], None]] = []
         self.report: StepReport | None = None
         self.objection: Exception | None = None
         self._exchanges = [self.exchange]  # of all algorithms that took turns
@@ -293,8 +293,8 @@ class Engine:
         seconds, traffic = perf_counter() - began, self.comm.traffic - before
         selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
         self.report = summarise(reduction, selectors, elements, seconds, traffic)
-        if self.meter is not None:
-            self.meter(self)
+        for meter in self.meters:
+            meter(self)
         # Examine: checks come last, for they may raise, and the engine is ready for the next step by now
         algorithm = self.settings.dense if whole else self.exchange.placed
         try:

@@ -23,7 +23,7 @@ from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm
 reducer = SparseAllreduce(100, k=3, comm=NullComm())
 reducer.step(np.ones(100, np.float32))
-print(reducer.engine.meter, {"agree", "accumulate", "reduce", "commit", "_exchange"} & set(vars(reducer.engine)))
+print(reducer.engine.meters, {"agree", "accumulate", "reduce", "commit", "_exchange"} & set(vars(reducer.engine)))
 print({"torch", "sparse_mpi.monitor.observe", "sparse_mpi.monitor.metrics"} & set(sys.modules))
 """
 
@@ -113,7 +113,16 @@ def test_the_variable_may_say_no(opened, monkeypatch, value):
     monkeypatch.setenv(observe.RANGES, value)
     reducer = SparseAllreduce(N, k=9, comm=NullComm())
     reducer.step(np.ones(N, np.float32))
-    assert opened == [] and "commit" not in vars(reducer.engine) and reducer.engine.meter is None
+    assert opened == [] and "commit" not in vars(reducer.engine) and not reducer.engine.meters
+
+
+def test_bench_compare_and_metrics_see_the_same_steps(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(observe, "meter", lambda engine: seen.append(engine.report.total))
+    monkeypatch.setenv("SPARSE_MPI_ALGORITHM", "oktopk")
+    monkeypatch.setenv("SPARSE_MPI_METRICS_DIR", str(tmp_path))
+    SparseAllreduce(N, k=9, comm=NullComm()).step(np.ones(N, np.float32))
+    assert len(seen) == 1 and list(tmp_path.glob("*.prom"))
 
 
 def test_nvtx_has_them_where_there_is_cuda(ranges, monkeypatch):
@@ -143,4 +152,4 @@ def test_where_nobody_asks_nothing_is_imported_or_wrapped(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     done = subprocess.run([sys.executable, "-c", OFF], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["None set()", "set()"]
+    assert done.stdout.splitlines() == ["[] set()", "set()"]
