@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from signal import SIGPIPE
 
+from sparse_mpi.checks import GONE
 from sparse_mpi.cli.extensions import REMEDY, commands
 from sparse_mpi.cli.records import program, versions
 from sparse_mpi.cli.values import Parser, Refused
@@ -23,12 +24,13 @@ COMMANDS = {
     "doctor": "sparse_mpi.cli.doctor.command",
 }
 WORKBENCH = ("bench", "top")  # of sparse_mpi_bench
-MOVED = ("draw", "trace")  # to bench
 
 
 def parser(word: str | None = None) -> Parser:
-    known = {name: EntryPoint(name, f"{module}:add_parser", "") for name, module in COMMANDS.items()} | commands()
-    known = {name: entry for name, entry in known.items() if name not in MOVED}
+    known = {name: EntryPoint(name, f"{module}:add_parser", "") for name, module in COMMANDS.items()}
+    known |= {
+        name: entry for name, entry in commands().items() if name not in GONE
+    }  # an older sparse_mpi_bench has some
     note = None if "bench" in known else f"{', '.join(WORKBENCH)}: of the package sparse_mpi_bench, {REMEDY}"
     made = Parser(prog=program(), description="Sparse allreduce over MPI.", epilog=note)
     made.add_argument("--version", action="version", version=f"sparse_mpi {versions().get('sparse_mpi', 'unknown')}")
@@ -42,8 +44,6 @@ def parser(word: str | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     word = next(iter(sys.argv[1:] if argv is None else argv), None)
     known = parser(word)
-    if word in MOVED:
-        known.error(f"{word} is bench {word} since 0.4.0")
     if word in WORKBENCH and "bench" not in commands():
         known.error(f"{word} is of the package sparse_mpi_bench, {REMEDY}")
     args = known.parse_args(argv)

@@ -119,13 +119,14 @@ def test_whoever_reads_may_have_enough():
         assert running.stderr.read() == b"" and running.wait(60) == 141
 
 
-def test_commands_that_moved_are_named(capsys):
-    for word in ("draw", "trace"):
-        with pytest.raises(SystemExit):
-            main([word, "record.json"])
-        assert f"{word} is bench {word} since 0.4.0" in capsys.readouterr().err
+@pytest.mark.parametrize("word", ["draw", "trace", "compare", "gpu-check"])
+def test_commands_that_moved_are_named(word, capsys):
+    with pytest.raises(SystemExit):
+        main([word, "record.json", "--plot", "figure.svg"])
+    remedy = "python -m runs.gpu_check" if word == "gpu-check" else f"write bench {word}"
+    assert f"{word.replace('-', '_')} was removed in 0.4.0" in (said := capsys.readouterr().err) and remedy in said
     main([])
-    assert not re.search(r"^ +(draw|trace) ", capsys.readouterr().out, re.MULTILINE)
+    assert not re.search(rf"^ +{word} ", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_long_help_is_shown_in_two_parts(capsys, monkeypatch):
