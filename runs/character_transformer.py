@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sparse_mpi import World
+from sparse_mpi.cli.progress import progress
 from sparse_mpi.optim import DistributedOptimizer
 
 WIDTH, HEADS, LENGTH, BATCH = 64, 4, 48, 8
@@ -70,7 +71,7 @@ def run(comm: Any, model: Model, args: argparse.Namespace, way: str) -> dict[str
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 50))
     draw, sent = torch.Generator().manual_seed(1000 * args.seed + comm.rank), 0
-    for _ in range(args.steps):
+    for _ in progress(range(args.steps), way, comm.rank == 0):
         optimizer.zero_grad()
         loss(model, train, draw, args.batch).backward()
         optimizer.step()

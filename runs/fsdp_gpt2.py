@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from sparse_mpi.cli.progress import progress
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.comm import as_comm
 from sparse_mpi.ddp import SparseState, sparse_hook
@@ -56,7 +57,7 @@ def trained(shards: int, whole: bool, density: float | None, seed: int, epochs: 
         task.model = DistributedDataParallel(model)
         task.model.register_comm_hook(reduction, sparse_hook)
     losses = []
-    for epoch in range(epochs):
+    for epoch in progress(range(epochs), "epochs", comm.rank == 0):
         for batch in task.train(epoch):
             optimizer.zero_grad()
             task.forward_and_loss(batch)[0].backward()

@@ -27,6 +27,7 @@ import numpy as np
 
 import sparse_mpi
 from sparse_mpi import SparseAllreduce, kernels
+from sparse_mpi.cli.progress import progress
 from sparse_mpi.cli.records import provenance
 from sparse_mpi_bench.figures.style import SHADES, panels, write
 
@@ -50,7 +51,7 @@ def times(comm: Any, draw: Draw, size: int, density: float, steps: int) -> dict[
         **{name: reducer.step for name, reducer in reducers.items()},
     }
     taken: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(WARM_UP + steps):
+    for _ in progress(range(WARM_UP + steps), "steps", comm.rank == 0):
         gradient = draw(size)
         for name, run in work.items():
             comm.Barrier()
@@ -79,7 +80,7 @@ def stacks(comm: Any, draw: Draw, size: int, density: float, steps: int, algorit
             paths.pop()
         last = perf_counter()
 
-    for step in range(WARM_UP + steps):
+    for step in progress(range(WARM_UP + steps), algorithm, comm.rank == 0):
         gradient = draw(size)
         comm.Barrier()
         last = perf_counter()
@@ -114,7 +115,7 @@ def touched(comm: Any, draw: Draw, size: int, density: float, steps: int, algori
 
     passes = vars(kernels.host())
     originals = {name: run for name, run in passes.items() if callable(run) and not name.startswith("_")}
-    for step in range(WARM_UP + steps):
+    for step in progress(range(WARM_UP + steps), algorithm, comm.rank == 0):
         if step == WARM_UP:
             passes.update({name: counted(name, run) for name, run in originals.items()})
         reducer.step(draw(size))
