@@ -14,7 +14,7 @@ from sparse_mpi.cli import values
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.comm.world import MAX_RANKS
 from sparse_mpi.predict import advice, fitted, rates
-from sparse_mpi.predict.advice import DENSITIES, Offer, TrainingJob
+from sparse_mpi.predict.advice import DENSITIES, Advice, Offer, TrainingJob
 from sparse_mpi.predict.cluster import GPUS, OF_GPUS, TYPICAL, Cluster
 from sparse_mpi.predict.fitted import FittedCluster
 from sparse_mpi.predict.models import MODELS, layout
@@ -199,10 +199,17 @@ def advise(
     cluster = replace(plain, beta=8 / bits, cores=cores or float(ranks_per_node), node=ranks_per_node)
     dense = None if dense_ms is None else dense_ms / 1e3
     job = TrainingJob(n, ranks, batch_seconds, overlap, utilisation, dense)
-    told = shown(name, optimizer)
-    where = _machines(on, fabric, fit)
-    others = [way for way in algorithms if way != BASELINE] or COMPARED  # dense is in each answer
-    return _answer(job, cluster, fit, told, sorted(set(densities), reverse=True), others, name, rate, where)
+    behind = ", sums during the backward pass" if overlap and batch_seconds else ""
+    batch = f"a batch of {batch_seconds:g} s" if batch_seconds else "nothing but the sum (batch_seconds)"
+    question = Question(
+        job=job,
+        cluster=cluster,
+        fit=fit,
+        densities=sorted(set(densities), reverse=True),
+        ways=[way for way in algorithms if way != BASELINE] or COMPARED,  # dense is in each answer
+    )
+    assumed = f"{_machines(on, fabric, fit)}; {batch}{behind}"
+    return question.answer(shown(name, optimizer), model=name or "a gradient", rate=rate, assumed=assumed)
 
 
 def _size(model: object) -> tuple[str, int]:
@@ -220,63 +227,61 @@ def _size(model: object) -> tuple[str, int]:
     return "", int(model)  # type: ignore[call-overload]
 
 
-def _answer(
-    job: TrainingJob,
-    cluster: Cluster,
-    fit: FittedCluster | None,
-    told: Shown,
-    densities: Sequence[float],
-    names: Sequence[str],
-    model: str,
-    rate: str,
-    where: str,
-) -> Answer:
-    # Second moments take bytes too: predict the density without them, and name the one with them
-    own = usual_density(TRAINING)
-    found = advice.advise(job, cluster, fit, (own,), (TRAINING, BFLOAT16))
-    every_step = [of for of in found.offers if of.local_steps == 1]
-    dense, bfloat16, default = (
-        next(of for of in every_step if of.way == way) for way in (BASELINE, BFLOAT16, TRAINING)
-    )
-    found = advice.chosen(job, dense, [dense, default], own)
-    local = found.best if found.best.local_steps > 1 else None
-    if local:
-        found = found._replace(best=default, offers=[dense, default])
-    others = advice.advise(job, cluster, fit, densities, names)
-    faster = tuple(of for of in others.offers if not of.dense and of.local_steps == 1)
-    enough = others.best if others.best in faster else faster[0]
-    pays = found.pays
-    behind = ", sums during the backward pass" if job.overlap and job.batch else ""
-    batch = f"a batch of {job.batch:g} s" if job.batch else "nothing but the sum (batch_seconds)"
-    return Answer(
-        verdict=pays.verdict,
-        factor=pays.factor,
-        bar=(pays.low, pays.high),
-        dense=dense,
-        bfloat16=bfloat16,
-        default=default._replace(density=told.density),
-        shown=told.words,
-        local=local._replace(density=told.density) if local and told.local else None,
-        local_shown=told.local,
-        faster=faster,
-        advised=enough if advice.GAIN * enough.step < min(dense.step, default.step) else None,
-        reason=found.reason.removeprefix("leave it dense: "),
-        break_even=_break_even(default, job, cluster, fit),
-        cluster=cluster,
-        job=job,
-        model=model or "a gradient",
-        rate=rate,
-        assumed=f"{where}; {batch}{behind}",
-    )
+@dataclass(frozen=True)
+class Question:
+    job: TrainingJob
+    cluster: Cluster
+    fit: FittedCluster | None
+    densities: Sequence[float]  # of other ways, the largest first
+    ways: Sequence[str]
 
+    def answer(self, accuracy: Shown, **described: str) -> Answer:
+        """Return the answer; ``described`` has its texts ``model``, ``rate`` and ``assumed``."""
+        # Second moments take bytes too: predict the density without them, and name the one with them
+        job, own = self.job, usual_density(TRAINING)
+        found = self._advice((own,), (TRAINING, BFLOAT16))
+        every_step = [of for of in found.offers if of.local_steps == 1]
+        dense, bfloat16, default = (
+            next(of for of in every_step if of.way == way) for way in (BASELINE, BFLOAT16, TRAINING)
+        )
+        found = advice.chosen(job, dense, [dense, default], own)
+        local = found.best if found.best.local_steps > 1 else None
+        if local:
+            found = found._replace(best=default, offers=[dense, default])
+        others = self._advice(self.densities, self.ways)
+        faster = tuple(of for of in others.offers if not of.dense and of.local_steps == 1)
+        enough = others.best if others.best in faster else faster[0]
+        pays = found.pays
+        return Answer(
+            verdict=pays.verdict,
+            factor=pays.factor,
+            bar=(pays.low, pays.high),
+            dense=dense,
+            bfloat16=bfloat16,
+            default=default._replace(density=accuracy.density),
+            shown=accuracy.words,
+            local=local._replace(density=accuracy.density) if local and accuracy.local else None,
+            local_shown=accuracy.local,
+            faster=faster,
+            advised=enough if advice.GAIN * enough.step < min(dense.step, default.step) else None,
+            reason=found.reason.removeprefix("leave it dense: "),
+            break_even=self._break_even(default),
+            cluster=self.cluster,
+            job=job,
+            **described,
+        )
 
-def _break_even(of: Offer, job: TrainingJob, cluster: Cluster, fit: FittedCluster | None) -> float | None:
-    def gain(bits: float) -> float:
-        there = advice.advise(job, replace(cluster, beta=8 / bits), fit, (of.density,), (of.way,)).offers
-        sparse, dense = (next(one for one in there if one.dense is wanted) for wanted in (False, True))
-        return dense.step / sparse.step - advice.GAIN
+    def _advice(self, densities: Sequence[float], ways: Sequence[str], bits: float | None = None) -> Advice:
+        cluster = self.cluster if bits is None else replace(self.cluster, beta=8 / bits)
+        return advice.advise(self.job, cluster, self.fit, densities, ways)
 
-    return advice.crossing(gain)
+    def _break_even(self, of: Offer) -> float | None:
+        def gain(bits: float) -> float:
+            there = self._advice((of.density,), (of.way,), bits).offers
+            sparse, dense = (next(one for one in there if one.dense is wanted) for wanted in (False, True))
+            return dense.step / sparse.step - advice.GAIN
+
+        return advice.crossing(gain)
 
 
 def _machines(on: str, fabric: str, fit: FittedCluster | None) -> str:
