@@ -72,7 +72,7 @@ def attach(
         op: "average" or "sum" over the replicas. Inside a replica FSDP2 averages, or divides as
             ``set_gradient_divide_factor`` says; with a factor that counts all ranks take "sum".
         dense_steps: the number of dense steps at the beginning.
-        **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
+        **options: ``nonfinite``, and hyperparameters of a named algorithm, see `SparseAllreduce`.
 
     Raises:
         TypeError: ``model`` is not sharded by FSDP2, or over a mesh of several dimensions; or replicas or optimizer are

@@ -37,7 +37,8 @@ class SparseState:
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
-        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket; ``clip_norm`` is an option.
+        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket; ``clip_norm`` and
+            ``nonfinite`` are options.
         optimizer: of these parameters, which steps by ``momentum``; of a ZeroRedundancyOptimizer pass ``.optim``. None:
             optimizers get the plain means, as with ``momentum="local"``.
         momentum: as for `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
@@ -136,7 +137,7 @@ class SparseState:
                 )
             gradients, settings = self._gradients, self._gradients.settings
             say(density=gradients.share, algorithm=settings.algorithm, feedback=settings.feedback)
-            say(second_moment=settings.second_moment, clip_norm=settings.clip_norm)
+            say(second_moment=settings.second_moment, clip_norm=settings.clip_norm, nonfinite=settings.nonfinite)
             say(dense_steps=self.dense_steps, scaled=self._scaler is not None)
             shapes = sorted((name, tuple(p.shape)) for p, name in self._names.items())
             say(momentum=self._rule.mode, named_parameters=shapes)

@@ -101,8 +101,8 @@ def ruled_settings(
     is, or with ``whole`` rounded to whole entries of the layout.
     """
     options = dict(options)
-    if "clip_norm" in options:  # which hooks are given among the options
-        limits["clip_norm"] = options.pop("clip_norm")
+    # Hooks are given these among the options
+    limits |= {name: options.pop(name) for name in ("clip_norm", "nonfinite") if name in options}
     if over := os.environ.get(ALGORITHM):
         if told_rank() == 0:
             LOGGER.warning("%s: %s in place of %s", ALGORITHM, over, algorithm)

@@ -40,6 +40,11 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
         scaler.scale(loss).backward()
         scaler.step(optimizer)
 
+    def not_finite():
+        run = run_of({"nonfinite": "raise"})
+        run.model(torch.ones(2, 1, 8, 8) * (torch.nan if rank == 1 else 1.0)).sum().backward()
+        run.optimizer.step()
+
     adamw = torch.optim.AdamW([p for _, p in pairs])
     sgd = torch.optim.SGD([p for _, p in pairs], lr=0.1, momentum=0.9)
     zero = ZeroRedundancyOptimizer([p for _, p in pairs], optimizer_class=torch.optim.SGD, lr=0.1)
@@ -56,6 +61,7 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
         "scaler": refused(lambda: step_of_adamw(scaled)),
         "fused scaler": refused(lambda: step_of_adamw(scaled, make=partial(torch.optim.AdamW, fused=True))),
         "local scaler": refused(lambda: step_of_adamw(scaled, make=torch.optim.Adagrad)),
+        "not finite": refused(not_finite),
         "state": refused(lambda: SparseState(pairs).load_state_dict({})),
         "names": refused(lambda: SparseState(pairs).load_state_dict(saved | {"owed": {"0.weights": {}}})),
     }

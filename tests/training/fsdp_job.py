@@ -341,6 +341,16 @@ def mistakes(mesh: DeviceMesh) -> dict:
     def other() -> None:
         attach(sharded(), replicas, optimizer=torch.optim.SGD(Net().parameters(), 0.1))
 
+    def scaled() -> None:
+        run, scaler = Run(mesh, SPARSE, "momentum"), torch.amp.GradScaler("cpu")
+        scaler.scale(run.net(torch.ones(2, 13)).sum()).backward()
+        scaler.step(run.optimizer)
+
+    def not_finite() -> None:
+        run = Run(mesh, SPARSE | {"nonfinite": "raise"}, "momentum")
+        run.net(torch.ones(2, 13) * (torch.nan if dist.get_rank() == 1 else 1.0)).sum().backward()
+        run.optimizer.step()
+
     net = sharded()
     attach(net, replicas)
     saved = Run(mesh, SPARSE).steps(last=1).reduction
@@ -363,6 +373,8 @@ def mistakes(mesh: DeviceMesh) -> dict:
         "step again": refused(not_cleared),
         "detached": refused(detached),
         "clip_norm": refused(lambda: attach(sharded(), replicas, clip_norm=1.0)),
+        "scaler": refused(scaled),
+        "not finite": refused(not_finite),
         "other folder": refused(lambda: attach(sharded(), replicas, algorithm="topka").load(FOLDER / "other")),
     }
 

@@ -422,6 +422,7 @@ def test_other_ranks_than_mpis_are_refused(by_mpi):
             (f"{which}scaler", "TypeError: step must not be taken by a GradScaler that the hook does not know")
             for which in ("", "fused ", "local ")
         ),
+        ("not finite", r"FloatingPointError: total has \d+ entries that are NaN or Inf"),
         ("state", r"ValueError: state must have 'form', got \[\]; one that was written by sparse_mpi 0.2"),
         ("names", "ValueError: state must have each of this model's parameters at most once, got '0.weights'"),
     ],
