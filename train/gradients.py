@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_mpi.cli.progress import progress
+from sparse_mpi.cli.progress import Bar, progress
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser, integer
 from sparse_mpi.comm import Comm
@@ -66,7 +66,8 @@ def record(args: Namespace, comm: Comm) -> None:
     options = args.options
     torch.set_num_threads(options.threads or threads_per_rank(comm))
     torch.manual_seed(options.seed)
-    task = agreed(comm, lambda: args.task.make(options, comm))
+    with Bar(None, "loading data and model", comm.rank == 0 and options.progress):
+        task = agreed(comm, lambda: args.task.make(options, comm))
     broadcast_parameters(task.model.state_dict(), comm=comm)
     task.model.train()
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]

@@ -16,10 +16,12 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import product
 from math import lcm
 from pathlib import Path
 from typing import Any
 
+from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser, checked, integer, new_folder, record
 from sparse_mpi.comm import Comm
@@ -32,8 +34,9 @@ Turn = dict[str, float]  # means of a way's steps in a round: "seconds", of whic
 def turns(args: Namespace, comm: Comm) -> dict[str, list[Turn]]:
     """Train each way in each round, and return its turns on rank 0; the others' results mean nothing."""
     found: dict[str, list[Turn]] = {way: [] for way in args.ways}
-    for number in range(args.rounds):
-        for way in args.ways:
+    with Bar(args.rounds * len(args.ways), "turns", comm.rank == 0) as bar:
+        for number, way in product(range(args.rounds), args.ways):
+            bar.say(way)
             folder = args.out / "runs" / f"{number}-{args.ways.index(way)}"
             import_module(args.program).PROGRAM.train(_options(args, way, folder), comm)
             comm.barrier()  # rank 0 has written all
@@ -43,6 +46,7 @@ def turns(args: Namespace, comm: Comm) -> dict[str, list[Turn]]:
             for name, field in (("exposed", "exposed_seconds"), ("mb", "mb_sent")):
                 turn[name] = statistics.mean(step[field] for step in steps)
             found[way].append(turn)
+            bar.update()
     return found
 
 
