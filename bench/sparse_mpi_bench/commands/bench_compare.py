@@ -9,8 +9,8 @@ import socket
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from typing import Any
 
 from sparse_mpi.cli import options, values
 from sparse_mpi.cli.options import option
+from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.comm.job.launcher import ALGORITHM
@@ -33,7 +34,7 @@ options of that; its density holds for all. The loss is the number whose backwar
   python -m sparse_mpi bench compare my_script.py --algorithms elect oktopk powersgd --plot compare.svg
   python -m sparse_mpi bench compare -n 2 my_script.py --algorithms elect -- --epochs 3
 """
-WAIT = 5.0  # seconds between two lines of progress
+WAIT = 3.0  # seconds from one look at the steps of a script to the next
 WINDOW = 0.1  # share of the steps over which a loss is a mean
 TOLD = 15  # last lines of a script that failed
 NOTE = "loss: rank 0's, means of a tenth of the steps; MB: that rank 0 sends in a step; ms: of a step, the median"
@@ -46,7 +47,7 @@ def compare(args: argparse.Namespace) -> Iterator[Output]:
         yield f"{way} ..."
         with TemporaryDirectory() as folder:
             file = Path(folder) / "steps"
-            yield from _run(way, args, file)
+            _run(way, args, file)
             found[way] = steps = _steps(file)
         if not any(step["bytes"] for step in steps) and args.ranks > 1:
             raise Refused(
@@ -65,24 +66,24 @@ def compare(args: argparse.Namespace) -> Iterator[Output]:
     yield {"summary": rows, "steps": found}
 
 
-def _run(way: str, args: argparse.Namespace, file: Path) -> Iterator[str]:
-    """Run the script by one way, with a line of progress at times. Raises Refused: it failed."""
+def _run(way: str, args: argparse.Namespace, file: Path) -> None:
+    """Run the script by one way. Raises Refused: it failed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     program = ["-m", "sparse_mpi_bench.compared", str(file), str(args.ranks), str(port), args.script, *args.words]
     command = [sys.executable, "-m", "sparse_mpi", "run", "-n", str(args.ranks), *program]
-    with file.with_name("out").open("w+") as out:
+    with file.with_name("out").open("w+") as out, Bar(None, f"{way}, steps") as bar:
         job = subprocess.Popen(command, env=os.environ | {ALGORITHM: way}, stdout=out, stderr=subprocess.STDOUT)
         try:
-            said = time.monotonic()
+            seen = 0
             while job.poll() is None:
-                time.sleep(0.1)
-                if time.monotonic() - said > WAIT:
-                    said, steps = time.monotonic(), _steps(file)
-                    yield f"  step {len(steps)}" + (
-                        f", loss {steps[-1]['loss']:.4g}" if steps and steps[-1]["loss"] else ""
-                    )
+                with suppress(subprocess.TimeoutExpired):
+                    job.wait(WAIT)
+                if steps := _steps(file):
+                    bar.update(len(steps) - seen)
+                    seen, loss = len(steps), steps[-1]["loss"]
+                    bar.say("" if loss is None else f"loss {loss:.4g}")
         finally:
             if job.poll() is None:
                 job.terminate()
