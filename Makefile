@@ -104,8 +104,8 @@ first-hour: $(READY)  ## do what README and tutorials say, from an empty home, w
 reproduce: $(READY)  ## run the claims of README and docs that fit in an hour: runs/reproduce; ARGS="--only NAME" or --list
 	$(LIMIT) 7200 $(RUN) runs/reproduce.py $(ARGS)
 
-release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: runs/release
-	$(LIMIT) 3600 $(RUN) -m tests.release --out runs/release --json runs/release/record.json $(ARGS)
+release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: build/release
+	$(LIMIT) 3600 $(RUN) -m tests.release --out build/release --json build/release/record.json $(ARGS)
 
 clean:  ## remove virtual environments, caches and build outputs; what is in runs/ stays
 	rm -rf .venv .venv-docs .venv-mpich .venv-system .coverage build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

