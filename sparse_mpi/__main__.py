@@ -28,9 +28,8 @@ WORKBENCH = ("bench", "top")  # of sparse_mpi_bench
 
 def parser(word: str | None = None) -> Parser:
     known = {name: EntryPoint(name, f"{module}:add_parser", "") for name, module in COMMANDS.items()}
-    known |= {
-        name: entry for name, entry in commands().items() if name not in GONE
-    }  # an older sparse_mpi_bench has some
+    # An older sparse_mpi_bench has commands that are gone
+    known |= {name: entry for name, entry in commands().items() if name not in GONE}
     note = None if "bench" in known else f"{', '.join(WORKBENCH)}: of the package sparse_mpi_bench, {REMEDY}"
     made = Parser(prog=program(), description="Sparse allreduce over MPI.", epilog=note)
     made.add_argument("--version", action="version", version=f"sparse_mpi {versions().get('sparse_mpi', 'unknown')}")

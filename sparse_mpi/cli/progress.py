@@ -11,8 +11,8 @@ from typing import TextIO, TypeVar
 from weakref import ref
 
 T = TypeVar("T")
-EVERY = 30.0  # seconds from one line in a file to the next, of work that takes minutes; less before, from `SOON` on
-SOON = 4.5  # in the first minute
+EVERY = 30.0  # seconds from one line in a file to the next, of work that takes minutes
+SOON = 4.5  # likewise, in the first minute
 FIRST = 3.0  # seconds until the first one
 BETWEEN = 0.5  # seconds from one look of a terminal to the next
 BEAT = 0.5  # seconds from one look at the clock to the next while no step ends
@@ -23,7 +23,7 @@ class Bar:
     """Progress over ``total`` steps, of which ``done`` are done; only ranks with ``shown`` print it.
 
     A terminal has one line, cut to its width, which is gone after a ``with`` block. A file has a line every `SOON`
-    seconds in the first minute, and every `EVERY` later, also while no step ends.
+    seconds, later every `EVERY`, also while no step ends.
     """
 
     def __init__(self, total: int | None, title: str, shown: bool = True, done: int = 0) -> None:

@@ -73,7 +73,7 @@ def write(file: str | Path, record: dict[str, Any]) -> None:
 
 
 def add_measured(file: str | Path, rows: list[dict[str, Any]], *keys: str) -> None:
-    """Add ``rows`` to the record in ``file``, if there is one, in place of rows with equal values of ``keys``."""
+    """Add ``rows`` to the record in ``file``, in place of rows with equal values of ``keys``."""
     before = json.loads(Path(file).read_text())["measured"] if Path(file).exists() else []
     new = {tuple(row[key] for key in keys) for row in rows}
     others = [row for row in before if tuple(row[key] for key in keys) not in new]

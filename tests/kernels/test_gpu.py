@@ -13,7 +13,6 @@ import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse_allreduce
 from sparse_mpi.algorithms.adtopk import ADTopk
-from sparse_mpi.cli.doctor import probes
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.kernels import array, of
 from sparse_mpi.select.estimate import Gaussian
@@ -191,9 +190,3 @@ def test_staging_waits_for_the_stream():
         arrived[:] = 4
         assert float(out.min()) == float(out.max()) == 3
         assert staging.upload(np.zeros((0, 2), np.int32), x).shape == (0, 2)
-
-
-def test_the_doctor_survives_a_device_message():
-    """Whatever MPI makes of a device pointer; where it says that it takes them, it must."""
-    rank = {"device pointers": False, "device pointers because": "", "gpus": ["one"], "versions": {"cupy": ""}}
-    assert probes.device_message(rank).grade != "broken"

@@ -21,8 +21,7 @@ def add_parser(commands: Any) -> None:
         "doctor",
         help="look at this installation and say what to set",
         description="Versions, MPI and its launcher, device pointers, GPU, threads, compiled kernels. Run it "
-        "as you run your program, under mpiexec or srun. What may crash is tried in a child process. The exit code is "
-        "1 only if something is broken for sure.",
+        "as you run your program, under mpiexec or srun. The exit code is 1 only if something is broken for sure.",
     )
     parser.add_argument("--json", action="store_true", help="print facts of all ranks and findings as JSON")
     text = "only compile the kernels of first steps by these algorithms (default: oktopk elect), once per installation"
@@ -53,7 +52,7 @@ def examine() -> tuple[list[dict[str, Any]], list[Finding]] | None:
         gathered = MPI.COMM_WORLD.gather(facts(MPI))
         if gathered is None:
             return None
-        ranks, found = gathered, [*findings.launch(gathered), probes.device_message(gathered[0])]
+        ranks, found = gathered, findings.launch(gathered)
     here = [*findings.cores(ranks), first_step(ranks[0]["versions"]), findings.devices(ranks)]
     return ranks, [findings.versions(ranks), *found, *here]
 

@@ -57,7 +57,7 @@ def launch(ranks: Facts) -> list[Finding]:
         right = f"srun --mpi={plugin}" if plugin and "SLURM_JOB_ID" in first["settings"] else "its own mpiexec"
         remedy = f"the launcher is not that of {first['vendor']}: start with {right}"
         started = Finding("ranks", f"singletons: {started.says}", "broken", remedy)
-    return [mpi, started, _thread_level([rank["thread level"] for rank in ranks])]
+    return [mpi, started, _thread_level([rank["thread level"] for rank in ranks]), _device_pointers(first)]
 
 
 def _thread_level(levels: list[str]) -> Finding:
@@ -66,6 +66,13 @@ def _thread_level(levels: list[str]) -> Finding:
     text = f"{said(levels)}; nothing is reduced in the background, start() returns when all is done"
     remedy = "mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported, or an MPI library that has it"
     return Finding("thread level", text, "advice", remedy)
+
+
+def _device_pointers(rank: dict[str, Any]) -> Finding:
+    about, takes, because = "device pointers", rank["device pointers"], rank["device pointers because"]
+    if takes is None:
+        return Finding(about, because, "broken", "export SPARSE_MPI_CUDA_AWARE=0, or leave it unset")
+    return Finding(about, f"{'yes' if takes else 'no'}: {because}")
 
 
 def cores(ranks: Facts) -> list[Finding]:
