@@ -128,7 +128,9 @@ $(TRAINS): setup.cfg pyproject.toml constraints.txt packaging/progress.py
 	@$(PROGRESS) "kernels: compiled once, in about 25 s" $(RUN) -m sparse_mpi doctor --compile
 	@touch $@
 
+# Python compiles what it imports, a small part of these packages; all of them would take pip half a minute
 $(READY): $(TRAINS) bench/setup.cfg
 	@$(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
-	    $(RUN) -m pip install -c constraints.txt $(BUILT) --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench
+	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) \
+	    --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench
 	@touch $@
