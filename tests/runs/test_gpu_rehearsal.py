@@ -84,7 +84,7 @@ def bare(tmp_path):
 
 @pytest.mark.jobs
 @pytest.mark.full("takes two minutes; .ci/run names it")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_path):
     """Nothing else can be imported; all tests are collected; two calls, the first with a budget, take all stages."""
     ask = "import json, sys; from importlib.metadata import distributions; from importlib.util import find_spec; "
@@ -108,7 +108,7 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_pa
     assert [(row["name"], row["state"]) for row in record["stages"]] == [
         ("warm", "passed"), ("tests", "left"), ("select", "passed"),
     ]  # fmt: skip
-    printed = bare.run(*check)
+    printed = bare.run(*check, seconds=400)
     record, page = json.loads((out / "gpu-check.json").read_text()), (out / "gpu-check.md").read_text()
     one, two = record["calls"]
     assert two["pretended"] and "library" in two["mpi"]
