@@ -30,6 +30,11 @@ MPIRUN := $(RUN) -m sparse_mpi run
 # What `make train` needs is installed first, what tests need into the same environment when they are asked for
 TRAINS := $(VENV)/ready-to-train
 READY := $(VENV)/ready
+COMPILED := $(VENV)/compiled
+COMPILE = { $(PROGRESS) "torch and scikit-learn: compiled by their first import" \
+        $(RUN) -c "import sklearn.datasets, torch" && \
+    $(PROGRESS) "kernels: compiled once, in about 25 s" $(RUN) -m sparse_mpi doctor --compile && \
+    touch $(COMPILED); }
 # Prints a line for each package, and one at least every 5 s
 PROGRESS := $(PYTHON) packaging/progress.py
 # No test run may hang for ever
@@ -63,7 +68,7 @@ help:  ## list the commands
 
 setup: $(READY)  ## create the virtual environment, with an MPI and all that tests need; other commands do this first
 
-train: $(TRAINS)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 2.75 %
+train: $(TRAINS) $(COMPILED)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 2.75 %
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
 test: $(READY)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
@@ -118,17 +123,23 @@ $(DOCS)/ready: setup.cfg constraints.txt
 	@$(DOCS)/bin/python -m pip install --quiet --no-deps --editable ./bench
 	@touch $@
 
+# Python compiles what it imports, a small part of the packages; all of them would take pip a minute
 $(TRAINS): setup.cfg pyproject.toml constraints.txt packaging/progress.py
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python >= 3.10 is needed, got " \
 	    + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	@$(PROGRESS) "$(VENV): a virtual environment" $(PYTHON) -m venv $(VENV)
 	@$(RUN) -m pip install --quiet "pip>=23"
 	@$(PROGRESS) "$(VENV), to train: about 25 packages, downloads of 350 MB (gigabytes where torch brings CUDA)" \
-	    $(RUN) -m pip install -c constraints.txt $(BUILT) --editable ".[$(EXTRAS)cpu,digits]"
-	@$(PROGRESS) "kernels: compiled once, in about 25 s" $(RUN) -m sparse_mpi doctor --compile
+	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) --editable ".[$(EXTRAS)cpu,digits]"
 	@touch $@
 
+$(COMPILED): $(TRAINS)
+	@$(COMPILE)
+
+# Kernels are compiled meanwhile
 $(READY): $(TRAINS) bench/setup.cfg
-	@$(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
-	    $(RUN) -m pip install -c constraints.txt $(BUILT) --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench
+	@{ test $(COMPILED) -nt $(TRAINS) || $(COMPILE); } & \
+	    $(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
+	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) \
+	    --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench; failed=$$?; wait $$! && exit $$failed
 	@touch $@

@@ -270,11 +270,10 @@ def test_a_running_job_is_shown_live_at_80_and_200_columns(tmp_path):
     )
     terminals = []
     try:
-        terminals.append(narrow := Terminal(folder, 80))
+        terminals += [narrow := Terminal(folder, 80), wide := Terminal(folder, 200)]
         narrow.until(lambda: (seen := narrow.steps()) and all(seen[-1][rank] > seen[0][rank] for rank in range(4)))
         seen = narrow.steps()
         assert narrow.close("q") == 0
-        terminals.append(wide := Terminal(folder, 200))
         wide.until(lambda: any(all(steps[rank] > seen[-1][rank] for rank in range(4)) for steps in wide.steps()))
         assert wide.close(signal.SIGINT) == 0
         for terminal in (narrow, wide):

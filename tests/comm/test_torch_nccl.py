@@ -26,6 +26,7 @@ from sparse_mpi.testing.checking_transports import TALKS
 
 from ..fakes import fake_torch, fake_torch_nccl
 from ..launch import launch
+from ..prefork import copied
 from .laws import assert_reduced_to_its_ends, assert_rows_of_another_size_are_refused
 from .on_device import OnDevice
 from .test_schedules import hooked, trained
@@ -308,9 +309,10 @@ SHARED = "NCCL_MULTI_RANK_GPU_ENABLE"  # with which NCCL takes several ranks on 
 
 
 def run_job(ranks, *words):
-    """Run `torch_nccl_job`, started as a user does it: whatever torch has loaded has been made for the device."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words]
-    done = launch(None, *command, "-m", "tests.comm.torch_nccl_job", seconds=280)
+    """Run `torch_nccl_job`, its ranks started as a user does it: whatever torch has loaded is made for the device."""
+    command = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words)
+    command += ("-m", "tests.comm.torch_nccl_job")
+    done = launch(None, *(copied(*command) if words else command), seconds=280)
     lines = [line.rpartition(" (")[0] for line in done.stdout.splitlines() if line.endswith(" s)")]
     cases = ["calls", *ALGORITHMS, "optimizer", "DDP's hook", "FSDP2"]
     assert lines == [f"{case}: agrees" for case in cases] and done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -70,7 +70,7 @@ ELSEWHERE = pytest.mark.full("tests/integrations trains with it, or the hook is 
 @pytest.mark.jobs
 @pytest.mark.parametrize(
     "framework",
-    ["torchrun", "accelerate", *(pytest.param(name, marks=ELSEWHERE) for name in ("muon", "lightning", "hf_trainer"))],
+    [name if name == "torchrun" else pytest.param(name, marks=ELSEWHERE) for name in FRAMEWORKS],
 )
 def test_frameworks_send_little_and_end_with_one_model(framework):
     package, dense = FRAMEWORKS[framework]

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 from sparse_mpi.fsdp import ShardedReduction, attach
 from sparse_mpi.training.fsdp_units import Unit, UnitVector
 
-STEPS = 20
+STEPS = 12
 RESUMED = ("momentum", "adamw", "arrival")
 SPARSE, ALL = {"density": 0.01}, {"density": 1.0}
 MAKE = {
@@ -224,12 +224,12 @@ def skipped(mesh: DeviceMesh, options: dict | None, optimizer: str, replicas: tu
 
 def frozen(mesh: DeviceMesh) -> dict:
     """A layer is frozen for some steps."""
-    run = Run(mesh, SPARSE, "momentum").steps(last=7)
+    run = Run(mesh, SPARSE, "momentum").steps(last=4)
     run.net.layers[1].requires_grad_(False)
     owed = [run.owed()["layers.1.weight"]]
-    owed.append(run.steps(7, 12).owed()["layers.1.weight"])
+    owed.append(run.steps(4, 8).owed()["layers.1.weight"])
     run.net.layers[1].requires_grad_(True)
-    return run.steps(12).save() | {"waits": owed}
+    return run.steps(8).save() | {"waits": owed}
 
 
 def saved(mesh: DeviceMesh, optimizer: str) -> dict:
