@@ -106,11 +106,8 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     found += _between_gpus(checkout, pretend, record("pointers"))
     # Results against the CPU's, with both laws.
     every = tuple(ALGORITHMS)
-    for model, algorithms, seconds in (
-        ("vgg16", every, 30),
-        ("resnet50", FEW if pretend else every, 30),  # pretended models are the same vector
-        ("bert-base", FEW, 90),
-    ):
+    more = FEW if pretend else every  # pretended models are the same vector
+    for model, algorithms, seconds in (("vgg16", every, 30), ("resnet50", more, 30), ("bert-base", FEW, 90)):
         basis = f"imports 10, two steps of each algorithm on the CPU and the GPU {seconds - 10}"
         command = (*LIBRARY, "bench", "steps", *DEVICE, "--check", *(flat or ("--model", model)))
         command += ("--steps", "1", "--warmup", "0", "--algorithms", *algorithms)
@@ -163,13 +160,8 @@ def _between_gpus(checkout: str, pretend: bool, record: tuple[str, ...]) -> list
     command = (*shared, sys.executable, *torchrun, "tests.comm.torch_nccl_job")
     basis = "imports and NCCL 20, every algorithm twice and three doors of training 40"
     found.append(Stage("torch-nccl", 60, basis, command, without_nccl))
-    steps = (
-        "bench",
-        "steps",
-        *DEVICE,
-        "--check",
-        *(("--n", "20000", "--algorithms", *FEW) if pretend else ("--model", "vgg16")),
-    )
+    size = ("--n", "20000", "--algorithms", *FEW) if pretend else ("--model", "vgg16")
+    steps = ("bench", "steps", *DEVICE, "--check", *size)
     words = (*fakes, *LIBRARY, *steps, "--steps", "5", "--warmup", "2", *record)
     carried = {
         "OPAL_PREFIX": mpi,
