@@ -551,7 +551,7 @@ CLAIMS: dict[str, Claim] = {
     "network.step-8": Claim(
         "dense over oktopk in bfloat16 and elect in int8 there",
         STEP,
-        "7.5 and 5.0 times as long as `oktopk` in bfloat16 (134 ms) and `elect` (202)",
+        "as `oktopk` in bfloat16 (99 to 109 ms), 6.9 to 7.4 times as long as `elect` (131 to 142)",
         "compare-8",
         faster("oktopk packed+bf16", "elect"),
         least(5, 3.4),
