@@ -31,10 +31,6 @@ MPIRUN := $(RUN) -m sparse_mpi run
 TRAINS := $(VENV)/ready-to-train
 READY := $(VENV)/ready
 COMPILED := $(VENV)/compiled
-COMPILE = { $(PROGRESS) "torch and scikit-learn: compiled by their first import" \
-        $(RUN) -c "import sklearn.datasets, torch" && \
-    $(PROGRESS) "kernels: compiled once, in about 25 s" $(RUN) -m sparse_mpi doctor --compile && \
-    touch $(COMPILED); }
 # Prints a line for each package, and one at least every 5 s
 PROGRESS := $(PYTHON) packaging/progress.py
 # No test run may hang for ever
@@ -134,11 +130,13 @@ $(TRAINS): setup.cfg pyproject.toml constraints.txt packaging/progress.py
 	@touch $@
 
 $(COMPILED): $(TRAINS)
-	@$(COMPILE)
+	@$(PROGRESS) "torch and scikit-learn: compiled by their first import" $(RUN) -c "import sklearn.datasets, torch"
+	@$(PROGRESS) "kernels: compiled once, in about 25 s" $(RUN) -m sparse_mpi doctor --compile
+	@touch $@
 
 # Kernels are compiled meanwhile
 $(READY): $(TRAINS) bench/setup.cfg
-	@{ test $(COMPILED) -nt $(TRAINS) || $(COMPILE); } & \
+	@$(MAKE) --no-print-directory $(COMPILED) & \
 	    $(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
 	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) \
 	    --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench; failed=$$?; wait $$! && exit $$failed

@@ -14,8 +14,7 @@ T = TypeVar("T")
 EVERY = 30.0  # seconds from one line in a file to the next, of work that takes minutes
 SOON = 4.5  # likewise, in the first minute
 FIRST = 3.0  # seconds until the first one
-BETWEEN = 0.5  # seconds from one look of a terminal to the next
-BEAT = 0.5  # seconds from one look at the clock to the next while no step ends
+BETWEEN = 0.5  # seconds from one look of a terminal to the next, and from one look at the clock while no step ends
 CLEARED = "\r\x1b[K"  # begins the line of a terminal anew
 
 
@@ -85,7 +84,7 @@ class Bar:
 
 
 def _keep_showing(bar: ref[Bar], ended: Event) -> None:
-    while not ended.wait(BEAT) and (shown := bar()) is not None:
+    while not ended.wait(BETWEEN) and (shown := bar()) is not None:
         shown.show()
         del shown  # or the bar would never end
 
