@@ -33,9 +33,9 @@ from xml.etree import ElementTree
 from claims import CLAIMS, JOBS, NEEDS, Claim, Job, Record
 
 from sparse_mpi.cli import records
+from sparse_mpi.cli.progress import Bar
 
 ROOT = Path(__file__).resolve().parents[1]
-TELL = 30.0  # seconds from one line about a job to the next
 PATIENCE = 20.0  # seconds from the request to end a job until its hosts must be gone
 
 
@@ -76,16 +76,14 @@ def run(job: Job, out: Path, log: Path, seconds: float) -> str:
     words = [str(out) if word == "OUT" else word for word in shlex.split(job.command)]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "train"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environ = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
-    start = told = monotonic()
-    with log.open("wb") as file:
+    start = monotonic()
+    with log.open("wb") as file, Bar(None, "    running") as bar:
         process = subprocess.Popen(
             [sys.executable, *words], cwd=ROOT, env=environ, stdout=file, stderr=file, start_new_session=True
         )
         try:
-            while process.poll() is None and (now := monotonic()) - start < seconds:
-                if now - told > TELL:
-                    told = now
-                    print(f"    {now - start:4.0f} s: {last_line(log)}", flush=True)
+            while process.poll() is None and monotonic() - start < seconds:
+                bar.say(last_line(log))
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(0.5)
             late = process.poll() is None

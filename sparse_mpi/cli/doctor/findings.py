@@ -57,7 +57,7 @@ def launch(ranks: Facts) -> list[Finding]:
         right = f"srun --mpi={plugin}" if plugin and "SLURM_JOB_ID" in first["settings"] else "its own mpiexec"
         remedy = f"the launcher is not that of {first['vendor']}: start with {right}"
         started = Finding("ranks", f"singletons: {started.says}", "broken", remedy)
-    return [mpi, started, _thread_level([rank["thread level"] for rank in ranks]), _device_pointers(first)]
+    return [mpi, started, _thread_level([rank["thread level"] for rank in ranks]), _device_pointers(ranks)]
 
 
 def _thread_level(levels: list[str]) -> Finding:
@@ -68,11 +68,12 @@ def _thread_level(levels: list[str]) -> Finding:
     return Finding("thread level", text, "advice", remedy)
 
 
-def _device_pointers(rank: dict[str, Any]) -> Finding:
-    about, takes, because = "device pointers", rank["device pointers"], rank["device pointers because"]
-    if takes is None:
-        return Finding(about, because, "broken", "export SPARSE_MPI_CUDA_AWARE=0, or leave it unset")
-    return Finding(about, f"{'yes' if takes else 'no'}: {because}")
+def _device_pointers(ranks: Facts) -> Finding:
+    words = {True: "yes: ", False: "no: ", None: ""}
+    text = said([words[rank["device pointers"]] + rank["device pointers because"] for rank in ranks])
+    if any(rank["device pointers"] is None for rank in ranks):
+        return Finding("device pointers", text, "broken", "export SPARSE_MPI_CUDA_AWARE=0, or leave it unset")
+    return Finding("device pointers", text)
 
 
 def cores(ranks: Facts) -> list[Finding]:
