@@ -150,7 +150,7 @@ def fading(share: float) -> float:
 
     Sent and faded shares together are 1 % a step, so that no entry waits for more than 100 steps, see accuracy.md.
     """
-    return max(0.0, SHORTEST - share) if share else 0.0
+    return round(max(0.0, SHORTEST - share), 4) if share else 0.0  # whole entries may be a little less than 1 %
 
 
 def _announcement(optimizer: Optimizer, found: Rule) -> str:

@@ -69,11 +69,11 @@ def _thread_level(levels: list[str]) -> Finding:
 
 
 def _device_pointers(ranks: Facts) -> Finding:
-    words = {True: "yes: ", False: "no: ", None: ""}
-    text = said([words[rank["device pointers"]] + rank["device pointers because"] for rank in ranks])
-    if any(rank["device pointers"] is None for rank in ranks):
-        return Finding("device pointers", text, "broken", "export SPARSE_MPI_CUDA_AWARE=0, or leave it unset")
-    return Finding("device pointers", text)
+    takes, because = ([rank[fact] for rank in ranks] for fact in ("device pointers", "device pointers because"))
+    if None in takes:
+        return Finding("device pointers", said(because), "broken", "export SPARSE_MPI_CUDA_AWARE=0, or leave it unset")
+    answers = [("no: ", "yes: ")[yes] + why for yes, why in zip(takes, because, strict=True)]
+    return Finding("device pointers", said(answers))
 
 
 def cores(ranks: Facts) -> list[Finding]:

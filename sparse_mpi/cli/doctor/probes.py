@@ -12,7 +12,6 @@ from sparse_mpi.cli.launch.environment import outside_of_jobs
 from sparse_mpi.cli.launch.find import call, reason
 
 START_MPI = ["-c", "from mpi4py import MPI"]
-LIMIT = 120.0  # seconds for a child
 
 
 def child(arguments: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
@@ -20,7 +19,7 @@ def child(arguments: Sequence[str], seconds: float) -> subprocess.CompletedProce
     return call([sys.executable, *arguments], outside_of_jobs(os.environ), seconds)
 
 
-def start_mpi(seconds: float = LIMIT) -> Finding | None:
+def start_mpi(seconds: float = 120.0) -> Finding | None:
     """Return a finding if MPI does not start."""
     done = child(START_MPI, seconds)
     if done.returncode == 0:
