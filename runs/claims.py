@@ -521,7 +521,7 @@ CLAIMS: dict[str, Claim] = {
     "network.dense-8": Claim(
         "ms of a dense sum of VGG-16's gradient on 8 hosts at 1 Gbit/s",
         README,
-        "With 8 hosts and 1 Gbit/s: 1004 ms dense, 114 ms by Ok-Topk",
+        "8 hosts, 1 Gbit/s: 1004 ms dense, 114 ms by Ok-Topk",
         "compare-8",
         milliseconds("dense"),
         [(780, 1250)],
@@ -531,7 +531,7 @@ CLAIMS: dict[str, Claim] = {
     "network.oktopk-8": Claim(
         "dense over oktopk packed there",
         README,
-        "With 8 hosts and 1 Gbit/s: 1004 ms dense, 114 ms by Ok-Topk",
+        "8 hosts, 1 Gbit/s: 1004 ms dense, 114 ms by Ok-Topk",
         "compare-8",
         faster("oktopk packed"),
         least(4.4),
