@@ -64,7 +64,9 @@ class Answer:
     faster: tuple[Offer, ...]  #: other ways and densities, the fastest first, for whom points of accuracy matter less
     advised: Offer | None  #: of these, the largest density that is fast enough; None where none is faster
     reason: str
-    break_even: float | None  #: bits a second of a rank's link above which dense is faster; None if it always is
+    break_even: (
+        float | None
+    )  #: bits a second of a rank's link up to which `default` is 1.05 times as fast, if there is one
     cluster: Cluster
     job: TrainingJob
     model: str
@@ -101,20 +103,18 @@ class Answer:
             lines.append(f"Or dense in bfloat16, which is as fast: algorithm={BFLOAT16!r}.")
         lines.append(f"Accuracy of {_named(default)}: {self.shown} ({PAGE}).")
         if self.local:
-            lines.append(
-                f"Local steps: {_named(self.local)} takes {_ms(self.local.step)}, "
-                f"{dense.step / self.local.step:.3g} times as fast as dense (docs/guides/local-steps.md). "
-                f"Shown: {self.local_shown}."
-            )
+            where = "docs/guides/local-steps.md"
+            lines.append(f"Local steps: {self._takes(self.local)} ({where}). Shown: {self.local_shown}.")
         if self.advised:
-            lines.append(
-                f"If you can lose points: {_named(self.advised)} takes {_ms(self.advised.step)}, "
-                f"{dense.step / self.advised.step:.3g} times as fast as dense; {_arguments(self.advised)}."
-            )
+            lines.append(f"If you can lose points: {self._takes(self.advised)}; {_arguments(self.advised)}.")
         if self.break_even is not None and self.break_even < FARTHEST:
             rate = _gbit(self.break_even)
-            lines.append(f"What would change that: links. Up to {rate} a rank sparse is faster, above it dense.")
+            lines.append(f"What would change that: links. Up to {rate} sparse is at least {advice.GAIN} times as fast.")
         return [*lines, f"Assumed: {self.assumed}."]
+
+    def _takes(self, of: Offer) -> str:
+        times = float(f"{self.dense.step / of.step:.3g}")
+        return f"{_named(of)} takes {_ms(of.step)}, {times:,.6g} times as fast as dense"
 
     def _table(self) -> str:
         first = [self.dense, self.bfloat16, self.default, *([self.local] if self.local else [])]
