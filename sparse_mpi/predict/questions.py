@@ -64,9 +64,7 @@ class Answer:
     faster: tuple[Offer, ...]  #: other ways and densities, the fastest first, for whom points of accuracy matter less
     advised: Offer | None  #: of these, the largest density that is fast enough; None where none is faster
     reason: str
-    break_even: (
-        float | None
-    )  #: bits a second of a rank's link up to which `default` is 1.05 times as fast, if there is one
+    break_even: float | None  #: bits a second up to which `default` is 1.05 times as fast, where there is one
     cluster: Cluster
     job: TrainingJob
     model: str

@@ -15,10 +15,10 @@ OPTIONS = {
     "plain": ["--local-steps", "4"],
     "every step": ["--local-steps", "1"],
     "seldom": ["--local-steps", "100", "--density", "1"],
-    "packed": ["--local-steps", "3", "--algo", "oktopk", "--wire", "packed+int8"],
+    "packed": ["--local-steps", "3", "--algo", "oktopk", "--wire", "packed+int8", "--outer-momentum", "0.9"],
     "gathered": ["--local-steps", "3", "--algo", "topka", "--feedback", "leaky", "--leak", "0.05"],
     "adamw": ["--local-steps", "4", "--optimizer", "adamw", "--lr", "0.01", "--clip-norm", "1"],
-    "flushed": ["--local-steps", "4", "--flush", "--outer-lr", "1", "--outer-momentum", "0", "--check-every", "1"],
+    "flushed": ["--local-steps", "4", "--flush", "--check-every", "1"],
 }
 every_option = pytest.mark.parametrize("what", OPTIONS)
 
@@ -47,7 +47,7 @@ def test_options_may_change_where_a_run_resumes_but_not_the_schedule(tmp_path, c
     options = ["--local-steps", "4", "--checkpoint-every", "1", "--resume"]
     train(2, tmp_path, *options, "--max-steps", "5")
     train(2, tmp_path, *options, "--outer-lr", "0.5", "--max-steps", "7")
-    assert "outer_lr 0.5 instead of 0.7" in capsys.readouterr().out
+    assert "outer_lr 0.5 instead of 1.0" in capsys.readouterr().out
     with pytest.raises(JobError, match="local_steps 4, but this one has 6"):
         train(2, tmp_path, "--local-steps", "6", *options[2:])
 

@@ -14,7 +14,7 @@ from sparse_mpi.training.diloco import DiLoCo
 from sparse_train.options.optimization import given, spelled_option
 from sparse_train.options.reduction import AUTO, algorithm_and_options, feedback_options
 
-DEFAULTS = {"outer_lr": 0.7, "outer_momentum": 0.9}
+DEFAULTS = {"outer_lr": 1.0, "outer_momentum": 0.0}  # the plain mean
 # Options for gradients that are reduced in every step
 EXCLUDED = (
     *("plan", "dense_warmup", "watch_every", "timeline"),
@@ -29,9 +29,9 @@ def extend(parser: ArgumentParser) -> None:
     text += "have the parameters that all ranks agree on, and after the last step all are brought together (default: "
     text += "reduce the gradients of every step); a learning rate that is a default is then that of one rank"
     add("--local-steps", type=integer(1), metavar="H", help=text)
-    text = f"learning rate of the outer optimizer, sgd, along the mean of that (default: {DEFAULTS['outer_lr']})"
+    text = "learning rate of the outer optimizer, sgd, along the mean of that (default: 1, the plain mean; DiLoCo: 0.7)"
     add("--outer-lr", type=number, metavar="LR", help=text)
-    text = f"Nesterov's momentum of the outer optimizer; 0: none (default: {DEFAULTS['outer_momentum']})"
+    text = "Nesterov's momentum of the outer optimizer (default: 0, none; DiLoCo: 0.9, for hundreds of local steps)"
     add("--outer-momentum", type=number, metavar="M", help=text)
 
 
