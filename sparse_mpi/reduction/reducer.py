@@ -305,9 +305,8 @@ class SparseAllreduce:
         `take_over` restores on another number of ranks.
 
         Raises:
-            TypeError, ValueError: it was saved by another algorithm, feedback, layout, k or rank, or is damaged; raised
-            on
-                every rank.
+            TypeError, ValueError: it was saved by another algorithm, feedback, layout, k or rank, or is damaged;
+                raised on every rank.
         """
         self.execution.catch_up()
         Snapshot(self.engine).restore(state)
@@ -325,8 +324,7 @@ class SparseAllreduce:
 
         Raises:
             TypeError, ValueError: a state is missing, damaged, or was saved by another algorithm, feedback, layout or
-            k;
-                raised on every rank.
+                k; raised on every rank.
         """
         self.execution.catch_up()
         Snapshot(self.engine).deal(states, ranks)

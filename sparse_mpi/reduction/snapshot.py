@@ -14,6 +14,7 @@ import numpy as np
 
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms.two_level import TwoLevelState
 from sparse_mpi.arrays import Array, as_arrays, to_host
 from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import Comm
@@ -64,7 +65,8 @@ class Snapshot:
             self._check(state)
             # Ranks that were placed otherwise had the same residuals, and another state, which begins anew
             there = equal(state.get(PLACED, state.get("algorithm")), self._placed)
-            restored = restore(engine.exchange.state, state.get("state"), "state['state']") if there else None
+            empty = engine.exchange.instrumented.init(engine.layout, engine.settings.k, engine.comm.size)
+            restored = restore(empty, state.get("state"), "state['state']") if there else None
             remembered = {name: state[name] for name in whole_state(engine.feedback)}
             agreement.words[0] = _widest(remembered)
             say(call="load_state_dict", dtype=state.get(DTYPE), placed=there)
@@ -98,8 +100,7 @@ class Snapshot:
         # Other ranks: the algorithm's state was for the old ones, and begins afresh
         engine.start_anew()
         engine.exchange.dtype = None
-        size = engine.layout.size
-        replicated = engine.feedback.state(replicated=True)
+        replicated, size = engine.feedback.state(replicated=True), engine.layout.size
         self._load(owed | {name: from_first(states, name, size, comm) for name in replicated})
         if engine.second_moment is not None:
             engine.second_moment.deal(states, ranks, comm)
@@ -197,7 +198,7 @@ def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: to_host(value) for name, value in items}
 
 
-def restore(template: Any, saved: Any, where: str) -> Any:
+def restore(template: Any, saved: Any, where: str, segment: Layout | None = None) -> Any:
     """Invert ``asdict``: return a state of ``template``'s type that shares no array; errors call it ``where``."""
     # Parts, for example of a hybrid algorithm, one by one
     if isinstance(template, tuple) and any(map(is_dataclass, template)):
@@ -205,7 +206,7 @@ def restore(template: Any, saved: Any, where: str) -> Any:
         if len(saved) != len(template):
             raise ValueError(f"{where} must have {len(template)} parts, got {len(saved)}; {WHOLE}")
         pairs = enumerate(zip(template, saved, strict=True))
-        return tuple(restore(was, part, f"{where}[{number}]") for number, (was, part) in pairs)
+        return tuple(restore(was, part, f"{where}[{number}]", segment) for number, (was, part) in pairs)
     # A leaf must be of the kind that it replaces; its value may be any
     if not is_dataclass(template) or isinstance(template, type):
         if any(isinstance(saved, kind) != isinstance(template, kind) for kind in LEAVES):
@@ -214,14 +215,15 @@ def restore(template: Any, saved: Any, where: str) -> Any:
     # A state, field by field
     check_mapping(saved, where)
     made = {field.name: getattr(template, field.name) for field in fields(template)}
+    if isinstance(template, TwoLevelState) and saved.get("stop"):  # the inner algorithm is of this rank's segment
+        segment = Layout.of(saved["stop"] - saved["start"])
     for field in fields(template):
-        if field.name not in saved:
-            if "spares_a_pass" in field.metadata:
-                continue
+        if field.name in saved:
+            made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]", segment)
+        elif "spares_a_pass" not in field.metadata:
             raise ValueError(f"{where} must have {field.name!r}, got {sorted(saved)}; {WHOLE}")
-        made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]")
-    if isinstance(template, Layout) and Layout.of(made["shapes"]) != template:  # kernels would write by it
-        raise ValueError(f"{where} must be {template}, got {made['shapes']}; {WHOLE}")
+    if isinstance(template, Layout) and Layout.of(made["shapes"]) != (segment or template):  # kernels would write by it
+        raise ValueError(f"{where} must be {segment or template}, got {made['shapes']}; {WHOLE}")
     return type(template)(**made)
 
 

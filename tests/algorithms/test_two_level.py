@@ -98,6 +98,27 @@ def test_what_is_not_sent_is_kept_once_a_node():
         assert (0 < selected < 40) if end else selected == 0
 
 
+@pytest.mark.parametrize("saved", [0, 2])
+@pytest.mark.parametrize("inner", ["oktopk", "elect"])
+def test_a_selector_that_knows_its_layout_is_resumed_in_its_segment(inner, saved):
+    """A rank's segment is its layout after the first step; a state from before it fits a reducer that has run."""
+    algorithm = TwoLevel(3, make_algorithm(inner, {"selector": "interleaved"}))
+
+    def body(comm):
+        reducer, resumed = (SparseAllreduce(1000, k=40, comm=comm, algorithm=algorithm) for _ in range(2))
+        before, after = ([RANDOM.gradient("f4", s, comm.rank, 8) for s in steps] for steps in (range(saved), (7, 8, 9)))
+        for x in before:
+            reducer.step(x)
+        if not saved:
+            resumed.step(after[0])
+        resumed.load_state_dict(reducer.state_dict())
+        for x in after:
+            for own, other in zip(reducer.step(x)[:2], resumed.step(x)[:2], strict=True):
+                assert own.tobytes() == other.tobytes()
+
+    World(8).run(body)
+
+
 @pytest.mark.parametrize(("ranks_per_node", "nodes"), [(4, 2), (2, 4)])
 def test_between_nodes_goes_a_part_of_what_oktopk_sends(ranks_per_node, nodes):
     """Per rank about 4k/R (N - 1)/N words between nodes; Ok-Topk over all ranks sends 4k (P - 1)/P."""
