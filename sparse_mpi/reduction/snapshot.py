@@ -215,8 +215,9 @@ def restore(template: Any, saved: Any, where: str, segment: Layout | None = None
     # A state, field by field
     check_mapping(saved, where)
     made = {field.name: getattr(template, field.name) for field in fields(template)}
-    if isinstance(template, TwoLevelState) and saved.get("stop"):  # the inner algorithm is of this rank's segment
-        segment = Layout.of(saved["stop"] - saved["start"])
+    if isinstance(template, TwoLevelState):  # the inner algorithm is of this rank's segment
+        start, stop = (restore(0, saved.get(bound), f"{where}[{bound!r}]") for bound in ("start", "stop"))
+        segment = Layout.of(stop - start) if stop > start else None
     for field in fields(template):
         if field.name in saved:
             made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]", segment)
