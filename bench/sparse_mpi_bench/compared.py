@@ -23,20 +23,23 @@ from sparse_mpi.monitor import observe
 
 def record(file: Path) -> None:
     losses: list[torch.Tensor] = []
-    backward: Any = torch.Tensor.backward
-    last, sent, lines = perf_counter(), 0, file.open("w")
+    backward: Any = torch.autograd.backward  # which Tensor.backward calls, too
+    last, lines = perf_counter(), file.open("w")
+    sent: int | None = None  # nothing is reduced yet
 
-    def noted(self: torch.Tensor, *args: Any, **options: Any) -> None:
-        if self.numel() == 1:
-            losses.append(self.detach())
-        backward(self, *args, **options)
+    def noted(tensors: Any, *args: Any, **options: Any) -> None:
+        if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+            losses.append(tensors.detach())
+        backward(tensors, *args, **options)
 
     def reduced(engine: Any) -> None:
         nonlocal sent
-        sent += engine.report.traffic.sent + engine.report.traffic.control
+        sent = (sent or 0) + engine.report.traffic.sent + engine.report.traffic.control
 
     def stepped(*_: object) -> None:
         nonlocal last, sent
+        if sent is None:
+            return
         loss = sum(float(of) for of in losses) / len(losses) if losses else None
         now = perf_counter()
         print(json.dumps({"loss": loss, "bytes": sent, "seconds": now - last}), file=lines, flush=True)
@@ -44,7 +47,7 @@ def record(file: Path) -> None:
         sent, last = 0, now
 
     observe.meter = reduced
-    torch.Tensor.backward = noted  # type: ignore[method-assign]
+    torch.autograd.backward = noted
     register_optimizer_step_post_hook(stepped)
 
 

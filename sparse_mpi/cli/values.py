@@ -131,9 +131,9 @@ class Parser(ArgumentParser):
             setattr(found, WORDS, given[behind + 1 :])
         if unknown and self.add_help:
             options = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
-            every = "--help-all" if self._shown else "--help"
-            remedy = meant(unknown[0].partition("=")[0], options) or f"; {self.prog} {every} shows all options"
-            self.error(f"unknown argument {unknown[0]!r}{remedy}")
+            own = "; a script's own stand behind --" if WORDS in self._defaults else ""
+            every = f"{own}; {self.prog} {'--help-all' if self._shown else '--help'} shows all options"
+            self.error(f"unknown argument {unknown[0]!r}{meant(unknown[0].partition('=')[0], options) or every}")
         return found, unknown
 
 

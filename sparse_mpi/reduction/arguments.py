@@ -123,13 +123,13 @@ def make_algorithm(
     return kind(**options) if made is None else replace(made, **options)
 
 
-def spelled(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse an algorithm as spelled on a command line, ``oktopk:wire=packed:radix=32``, to its name and options.
+def spelled(text: str, source: str = "") -> tuple[str, dict[str, Any]]:
+    """Parse an algorithm of a command line, ``oktopk:wire=packed:radix=32``, to its name and options.
 
     The settings of a published program are ``oktopk:published=vgg``, or ``gtopk:published`` where there is no choice.
 
     Raises:
-        ValueError: an unknown algorithm or option, or a bad value.
+        ValueError: an unknown algorithm or option, or a bad value, behind ``source``.
     """
     name, *words = text.split(":")
     options: dict[str, Any] = {}
@@ -140,8 +140,8 @@ def spelled(text: str) -> tuple[str, dict[str, Any]]:
     try:
         # Made to be checked alone: the caller makes an instance where it needs one
         make_algorithm(name, options)
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}{error}") from None
     return name, options
 
 

@@ -106,7 +106,7 @@ def ruled_settings(
     if over := os.environ.get(ALGORITHM):
         if told_rank() == 0:
             LOGGER.warning("%s: %s in place of %s", ALGORITHM, over, algorithm)
-        (algorithm, options), momentum = spelled(over), None
+        (algorithm, options), momentum = spelled(over, f"{ALGORITHM}: "), None
         if ignores_k(algorithm):  # it sends as much in every step, and is as dense to an optimizer
             k, density = None, 1.0
     made = make_algorithm(algorithm, options)

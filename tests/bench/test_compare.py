@@ -23,7 +23,7 @@ for _ in range(int(sys.argv[sys.argv.index("--steps") + 1])):
     x = torch.randn(16, 50)
     optimizer.zero_grad()
     for half in (x[:8], x[8:]):
-        ((model(half) - half.sum(1, keepdim=True)) ** 2).mean().backward()
+        torch.autograd.backward(((model(half) - half.sum(1, keepdim=True)) ** 2).mean())
     optimizer.step()
 """
 
@@ -60,16 +60,46 @@ def test_a_summary_has_means_of_a_tenth_of_the_steps():
 
 @needs_mpi
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [("raise ValueError('no data')", "ended with status 1"), ("print('done')", "must reduce gradients")],
+    ("text", "size", "message"),
+    [
+        ("raise ValueError('no data')", "2", "ended with status 1"),
+        ("print('done')", "2", "must reduce gradients"),
+        ("print('done')", "1", "must reduce gradients"),
+        ("import torch; torch.optim.SGD([torch.ones(1)]).step()", "1", "must reduce gradients"),
+    ],
 )
-def test_scripts_that_cannot_be_compared_are_refused(text, message, tmp_path, capsys):
+def test_scripts_that_cannot_be_compared_are_refused(text, size, message, tmp_path, capsys):
     file = tmp_path / "script.py"
     file.write_text(text)
     with pytest.raises(SystemExit):
-        main(["bench", "compare", str(file), "-n", "2"])
+        main(["bench", "compare", str(file), "-n", size])
     said = capsys.readouterr().err
     assert message in said and ("no data" in said or "raise" not in text)
+
+
+@needs_mpi
+@pytest.mark.full("starts three jobs")
+def test_a_way_that_fails_shows_the_error_and_leaves_the_others_their_results(tmp_path, capsys):
+    file, record, figure = tmp_path / "own.py", tmp_path / "r.json", tmp_path / "f.svg"
+    file.write_text(f"{OWN}\nimport os\nif 'bf16' in os.environ['SPARSE_MPI_ALGORITHM']: raise KeyError('a mistake')")
+    options = ["-n", "2", "--algorithms", "dense-bf16", "topka", "--json", str(record), "--plot", str(figure)]
+    assert main(["bench", "compare", str(file), *options, "--", "--steps", "3"]) == 1
+    said = capsys.readouterr()
+    assert "KeyError: 'a mistake'" in said.err and "by dense-bf16 ended with status 1" in said.err
+    assert [line.split()[0] for line in said.out.split("\n\n")[-1].splitlines()[1:3]] == ["dense", "topka"]
+    assert list(json.loads(record.read_text())["steps"]) == ["dense", "topka"] and figure.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [(["own.py", "--lr", "1"], "behind --"), (["--algorithms", "elect", "own.py"], "the script first")],
+)
+def test_words_in_the_wrong_place_are_refused_with_the_right_one(words, remedy, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").touch()
+    with pytest.raises(SystemExit):
+        main(["bench", "compare", *words])
+    assert remedy in capsys.readouterr().err
 
 
 def test_the_variable_overrules_the_algorithm_and_says_so(monkeypatch, caplog):
@@ -88,5 +118,8 @@ def test_the_variable_overrules_the_algorithm_and_says_so(monkeypatch, caplog):
     assert "oktopk:wire=packed+bf16 in place of topka" in caplog.text
     monkeypatch.setenv("SPARSE_MPI_ALGORITHM", "dense")
     assert World(1).run(chosen)[0] == ("Dense", 1000, 0.9)
+    monkeypatch.setenv("SPARSE_MPI_ALGORITHM", "topk")
+    with pytest.raises(ValueError, match="SPARSE_MPI_ALGORITHM: algorithm must be one of"):
+        World(1).run(chosen)
     monkeypatch.delenv("SPARSE_MPI_ALGORITHM")
     assert World(1).run(chosen)[0][:2] == ("TopkA", 100)

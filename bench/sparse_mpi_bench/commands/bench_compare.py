@@ -34,26 +34,36 @@ options of that; its density holds for all. The loss is the number whose backwar
   python -m sparse_mpi bench compare my_script.py --algorithms elect oktopk powersgd --plot compare.svg
   python -m sparse_mpi bench compare -n 2 my_script.py --algorithms elect -- --epochs 3
 """
+USAGE = """%(prog)s my_script.py [--algorithms NAME ...] [-n RANKS]
+           [--json FILE] [--plot FILE] [-- words of the script]"""
 WAIT = 3.0  # seconds from one look at the steps of a script to the next
 WINDOW = 0.1  # share of the steps over which a loss is a mean
-TOLD = 15  # last lines of a script that failed
+TOLD = 60  # last lines of a script that failed: 15 are the launcher's, the errors of the ranks stand before
 NOTE = "loss: rank 0's, means of a tenth of the steps; MB: that rank 0 sends in a step; ms: of a step, the median"
 Step = dict[str, float]
 
 
 def compare(args: argparse.Namespace) -> Iterator[Output]:
     found: dict[str, list[Step]] = {}
+    failed = False
     for way in dict.fromkeys([BASELINE, *args.algorithms]):
         yield f"{way} ..."
         with TemporaryDirectory() as folder:
             file = Path(folder) / "steps"
-            _run(way, args, file)
-            found[way] = steps = _steps(file)
-        if not any(step["bytes"] for step in steps) and args.ranks > 1:
+            if status := _run(way, args, file):
+                problem = f"{args.script} by {way} ended with status {status}; its last lines are above"
+                if not found:  # most likely it fails by all ways
+                    raise Refused(f"{problem}; try it alone: python -m sparse_mpi run -n {args.ranks} {args.script}")
+                print(problem, file=sys.stderr)
+                failed = True
+                continue
+            steps = _steps(file)
+        if not steps:
             raise Refused(
                 f"{args.script} must reduce gradients by DistributedOptimizer, sparse_hook or sparse_mpi.fsdp, got "
-                f"{len(steps)} steps and no bytes; see docs/guides/pytorch.md"
+                "no step of a torch.optim optimizer after a reduction; see docs/guides/pytorch.md"
             )
+        found[way] = steps
     rows = [{"way": way, **summary(steps)} for way, steps in found.items()]
     table = Table(
         Column("", -max(len(row["way"]) for row in rows), "way"),
@@ -64,10 +74,11 @@ def compare(args: argparse.Namespace) -> Iterator[Output]:
     )
     yield "\n".join(["", *table.lines(rows), NOTE])
     yield {"summary": rows, "steps": found}
+    yield int(failed)
 
 
-def _run(way: str, args: argparse.Namespace, file: Path) -> None:
-    """Run the script by one way. Raises Refused: it failed."""
+def _run(way: str, args: argparse.Namespace, file: Path) -> int:
+    """Run the script by one way, and return its status; its last lines are printed if that is not 0."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -90,9 +101,8 @@ def _run(way: str, args: argparse.Namespace, file: Path) -> None:
                 job.wait()
         if job.returncode:
             out.seek(0)
-            told = "\n".join(out.read().splitlines()[-TOLD:])
-            print(told, file=sys.stderr)
-            raise Refused(f"{args.script} by {way} ended with status {job.returncode}; its last lines are above")
+            print(*out.read().splitlines()[-TOLD:], sep="\n", file=sys.stderr)
+        return job.returncode
 
 
 def _steps(file: Path) -> list[Step]:
@@ -113,6 +123,12 @@ def summary(steps: Sequence[Step]) -> dict[str, Any]:
         "mb": statistics.fmean(step["bytes"] for step in steps) / 1e6,
         "seconds": statistics.median(step["seconds"] for step in steps),
     }
+
+
+def _way(text: str) -> str:
+    if Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"must come after the script, got {text} as a name; put the script first")
+    return values.algorithm(text)
 
 
 def draw(records: Sequence[dict[str, Any]]) -> Any:
@@ -142,7 +158,7 @@ COMPARE = Benchmark(
         option(
             "--algorithms NAME",
             f"ways to compare with dense, of {options.SPELLINGS} (default: elect)",
-            values.algorithm,
+            values.Value(_way, "", "elect"),
             ["elect"],
             nargs="+",
         ),
@@ -152,6 +168,7 @@ COMPARE = Benchmark(
         option("--json FILE", "also write all steps", values.record),
         option("--plot FILE", "draw the loss over steps and bytes", values.figure),
         lambda parser: parser.set_defaults(**{values.WORDS: []}),  # the script's, behind --
+        lambda parser: setattr(parser, "usage", USAGE),
     ),
     compare,
     figure=draw,
