@@ -109,9 +109,8 @@ def test_what_the_table_says_is_sent(name, ranks):
     mean = sum(call.bytes for call in calls if not call.control) / ranks
     told = sum(of.bytes(n, density, ranks) - of.fixed for of in table()[name].sent)
     # Pairs of ranks: the one that is told of receives in every round, and the others send once, before a broadcast
-    busy = (
-        ((ranks - 1).bit_length() + 1) / (2 - 1 / ranks) if any(of.call == "rounds" for of in table()[name].sent) else 1
-    )
+    in_rounds = any(of.call == "rounds" for of in table()[name].sent)
+    busy = ((ranks - 1).bit_length() + 1) / (2 - 1 / ranks) if in_rounds else 1
     assert mean / 1.15 <= told <= mean * busy * 1.15
 
 
