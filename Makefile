@@ -31,6 +31,8 @@ MPIRUN := $(RUN) -m sparse_mpi run
 TRAINS := $(VENV)/ready-to-train
 READY := $(VENV)/ready
 COMPILED := $(VENV)/compiled
+# Under another name, for `make -n` runs every line that says $(MAKE), and all that stands beside it
+AGAIN := $(MAKE) --no-print-directory
 # Prints a line for each package, and one at least every 5 s
 PROGRESS := $(PYTHON) packaging/progress.py
 # No test run may hang for ever
@@ -135,7 +137,7 @@ $(COMPILED): $(TRAINS)
 
 # Kernels are compiled meanwhile
 $(READY): $(TRAINS) bench/setup.cfg
-	@$(MAKE) --no-print-directory $(COMPILED) & \
+	@$(AGAIN) $(COMPILED) & \
 	    $(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
 	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) \
 	    --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench; failed=$$?; wait $$! && exit $$failed
