@@ -38,7 +38,7 @@ def _standardized(x, squares, found, most):
 def select_standardized(x: Array, squares: Array, threshold: int, most: int, add: Array | None = None) -> Found | None:
     if add is not None and not x.flags.c_contiguous:
         raise ValueError("x must be contiguous, to be accumulated in place; pass a contiguous copy")
-    x, squares = np.require(x, None, ["C", "W"]), np.ascontiguousarray(squares)  # Numba refuses what is read-only
+    x, squares = np.require(x, None, ["C", "W"]), np.ascontiguousarray(squares)  # Numba refuses read-only arrays
     limit, largest = bits_type(x).type(threshold), np.finfo(squares.dtype).max
 
     def with_added(add: Array) -> Scan:
