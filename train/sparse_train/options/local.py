@@ -29,9 +29,9 @@ def extend(parser: ArgumentParser) -> None:
     text += "have the parameters that all ranks agree on, and after the last step all are brought together (default: "
     text += "reduce the gradients of every step); a learning rate that is a default is then that of one rank"
     add("--local-steps", type=integer(1), metavar="H", help=text)
-    text = "learning rate of the outer optimizer, sgd, along the mean of that (default: 1, the plain mean; DiLoCo: 0.7)"
+    text = f"rate of the outer optimizer, sgd (default: {DEFAULTS['outer_lr']:g}, the plain mean; DiLoCo: 0.7)"
     add("--outer-lr", type=number, metavar="LR", help=text)
-    text = "Nesterov's momentum of the outer optimizer (default: 0, none; DiLoCo: 0.9, for hundreds of local steps)"
+    text = f"its Nesterov momentum (default: {DEFAULTS['outer_momentum']:g}; DiLoCo: 0.9, for hundreds of local steps)"
     add("--outer-momentum", type=number, metavar="M", help=text)
 
 
