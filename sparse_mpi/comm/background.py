@@ -212,7 +212,7 @@ def _serve(given: SimpleQueue[_Work | None]) -> None:
 
 
 def _call_end_at_exit() -> None:
-    """Have `_end` called first at exit, while the watchdogs still watch this work."""
+    # First at exit, while the watchdogs still watch this work
     atexit.unregister(_end)
     atexit.register(_end)
 

@@ -84,7 +84,8 @@ class ProcessGroupComm(CountingComm):
         with nullcontext() if watched is None else watched.log.during(DUPLICATE, watched.family):
             # torch's new_group takes names from how many groups a process is in, by which its ranks may differ.
             torch_dist: Any = dist
-            store, rank = torch_dist.PrefixStore(self._name, _default_store()), self._ranks.index(dist.get_rank())
+            store = torch_dist.PrefixStore(self._name, torch_dist.distributed_c10d._get_default_store())
+            rank = self._ranks.index(dist.get_rank())
             self._group: Any = torch_dist.ProcessGroupGloo(store, rank, len(self._ranks), dist.default_pg_timeout)
             _living.add(self)
             self._barrier()  # gloo fails on a rank that still connects to one which has let its group go
@@ -287,7 +288,7 @@ def _watchdog(limit: float) -> StoreWatchdog | None:
 def _store_of(group: ref[Any]) -> object:
     """Return the store of the default group if ``group`` is it; a reference would hold its port."""
     try:
-        return _default_store() if dist.group.WORLD is group() else None
+        return dist.distributed_c10d._get_default_store() if dist.group.WORLD is group() else None
     except ValueError:  # the group is being destroyed
         return None
 
@@ -311,10 +312,6 @@ def _let_go() -> None:
     """Free the gloo groups while their threads can be joined; later torch would abort the process."""
     for comm in _living:
         del comm._group
-
-
-def _default_store() -> Any:
-    return dist.distributed_c10d._get_default_store()  # torch has no public name for it
 
 
 # torch forbids attributes of a process group
@@ -348,12 +345,8 @@ def start_job() -> None:
         if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > gpus:
             return dist.init_process_group("gloo")
         dist.init_process_group(f"cpu:gloo,{BACKEND}")
-        atexit.register(_end_job)  # or torch warns of it
-
-
-def _end_job() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+        # Or torch warns of it
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
 
 
 def _group_of(mesh: DeviceMesh) -> object:

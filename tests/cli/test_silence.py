@@ -14,10 +14,12 @@ sys.modules["numba"] = None  # kernels of NumPy start sooner
 import numpy as np
 import sparse_mpi
 from mpi4py import MPI
-from sparse_mpi.comm.job import mpi_watchdog
+from sparse_mpi.comm.job import mpi_watchdog, watchdog
 
 mpi_watchdog.LATE = 1.0
 way, what = sys.argv[1:3]
+if what == "finalize-last":
+    watchdog.POLL = 0  # so that some poll would fall into MPI_Finalize
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 x = np.random.default_rng(rank).standard_normal(100).astype(np.float32)
 reducer = sparse_mpi.SparseAllreduce(100, k=9) if way == "reducer" else None
@@ -36,6 +38,9 @@ def leave():
         helper.join()
     if what == "exit":
         sys.exit(int(sys.argv[3]))
+    if what == "finalize":
+        MPI.Finalize()
+        sys.exit()
     if what == "vanish":
         os._exit(int(sys.argv[3]))
     if what == "kill":
@@ -64,6 +69,9 @@ for step in range(9):
         comm.sendrecv(x, (rank + 1) % size, (rank - 1) % size)
 if what == "late" and rank == size - 1:
     time.sleep(2.5)
+if what == "finalize-last":
+    time.sleep(0.2 * rank)
+    MPI.Finalize()
 print(f"rank {rank} is done", flush=True)
 """
 
@@ -89,6 +97,7 @@ def program(tmp_path):
     [
         (("raise",), "ValueError: for the test"),
         (("vanish", "0"), ""),  # the launcher says why
+        (("finalize",), "waits for rank 2, which has ended its program: it has been in "),
         *(pytest.param(way, reason, marks=pytest.mark.full("much as the others")) for way, reason in OTHERS),
     ],
 )
@@ -108,6 +117,12 @@ def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
     status, _, error = finish(start(python, tmp_path, "-n", 4, program, way, "exit", "0"), tmp_path)
     assert status != 0 and "waits for rank 3, which has ended its program: it has been in" in error
     assert "waits for rank 2" not in error
+
+
+def test_a_program_may_finalise_mpi_itself(program, python, tmp_path):
+    """The watchdog calls MPI too, and must not while or after the program finalises it."""
+    status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", "finalize-last"), tmp_path)
+    assert status == 0 and out.count("is done") == 3, error
 
 
 def test_ranks_may_end_at_different_times_and_the_thread_of_a_library_may_fail(program, python, tmp_path):

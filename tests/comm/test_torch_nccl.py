@@ -302,7 +302,6 @@ def test_programs_take_nccl_where_each_process_has_a_gpu(monkeypatch, gpus, back
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     process_group.start_job()
     assert made == [backends]
-    process_group._end_job()
 
 
 SHARED = "NCCL_MULTI_RANK_GPU_ENABLE"  # with which NCCL takes several ranks on a GPU, from 2.30 on

@@ -73,7 +73,9 @@ class Bare:
         done = subprocess.run(
             [self.python, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
         )
-        assert done.returncode == status, (arguments, done.stdout[-3000:], done.stderr[-3000:])
+        if done.returncode != status:  # not by assert, which shortens long strings
+            ended = f"{' '.join(arguments)}: status {done.returncode} for {status}"
+            pytest.fail("\n".join([ended, done.stdout[-8000:], done.stderr[-3000:]]), pytrace=False)
         return done.stdout
 
 

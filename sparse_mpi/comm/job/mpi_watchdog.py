@@ -5,9 +5,8 @@ Messages are sent in two cases only:
 - A rank that ends its program waits for all others, as MPI does, but after half a second sends them the number of its
   calls. A rank in a later call would wait for ever: it says so, and ends the job.
 - With a time limit, a rank that has waited longer asks the others for their calls, says for whom it waits and where
-  that rank was last seen, or that it does not answer, and ends the job. Where ranks survive the loss of others, a
-  stopped
-  process of this machine is killed instead: it cannot come back by accident.
+  that rank was last seen, and ends the job. Where ranks survive the loss of others, a stopped process of this machine
+  is killed instead: it cannot come back by accident.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,17 @@ VANISHED = "the process of rank {} has ended by itself, which mpirun tells nobod
 ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
 
 
+@cache
+def _end_before_finalize(MPI: Any) -> None:
+    """Have ``MPI.Finalize()`` end the polls; MPICH takes no calls when it deletes attributes of COMM_SELF."""
+
+    def end_and_finalize() -> None:
+        WATCHDOG_THREAD.end(MPIWatchdog)
+        finalize()
+
+    finalize, MPI.Finalize = MPI.Finalize, end_and_finalize
+
+
 class MPIWatchdog(Watchdog):
     """The watchdog of one rank over a communicator. Making one is collective."""
 
@@ -47,7 +58,8 @@ class MPIWatchdog(Watchdog):
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, CallSite] = {}
         self.dying: set[int] = set()  # other ranks with an uncaught exception
-        self._sending: list[Any] = []
+        self._sending: list[Any] = []  # until the end: a few numbers, once or twice in a job
+        _end_before_finalize(MPI)
         WATCHDOG_THREAD.add(self)
 
     def over(self, comm: Any) -> Watched:
@@ -67,10 +79,6 @@ class MPIWatchdog(Watchdog):
     def poll(self) -> None:
         if self._mpi.Is_finalized():
             return
-        with suppress(self._mpi.Exception):  # a rank has failed: the calls of this one will tell
-            self._poll()
-
-    def _poll(self) -> None:
         sites = self.log.sites()
         if self._neighbours is not None:
             self._inspect(self._neighbours, sites)
@@ -127,7 +135,6 @@ class MPIWatchdog(Watchdog):
                 self._answers[source] = site._replace(since=now() - site.since)
 
     def _send(self, words: Iterable[int], rank: int, tag: int) -> None:
-        """Start sending a few numbers, which stay in memory: this happens once or twice in a job."""
         with suppress(self._mpi.Exception):  # its receiver has failed
             self._sending.append(self._comm.Isend([np.array(list(words), np.int64), self._mpi.INT64_T], rank, tag))
 
@@ -160,11 +167,11 @@ class MPIWatchdog(Watchdog):
                 self._send(words, rank, DYING if dying else ENDED)
 
     def all_ended(self) -> Callable[[], bool]:
-        if self._mpi.Is_finalized():
-            return lambda: True
         barrier: list[Any] = []
 
         def passed() -> bool:
+            if self._mpi.Is_finalized():
+                return True
             try:
                 if not barrier:
                     barrier.append(self._comm.Ibarrier())  # polled, not waited for: polls of messages go on

@@ -80,7 +80,6 @@ class WatchdogThread:
     def __init__(self) -> None:
         self._watchdogs: list[Watchdog] = []
         self._polling = threading.Lock()  # held while watchdogs are polled, or their list changes
-        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, watchdog: Watchdog) -> None:
@@ -89,17 +88,17 @@ class WatchdogThread:
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="sparse_mpi watchdog", daemon=True)
             self._thread.start()
-            atexit.register(self.rest)
+            atexit.register(self.end)
 
     def remove(self, watchdog: Watchdog) -> bool:
-        if self._stop.is_set():
-            return False
+        """Return whether it was still polled."""
         with self._polling:
-            self._watchdogs = [other for other in self._watchdogs if other is not watchdog]
-        return True
+            before, self._watchdogs = self._watchdogs, [one for one in self._watchdogs if one is not watchdog]
+            return watchdog in before
 
     def _watch(self) -> None:
-        while not self._stop.wait(POLL):
+        while True:
+            time.sleep(POLL)
             with self._polling:
                 for watchdog in self._watchdogs:
                     watchdog.poll()
@@ -115,14 +114,12 @@ class WatchdogThread:
                         watchdog.announce_end()
             time.sleep(POLL / 250)  # 1 ms
 
-    def rest(self) -> None:
-        """Wait until the programs of all ranks have ended, as MPI will, and stop polling."""
-        if self._stop.is_set():
-            return
-        self.wait(self._watchdogs)
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+    def end(self, kind: type = Watchdog) -> None:
+        """Wait until the programs of all ranks have ended, as MPI will, and poll watchdogs of ``kind`` no more."""
+        ending = [one for one in self._watchdogs if isinstance(one, kind)]
+        self.wait(ending)
+        for watchdog in ending:
+            self.remove(watchdog)
 
 
 WATCHDOG_THREAD = WatchdogThread()
