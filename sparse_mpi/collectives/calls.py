@@ -50,9 +50,8 @@ def allreduce(
             of bool are "or", and NaN makes a minimum or maximum NaN. A missing key is no zero.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, the fastest expected on ``network``.
-        `split`
-            and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, bit for bit; `doubling` in the order of a
-            tree.
+            `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, bit for bit; `doubling` in the order
+            of a tree.
         zeros: ``"keep"`` entries of the result that are exactly zero, or ``"drop"`` them.
         network: latency and bandwidth, for ``"auto"``: a `Network`, by default 10 Gbit/s and 5 us, or ``"fitted"``,
             which measures them in the first call on a communicator: the next run may take another algorithm then.

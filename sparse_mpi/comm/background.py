@@ -2,8 +2,7 @@
 
 MPI makes progress only inside its calls, so the progress thread makes blocking calls, which needs MPI_THREAD_MULTIPLE.
 Where a communicator cannot be used from a second thread (its job is not ``concurrent``), `ProgressThread.start` does
-the
-work at once: the results are the same, without overlap.
+the work at once: the results are the same, without overlap.
 
 A program ends once all started work is done, waited for or not: other ranks may need it, and a thread stopped inside
 torch aborts the process.
@@ -213,11 +212,11 @@ def _serve(given: SimpleQueue[_Work | None]) -> None:
 
 def _call_end_at_exit() -> None:
     # First at exit, while the watchdogs still watch this work
-    atexit.unregister(_end)
-    atexit.register(_end)
+    atexit.unregister(end)
+    atexit.register(end)
 
 
-def _end() -> None:
+def end() -> None:
     # Let each thread end after its last work.
     for given, _ in list(_SERVERS.values()):
         given.put(None)

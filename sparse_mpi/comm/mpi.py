@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from sparse_mpi.arrays import Array, synchronize
-from sparse_mpi.comm import making
+from sparse_mpi.comm import background, making
 from sparse_mpi.comm.base import Counts, Job, RankFailure, hashed
 from sparse_mpi.comm.buffers import cut, row_bytes
 from sparse_mpi.comm.counting import CountingComm
@@ -18,13 +19,25 @@ from sparse_mpi.comm.elastic import ulfm
 from sparse_mpi.comm.job.call_log import DUPLICATE
 from sparse_mpi.comm.job.mpi_watchdog import MPIWatchdog
 from sparse_mpi.comm.job.uncaught import Abort
-from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
+from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD, time_limit, wants_watchdog
 from sparse_mpi.comm.making import Raw, alone, pieces, rowtype
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import keep_from_children, refuse_singletons, require_mpi, takes_device_pointers
 
 NO_JOB = Job()  # has the defaults
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
+
+
+@cache
+def _end_before_finalize(MPI: Any) -> None:
+    """Have ``MPI.Finalize()`` wait for background work and end polls, as a program's end does."""
+
+    def end_and_finalize() -> None:
+        background.end()
+        WATCHDOG_THREAD.end(MPIWatchdog)
+        finalize()
+
+    finalize, MPI.Finalize = MPI.Finalize, end_and_finalize  # attributes of COMM_SELF are deleted too late in MPICH
 
 
 class MPIComm(CountingComm):
@@ -53,6 +66,7 @@ class MPIComm(CountingComm):
 
         require_mpi(MPI)
         keep_from_children(MPI.__file__)
+        _end_before_finalize(MPI)
         refuse_singletons(MPI.COMM_WORLD.size)
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {comm!r}")

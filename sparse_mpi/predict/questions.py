@@ -59,6 +59,7 @@ class Answer:
     bfloat16: Offer  #: dense, in bfloat16
     default: Offer  #: the default of training, whose accuracy `shown` is about
     shown: str  #: for which model and optimizer it was compared with dense, and how it ended
+    use: str  #: in a program
     local: Offer | None  #: `default` every few local steps, where it is too slow in every step
     local_shown: str  #: the cost of local steps in accuracy
     faster: tuple[Offer, ...]  #: other ways and densities, the fastest first, for whom points of accuracy matter less
@@ -94,7 +95,7 @@ class Answer:
             f"{self.bar[0]:.3g} and {self.bar[1]:.3g} by how far such predictions were off."
         ]
         if self.verdict == "sparse":
-            lines.append(f"Run: python -m sparse_mpi run -n {job.ranks} train.py with DistributedOptimizer(optimizer).")
+            lines.append(f"Run: python -m sparse_mpi run -n {job.ranks} train.py with {self.use}.")
         elif self.verdict == "dense":
             lines.append(f"Why: {self.reason}.")
         if self.verdict != "dense" and self.bfloat16.step <= advice.GAIN * default.step:
@@ -258,6 +259,7 @@ class Question:
             bfloat16=bfloat16,
             default=default._replace(density=accuracy.density),
             shown=accuracy.words,
+            use=accuracy.use,
             local=local._replace(density=accuracy.density) if local and accuracy.local else None,
             local_shown=accuracy.local,
             faster=faster,

@@ -35,6 +35,7 @@ class Shown(NamedTuple):
 
     density: float
     words: str
+    use: str  # with the arguments that were measured
     local: str  # the measured cost of local steps; "" where they are not advised
 
 
@@ -48,4 +49,5 @@ def shown(model: str, optimizer: str | None) -> Shown:
     unknown = "VGG with SGD was level with dense, a tiny GPT-2 with AdamW and clip_norm=1 1.4 % of perplexity behind"
     nothing = f"nothing was shown for models of {kind} with {by}" if kind else unknown
     density = usual_density(TRAINING, second_moment=by != "sgd")
-    return Shown(density, WORDS.get((kind, by), nothing), "" if kind == IMAGES else LOCAL)
+    use = f"DistributedOptimizer(optimizer{', clip_norm=1' if by != 'sgd' and kind != IMAGES else ''})"
+    return Shown(density, WORDS.get((kind, by), nothing), use, "" if kind == IMAGES else LOCAL)

@@ -2,8 +2,7 @@
 
 The squared norm of the mean of P independent gradients is 1/P of that of one; the mean of equal gradients has the same
 norm. So the second moment of the mean lies between 1/P of the ranks' own and all of it. A few random projections of
-each
-tensor estimate both norms: the square of a projection is, on average, the squared norm.
+each tensor estimate both norms: the square of a projection is, on average, the squared norm.
 """
 
 from __future__ import annotations

@@ -77,8 +77,7 @@ class ShardedSnapshot:
             raise ValueError(
                 f"folder must be of {other[0]} {identity[other[0]]}, got {about.get(other[0])}; attach as before saving"
             )
-        # Read all at once: bytes of this process, if the numbers are the same, and the vectors that this rank takes
-        # over
+        # Read all at once: bytes of this process, if the numbers are the same, and vectors that this rank takes over
         replicas, rank = about["replicas"], self._comm.rank
         own, mine = _key(rank, f"shard {self._shard}"), range(rank, replicas, self._comm.size)
         alike = (replicas, about["shards"]) == (self._comm.size, self._shards)

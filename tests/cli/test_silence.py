@@ -47,6 +47,8 @@ def leave():
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if what == "finalize-last":
+        time.sleep(0.5)  # the others' work lasts until then
     if what == "sleep":
         time.sleep(60)
 
@@ -119,9 +121,11 @@ def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
     assert "waits for rank 2" not in error
 
 
-def test_a_program_may_finalise_mpi_itself(program, python, tmp_path):
-    """The watchdog calls MPI too, and must not while or after the program finalises it."""
-    status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", "finalize-last"), tmp_path)
+@pytest.mark.parametrize(("way", "watch"), [("reducer", "1"), ("unwaited", "0")])
+def test_a_program_may_finalise_mpi_itself(program, python, tmp_path, way, watch):
+    """The watchdog and background work call MPI too, and must not while or after the program finalises it."""
+    job = start(python, tmp_path, "-n", 3, program, way, "finalize-last", SPARSE_MPI_WATCH=watch)
+    status, out, error = finish(job, tmp_path)
     assert status == 0 and out.count("is done") == 3, error
 
 

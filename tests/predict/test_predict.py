@@ -30,7 +30,7 @@ def test_the_answer_comes_first_and_says_what_it_assumes(capsys):
     words = " ".join(answer.split())
     assert words.startswith("Sparse pays. A step of bert-base (109,482,240 elements) on 16 ranks at 25gbit takes ")
     assert "times as fast as dense, between" in words and "what it may take at most" in " ".join(offers.split())
-    assert "DistributedOptimizer(optimizer)" in words and "elect at 2.1 %, the default of training" in words
+    assert "(optimizer, clip_norm=1)." in words and "elect at 2.1 %, the default of training" in words
     assert "Accuracy of elect at 2.1 %: a tiny GPT-2 with AdamW" in words and "ms dense in bfloat16" in words
     assert "Assumed: one H100 a rank, tcp, dense sums as NCCL's" in words and len(told.splitlines()) < 29
     told = ask(capsys, *"--model resnet50 --ranks 16 --rate 100gbit --batch-seconds 0.2".split())
@@ -62,6 +62,7 @@ def test_the_verdict_is_for_the_default_and_its_accuracy_for_model_and_optimizer
     words = {name: " ".join(text.split()) for name, text in told.items()}
     assert "a tiny GPT-2 with AdamW and clip_norm=1" in words["gpt2"] and "VGG with SGD" in words["vgg16"]
     assert "nothing was shown for models of language with sgd" in words["gpt2 --optimizer sgd"]
+    assert all("DistributedOptimizer(optimizer)." in words[name] for name in ("vgg16", "gpt2 --optimizer sgd"))
     # Local steps are named where every step is too slow, but not for images, which lost accuracy by them
     assert "Local steps: elect at 2.1 %, every 64 local steps" in words["gpt2"] and "Local" not in words["vgg16"]
     for text in told.values():

@@ -86,8 +86,7 @@ class ElectState:
     k: int = 0  # entries wanted in the last step; 0 before the first
     votes: float = 0.0  # the candidates for a rank's votes, as a share of k
     turn: int = 0  # the place of rank 0 where ranks divide entries up; it changes from step to step
-    # (n,) sums of this rank's votes for each entry; (width,) sums of all ranks' votes for owned entries; written to in
-    # place
+    # (n,) sums of this rank's votes; (width,) sums of all ranks' votes for owned entries; written to in place
     my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     # (m,) numbers, less the first, of owned entries that had almost enough votes: all whose sums reach `floor`

@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,17 +34,6 @@ VANISHED = "the process of rank {} has ended by itself, which mpirun tells nobod
 ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
 
 
-@cache
-def _end_before_finalize(MPI: Any) -> None:
-    """Have ``MPI.Finalize()`` end the polls; MPICH takes no calls when it deletes attributes of COMM_SELF."""
-
-    def end_and_finalize() -> None:
-        WATCHDOG_THREAD.end(MPIWatchdog)
-        finalize()
-
-    finalize, MPI.Finalize = MPI.Finalize, end_and_finalize
-
-
 class MPIWatchdog(Watchdog):
     """The watchdog of one rank over a communicator. Making one is collective."""
 
@@ -59,7 +47,6 @@ class MPIWatchdog(Watchdog):
         self._answers: dict[int, CallSite] = {}
         self.dying: set[int] = set()  # other ranks with an uncaught exception
         self._sending: list[Any] = []  # until the end: a few numbers, once or twice in a job
-        _end_before_finalize(MPI)
         WATCHDOG_THREAD.add(self)
 
     def over(self, comm: Any) -> Watched:
