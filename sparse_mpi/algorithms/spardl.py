@@ -180,7 +180,7 @@ class SparDL(Algorithm):
         self, held: SparseVector, starts: np.ndarray, k: int, comm: Comm
     ) -> tuple[SparseVector, SparseVector]:
         """Return all ranks' sum in this rank's region, and the entries it pruned; indices may repeat."""
-        # A rank holds regions 0 to stop - 1, and sends regions from gap on to the rank gap away, which is nearer to them
+        # A rank holds regions 0 to stop - 1, and sends regions gap and up to the rank gap away, which is nearer to them
         cuts = [take(held, slice(0, 0))]
         stop, gap = comm.size, 1 << (comm.size - 1).bit_length() >> 1
         while gap:
