@@ -471,7 +471,7 @@ CLAIMS: dict[str, Claim] = {
     "step.overhead": Claim(
         "a step of a rank alone over an add pass: oktopk, elect",
         STEP,
-        "| 1 | 6.9 | 12.0 | 10.0 | 13.2 | 9.4 |",
+        "| 1 | 6.9 | 10.0 | 9.4 |",
         "steps",
         passes("oktopk", "elect"),
         most(2.2, 2.2),
