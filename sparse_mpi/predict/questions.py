@@ -59,7 +59,7 @@ class Answer:
     bfloat16: Offer  #: dense, in bfloat16
     default: Offer  #: the default of training, whose accuracy `shown` is about
     shown: str  #: for which model and optimizer it was compared with dense, and how it ended
-    use: str  #: in a program
+    use: str  #: the optimizer in a program, as it was measured
     local: Offer | None  #: `default` every few local steps, where it is too slow in every step
     local_shown: str  #: the cost of local steps in accuracy
     faster: tuple[Offer, ...]  #: other ways and densities, the fastest first, for whom points of accuracy matter less

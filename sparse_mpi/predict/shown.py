@@ -35,7 +35,7 @@ class Shown(NamedTuple):
 
     density: float
     words: str
-    use: str  # with the arguments that were measured
+    use: str  # the optimizer in a program, with the arguments that were measured
     local: str  # the measured cost of local steps; "" where they are not advised
 
 

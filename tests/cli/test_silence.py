@@ -123,7 +123,7 @@ def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
 
 @pytest.mark.parametrize(("way", "watch"), [("reducer", "1"), ("unwaited", "0")])
 def test_a_program_may_finalise_mpi_itself(program, python, tmp_path, way, watch):
-    """The watchdog and background work call MPI too, and must not while or after the program finalises it."""
+    """Neither the watchdog nor background work calls MPI once the program finalises it."""
     job = start(python, tmp_path, "-n", 3, program, way, "finalize-last", SPARSE_MPI_WATCH=watch)
     status, out, error = finish(job, tmp_path)
     assert status == 0 and out.count("is done") == 3, error

@@ -298,6 +298,7 @@ def test_programs_take_nccl_where_each_process_has_a_gpu(monkeypatch, gpus, back
         is_initialized=lambda: False, is_nccl_available=lambda: True, init_process_group=made.append
     )
     monkeypatch.setattr(process_group, "dist", there)
+    monkeypatch.setattr(process_group.atexit, "register", lambda end: end())
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     process_group.start_job()

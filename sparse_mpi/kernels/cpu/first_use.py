@@ -29,7 +29,7 @@ RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_
 
 
 class Turn:
-    """The right to compile, for one thread. Rank 0 reports a long compilation or wait."""
+    """Lets one thread at a time compile. Rank 0 reports a long compilation or wait."""
 
     def __init__(self) -> None:
         self._depth = 0  # nested compilations: a kernel, and the kernels that it calls
