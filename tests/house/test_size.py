@@ -80,8 +80,8 @@ def parts() -> list[Path]:
     return [file for kind in KINDS for file in files_below(f"{PACKAGE}/{kind}")]
 
 
-def tests_of(part: Path) -> list[Path]:
-    """The file with the tests of a part alone, if there is one."""
+def own_tests(part: Path) -> list[Path]:
+    """The file named for a part, if there is one."""
     file = ROOT / "tests" / part.relative_to(ROOT / PACKAGE).parts[0] / f"test_{part.stem}.py"
     return [file] if file.exists() else []
 
@@ -91,7 +91,7 @@ def new() -> frozenset[Path]:
     """The files of parts that were not there at the last release, and of their tests."""
     known = set(json.loads(FILE.read_text())["parts"])
     added = [part for part in parts() if shown(part) not in known]
-    return frozenset([*added, *(file for part in added for file in tests_of(part))])
+    return frozenset([*added, *(file for part in added for file in own_tests(part))])
 
 
 @cache
