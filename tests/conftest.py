@@ -33,6 +33,7 @@ from sparse_mpi import kernels
 from sparse_mpi.cli.values import Value
 from sparse_mpi.comm.world import World
 
+from .durations import Durations
 from .launch import ROOT
 from .prefork import copied
 from .schedules import Schedules
@@ -56,6 +57,7 @@ def _forget_stale_kernels():
 
 def pytest_addoption(parser):
     parser.addoption("--tier", choices=TIERS, default="fast", help="which items to run, see tests/tiers.py")
+    parser.addoption("--record", metavar="PART", help="record durations of this whole part, see tests/durations.py")
 
 
 def pytest_configure(config):
@@ -76,6 +78,7 @@ def pytest_configure(config):
 
         config.pluginmanager.register(MPIHarness(config), "mpi-harness")
     config.pluginmanager.register(Tiers(config), "tiers")
+    config.pluginmanager.register(Durations(config.getoption("--record")), "durations")
 
 
 def pytest_ignore_collect(collection_path, config):
