@@ -39,7 +39,7 @@ AGAIN := $(MAKE) --no-print-directory
 PROGRESS := $(PYTHON) packaging/progress.py
 # No test run may hang for ever
 LIMIT := timeout -k 10
-PYTEST = -m pytest --tier $(TIER) -q $(if $(CHANGED),--changed $(CHANGED))
+OPTIONS = --tier $(TIER) -q $(if $(CHANGED),--changed $(CHANGED))
 # A whole part of the fast tier leaves a record of how long its tests took
 record = $(if $(ARGS)$(CHANGED)$(filter-out fast,$(TIER)),,--record $(1))
 
@@ -90,19 +90,20 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 test-in-process: $(READY)
-	$(LIMIT) 1800 $(RUN) $(PYTEST) -m "not slurm and not jobs" -n $(WORKERS) --dist worksteal \
+	$(LIMIT) 1800 $(RUN) -m pytest $(OPTIONS) -m "not slurm and not jobs" -n $(WORKERS) --dist worksteal \
 	    $(call record,"in process") $(ARGS)
 
 # One at a time: the processes of a job wait for each other, and two jobs on the same cores take longer than both in turn
 test-jobs: $(READY)
-	$(LIMIT) 1800 $(RUN) $(PYTEST) -m jobs $(call record,jobs) $(ARGS) $$(grep -rl --include='test_*.py' 'mark\.jobs' tests)
+	$(LIMIT) 1800 $(RUN) -m pytest $(OPTIONS) -m jobs $(call record,jobs) $(ARGS) \
+	    $$(grep -rl --include='test_*.py' 'mark\.jobs' tests)
 
 test-mpi: $(READY)
-	$(RUN) -m tests.on_ranks $(SIZES) -- -m mpi $(filter-out -m pytest,$(PYTEST)) --color=no --timeout 120 $(ARGS)
+	$(RUN) -m tests.on_ranks $(SIZES) -- -m mpi $(OPTIONS) --color=no --timeout 120 $(ARGS)
 
 # Skipped where Slurm is not installed, or nobody is root
 test-slurm: $(READY)
-	$(LIMIT) 900 $(RUN) $(PYTEST) -m slurm -rs $(ARGS) tests/slurm
+	$(LIMIT) 900 $(RUN) -m pytest $(OPTIONS) -m slurm -rs $(ARGS) tests/slurm
 
 docs: $(DOCS)/ready  ## build the site into build/docs, in a minute; a warning or a link that leads nowhere is an error
 	$(DOCS)/bin/python -m sphinx -nWq --keep-going docs build/docs
