@@ -94,7 +94,6 @@ class Traits:
     carries: bool = (
         False  #: `reduce` takes second moments too, ``beside``, and adds them up where ``total`` has entries
     )
-    scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter_algorithms.Scatter`
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
     #: sums are taken in rank order by this library, and so have the same bytes on every transport: sums of an
     #: allreduce of floating-point values are not, which each transport adds in an order of its own
@@ -133,8 +132,6 @@ class Algorithm(ABC):
 
     1. Agreement: ``total`` has the same bytes on every rank.
     2. Nothing is lost: the sum of ``sent`` over the ranks is ``total``, to rounding.
-
-    One that `scatters` obeys the second for the ``total`` of all ranks together; the first does not apply.
 
     No return may depend on one rank's data before the last message: a rank with an empty selection still takes part.
 
