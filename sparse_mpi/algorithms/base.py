@@ -43,10 +43,6 @@ else:
         sent: SparseVector | Array  #: this rank's net contribution
 
 
-# Metadata of a field of a state without which a step finds the same, by a pass more: a saved state may lack it
-SPARES_A_PASS = {"spares_a_pass": True}
-
-
 class Carried(Reduction):
     """A `Reduction` with an attribute ``beside``: the sums of a second vector at the entries of ``total``."""
 

@@ -25,7 +25,6 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import (
-    SPARES_A_PASS,
     Algorithm,
     Bound,
     Carried,
@@ -90,8 +89,8 @@ class ElectState:
     my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     # (m,) numbers, less the first, of owned entries that had almost enough votes: all whose sums reach `floor`
-    near: Array = field(default_factory=lambda: np.empty(0, np.int32), metadata=SPARES_A_PASS)
-    floor: int = field(default=0, metadata=SPARES_A_PASS)  # magnitude bits; 0: nothing is known
+    near: Array = field(default_factory=lambda: np.empty(0, np.int32))
+    floor: int = 0  # magnitude bits; 0: nothing is known
 
 
 @dataclass(frozen=True)
