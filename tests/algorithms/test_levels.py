@@ -14,7 +14,6 @@ from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.algorithms.two_level import TwoLevel
 from sparse_mpi.fault_tolerance import ElasticAllreduce
-from sparse_mpi.reduction.form import FORM, sealed
 from sparse_mpi.testing import CASES, Trials, check_algorithm
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.recording import RecordingComm
@@ -298,20 +297,6 @@ def test_one_sum_has_one_level_also_of_a_hybrid(caplog):
 
     World(4, 2).run(body)
     assert not caplog.records
-
-
-def test_a_state_of_an_earlier_release_says_how_many_ranks_a_node_has():
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=TwoLevel(2))
-        reducer.step(gradient(comm.rank, 0))
-        state = reducer.state_dict()
-        del state[FORM]
-        state["algorithm"]["ranks_per_node"] = 2
-        other = SparseAllreduce(N, k=K, comm=comm, algorithm=TwoLevel(2))
-        other.load_state_dict(sealed(state))
-        return other.residual.tobytes() == reducer.residual.tobytes()
-
-    assert all(World(4).run(body))
 
 
 def test_parts_of_a_hybrid_have_levels_of_their_own():

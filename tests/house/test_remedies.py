@@ -111,6 +111,12 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("module", ["sparse_mpi", "sparse_mpi.contrib"])
+def test_a_class_that_was_removed_says_what_takes_its_place(module):
+    with pytest.raises(ImportError, match=r"SparseReduceScatter was removed in 0\.5\.0: .* sparse_mpi\.reduce_scatter"):
+        exec(f"from {module} import SparseReduceScatter")
+
+
 @pytest.mark.parametrize(("make", "options"), REFUSED, ids=lambda x: str(x) if isinstance(x, dict) else "")
 def test_a_remedy_gets_past_its_error(make, options):
     """What stands behind "use", "leave out" and "give" is applied to the call that was refused."""
