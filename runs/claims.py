@@ -24,7 +24,6 @@ from sparse_mpi_bench.emulation import hosts
 
 Band = tuple[float, float]  # the least and the most that a number may be
 Record = Any  # of a job: its JSON, the list of the ones in a folder, or how many tests have failed and passed
-
 TAKEN: dict[str, Callable[[list[float]], list[float]]] = {
     "all": list,
     "inverse": lambda values: [1 / value for value in values],

@@ -25,7 +25,11 @@ class Ended(NamedTuple):
 
 
 def run(
-    words: Sequence[str], log: Path, seconds: float, environ: Mapping[str, str], say: Callable[[str], None]
+    words: Sequence[str],
+    log: Path,
+    seconds: float,
+    environ: Mapping[str, str] = os.environ,
+    say: Callable[[str], None] | None = None,
 ) -> Ended:
     """Run ``words`` in the checkout for at most ``seconds``; ``say`` gets the last line now and then.
 
