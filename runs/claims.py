@@ -44,8 +44,8 @@ class Reading(NamedTuple):
     """Numbers of a record."""
 
     read: str  # path to them
-    minus: str = ""  # path to what is subtracted from them, one by one, or one number from all
-    over: str = ""  # path to what they are divided by
+    minus: str = ""  # path to one number for each, or one for all, to subtract
+    over: str = ""  # path to one number for each, or one for all, to divide by
     times: float = 1
     take: str = "all"  # of TAKEN
 
@@ -75,7 +75,7 @@ class Claim(NamedTuple):
 
 
 def missing(need: str) -> str:
-    """Return why a job cannot have what it needs, "" if it can: root, one of PROGRAMS, or a module of Python."""
+    """Return why there is no ``need``, "" if there is: root, one of PROGRAMS, or a module of Python."""
     if need == "root":
         return "; ".join(hosts.missing())
     folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -84,7 +84,7 @@ def missing(need: str) -> str:
 
 
 def found(record: Record, path: str) -> list[Any]:
-    """Return what stands at a path. Raises KeyError or IndexError: there is no such place."""
+    """Return the numbers, or other values, at a path. Raises KeyError or IndexError: the record lacks it."""
     nodes = [record]
     for step in path.split(" > "):
         name, picks, values = step.partition("=")

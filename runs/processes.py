@@ -50,7 +50,7 @@ def run(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a session to end if its first process still runs, and kill what is left of it."""
+    """Ask a session to end if its first process still runs, and kill the rest of it."""
     with suppress(ProcessLookupError):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)

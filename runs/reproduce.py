@@ -154,7 +154,7 @@ def band(low: float, high: float) -> str:
 
 
 def told(outcome: Outcome) -> str:
-    """Return what was measured, or why nothing was, and what was expected."""
+    """Return the measured numbers, or why there are none, and the expected ones."""
     claim, got = CLAIMS[outcome.name], ", ".join(map(number, outcome.measured)) or outcome.why
     return f"{claim.what}: {got} (expected {expected(claim)})"
 

@@ -10,15 +10,15 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any
 
 from sparse_mpi.sparse import Layout
 
 Named = tuple[str, tuple[int, ...]]  # a tensor's name and shape
 Tensors = tuple[Named, ...]  # in the order of the flat gradient
+Entries = dict[str, "Entries | list[int]"]  # blocks of tensors, and shapes
 
 
-def _tensors(entries: dict[str, Any], before: str = "") -> Iterator[Named]:
+def _tensors(entries: Entries, before: str = "") -> Iterator[Named]:
     for key, entry in entries.items():
         for name in _names(before + key):
             if isinstance(entry, dict):
@@ -36,8 +36,12 @@ def _names(key: str) -> list[str]:
     return [f"{numbered[1]}{number}" for number in range(int(numbered[2]), int(numbered[3]) + 1)]
 
 
-FILE: dict[str, dict[str, Any]] = json.loads(files("sparse_mpi.predict").joinpath("models.json").read_text())
-MODELS: dict[str, Tensors] = {name: tuple(_tensors(model["tensors"])) for name, model in FILE.items()}
+def _models() -> dict[str, Tensors]:
+    known = json.loads(files("sparse_mpi.predict").joinpath("models.json").read_text())
+    return {name: tuple(_tensors(model["tensors"])) for name, model in known.items()}
+
+
+MODELS = _models()
 
 
 def layout(model: str) -> Layout:

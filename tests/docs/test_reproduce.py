@@ -73,6 +73,7 @@ def test_jobs_have_the_options_of_their_programs(capsys, monkeypatch):
     capsys.readouterr()
 
 
+TEXTS = {"what": "a value", "page": "README.md", "says": "", "why": "", "origin": ""}
 RECORD = {
     "rows": [{"name": "a", "k": 8, "ranks": 4, "sent": 12.0}, {"name": "b", "k": 8, "ranks": 2, "sent": 2.0}],
     "by name": {"a": {"ms": [3.0, 1.0, 2.0]}, "b": {"ms": [2.0]}},
@@ -82,7 +83,6 @@ RECORD = {
 @pytest.mark.parametrize(
     ("entry", "values"),
     [
-        ({"read": "rows > sent"}, [12, 2]),
         ({"read": "rows > name=b, a > sent", "times": 10}, [20, 120]),
         ({"read": "rows > sent", "over": "rows > k(P-1)/P"}, [2, 0.5]),
         ({"read": "rows > -1 > sent, k"}, [2, 8]),
@@ -92,8 +92,7 @@ RECORD = {
     ],
 )
 def test_numbers_are_read_at_a_path(entry, values):
-    texts = dict.fromkeys(("what", "page", "says", "why", "origin"), "")
-    assert claims.claim("job", entry | texts).read(RECORD) == values
+    assert claims.claim("job", TEXTS | entry).read(RECORD) == values
 
 
 WRITES = "import json, sys; json.dump({'value': 2.0}, open(sys.argv[1], 'w'))"
@@ -102,11 +101,9 @@ WRITES = "import json, sys; json.dump({'value': 2.0}, open(sys.argv[1], 'w'))"
 def made(monkeypatch, code: str, bands, needs=()):
     """A table of one claim, whose job is a line of Python."""
     job = claims.Job(f"-c {json.dumps(code)} OUT", 0.01, needs)
-    entry = {"what": "a value", "page": "README.md", "says": "", "read": "value", "why": "", "origin": ""}
-    claim = claims.claim("job", entry | {"between": bands})
+    claim = claims.claim("job", TEXTS | {"read": "value", "between": bands})
     monkeypatch.setattr(reproduce, "JOBS", {"job": job})
     monkeypatch.setattr(reproduce, "CLAIMS", {"one": claim})
-    return {"one": claim}
 
 
 @pytest.mark.parametrize(
