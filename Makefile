@@ -112,7 +112,7 @@ first-hour: $(READY)  ## do what README and tutorials say, from an empty home, w
 	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour
 
 reproduce: $(READY)  ## run the claims of README and docs that fit in an hour: runs/reproduce; ARGS="--only NAME" or --list
-	$(LIMIT) 7200 $(RUN) runs/reproduce.py $(ARGS)
+	$(LIMIT) 7200 $(RUN) -m runs.reproduce $(ARGS)
 
 release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: build/release
 	$(LIMIT) 3600 $(RUN) -m tests.release --out build/release --json build/release/record.json $(ARGS)
