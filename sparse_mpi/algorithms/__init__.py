@@ -1,4 +1,4 @@
-"""The algorithms. To add one: write its file, add a line here; suite, command line, benchmark and README follow."""
+"""The algorithms. `ALGORITHMS` names them; CONTRIBUTING.md says how to add one."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Bound, DeviceCost, Reduction
+from sparse_mpi.algorithms.base import Bound, Reduction
 from sparse_mpi.algorithms.low_rank import LowRank, LowRankState, orthonormal, parts_of
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
@@ -24,8 +24,6 @@ from sparse_mpi.sparse import Layout
 @dataclass(frozen=True)
 class ACPSGD(LowRank):
     """One allreduce a step, of the left factors in even steps and of the right ones in odd steps; k is ignored."""
-
-    device_cost = DeviceCost(launches=35, waits=2, copies=3)
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None

@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
@@ -37,8 +37,6 @@ class ADTopk(Algorithm):
         selector: `Interleaved` or `AllDim`; its ``dense`` tensors, and tensors that it selects whole, are allreduced.
         wire: the message format of the entries of rows.
     """
-
-    device_cost = DeviceCost(launches=18, waits=2, copies=2)
 
     selector: Selector = Interleaved()
     wire: Wire = Coo()

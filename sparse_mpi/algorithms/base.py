@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import floor
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from sparse_mpi.arrays import A, Array
 from sparse_mpi.checks import check_instance, check_whole
@@ -104,14 +104,6 @@ def levels_field(default: int | None = None) -> Any:
     return field(default=default, kw_only=True, metadata={"of_ranks": True})
 
 
-class DeviceCost(NamedTuple):
-    """Kernel launches and host synchronizations of a steady step on a device."""
-
-    launches: int
-    waits: int
-    copies: int  #: between the device and the host's memory
-
-
 class Part(Protocol):
     """Some tensors of the gradient, and the algorithm that reduces them: a dataclass, see `hybrid.Fused`."""
 
@@ -140,7 +132,6 @@ class Algorithm(ABC):
     parts: tuple[Part, ...] = ()  # reduce some tensors each
     # 2: between nodes it reduces what their ranks sum densely, see `two_level`; None: where nodes have several ranks
     levels: int | None = 1
-    device_cost: ClassVar[DeviceCost | None] = None  # predictions of steps on GPUs need it
 
     def __post_init__(self) -> None:
         if type(self).selector is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
@@ -18,8 +18,6 @@ from sparse_mpi.sparse import Layout, NoState
 @dataclass(frozen=True)
 class Dense(Algorithm):
     """Sum every element; k is ignored."""
-
-    device_cost = DeviceCost(launches=2, waits=1, copies=2)
 
     traits: ClassVar[Traits] = Traits(in_default_plans=True, exact_order=False)
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
@@ -24,8 +24,6 @@ from sparse_mpi.sparse import Layout, NoState, equal_boundaries
 @dataclass(frozen=True)
 class DenseBF16(Algorithm):
     """Sum every element in half the bytes; k is ignored."""
-
-    device_cost = DeviceCost(launches=13, waits=2, copies=4)
 
     traits: ClassVar[Traits] = Traits(lossless=False, in_default_plans=True)
 

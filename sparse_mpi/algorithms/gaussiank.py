@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from sparse_mpi.algorithms.base import DeviceCost, Traits
+from sparse_mpi.algorithms.base import Traits
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.select import Selector
 from sparse_mpi.select.estimate import Gaussian
@@ -18,8 +18,6 @@ from sparse_mpi.select.estimate import Gaussian
 @dataclass(frozen=True)
 class GaussianK(TopkA):
     """Allgather the entries that lie beyond a Gaussian's quantile, and add them up."""
-
-    device_cost = DeviceCost(launches=9, waits=5, copies=4)
 
     selector: Selector = Gaussian()
 

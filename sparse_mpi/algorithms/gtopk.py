@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.arrays import Array
 from sparse_mpi.checks import check_choice
 from sparse_mpi.comm import Comm
@@ -36,8 +36,6 @@ class GTopk(Algorithm):
         residual: ``"merger"`` (a dropped partial sum stays with the rank that drops it) or ``"published"``.
         wire: the message format.
     """
-
-    device_cost = DeviceCost(launches=35, waits=10, copies=4)
 
     selector: Selector = Threshold()
     residual: str = "merger"

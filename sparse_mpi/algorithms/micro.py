@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace
 from sparse_mpi.checks import check_range, check_whole
@@ -49,7 +49,6 @@ class MiCRO(Algorithm):
         block: neighbouring elements that are in one part.
     """
 
-    device_cost = DeviceCost(launches=31, waits=8, copies=5)
     traits: ClassVar[Traits] = Traits(exact_order=False)
 
     slack: float = 1.25

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits, levels_field
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits, levels_field
 from sparse_mpi.algorithms.exchange import (
     added_up_loosely,
     allgather_bound,
@@ -78,8 +78,6 @@ class OkTopk(Algorithm):
         levels: 2 sums densely inside the nodes, and reduces between them; 1 does not. None: 2 where there are several
             nodes with several ranks each, see `TwoLevel`.
     """
-
-    device_cost = DeviceCost(launches=12, waits=4, copies=4)
 
     selector: Selector = Threshold()
     period: int = 64

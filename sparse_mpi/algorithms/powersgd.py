@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparse_mpi.algorithms.base import Bound, DeviceCost, Reduction
+from sparse_mpi.algorithms.base import Bound, Reduction
 from sparse_mpi.algorithms.low_rank import LowRank, LowRankState, orthonormal, parts_of
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
@@ -25,8 +25,6 @@ from sparse_mpi.sparse import Layout
 @dataclass(frozen=True)
 class PowerSGD(LowRank):
     """Two allreduces a step, of the left factors and of the right ones; k is ignored."""
-
-    device_cost = DeviceCost(launches=37, waits=3, copies=5)
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None

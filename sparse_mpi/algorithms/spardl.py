@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, magnitude_bits, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
@@ -85,8 +85,6 @@ class SparDL(Algorithm):
         residual: ``"merger"`` (a pruned entry stays with the rank that prunes it; nothing is lost) or ``"published"``
             (a rank keeps its selected entries at indices that the result lacks; entries pruned elsewhere are lost).
     """
-
-    device_cost = DeviceCost(launches=123, waits=25, copies=17)
 
     selector: Selector = Threshold()
     prune: str = "threshold"

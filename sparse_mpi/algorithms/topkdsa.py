@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sparse_mpi.algorithms.base import Algorithm, Bound, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.exchange import exchange
 from sparse_mpi.arrays import Array
 from sparse_mpi.comm import Comm
@@ -38,8 +38,6 @@ class TopkDSA(Algorithm):
         selector: picks the entries to send.
         wire: the message format.
     """
-
-    device_cost = DeviceCost(launches=10, waits=4, copies=4)
 
     selector: Selector = Threshold()
     wire: Wire = Coo()

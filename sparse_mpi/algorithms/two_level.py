@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from sparse_mpi import kernels, wire
-from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, DeviceCost, Reduction, Traits
+from sparse_mpi.algorithms.base import Algorithm, Bound, Carried, Reduction, Traits
 from sparse_mpi.algorithms.global_threshold import Counted, ThresholdPredictor
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.arrays import Array, index_dtype, is_device, namespace
@@ -69,8 +69,6 @@ class TwoLevel(Algorithm):
         through_host: whether arrays on a device are summed in the node where they pass through host memory on their
             way. If False, they are reduced in one level.
     """
-
-    device_cost = DeviceCost(launches=17, waits=4, copies=4)
 
     ranks_per_node: int | None = field(default=None, metadata={"of_ranks": True})
     inner: Algorithm = field(default_factory=OkTopk)

@@ -8,11 +8,13 @@ allgathers and allreduces go round a ring, short ones in log2 P rounds, and a ro
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from math import ceil, inf
 from typing import NamedTuple
 
-from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.predict.fabrics import FABRICS, Fabric, dense_seconds
 from sparse_mpi.predict.ways import Sent, Way
 
@@ -80,6 +82,21 @@ class Cluster:
         return replace(self, beta=8e-9 / gbit, burst=burst)
 
 
+class DeviceCost(NamedTuple):
+    """A steady step of an algorithm on a device, as a pretended one has counted it."""
+
+    launches: int  # of kernels
+    waits: int  # of the host for the device
+    copies: int  # between the memories of the two
+
+
+@cache
+def device_costs() -> dict[str, DeviceCost]:
+    """Return the costs by algorithm; ``python -m tests.record NAME`` writes them."""
+    counted = json.loads(files("sparse_mpi.predict").joinpath("device_costs.json").read_text())
+    return {name: DeviceCost(**cost) for name, cost in counted.items()}
+
+
 class StepTime(NamedTuple):
     computing: float  # waiting for a core included
     exchanging: float
@@ -104,9 +121,9 @@ def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Clust
         slower = crowd * (1 + on.crowding * (1 - 1 / crowd)) * on.speed
         plain = way.computing(n, density, ranks) + (on.memory - 1) * n * way.element
         return StepTime(slower * plain, sent).longer(way.longer)
-    cost = ALGORITHMS[name.split(":")[0]]().device_cost
+    cost = device_costs().get(name.split(":")[0])
     if cost is None:
-        raise ValueError(f"{name} must say its device_cost to be predicted on a GPU, got None; see Algorithm")
+        raise ValueError(f"{name} must be counted on a device; in a checkout, python -m tests.record {name} does it")
     crossing = 2 * sum(of.bytes(n, density, ranks) for of in way.sent) / on.gpu.bus
     started = (cost.launches + cost.copies) * on.gpu.launch + cost.waits * on.gpu.wait + way.fixed
     return StepTime(started + PASSES * n / on.gpu.bandwidth + crossing, sent)

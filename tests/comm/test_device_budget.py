@@ -2,26 +2,27 @@
 
 Counted on a pretended device, with the CUDA kernels emulated and MPI that takes no device pointers. A launch is one of
 the kernels or a function of CuPy that computes something. A wait is for all that its stream was told before: for what
-is to be sent, or for a number on which lengths or decisions depend. `docs/reference/gpu-costs.md` has the numbers too.
+is to be sent, or for a number on which lengths or decisions depend. docs/reference/gpu-costs.md has the budgets, and
+``python -m tests.record NAME`` writes them.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, FEEDBACKS, Layout, SparseAllreduce, World
+from sparse_mpi.predict.cluster import DeviceCost, device_costs
 
 from ..fakes import fake_cuda
+from ..tables import GPU_COSTS, table
 
 RANKS, STEPS = 4, 10
 LAYOUT, K = Layout(((100, 150), (50, 100))), 200
 TABLES = 4096  # bytes of counts, and of tables of messages, which do not grow with the vector
-DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "gpu-costs.md"
 
 
 class Budget(NamedTuple):
@@ -37,30 +38,10 @@ class Budget(NamedTuple):
     most_launches: int
 
 
-BUDGETS = {
-    "dense": Budget(1, 2, 2, 1, 2),
-    "dense-bf16": Budget(2, 13, 4, 2, 13),
-    "topka": Budget(3, 7, 2, 5, 12),
-    "topkdsa": Budget(4, 10, 4, 6, 15),
-    "gtopk": Budget(10, 35, 4, 12, 40),
-    "oktopk": Budget(4, 12, 4, 11, 22),
-    "oktopk-2level": Budget(4, 17, 4, 10, 26),
-    "spardl": Budget(25, 123, 17, 27, 128),
-    "micro": Budget(8, 31, 5, 8, 32),
-    "gaussiank": Budget(5, 9, 4, 7, 14),
-    "adtopk": Budget(2, 18, 2, 5, 23),
-    "elect": Budget(7, 35, 8, 13, 44),
-    "powersgd": Budget(3, 37, 5, 3, 37),
-    "acpsgd": Budget(2, 35, 3, 2, 35),
-}
-# With topka
-MEMORIES = {
-    "residual": Budget(3, 7, 2, 5, 12),
-    "dgc": Budget(5, 36, 5, 7, 41),
-    "gmc": Budget(3, 12, 2, 5, 17),
-    "leaky": Budget(3, 8, 2, 5, 13),
-    "none": Budget(3, 6, 2, 5, 11),
-}
+BUDGETS, MEMORIES = (
+    {name: Budget(*map(int, cells)) for name, cells in table(GPU_COSTS, kind).items()}
+    for kind in ("algorithms", "feedback")
+)
 
 
 class Spent(NamedTuple):
@@ -128,8 +109,10 @@ def emulated(device, monkeypatch):
     return device
 
 
-def test_every_algorithm_and_memory_has_a_budget():
+def test_every_algorithm_and_memory_has_a_budget_that_predictions_know():
     assert BUDGETS.keys() == ALGORITHMS.keys() and MEMORIES.keys() == FEEDBACKS.keys()
+    costs = {name: DeviceCost(budget.launches, budget.waits, budget.copies) for name, budget in BUDGETS.items()}
+    assert device_costs() == costs
 
 
 @pytest.mark.thin(0, name=("dense-bf16", "topka", "oktopk", "elect"))
@@ -137,7 +120,6 @@ def test_every_algorithm_and_memory_has_a_budget():
 def test_a_step_of_an_algorithm_keeps_to_its_budget(emulated, name):
     found = spent(emulated, name, "residual")
     assert budget(found) == BUDGETS[name]
-    assert ALGORITHMS[name].device_cost == (BUDGETS[name].launches, BUDGETS[name].waits, BUDGETS[name].copies)
     assert_only_what_is_exchanged_crosses(found)
 
 
@@ -147,9 +129,3 @@ def test_a_step_of_a_memory_keeps_to_its_budget(emulated, name):
     found = spent(emulated, "topka", name)
     assert budget(found) == MEMORIES[name]
     assert_only_what_is_exchanged_crosses(found)
-
-
-def test_the_document_has_the_same_numbers():
-    text = DOCUMENT.read_text()
-    for name, budget in BUDGETS.items():
-        assert f"| {name} | {' | '.join(map(str, budget))} |" in text

@@ -1,12 +1,12 @@
 """Training runs whose every byte is known: 30 steps of each, on gradients that any machine draws alike.
 
-    python -m tests.golden            compare with tests/golden/trajectories.json
-    python -m tests.golden --write    write it anew: only where a bit is meant to change, and the commit says why
+    python -m pytest tests/golden    compare with tests/golden/trajectories.json
+    python -m tests.record NAME      write some anew: only where a bit is meant to change, and the commit says why
 
 A trajectory is one hash a rank over the bytes of all totals, or of all parameters after each step, and the residuals at
 the end, beside a few sums of these in float64. Gradients are cubes of whole numbers, so that drawing them needs no
 mathematical function. What torch or a BLAS adds up may differ in the last bits between processors: on another one than
-wrote the file the sums are compared, to 1e-4.
+recorded a case the sums are compared, to 1e-4.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from sparse_mpi.sparse import SparseVector
 from sparse_mpi.wire import WIRES, pack_whole
 
 from ..launch import ROOT
+from ..tables import REFERENCE, table
 
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -32,30 +33,33 @@ FRONT = ["README.md", "CONTRIBUTING.md", "REPRODUCE.md", "examples/README.md"]
 PAGES = [page for page in [*FRONT, *DOCS] if page not in RECORDS]
 
 
-def table(name: str) -> list[list[str]]:
-    """Return the cells of the rows of a table of docs/reference/algorithms.md."""
-    page = (ROOT / "docs/reference/algorithms.md").read_text()
-    shown = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", page, re.DOTALL)[1]
-    return [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in shown.splitlines()[2:]]
+def bounds(name: str) -> list[str]:
+    """Return the bound of an algorithm on 4 and 64 ranks, of VGG-16 at 1 %, in units of k(P-1)/P words."""
+    gradient = layout("vgg16")
+    k = round(gradient.size / 100)
+    made = ALGORITHMS[name]()
+    return [f"{made.bound(gradient, k, ranks).words / (k * (ranks - 1) / ranks):.1f}" for ranks in (4, 64)]
+
+
+def bytes_of_a_pair(name: str) -> list[str]:
+    """Return those in one message of a format, at three densities."""
+    sizes = []
+    for count in (1_000, 10_000, 50_000):
+        indices = np.arange(count, dtype=np.int32) * (1_000_000 // count)
+        vector = SparseVector(indices, np.ones(count, np.float32), 1_000_000)
+        sizes.append(f"{pack_whole(WIRES[name], vector).buffer.nbytes / count:.2f}")
+    return sizes
 
 
 def test_tables_of_the_reference_have_every_entry_and_its_numbers():
-    """Bounds are those of VGG-16 at 1 % in units of k(P-1)/P words, bytes those of a pair in one message."""
-    gradient = layout("vgg16")
-    k = round(gradient.size / 100)
-    bounds = {
-        name: [f"{made().bound(gradient, k, ranks).words / (k * (ranks - 1) / ranks):.1f}" for ranks in (4, 64)]
-        for name, made in ALGORITHMS.items()
+    """`tests.record` writes the numbers."""
+    assert {name: cells[-2:] for name, cells in table(REFERENCE, "algorithms").items()} == {
+        name: bounds(name) for name in ALGORITHMS
     }
-    assert {row[0]: row[-2:] for row in table("algorithms")} == bounds
-    assert [row[0] for row in table("selectors")] == list(SELECTORS)
-    sizes = {}
-    for name, wire in WIRES.items():
-        for count in (1_000, 10_000, 50_000):
-            indices = np.arange(count, dtype=np.int32) * (1_000_000 // count)
-            vector = SparseVector(indices, np.ones(count, np.float32), 1_000_000)
-            sizes.setdefault(name, []).append(f"{pack_whole(wire, vector).buffer.nbytes / count:.2f}")
-    assert {row[0]: row[-3:] for row in table("wires")} == sizes
+    assert list(table(REFERENCE, "selectors")) == list(SELECTORS)
+    assert {name: cells[-3:] for name, cells in table(REFERENCE, "wires").items()} == {
+        name: bytes_of_a_pair(name) for name in WIRES
+    }
 
 
 def found_on(pattern: str, pages: Iterable[str] = PAGES) -> list[tuple[str, Any]]:

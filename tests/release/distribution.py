@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+from ..checkout import copy
 from .environments import Environment, Failed
 
 ROOT = Path(__file__).parents[2]
@@ -31,12 +30,7 @@ def build(tools: Environment, folder: Path) -> Built:
     Raises:
         Failed: it cannot be built.
     """
-    tree = folder / "tree"
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
-        if name and (ROOT / name).is_file():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tree / name)
+    tree = copy(folder / "tree")
     tools.run("-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(tree), seconds=PATIENCE)
     (sdist,), (wheel,) = (folder / "dist").glob("*.tar.gz"), (folder / "dist").glob("*.whl")
     return Built(sdist, wheel)

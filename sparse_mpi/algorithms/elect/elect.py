@@ -28,7 +28,6 @@ from sparse_mpi.algorithms.base import (
     Algorithm,
     Bound,
     Carried,
-    DeviceCost,
     Reduction,
     Traits,
     levels_field,
@@ -109,8 +108,6 @@ class Elect(Algorithm):
             on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
         levels: as for `OkTopk`.
     """
-
-    device_cost = DeviceCost(launches=35, waits=7, copies=8)
 
     selector: Selector = Threshold()
     votes: float = 0.42
