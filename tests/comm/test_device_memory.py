@@ -17,7 +17,7 @@ from sparse_mpi.ddp import SparseState, sparse_hook
 
 from ..fakes import fake_cuda, fake_torch
 from ..fakes.fake_device import TORCH_MEMORY
-from .test_one_pool import live, young  # noqa: F401
+from .test_one_pool import live, young  # noqa: F401  the fixture
 
 N, RANKS, DENSE = 1 << 15, 8, 2  # parameters; ranks; dense steps
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "gpu-costs.md"
@@ -67,8 +67,9 @@ def measured(algorithm: str, make) -> Bytes:
     return Bytes(kept, dense)
 
 
+@pytest.mark.usefixtures("young")
 @pytest.mark.parametrize(("algorithm", "make"), TABLE, ids=str)
-def test_bytes_a_parameter(device, young, algorithm, make, monkeypatch):
+def test_bytes_a_parameter(device, algorithm, make, monkeypatch):
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     fake_cuda.install_kernels(monkeypatch)
