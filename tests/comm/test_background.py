@@ -74,7 +74,7 @@ def test_mistakes_are_raised_by_wait_on_every_rank(ranks):
 def test_a_step_queues_behind_what_is_under_way():
     comm, order, gate = Threaded(2), [], threading.Event()
     reducer = SparseAllreduce(N, k=K, comm=comm)
-    progress_thread_of(comm).start(lambda: (gate.wait(10), order.append("first")))
+    progress_thread_of(comm).start(lambda: (gate.wait(100), order.append("first")))
     assert busy(comm)
     threading.Timer(0.05, gate.set).start()
     reducer.step(np.ones(N, np.float32))
@@ -103,7 +103,7 @@ def test_a_progress_thread_that_is_dropped_ends_its_thread():
     worker.start(lambda: None).wait()
     thread = worker._thread
     del worker
-    thread.join(10)
+    thread.join(100)
     assert not thread.is_alive() and threading.active_count() == before
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from dataclasses import replace
-from time import sleep
 
 import numpy as np
 import pytest
@@ -201,7 +200,15 @@ def test_a_failure_of_nccl_ends_the_communicator(ranks, nccl, capfd, yield_cpu):
 
 
 @pytest.fixture
-def alone(nccl, monkeypatch):
+def clock(monkeypatch):
+    """Seconds as NCCL's calls are timed by, which stand still."""
+    now = [1.0]
+    monkeypatch.setattr("sparse_mpi.comm.nccl.perf_counter", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def alone(nccl, clock, monkeypatch):
     """One rank over NCCL, whose calls must not take long."""
     nccl.over(NullComm())
     monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "0.01")
@@ -210,14 +217,14 @@ def alone(nccl, monkeypatch):
     return comm
 
 
-def test_an_exchange_that_takes_too_long_ends(alone, device, monkeypatch):
+def test_an_exchange_that_takes_too_long_ends(alone, clock, device, monkeypatch):
     for _ in range(3):  # all is done by now
         alone._link.poll()
-        sleep(0.02)
+        clock[0] += 0.02
     device.stuck[0] = NOT_READY
     alone.allreduce(sys.modules["cupy"].ones(3))  # returns: the host does not wait
     alone._link.poll()
-    sleep(0.02)
+    clock[0] += 0.02
     alone._link.poll()
     assert alone._link.made.gone == "aborted"
     with pytest.raises(RuntimeError, match=r"must end within SPARSE_MPI_TIMEOUT=0\.01 seconds, it did not"):
@@ -227,10 +234,10 @@ def test_an_exchange_that_takes_too_long_ends(alone, device, monkeypatch):
         NcclComm(NullComm())
 
 
-def test_a_host_that_cannot_queue_an_exchange_ends(alone):
+def test_a_host_that_cannot_queue_an_exchange_ends(alone, clock):
     """As where the other ranks, which NCCL looks for in the first one, do not come."""
     with pytest.raises(RuntimeError, match="must end within SPARSE_MPI_TIMEOUT"), alone._link.exchange():
-        sleep(0.02)
+        clock[0] += 0.02
         alone._link.poll()
     assert alone._link.made.gone == "aborted"
 

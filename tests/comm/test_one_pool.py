@@ -51,7 +51,7 @@ def live() -> int:
 
 def comes_to(bytes_: float) -> bool:
     """Return whether so much is left once the thread beside, if there is one, has let go of its last work."""
-    for _ in range(500):
+    for _ in range(10_000):
         if live() == bytes_:
             return True
         sleep(0.01)

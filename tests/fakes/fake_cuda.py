@@ -46,7 +46,7 @@ def folder() -> Path:
 @functools.cache
 def compiler() -> tuple[str, str]:
     """Return the text of the header and the version of the compiler, on which every library depends too."""
-    version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, timeout=30)
+    version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, timeout=100)
     return HEADER.read_text(), version.stdout
 
 
