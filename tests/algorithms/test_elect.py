@@ -174,16 +174,6 @@ def test_what_is_not_finite_shows_where_ranks_divide_entries_up(seed):
     check_algorithm(Elect(), Trials((2,), ("layers, nonfinite", "nonfinite"), seeds=(seed,), examples=0))
 
 
-@pytest.mark.thin(0)  # and another one
-@pytest.mark.parametrize(("kind", "times"), [("independent", 1.8), ("layer-skewed", 1.1), ("embedding-like", 1.2)])
-def test_more_energy_than_oktopk_has(kind, times):
-    from sparse_mpi.algorithms.oktopk import OkTopk
-
-    made = gradients.make(kind, 20_000, ranks=8)
-    ours, theirs = (counted(algorithm, made, 8, 200, 30).energy for algorithm in (Elect(), OkTopk()))
-    assert ours > times * theirs
-
-
 @pytest.mark.parametrize("columns", [64, 100, 512])
 def test_columns_and_rows_are_spread_over_the_owners(columns):
     owners, every = Owners(512 * columns, 8), np.arange(512 * columns).reshape(512, columns)

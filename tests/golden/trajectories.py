@@ -379,7 +379,7 @@ WIDE = {
     *(f"{name}, {rule}" for name in ("topka", "elect") for rule in FEEDBACKS),  # oktopk has them all
     *("lost rank, gtopk", "optimizer without overlap", "optimizer, Nesterov", "optimizer, resumed", "DiLoCo"),
     *("DiLoCo, resumed", "DDP hook, momentum", "DDP hook, AdamW", "FSDP2", "FSDP2, momentum", "FSDP2, AdamW"),
-    *("FSDP2, four replicas, momentum", "FSDP2, four replicas, AdamW", "FSDP2, resumed, momentum"),
+    *("FSDP2, four replicas, momentum", "FSDP2, four replicas, AdamW", "FSDP2, resumed, momentum", "FSDP2, dgc"),
 }
 
 

@@ -158,6 +158,7 @@ def test_a_repr_that_says_no_hyperparameters_is_refused_on_all_ranks(argument, c
 @pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong on a rank"])
 def test_ranks_of_mpiexec_run_the_checks_of_the_guide(wrong, tmp_path):
     code = re.search(r"```python\n(.*?)```", (ROOT / "docs/guides/transport.md").read_text(), re.DOTALL)[1]
+    code = code.replace("Trials(ranks=[Ranks()]", "Trials(ranks=[Ranks()], cases=('ties', 'layers')")
     fails = "run(self, fn):\n        assert as_comm().rank != 1"
     (tmp_path / "test_ranks.py").write_text(code.replace("run(self, fn):", fails) if wrong else code)
     done = launch(3, *copied("-m", "pytest", "-q", "--color=no", str(tmp_path)), SPARSE_MPI_WATCH="1")
