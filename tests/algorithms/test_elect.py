@@ -182,7 +182,7 @@ def test_columns_and_rows_are_spread_over_the_owners(columns):
         assert np.histogram(numbered.indices, owners.boundaries)[0].max() <= 1.6 * len(line) / 8
 
 
-@pytest.mark.ranks(2, 3, 5)
+@pytest.mark.ranks(3)
 def test_what_is_known_to_be_near_the_threshold_spares_passes_and_changes_nothing(ranks, monkeypatch):
     passes = []
     count_select = cpu.count_select

@@ -11,7 +11,7 @@ from sparse_mpi import SELECTORS
 from sparse_mpi.kernels import threads
 from sparse_mpi.sparse import Layout
 
-N, K = 2_000_000, 20_000
+N, K = 4_000_000, 40_000
 SHARE = 0.05  # of the vector, the k selected pairs (0.02) included
 
 
