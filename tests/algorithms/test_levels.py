@@ -42,7 +42,7 @@ def runs(comm, algorithm, **options):
     return SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm, **options).engine.exchange.placed
 
 
-@pytest.mark.thin(1, nodes=((8, 4),))
+@pytest.mark.thin(1, nodes=((4, 2),))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("nodes", NODES, ids=str)
 @pytest.mark.parametrize("algorithm", [OkTopk(), Elect()], ids=lambda x: type(x).__name__)
@@ -89,7 +89,7 @@ def test_as_many_entries_take_more_of_the_gradient(name):
 
     def body(comm, levels):
         reducer, acc, energies = SparseAllreduce(made.size, k=200, comm=comm, algorithm=name, levels=levels), 0, []
-        for step in range(30):
+        for step in range(20):
             total = reducer.step(made.at(step, comm.rank))
             acc = acc + sum(made.at(step, rank) for rank in range(8)) if comm.rank == 0 else total.to_dense()
             before = acc @ acc
@@ -182,20 +182,6 @@ def test_feedback_rules_keep_both_laws(name, feedback):
             reducer.flush(check=True)
 
     World(4, 2).run(body)
-
-
-def test_what_is_not_sent_is_kept_by_the_owner_alone():
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
-        for step in range(3):
-            reducer.step(gradient(comm.rank, step))
-        state = reducer.engine.exchange.state.inner
-        return np.flatnonzero(reducer.residual), len(state.my_vote_sum)
-
-    for rank, (kept, votes) in enumerate(World(6, 3).run(body)):
-        start, stop = np.rint(np.arange(4) * N / 3).astype(int)[rank % 3 : rank % 3 + 2]
-        assert len(kept) > 0.9 * (stop - start) and kept.min() >= start - 1 and kept.max() <= stop
-        assert votes == pytest.approx(N / 3, abs=1)
 
 
 @pytest.mark.parametrize("nodes", NODES, ids=str)

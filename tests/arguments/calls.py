@@ -86,7 +86,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "hostile": Hostile,
 }
 
-SHARES = 6  # of these values, of which the fast tier tries one
+SHARES = 12  # of these values, of which the fast tier tries one
 LOCAL = {  # no rank has to know of their errors
     *("World", "Layout.of", "GlobalMomentum", "MomentumCorrection", "LeakyFeedback"),
     *("checkpoint.latest", "reduction.watch", "SparseAllreduce.use"),

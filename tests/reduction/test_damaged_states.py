@@ -31,7 +31,7 @@ def saved(kind=SparseAllreduce, **options):
 
 # What feedback keeps lies beside what the algorithm keeps, of which gaussiank has little
 CASES = [(name, "residual") for name in ALGORITHMS] + [("gaussiank", name) for name in FEEDBACKS if name != "residual"]
-DAILY = ("adtopk", "elect", "oktopk", "powersgd"), ("dgc", "gmc")
+DAILY = ("adtopk", "elect", "powersgd"), ("gmc",)
 OTHERS = pytest.mark.full("their states have no other kinds of parts")
 MARKED = [pytest.param(*case, marks=() if case[0] in DAILY[0] or case[1] in DAILY[1] else OTHERS) for case in CASES]
 
