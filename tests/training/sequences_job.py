@@ -1,6 +1,6 @@
 """Runs programs with the hook of DistributedDataParallel, or with FSDP2; `test_call_sequences` starts it and judges.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 tests/training/sequences_job.py FOLDER
+    python -m torch.distributed.run --standalone --nproc-per-node 3 tests/training/sequences_job.py FOLDER
 
 FOLDER/programs has programs, as Python, of as many ranks as there are; each rank saves what it saw in seen-RANK.pt.
 """
