@@ -193,13 +193,10 @@ PLAIN_SGD = {"make": partial(SGD, momentum=0.0)}  # for a rule that has the mome
 RUNS = {
     "plain": lambda: straight(None),
     "dense": lambda: straight({"algorithm": "dense", "check_every": 1}),
-    "everything": lambda: straight(ALL),
     "oktopk": lambda: straight(SPARSE),
     "oktopk-resumed": lambda: resumed(SPARSE),
     "dgc": lambda: straight({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}, **PLAIN_SGD),
     "dgc-resumed": lambda: resumed({"density": 0.05, "feedback": "dgc", "algorithm": "gtopk"}, **PLAIN_SGD),
-    "leaky": lambda: straight({"density": 0.05, "feedback": "leaky"}),
-    "leaky-resumed": lambda: resumed({"density": 0.05, "feedback": "leaky"}),
     "moments": lambda: straight(CHECKED, **MOMENTS),
     "moments-resumed": lambda: resumed(CHECKED, **MOMENTS),
     "flushed": lambda: flushed(SPARSE),
@@ -209,7 +206,6 @@ RUNS = {
     "optimizer": lambda: by_optimizer(EXACT | {"compression": "topka"}),
     "clipped": lambda: straight({"algorithm": "dense", "clip_norm": 0.01}, bucket_cap_mb=LARGE),
     "bfloat16": lambda: straight({"density": 0.05}, torch.bfloat16),
-    "float16": lambda: straight({"density": 0.05}, torch.float16),
     "tables": lambda: embeddings(None),
     "tables-hook": lambda: embeddings({"algorithm": "dense"}),
     "tables-sparse": lambda: embeddings({"algorithm": "topka", "density": 0.1}),
@@ -221,14 +217,10 @@ RUNS = {
     **LOOPS,
     **ORDERS,
 }
-for name, make in SGDS.items():
-    RUNS[f"{name}-optimizer"] = partial(by_optimizer, EXACT | {"algorithm": "topka"}, momentum=None, make=make)
+RUNS["momentum-optimizer"] = partial(by_optimizer, EXACT | {"algorithm": "topka"}, momentum=None, make=SGDS["momentum"])
 GRAPHS: dict[str, dict] = {
-    "static": {"reentrant": None},
-    "static views": {"reentrant": None, "gradient_as_bucket_view": True},
+    "static": {"reentrant": None, "gradient_as_bucket_view": True},
     "static reentrant": {"reentrant": True},
-    "static anew": {"reentrant": False},
-    "reentrant": {"reentrant": True, "static": False},
     "anew": {"reentrant": False, "static": False},
     "autocast": {"reentrant": None, "static": False, "cast": True},
     # torch.compile cuts graphs along buckets, of which it wants none smaller than DDP's first one

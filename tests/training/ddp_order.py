@@ -188,12 +188,12 @@ class Branches(torch.nn.Module):
         return self.often(x) + (self.seldom(x) if both else 0)
 
 
-def unused(to_none: bool, views: bool) -> dict:
+def unused(to_none: bool) -> dict:
     """Passes of which most leave a layer out, on all ranks: all that gradients gave, came, or is owed."""
     net = Branches()
     optimizer = PLAIN(net.parameters())
     state = SparseState(net.named_parameters(), density=0.05, optimizer=optimizer, algorithm="topka", dense_steps=0)
-    model = DistributedDataParallel(net, gradient_as_bucket_view=views, **UNUSED)
+    model = DistributedDataParallel(net, gradient_as_bucket_view=to_none, **UNUSED)
     model.register_comm_hook(state, sparse_hook)
     given, applied = ([torch.zeros_like(p, dtype=torch.float64) for p in net.parameters()] for _ in range(2))
     for number in range(9):
@@ -226,14 +226,14 @@ class Product(torch.nn.Module):
 MODES = {"momentum": (SGD, "topka"), "adamw": (ADAMW, "elect"), "arrival": (ADAMW, "topka")}
 
 
-def laid_out(name: str, turned: bool = False, views: bool = False) -> torch.Tensor:
-    """The weights behind some steps and a flush, in memory in the usual order of dimensions or in that of images."""
+def laid_out(name: str, turned: bool = False) -> torch.Tensor:
+    """The weights behind some steps and a flush, in the usual order of memory, or in that of images, as views."""
     torch.manual_seed(1)
     weight, (make, algorithm) = torch.randn(8, 5, 3, 3), MODES[name]
     net = Product(weight.to(memory_format=torch.channels_last) if turned else weight)
     optimizer = make(net.parameters())
     state = SparseState(net.named_parameters(), optimizer=optimizer, algorithm=algorithm, density=0.1)
-    model = DistributedDataParallel(net, gradient_as_bucket_view=views)
+    model = DistributedDataParallel(net, gradient_as_bucket_view=turned)
     model.register_comm_hook(state, sparse_hook)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -255,11 +255,10 @@ ORDERS = {
     "copied-saved": lambda: copied(again),
     "copied-taken": copied_without_optimizer,
     "frozen": lambda: frozen(Run({"density": 0.05}, make=PLAIN, **UNUSED)),
-    **{f"frozen-{name}": lambda name=name: frozen(taken(name, **UNUSED)) for name in ("momentum", "adamw")},
-    **{f"unused-none-{where}": partial(unused, True, where == "views") for where in ("own", "views")},
-    **{f"unused-zeros-{where}": partial(unused, False, where == "views") for where in ("own", "views")},
+    "frozen-adamw": lambda: frozen(taken("adamw", **UNUSED)),
+    "unused-none": partial(unused, True),
+    "unused-zeros": partial(unused, False),
     **{f"laid out-{name}": partial(laid_out, name) for name in MODES},
     **{f"turned-{name}": partial(laid_out, name, turned=True) for name in MODES},
-    **{f"views-{name}": partial(laid_out, name, views=True) for name in MODES},
     "frozen-one": lambda: frozen_on_one_rank(taken("momentum", **UNUSED)),
 }
