@@ -26,7 +26,11 @@ def test_a_program_trains_and_is_resumed_to_the_same_bits(name, tmp_path):
     if not find_spec(NEEDS.get(name, "torch")):
         pytest.skip(f"needs {NEEDS[name]}")
     program, *options = PROGRAMS[name]
-    World(2).run(lambda comm: train(Namespace(folder=tmp_path, jobs=[(ALGORITHM[name], program, options)]), comm))
+    World(2).run(
+        lambda comm: train(
+            Namespace(folder=tmp_path, jobs=[(ALGORITHM[name], program, [*options, "--batch-size", "4"])]), comm
+        )
+    )
     (record,) = map(json.loads, (tmp_path / "records.jsonl").read_text().splitlines())
     assert record["algorithm"] == ALGORITHM[name]
     assert record["resumed"] is True and record["identical"] is True and record["steps"] == STEPS, record

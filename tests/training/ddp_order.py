@@ -1,17 +1,15 @@
-"""Orders of calls, frozen parameters and copies of a model, with the hook; `ddp_job` runs them under torchrun."""
+"""Orders of calls that are refused, and weights in other orders, with the hook; `ddp_job` runs them under torchrun."""
 
 from __future__ import annotations
 
-import copy
-import io
 from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.distributed as dist
-from ddp_loops import ADAMW, ALL, TOP, taken, whole
+from ddp_loops import ADAMW, ALL, taken, whole
 from ddp_mistakes import refused
-from ddp_run import LARGE, SGD, STEPS, Run, straight
+from ddp_run import LARGE, SGD, STEPS, Run
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -84,134 +82,6 @@ def orders() -> dict[str, str]:
     return said | {"flush": refused(flushed_too_early), "after a flush": refused(after_a_flush)}
 
 
-def local() -> Run:
-    """The optimizer has its momentum, and is known."""
-    run = Run(None)
-    run.options, run.state = (
-        ALL,
-        SparseState(run.net.named_parameters(), optimizer=run.optimizer, momentum="local", **ALL),
-    )
-    run.model.register_comm_hook(run.state, sparse_hook)
-    return run
-
-
-def again(model: DistributedDataParallel) -> DistributedDataParallel:
-    """``model`` as it comes back from a file."""
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-def copied(make_copy: Callable, at: int = 3) -> dict:
-    """Train a copy in place of the model, by the state that the copy has."""
-    run = Run(TOP, bucket_cap_mb=LARGE, make=PLAIN)
-    for number in range(at):
-        run.step(number)
-    owed = run.state.residuals()
-    run.model = make_copy(run.model)
-    run.net, ((_, run.state),) = run.model.module, run.model._comm_hooks
-    run.optimizer = PLAIN(run.net.parameters())
-    run.saw["kept"] = all((owed[name] == left).all() for name, left in run.state.residuals().items())
-    run.model.register_comm_hook(run.state, run._hook)
-    for number in range(at, STEPS):
-        run.step(number)
-    return run.save()
-
-
-def copied_without_optimizer(at: int = 3) -> dict:
-    """A copy that had the momentum of an optimizer is refused, and goes on by a state that knows its own."""
-    run = taken("momentum")
-    for number in range(at):
-        run.step(number)
-    run.model = copy.deepcopy(run.model)
-    run.net, ((_, found),) = run.model.module, run.model._comm_hooks
-    saved = run.optimizer.state_dict()
-    run.optimizer = SGD(run.net.parameters(), weight_decay=0.02)
-    run.optimizer.load_state_dict(saved)
-    error = refused(lambda: sparse_hook(found, None))
-    run.state = SparseState(run.net.named_parameters(), optimizer=run.optimizer, **TOP)
-    run.state.load_state_dict(found.state_dict())
-    run.model.register_comm_hook(run.state, run._hook)
-    for number in range(at, STEPS):
-        run.step(number)
-    return run.save() | {"error": error}
-
-
-def frozen(run: Run) -> dict:
-    """A layer is frozen while it owes something, and trained again after a flush."""
-    layer = run.net[3]
-    for number in range(4):
-        run.optimizer.zero_grad()
-        reduced(run, number)
-        run.optimizer.step()
-    layer.requires_grad_(False)
-    seen = []
-
-    def look() -> None:
-        seen.append(torch.cat([torch.from_numpy(run.state.residuals()["3.weight"]), layer.weight.detach().flatten()]))
-
-    look()
-    for number in range(4, 7):
-        run.optimizer.zero_grad()
-        reduced(run, number)
-        run.optimizer.step()
-    look()
-    run.state.flush()
-    run.optimizer.step()
-    look()
-    layer.requires_grad_(True)
-    run.optimizer.zero_grad()
-    reduced(run, 7)
-    run.optimizer.step()
-    look()
-    return run.save() | {"seen": seen}
-
-
-def frozen_on_one_rank(run: Run) -> str:
-    reduced(run, 0)
-    run.optimizer.step()
-    run.optimizer.zero_grad()
-    run.net[3].requires_grad_(dist.get_rank() != 0)
-    return refused(lambda: reduced(run, 1))
-
-
-class Branches(torch.nn.Module):
-    """Two layers, of which a pass uses one or both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.often, self.seldom = torch.nn.Linear(30, 10), torch.nn.Linear(30, 10)
-
-    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
-        return self.often(x) + (self.seldom(x) if both else 0)
-
-
-def unused(to_none: bool) -> dict:
-    """Passes of which most leave a layer out, on all ranks: all that gradients gave, came, or is owed."""
-    net = Branches()
-    optimizer = PLAIN(net.parameters())
-    state = SparseState(net.named_parameters(), density=0.05, optimizer=optimizer, algorithm="topka", dense_steps=0)
-    model = DistributedDataParallel(net, gradient_as_bucket_view=to_none, **UNUSED)
-    model.register_comm_hook(state, sparse_hook)
-    given, applied = ([torch.zeros_like(p, dtype=torch.float64) for p in net.parameters()] for _ in range(2))
-    for number in range(9):
-        optimizer.zero_grad(set_to_none=to_none)
-        draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
-        x, y, both = torch.randn(16, 30, generator=draw), torch.randint(10, (16,), generator=draw), number % 3 == 0
-        own = torch.autograd.grad(cross_entropy(net(x, both), y), net.parameters(), allow_unused=True)
-        cross_entropy(model(x, both), y).backward()
-        for gave, came, gradient, parameter in zip(given, applied, own, net.parameters(), strict=True):
-            gave += 0 if gradient is None else gradient
-            came += 0 if parameter.grad is None else parameter.grad
-        optimizer.step()
-    left = state.residuals()
-    owed = torch.cat([torch.from_numpy(left[name]) for name, _ in net.named_parameters()])
-    flat = {"parameters": list(net.parameters()), "given": given, "applied": applied}
-    return {name: torch.cat([x.detach().flatten() for x in parts]) for name, parts in flat.items()} | {"residual": owed}
-
-
 class Product(torch.nn.Module):
     """Its gradient is what it is called with, to the bit."""
 
@@ -244,21 +114,8 @@ def laid_out(name: str, turned: bool = False) -> torch.Tensor:
     return net.weight.detach()
 
 
-UNUSED = {"find_unused_parameters": True}
 ORDERS = {
     "orders": orders,
-    "twice-plain": lambda: two_passes(Run(None)),
-    "twice-none": lambda: two_passes(Run(ALL)),
-    "twice-local": lambda: two_passes(local()),
-    "copied-plain": lambda: straight(TOP, bucket_cap_mb=LARGE, make=PLAIN),
-    "copied": lambda: copied(copy.deepcopy),
-    "copied-saved": lambda: copied(again),
-    "copied-taken": copied_without_optimizer,
-    "frozen": lambda: frozen(Run({"density": 0.05}, make=PLAIN, **UNUSED)),
-    "frozen-adamw": lambda: frozen(taken("adamw", **UNUSED)),
-    "unused-none": partial(unused, True),
-    "unused-zeros": partial(unused, False),
     **{f"laid out-{name}": partial(laid_out, name) for name in MODES},
     **{f"turned-{name}": partial(laid_out, name, turned=True) for name in MODES},
-    "frozen-one": lambda: frozen_on_one_rank(taken("momentum", **UNUSED)),
 }

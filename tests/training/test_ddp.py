@@ -20,19 +20,27 @@ OTHERS = ("clipped", *(f"{rule}{how}" for rule in RULES for how in ("", "-resume
 TAKEN = ("momentum", "nesterov", "adamw")  # optimizers that the hook takes over
 LOOPS = (*TAKEN, "accumulated")
 SCALED = ("local", "nesterov", "adamw")  # whose optimizer is given to the hook
-FROZEN, UNUSED, COPIES = ("frozen", "frozen-adamw"), ("unused-none", "unused-zeros"), ("copied", "copied-saved")
 MODES = ("momentum", "adamw", "arrival")
 GRAPHS = ("static", "static reentrant", "anew", "autocast")
-TABLES = tuple(f"tables{how}" for how in ("", "-hook", "-sparse", "-momentum", "-momentum-all", "-skipped", "-scaled"))
 RUNS = (
-    *("plain", *TRAINED, *OTHERS, "optimizer", "momentum-optimizer", "mistakes", *TABLES, "static-sparse"),
+    *(
+        "plain",
+        *TRAINED,
+        *OTHERS,
+        "optimizer",
+        "momentum-optimizer",
+        "mistakes",
+        "tables",
+        "tables-hook",
+        "tables-sparse",
+        "static-sparse",
+    ),
     *(f"{graph}-{how}" for graph in GRAPHS for how in ("plain", "all")),
     *(f"{name}-{how}" for name in LOOPS for how in ("plain", "all", "sparse")),
     *(f"{name}-{how}" for name in TAKEN for how in ("late", "zero")),
     *(f"{name}-{how}" for name in SCALED for how in ("scaled", "skipped")),
     *(f"uneven-{how}" for how in ("plain", "all", "momentum", "sparse")),
-    *("nesterov-flushed", "raised", "failed", "late mistakes", *FROZEN, "frozen-one", *UNUSED),
-    *("orders", *(f"twice-{how}" for how in ("plain", "none", "local")), "copied-plain", *COPIES, "copied-taken"),
+    *("nesterov-flushed", "raised", "failed", "late mistakes", "orders"),
     *(f"{layout}-{mode}" for layout in ("laid out", "turned") for mode in MODES),
 )
 
@@ -222,49 +230,10 @@ def test_an_order_of_calls_in_which_momentum_would_be_applied_twice_is_refused(b
         assert re.match(message, said[what]), said[what]
 
 
-@pytest.mark.parametrize("run", ["twice-none", "twice-local"])
-def test_two_backward_passes_add_up_as_in_ddp_where_the_optimizer_has_its_momentum(by_torchrun, run):
-    assert_close(by_torchrun[run], by_torchrun["twice-plain"])
-
-
-@pytest.mark.parametrize("run", COPIES)
-def test_a_copied_or_saved_model_goes_on_with_what_was_owed(by_torchrun, run):
-    assert_same_bits(by_torchrun[run], by_torchrun["copied-plain"])
-    assert all(rank["kept"] and rank["residual"].any() for rank in by_torchrun[run])
-
-
-def test_a_copy_is_refused_without_the_optimizer_whose_momentum_it_has(by_torchrun):
-    assert_same_bits(by_torchrun["copied-taken"], by_torchrun["momentum-sparse"])
-    for rank in by_torchrun["copied-taken"]:
-        assert re.match("RuntimeError: state must know the optimizer .* load the copy's state_dict", rank["error"])
-
-
-@pytest.mark.parametrize("run", UNUSED)
-def test_of_layers_that_no_rank_uses_nothing_is_lost(by_torchrun, run):
-    """What has waited of them arrives in steps that leave them out, as with `DistributedOptimizer`."""
-    assert_nothing_lost(by_torchrun[run], 1e-6)
-    assert_alike(by_torchrun[run])
-
-
-@pytest.mark.parametrize("run", FROZEN)
-def test_frozen_parameters_keep_what_they_owe_and_stay(by_torchrun, run):
-    """Also in a flush; afterwards they are trained again."""
-    for rank in by_torchrun[run]:
-        before, *frozen, after = rank["seen"]
-        assert before[: len(before) // 2].any() and all(torch.equal(before, one) for one in frozen)
-        assert not torch.equal(before[len(before) // 2 :], after[len(before) // 2 :])
-    assert_alike(by_torchrun[run])
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_order_of_a_weight_in_memory_and_views_of_buckets_change_nothing(by_torchrun, mode):
     first, *_ = by_torchrun[f"laid out-{mode}"]
     assert all(torch.equal(first, rank) for rank in by_torchrun[f"turned-{mode}"])
-
-
-def test_parameters_that_one_rank_alone_has_frozen_are_an_error_of_all(by_torchrun):
-    for said in by_torchrun["frozen-one"]:
-        assert re.match(r"(?s)ValueError: all ranks must call with the same .*frozen=\[", said), said
 
 
 @pytest.mark.parametrize("run", [f"{name}-scaled" for name in SCALED])
@@ -294,12 +263,6 @@ def test_ranks_that_have_run_out_of_inputs_follow_the_others(by_torchrun, run):
 def test_a_flush_moves_weights_once_by_all_that_is_owed(by_torchrun):
     for rank in by_torchrun["nesterov-flushed"]:
         torch.testing.assert_close(rank["parameters"], rank["expected"], rtol=1e-6, atol=1e-7)
-
-
-def test_tables_train_with_the_momentum_of_the_hook_and_without_a_loss_scale(by_torchrun):
-    assert_close(by_torchrun["tables-momentum-all"], by_torchrun["tables-momentum"])
-    assert_close(by_torchrun["tables-scaled"], by_torchrun["tables-skipped"])
-    assert_alike(by_torchrun["tables-scaled"])
 
 
 def test_a_state_older_than_the_process_group_says_what_it_lacks(by_torchrun):
