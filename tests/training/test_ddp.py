@@ -20,6 +20,7 @@ OTHERS = ("clipped", *(f"{rule}{how}" for rule in RULES for how in ("", "-resume
 TAKEN = ("momentum", "nesterov", "adamw")  # optimizers that the hook takes over
 LOOPS = (*TAKEN, "accumulated")
 SCALED = ("local", "nesterov", "adamw")  # whose optimizer is given to the hook
+COPIES = ("copied", "copied-saved")
 MODES = ("momentum", "adamw", "arrival")
 GRAPHS = ("static", "static reentrant", "anew", "autocast")
 RUNS = (
@@ -40,7 +41,7 @@ RUNS = (
     *(f"{name}-{how}" for name in TAKEN for how in ("late", "zero")),
     *(f"{name}-{how}" for name in SCALED for how in ("scaled", "skipped")),
     *(f"uneven-{how}" for how in ("plain", "all", "momentum", "sparse")),
-    *("nesterov-flushed", "raised", "failed", "late mistakes", "orders"),
+    *("nesterov-flushed", "raised", "failed", "late mistakes", "orders", "copied-plain", *COPIES, "copied-taken"),
     *(f"{layout}-{mode}" for layout in ("laid out", "turned") for mode in MODES),
 )
 
@@ -228,6 +229,18 @@ ONCE = r"RuntimeError: backward must reduce once before a step with momentum='{}
 def test_an_order_of_calls_in_which_momentum_would_be_applied_twice_is_refused(by_torchrun, what, message):
     for said in by_torchrun["orders"]:
         assert re.match(message, said[what]), said[what]
+
+
+@pytest.mark.parametrize("run", COPIES)
+def test_a_copied_or_saved_model_goes_on_with_what_was_owed(by_torchrun, run):
+    assert_same_bits(by_torchrun[run], by_torchrun["copied-plain"])
+    assert all(rank["kept"] and rank["residual"].any() for rank in by_torchrun[run])
+
+
+def test_a_copy_is_refused_without_the_optimizer_whose_momentum_it_has(by_torchrun):
+    assert_same_bits(by_torchrun["copied-taken"], by_torchrun["momentum-sparse"])
+    for rank in by_torchrun["copied-taken"]:
+        assert re.match("RuntimeError: state must know the optimizer .* load the copy's state_dict", rank["error"])
 
 
 @pytest.mark.parametrize("mode", MODES)
