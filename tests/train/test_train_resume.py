@@ -225,7 +225,7 @@ def test_torchrun_restarts_a_job_which_ends_in_the_same_bits(tmp_path):
     options = ("--out", str(tmp_path / "restarted"), *LOG, "--checkpoint-every", "2", "--resume")
     command = torchrun(2, "-m", "tests.train.small_program", *options, restarts=1)
     strike = f"3 1 {int(signal.SIGKILL)}"
-    done = launch(None, *command, STRIKE=strike, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    done = launch(None, *command, seconds=240, STRIKE=strike, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"resuming from {tmp_path / 'restarted' / 'checkpoints' / 'step-00000002'}") == 1
     straight, restarted = (records(tmp_path / name, "step", "epoch", "final") for name in ("straight", "restarted"))

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fsdp import attach
 
-SECONDS = 30  # that a rank waits for the others
+SECONDS = 120  # that a rank waits for the others
 
 
 class Hooked(Trainee):
