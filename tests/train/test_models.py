@@ -153,6 +153,7 @@ def test_a_tiny_model_learns_in_few_steps(name, tmp_path):
 
 
 @needs_transformers
+@pytest.mark.full("test_train_programs trains both in the gate, and tiny models that learn are above")
 @pytest.mark.parametrize("name", ["bert --task pretrain", "bert --task squad"])
 def test_the_loss_of_a_tiny_bert_falls(name, tmp_path):
     task, _ = tiny(name, tmp_path)

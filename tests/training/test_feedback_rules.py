@@ -60,30 +60,6 @@ def test_overlap_changes_no_bit(ranks, kind, passes):
     assert not np.allclose(early, weights(net()))
 
 
-@pytest.mark.thin(1)
-@few_ranks
-@every_rule
-def test_a_resumed_run_goes_on_to_the_same_bits_after_a_dense_warm_up(ranks, kind):
-    def body(comm):
-        straight, half, again = net(), net(), net(1)
-        long, short, resumed = (made(comm, model, kind) for model in (straight, half, again))
-        for optimizer, model in ((long, straight), (short, half)):
-            reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
-            algorithms = [reducer.algorithm for reducer in reducers]
-            for reducer in reducers:
-                reducer.use("dense")
-            steps(comm, model, optimizer, range(2))
-            for reducer, algorithm in zip(reducers, algorithms, strict=True):
-                reducer.use(algorithm)
-            steps(comm, model, optimizer, range(2, 4))
-        again.load_state_dict(half.state_dict())
-        resumed.reduction.load_state_dict(short.reduction.state_dict())
-        return steps(comm, straight, long, range(4, 7)), steps(comm, again, resumed, range(4, 7))
-
-    for straight, resumed in ranks.run(body):
-        assert straight.tobytes() == resumed.tobytes()
-
-
 @every_rule
 def test_a_loss_scale_shows_nowhere(kind):
     """A power of two, so that it changes no bit, nor in a flush; a step that overflows leaves no trace."""

@@ -126,6 +126,7 @@ def test_survivors_go_on(schedule, leave):
     assert all(end == left[0][0] and sorted(lost) == sorted(leave) for end, lost in left)
 
 
+@pytest.mark.ranks(2)
 def test_a_rate_of_numpy_is_saved(ranks):
     """As a schedule by np.cos or np.interp sets it."""
 
