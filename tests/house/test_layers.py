@@ -174,10 +174,10 @@ def permission(package: str, name: str) -> str | None:
 
 
 def lines_of_code(file: Path) -> int:
-    """The lines of a file without comments, docstrings and blank ones."""
+    """The lines of a file without comments and blank ones and, if these are too many, without docstrings."""
     text = file.read_text()
     code = {n for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")}
-    for node in ast.walk(tree_of(file)):
+    for node in ast.walk(tree_of(file)) if len(code) > MOST_LINES else ():  # to parse takes long
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             code -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(code)
