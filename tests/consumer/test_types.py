@@ -69,7 +69,7 @@ def mypy(installed):
     return lambda *what: run(installed, sys.executable, "-m", "mypy", "--strict", "--config-file=", *python, *what)
 
 
-@pytest.mark.full("pyright looks at the same files, and mypy --strict at the library in make lint")
+@pytest.mark.full("make lint checks the same files by mypy --strict, beside the library that is not installed")
 def test_mypy_has_no_complaint(mypy):
     pytest.importorskip("torch")
     status, said = mypy("-p", "client")
@@ -85,6 +85,7 @@ def test_mypy_sees_a_mistake(mypy, tmp_path):
     assert status == 1 and "[arg-type]" in said and 'does not explicitly export attribute "Comm"' in said, said
 
 
+@pytest.mark.full("starts node, and looks at what mypy --strict looks at in make lint")
 def test_pyright_has_no_complaint(installed, pyright):
     pytest.importorskip("torch")
     status, said = run(installed, pyright, "client")
