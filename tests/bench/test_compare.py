@@ -60,6 +60,7 @@ def test_a_summary_has_means_of_a_tenth_of_the_steps():
 
 
 @needs_mpi
+@pytest.mark.jobs
 @pytest.mark.thin(0, text=("raise ValueError('no data')",))
 @pytest.mark.parametrize(
     ("text", "size", "message"),

@@ -66,7 +66,7 @@ def traces(prefix):
     return [file.name for place in places for file in place.glob(f"{prefix}-*")]
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=240):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -211,6 +211,7 @@ def start(tmp_path, program, *options):
 
 
 @needs_mpi
+@pytest.mark.jobs
 @pytest.mark.thin(0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_job_and_removes_the_hosts(possible, tmp_path, number):
