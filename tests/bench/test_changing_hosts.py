@@ -43,12 +43,12 @@ def test_links_have_the_rate_of_each_phase(possible):
     """From faster to slower and back, by a limit at either end; one slow link leaves the others alone."""
     with emulate(3, None) as hosts:
         links = Links(hosts)
-        for slow, rates in ((1, (SLOW, GBIT, None)), (2, (None, SLOW, None))):
-            links.change((None,) * 3)
-            assert "tbf" not in queues(hosts, 1, "eth0") + queues(hosts, 2, "eth0")
+        links.change((None,) * 3)
+        assert "tbf" not in queues(hosts, 1, "eth0")
+        for slow, rates in ((1, (SLOW, GBIT, None)), (0, (None,) * 3), (2, (None, SLOW, None))):
             links.change(rates)
-            assert 0 < _pair(hosts, 0.5).rate < 2 * SLOW
-            assert [host for host in (1, 2, 3) if "rate 10Mbit" in queues(hosts, host, "eth0")] == [slow]
+            assert [host for host in (1, 2, 3) if "rate 10Mbit" in queues(hosts, host, "eth0")] == [slow] * bool(slow)
+            assert slow == 0 or 0 < _pair(hosts, 0.5).rate < 2 * SLOW
 
 
 def test_a_course_leaves_out_what_is_over(possible, capfd):

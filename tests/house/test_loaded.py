@@ -9,7 +9,8 @@ import pytest
 from ..launch import launch
 from ..prefork import copied
 
-MOST = 30
+MOST, BY_REDUCER = 30, 91  # modules of ours that `run --help` loads, that importing a reducer loads
+HEAVY = {"mpi4py", "cupy", "torch", "numba", "rich", "transformers", "lightning"}  # not loaded by `import sparse_mpi`
 LOADED = "import atexit, sys; atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr)); "
 
 
@@ -33,3 +34,12 @@ def test_help_of_a_training_program_loads_no_fault_injector():
     found = modules_of(f"sys.path.insert(0, 'train'); {program}", lambda words: copied(*words))
     assert "sparse_mpi.cli.values" in found
     assert [name for name in found if name.startswith(("sparse_mpi_bench.chaos", "sparse_mpi_bench.emulation"))] == []
+
+
+def test_importing_a_reducer_brings_few_modules_along_and_the_package_nothing_heavy():
+    code = "import sys, sparse_mpi; print(*sys.modules); from sparse_mpi import SparseAllreduce; print(*sys.modules)"
+    done = launch(None, "-c", code)
+    assert done.returncode == 0, done.stderr
+    first, second = (set(line.split()) for line in done.stdout.splitlines())
+    ours = sorted(name for name in second if name.startswith("sparse_mpi"))
+    assert not first & HEAVY and len(ours) <= BY_REDUCER, f"{len(ours)}: {' '.join(ours)}"

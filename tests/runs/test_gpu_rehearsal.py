@@ -101,7 +101,7 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_pa
 
     text = bare.run("-m", "tests.gpu", "--collect-only", "--continue-on-collection-errors", status=1)
     collected = re.search(r"(\d+)/\d+ tests collected.*", text)
-    assert int(collected[1]) > 400 and "error" not in collected[0], text[-3000:]
+    assert int(collected[1]) > 200 and "error" not in collected[0], text[-3000:]
 
     out = tmp_path / "out"
     expected = [stage.name for stage in stages(out, True) if stage.name not in left_out]
