@@ -148,7 +148,7 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
     payload = 3 * 2 * 4 * 100_000 * (2 - 1) // 2  # bytes a rank in all steps
     with emulate(2, 10**9) as hosts:
         before = [sent(hosts, number) for number in (1, 2)]
-        assert launch.run(hosts, launch.find_launcher(), command, 100) == 0
+        assert launch.run(hosts, launch.find_launcher(), command, 240) == 0
         assert json.loads(file.read_text())["ranks"] == 2
         assert all(sent(hosts, number) - then > payload for number, then in zip((1, 2), before, strict=True))
         assert launch.run(hosts, launch.find_launcher(), [str(tmp_path / "sleeper.py"), str(tmp_path)], 2) == 124
@@ -179,7 +179,7 @@ def test_a_signal_ends_the_job_and_removes_the_hosts(possible, tmp_path, number)
         ranks = [file.read_text() for file in tmp_path.glob("*.pid")]
         assert len(traces(f"sparse_mpi-{process.pid}")) == 4 and all(map(running, ranks))
         process.send_signal(number)
-        process.wait(60)
+        process.wait(240)
     assert process.returncode == 128 + number
     assert not traces(f"sparse_mpi-{process.pid}")
     wait_for(lambda: not any(map(running, ranks)))

@@ -55,7 +55,7 @@ class Bare:
     """An environment in ``folder`` that has these packages alone, without pip."""
 
     def __init__(self, folder: Path, packages: dict[str, Distribution]) -> None:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=240)
         self.python = str(folder / "bin" / "python")
         self.home = folder / "home"
         self.home.mkdir()

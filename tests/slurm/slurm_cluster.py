@@ -129,7 +129,7 @@ class Cluster:
                 daemon.kill()
         self._daemons.clear()
 
-    def run(self, *command: str, seconds: float = 20) -> str:
+    def run(self, *command: str, seconds: float = 120) -> str:
         """What ``command`` prints, whether it succeeds or not."""
         environment = os.environ | self.environment
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
