@@ -139,10 +139,10 @@ def test_a_job_that_takes_too_long_ends_with_all_it_has_begun(tmp_path):
     child = "[sys.executable, '-c', 'import time; time.sleep(100)']"
     code = f"import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run({child})"
     log = tmp_path / "log"
-    problem = reproduce.run(claims.Job(f"-c {json.dumps(code)}", 1), tmp_path / "out", log, 2)
-    assert "more than 2 s" in problem
+    problem = reproduce.run(claims.Job(f"-c {json.dumps(code)}", 1), tmp_path / "out", log, 5)
+    assert "more than 5 s" in problem
     group = log.read_text().split()[0]
-    deadline = monotonic() + 30  # the system buries what was killed in its own time; it would sleep for longer
+    deadline = monotonic() + 60  # the system buries what was killed in its own time; it would sleep for longer
     while left := [stat for stat in Path("/proc").glob("[0-9]*/stat") if group_of(stat) == group]:
         assert monotonic() < deadline, left
 
@@ -156,6 +156,7 @@ def group_of(stat: Path) -> str:
     return "" if state == "Z" else group
 
 
+@pytest.mark.full("takes 14 s; the tests above run jobs of tables that they make")
 def test_a_job_of_the_table_holds(tmp_path):
     """The shortest of them, as a user starts it."""
     command = [sys.executable, "-m", "runs.reproduce", "--only", "volume.packed", "--out", str(tmp_path)]

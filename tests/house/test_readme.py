@@ -128,6 +128,6 @@ def test_make_does_what_the_readme_says(call, runs, tmp_path):
         shutil.copy(ROOT / name, tmp_path / name)
     given = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "NP", "ARGS", "MPI", "SIZES")  # to the make that runs this test
     kept = {name: value for name, value in os.environ.items() if name not in given}
-    done = subprocess.run(["make", "-n", *call], cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["make", "-n", *call], cwd=tmp_path, env=kept, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and re.search(runs, done.stdout), done.stdout + done.stderr
     assert not list(tmp_path.glob(".venv*"))
