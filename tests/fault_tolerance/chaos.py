@@ -49,7 +49,7 @@ from .victim import KINDS, PROCESS, READY, SIZE, Options
 
 STEPS = 60  # and of a job with many victims more
 LIMIT = 240  # seconds of a job
-FROZEN, PATIENCE = 3, 60  # seconds after which a rank is given up: in a job that freezes one, and in others
+FROZEN, PATIENCE = 6, 60  # seconds after which a rank is given up: in a job that freezes one, and in others
 VICTIM = str(Path(__file__).with_name("victim.py"))
 LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--elastic")
 # What each kind of job reduces: algorithms whose sums MPI takes in an order of its own there have no planned result

@@ -14,7 +14,8 @@ pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.usefixtures("survival")]
 DRAWN = random.Random(14)
 BASE = {"ranks": 3, "spares": 0, "kind": "reducer", "algorithm": "oktopk"}
 JOBS = [BASE | {"spares": 1, "faults": ["kill"], "victims": [0], "after": [0.1]}]
-JOBS += [BASE | {"kind": "program", "faults": ["exit", "disk"], "victims": [1, 0], "after": [0.1, 0.05]}]
+LOST = {"faults": ["stop", "disk", "exit"], "victims": [1, 0, 2], "after": [0.1, 0.05, 0.1]}
+JOBS += [BASE | {"ranks": 4, "kind": "program"} | LOST]
 PROGRAM = """
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 try:
@@ -23,9 +24,7 @@ except ValueError as error:
     print(str(error)[:31])
 """
 FULL = [pytest.mark.full("as the others"), pytest.mark.full("as the other dozen")]
-STOP = BASE | {"kind": "optimizer", "algorithm": "elect", "faults": ["stop"], "victims": [2], "after": [0.05]}
-MORE = [pytest.param(STOP, marks=pytest.mark.full("waits for a rank that is frozen, which takes seconds"))]
-MORE += [pytest.param(draw(DRAWN), marks=FULL[: 1 + (number >= 12)]) for number in range(47)]
+MORE = [pytest.param(draw(DRAWN), marks=FULL[: 1 + (number >= 12)]) for number in range(47)]
 
 
 @pytest.mark.parametrize("job", [*JOBS, *MORE], ids=str)
