@@ -75,11 +75,11 @@ class Durations:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         if self.part is not None and exitstatus == 0:
-            written = write(self.part, self.seconds, time.monotonic() - self.began)
+            written = write(self.part, self.seconds, time.monotonic() - self.began, LAST)
             terminalreporter.write_line(shown({self.part: written}))
 
 
-def write(part: str, seconds: dict[str, float], wall: float, file: Path = LAST) -> dict[str, Any]:
+def write(part: str, seconds: dict[str, float], wall: float, file: Path) -> dict[str, Any]:
     """Put one part of the suite, with the ``wall`` seconds that it took, into the record in ``file``; return it."""
     folders: Counter[str] = Counter()
     for test, spent in seconds.items():
