@@ -6,6 +6,8 @@ ARGS ?=
 SIZES ?= 1 2 3 4
 # fast: what is run each time.  wide: more of it (make test TIER=wide).  all: everything.  See tests/tiers.py
 TIER ?= fast
+# 1 or a commit: only tests that can reach a file that differs from it, see tests/changed.py
+CHANGED ?=
 # processes that share the tests that need no MPI
 WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc)
 # wheel: an Open MPI of its own, from a Python package.  mpich: likewise an MPICH.
@@ -37,6 +39,9 @@ AGAIN := $(MAKE) --no-print-directory
 PROGRESS := $(PYTHON) packaging/progress.py
 # No test run may hang for ever
 LIMIT := timeout -k 10
+OPTIONS = --tier $(TIER) -q $(if $(CHANGED),--changed $(CHANGED))
+# A whole part of the fast tier leaves a record of how long its tests took
+record = $(if $(ARGS)$(CHANGED)$(filter-out fast,$(TIER)),,--record $(1))
 
 # Slurm comes first: it mostly waits, so that mypy has a core
 TESTS := test-slurm test-in-process test-jobs test-mpi
@@ -85,18 +90,20 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 test-in-process: $(READY)
-	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m "not slurm and not jobs" -q -n $(WORKERS) --dist worksteal $(ARGS)
+	$(LIMIT) 1800 $(RUN) -m pytest $(OPTIONS) -m "not slurm and not jobs" -n $(WORKERS) --dist worksteal \
+	    $(call record,"in process") $(ARGS)
 
 # One at a time: the processes of a job wait for each other, and two jobs on the same cores take longer than both in turn
 test-jobs: $(READY)
-	$(LIMIT) 1800 $(RUN) -m pytest --tier $(TIER) -m jobs -q $(ARGS) $$(grep -rl --include='test_*.py' 'mark\.jobs' tests)
+	$(LIMIT) 1800 $(RUN) -m pytest $(OPTIONS) -m jobs $(call record,jobs) $(ARGS) \
+	    $$(grep -rl --include='test_*.py' 'mark\.jobs' tests)
 
 test-mpi: $(READY)
-	$(RUN) -m tests.on_ranks $(SIZES) -- -m mpi --tier $(TIER) -q --color=no --timeout 120 $(ARGS)
+	$(RUN) -m tests.on_ranks $(SIZES) -- -m mpi $(OPTIONS) --color=no --timeout 120 $(ARGS)
 
 # Skipped where Slurm is not installed, or nobody is root
 test-slurm: $(READY)
-	$(LIMIT) 900 $(RUN) -m pytest --tier $(TIER) -m slurm -q -rs $(ARGS) tests/slurm
+	$(LIMIT) 900 $(RUN) -m pytest $(OPTIONS) -m slurm -rs $(ARGS) tests/slurm
 
 docs: $(DOCS)/ready  ## build the site into build/docs, in a minute; a warning or a link that leads nowhere is an error
 	$(DOCS)/bin/python -m sphinx -nWq --keep-going docs build/docs
@@ -105,7 +112,7 @@ first-hour: $(READY)  ## do what README and tutorials say, from an empty home, w
 	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour
 
 reproduce: $(READY)  ## run the claims of README and docs that fit in an hour: runs/reproduce; ARGS="--only NAME" or --list
-	$(LIMIT) 7200 $(RUN) runs/reproduce.py $(ARGS)
+	$(LIMIT) 7200 $(RUN) -m runs.reproduce $(ARGS)
 
 release: $(READY)  ## build sdist and wheel, and try them in new environments of all Pythons: build/release
 	$(LIMIT) 3600 $(RUN) -m tests.release --out build/release --json build/release/record.json $(ARGS)

@@ -1,8 +1,8 @@
 """Set-ups that no model was fitted to, drawn by a seed and measured one by one, to check predictions.
 
-    python runs/held_out.py held-out.json                        # on a quiet machine, as root: half an hour
-    python runs/held_out.py held-out.json --busy 2               # again, with a load of two processes beside it
-    python runs/held_out.py held-out.json --list                 # set-ups to measure, and the measured ones
+    python -m runs.held_out held-out.json                        # on a quiet machine, as root: half an hour
+    python -m runs.held_out held-out.json --busy 2               # again, with a load of two processes beside it
+    python -m runs.held_out held-out.json --list                 # set-ups to measure, and the measured ones
 
 Each set-up is a job of `bench network` with `bench steps`: a model or a flat vector, 2 to 8 ranks, a rate and a
 density. Its record is added to the file as soon as it ends, with the number of the set-up and the load; set-ups in the
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from runs import processes
 from sparse_mpi.predict import rates
 from sparse_mpi.predict.models import layout
 
@@ -63,24 +65,13 @@ class SetUp:
 
     def command(self, file: Path, seconds: float) -> list[str]:
         """Return the command line that measures it in about ``seconds``, and writes the record."""
-        gradient = ["--model", self.model] if self.model else ["--n", str(self.n)]
-        network = ["--ranks", str(self.ranks), "--rate", self.rate, "--timeout", "3600", "--json", str(file)]
+        gradient = f"--model {self.model}" if self.model else f"--n {self.n}"
         each = seconds / (1 + len(WAYS) * len(WIRES))
-        steps = [
-            "--density",
-            repr(self.density),
-            "--steps",
-            str(STEPS),
-            "--warmup",
-            str(WARM_UP),
-            "--seconds",
-            repr(each),
-            "--seed",
-            str(self.number),
-        ]
-        ways = ["--algorithms", *WAYS, "--wires", *WIRES]
-        program = [sys.executable, "-m", "sparse_mpi", "bench", "network", *network, "--", "bench", "steps"]
-        return [*program, *gradient, *steps, *ways]
+        network = f"--ranks {self.ranks} --rate {self.rate} --timeout 3600 --json {shlex.quote(str(file))}"
+        steps = f"--density {self.density} --steps {STEPS} --warmup {WARM_UP} --seconds {each} --seed {self.number}"
+        ways = f"--algorithms {' '.join(WAYS)} --wires {' '.join(WIRES)}"
+        program = f"-m sparse_mpi bench network {network} -- bench steps {gradient} {steps} {ways}"
+        return [sys.executable, *shlex.split(program)]
 
 
 def draw(count: int, seed: int, fastest: str) -> list[SetUp]:
@@ -115,21 +106,11 @@ def measure(set_up: SetUp, busy: int, seconds: float, timeout: float) -> dict[st
     """Return the record of a job, with its set-up and the load, or why there is none."""
     with tempfile.TemporaryDirectory() as folder, load(busy):
         file, before = Path(folder, "record.json"), os.getloadavg()
-        job = subprocess.Popen(
-            set_up.command(file, seconds), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        try:
-            said, _ = job.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            job.terminate()  # it removes its hosts
-            job.communicate()
+        ended = processes.run(set_up.command(file, seconds), Path(folder, "log"), timeout)
+        if ended.status is None:
             return f"more than {timeout:g} s"
-        except BaseException:
-            job.terminate()
-            job.communicate()
-            raise
-        if job.returncode:
-            return (said.strip().splitlines() or [f"exit code {job.returncode}"])[-1]
+        if ended.status:
+            return ended.last
         (found,) = json.loads(file.read_text())["jobs"]
     return found | {"set-up": asdict(set_up), "busy": busy, "load": [before, os.getloadavg()]}
 

@@ -1,9 +1,9 @@
 """Run the claims of the pages that fit in an hour together, and report which hold and which are missed.
 
-    python runs/reproduce.py                          all of them
-    python runs/reproduce.py --list
-    python runs/reproduce.py --only volume wire.bytes
-    python runs/reproduce.py --page docs/reference/reproduced.md
+    python -m runs.reproduce                          all of them
+    python -m runs.reproduce --list
+    python -m runs.reproduce --only volume wire.bytes
+    python -m runs.reproduce --page docs/reference/reproduced.md
 
 A job is a command; claims read its record. Each claim is printed with its verdict, and a summary by job at the end.
 runs/reproduce/ then holds the summary in README.md, the numbers in record.json, and the output of each job. The exit
@@ -20,23 +20,34 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from claims import CLAIMS, JOBS, NEEDS, Claim, Job, Record
-
+from runs import processes
+from runs.claims import CLAIMS, JOBS, Claim, Job, Record, missing
+from runs.processes import ROOT
 from sparse_mpi.cli import records
 from sparse_mpi.cli.progress import Bar
 
-ROOT = Path(__file__).resolve().parents[1]
-PATIENCE = 20.0  # seconds from the request to end a job until its hosts must be gone
+TESTS = ("tests", "failures", "errors", "skipped")  # counts that pytest writes
+PAGE = """\
+# Claims held or missed
+
+`make reproduce` of {date} on {cpus} x {cpu}, in {minutes:.0f} minutes: **{summary}**.
+{packages}.
+
+*Held* counts the claims of a job whose numbers are within their bands; *load* is the number of processes
+that ran or waited when the job began. [REPRODUCE.md](../../REPRODUCE.md) has the command.
+
+| job | held | seconds | load |
+| --- | ---: | ---: | ---: |
+{rows}
+"""
 
 
 class Outcome(NamedTuple):
@@ -50,65 +61,28 @@ class Outcome(NamedTuple):
     load: float  # of the machine when the job began
 
 
-def chosen(names: Iterable[str]) -> dict[str, Claim]:
+def chosen(names: Sequence[str]) -> dict[str, Claim]:
     """Return the claims whose names or jobs are given, or begin with one of the names and a dot; all for none.
 
     Raises:
         ValueError: there is none of a name.
     """
-    names = list(names)
-    found = {
-        name: claim
-        for name, claim in CLAIMS.items()
-        if not names or {name, name.partition(".")[0], claim.job} & set(names)
-    }
-    known = {name for name, claim in CLAIMS.items() for name in (name, name.partition(".")[0], claim.job)}
-    if unknown := sorted(set(names) - known):
+    words = {name: {name, name.partition(".")[0], claim.job} for name, claim in CLAIMS.items()}
+    if unknown := sorted(set(names).difference(*words.values())):
         raise ValueError(f"--only takes names of --list, got {', '.join(unknown)}")
-    return found
+    return {name: claim for name, claim in CLAIMS.items() if not names or words[name] & set(names)}
 
 
 def run(job: Job, out: Path, log: Path, seconds: float) -> str:
-    """Run a job, which writes to ``out`` and prints to ``log``; return an error, "" for none.
-
-    It ends with all its processes. After ``seconds`` it gets a signal, and removes its hosts.
-    """
+    """Run a job, which writes to ``out`` and prints to ``log``; return an error, "" for none."""
     words = [str(out) if word == "OUT" else word for word in shlex.split(job.command)]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "train"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environ = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
-    start = monotonic()
-    with log.open("wb") as file, Bar(None, "    running") as bar:
-        process = subprocess.Popen(
-            [sys.executable, *words], cwd=ROOT, env=environ, stdout=file, stderr=file, start_new_session=True
-        )
-        try:
-            while process.poll() is None and monotonic() - start < seconds:
-                bar.say(last_line(log))
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(0.5)
-            late = process.poll() is None
-        finally:
-            end(process)
-    if late:
-        return f"more than {seconds:.0f} s: {last_line(log)}"
-    return f"status {process.returncode}: {last_line(log)}" if process.returncode else ""
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Send a running job the signal to end, and kill the rest of its session."""
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def last_line(log: Path) -> str:
-    """Return the last line that a job has printed, without control sequences."""
-    lines = log.read_text(errors="replace").replace("\r", "\n").split("\n")
-    return next((line.strip()[:100] for line in reversed(lines) if line.strip()), "nothing printed")
+    with Bar(None, "    running") as bar:
+        ended = processes.run([sys.executable, *words], log, seconds, environ, bar.say)
+    if ended.status is None:
+        return f"more than {seconds:.0f} s: {ended.last}"
+    return f"status {ended.status}: {ended.last}" if ended.status else ""
 
 
 def load(out: Path) -> Record:
@@ -120,7 +94,8 @@ def load(out: Path) -> Record:
     if text.startswith("<"):
         suite = ElementTree.fromstring(text).find("testsuite")
         assert suite is not None, "pytest writes one"
-        return {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+        tests, failures, errors, skipped = (int(suite.attrib[name]) for name in TESTS)
+        return {"failed": failures + errors, "passed": tests - failures - errors - skipped}
     return json.loads(text)
 
 
@@ -144,7 +119,7 @@ def reproduce(claims: dict[str, Claim], folder: Path) -> tuple[list[Outcome], di
     outcomes, found = list[Outcome](), dict[str, Record]()
     for place, (name, job) in enumerate(jobs.items(), 1):
         due = {key: claim for key, claim in claims.items() if claim.job == name}
-        lacks = [reason for need in job.needs if (reason := NEEDS[need]())]
+        lacks = [reason for need in job.needs if (reason := missing(need))]
         print(f"[{place}/{len(jobs)}] {name}: about {job.minutes:g} minutes: python {job.command}", flush=True)
         out, log = folder / name, folder / f"{name}.log"
         shutil.rmtree(out, ignore_errors=True)
@@ -159,9 +134,7 @@ def reproduce(claims: dict[str, Claim], folder: Path) -> tuple[list[Outcome], di
             verdict, why = ("skipped", "; ".join(lacks)) if lacks else ("failed", problem or "it has left no record")
             new = [Outcome(key, verdict, (), why, seconds, before) for key in due]
         for outcome in new:
-            claim = CLAIMS[outcome.name]
-            got = f"{shown(outcome)} (expected {expected(claim)}): {claim.what}"
-            print(f"    {outcome.verdict:7} {outcome.name}: {got}", flush=True)
+            print(f"    {outcome.verdict:7} {outcome.name}: {told(outcome)}", flush=True)
         outcomes += new
     return outcomes, found
 
@@ -180,9 +153,10 @@ def band(low: float, high: float) -> str:
     return f"at most {number(high)}" if low == 0 else f"{number(low)} to {number(high)}"
 
 
-def shown(outcome: Outcome) -> str:
-    """Return the measured values, or why there are none."""
-    return ", ".join(map(number, outcome.measured)) or outcome.why
+def told(outcome: Outcome) -> str:
+    """Return the measured numbers, or why there are none, and the expected ones."""
+    claim, got = CLAIMS[outcome.name], ", ".join(map(number, outcome.measured)) or outcome.why
+    return f"{claim.what}: {got} (expected {expected(claim)})"
 
 
 def expected(claim: Claim) -> str:
@@ -202,55 +176,29 @@ def listed(claims: dict[str, Claim]) -> Iterator[str]:
 
 def page(outcomes: Sequence[Outcome], minutes: float, made: dict[str, Any]) -> str:
     """Return docs/reference/reproduced.md: the claims held by each job, and all others."""
-    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items() if version)
-    rows, others = list[str](), list[str]()
+    rows = []
     for name in dict.fromkeys(CLAIMS[outcome.name].job for outcome in outcomes):
         due = [outcome for outcome in outcomes if CLAIMS[outcome.name].job == name]
         held = sum(outcome.verdict == "held" for outcome in due)
         rows.append(f"| `{name}` | {held}/{len(due)} | {due[0].seconds:.0f} | {due[0].load:.1f} |")
-    for outcome in outcomes:
-        if outcome.verdict != "held":
-            claim = CLAIMS[outcome.name]
-            others.append(
-                f"- {outcome.verdict}: `{outcome.name}`, {claim.what}: {expected(claim)}, got {shown(outcome)}"
-            )
-    return "\n".join(
-        [
-            "# Claims held or missed\n",
-            f"`make reproduce` of {made['date'][:10]} on {made['cpus']} x {made['cpu']}, in {minutes:.0f} minutes: "
-            f"**{summary(outcomes)}**.",
-            f"{versions}.\n",
-            "*Held* counts the claims of a job whose numbers are within their bands; *load* is the number of processes",
-            "that ran or waited when the job began. [REPRODUCE.md](../../REPRODUCE.md) has the command.\n",
-            "| job | held | seconds | load |",
-            "| --- | ---: | ---: | ---: |",
-            *rows,
-            *(["", *others] if others else []),
-        ]
+    others = [f"- {each.verdict}: `{each.name}`, {told(each)}" for each in outcomes if each.verdict != "held"]
+    summary = Counter(outcome.verdict for outcome in outcomes)
+    return PAGE.format(
+        **made | {"date": made["date"][:10], "minutes": minutes},
+        summary=", ".join(f"{count} {verdict}" for verdict, count in summary.items()),
+        packages=", ".join(f"{name} {version}" for name, version in made["versions"].items() if version),
+        rows="\n".join([*rows, *([""] if others else []), *others]),
     )
-
-
-def summary(outcomes: Iterable[Outcome]) -> str:
-    """Return the number of claims of each verdict."""
-    return ", ".join(f"{count} {verdict}" for verdict, count in Counter(each.verdict for each in outcomes).items())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the wanted claims, and return 1 if a claim is missed or a job has failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="claims, or jobs, or what is before a dot"
-    )
-    parser.add_argument("--list", action="store_true", help="print jobs, claims and bands, and run nothing")
-    parser.add_argument(
-        "--page",
-        type=Path,
-        metavar="FILE",
-        help="write the summary to this page too; docs/reference/reproduced.md has that of the last run",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "runs" / "reproduce", metavar="DIR", help="(default: %(default)s)"
-    )
+    add = parser.add_argument
+    add("--only", nargs="+", default=[], metavar="NAME", help="claims, or jobs, or what is before a dot")
+    add("--list", action="store_true", help="print jobs, claims and bands, and run nothing")
+    add("--page", type=Path, metavar="FILE", help="write the summary there too, as docs/reference/reproduced.md has it")
+    add("--out", type=Path, default=ROOT / "runs" / "reproduce", metavar="DIR", help="(default: %(default)s)")
     args = parser.parse_args(argv)
     try:
         claims = chosen(args.only)
@@ -265,12 +213,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     start = monotonic()
     outcomes, found = reproduce(claims, out)
     minutes, made = (monotonic() - start) / 60, records.provenance()
-    told = [outcome._asdict() for outcome in outcomes]
-    records.write(out / "record.json", {**made, "minutes": minutes, "claims": told, "jobs": found})
+    rows = [outcome._asdict() for outcome in outcomes]
+    records.write(out / "record.json", {**made, "minutes": minutes, "claims": rows, "jobs": found})
     text = page(outcomes, minutes, made)
-    for file in (out / "README.md", *([args.page] if args.page else [])):
-        file.write_text(f"{text}\n")
-    print(f"\n{text}\n\nrecord: {out / 'record.json'}")
+    for file in filter(None, (out / "README.md", args.page)):
+        file.write_text(text)
+    print(f"\n{text}\nrecord: {out / 'record.json'}")
     return int(any(outcome.verdict in ("missed", "failed") for outcome in outcomes))
 
 

@@ -91,7 +91,8 @@ MODULES = (  # public, imported likewise
     "testing",
     "wire",
 )
-MOVED = ("SparseReduceScatter", "groupby_sum")  # to `contrib`
+MOVED = "groupby_sum"  # to `contrib`
+REMOVED = "SparseReduceScatter"  # from `contrib`, which raises an error with the replacement
 
 
 def __getattr__(name: str) -> Any:
@@ -100,7 +101,9 @@ def __getattr__(name: str) -> Any:
         return value
     if name in MODULES:
         return import_module(f"{__name__}.{name}")
-    if name in MOVED:
+    if name == REMOVED:
+        return getattr(import_module(f"{__name__}.contrib"), name)
+    if name == MOVED:
         raise AttributeError(f"{__name__}.{name} is {__name__}.contrib.{name} since 0.4.0")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from signal import SIGPIPE
 
-from sparse_mpi.checks import GONE
+from sparse_mpi.checks import removed
 from sparse_mpi.cli.extensions import REMEDY, commands
 from sparse_mpi.cli.records import program, versions
 from sparse_mpi.cli.values import Parser, Refused
@@ -29,7 +29,7 @@ WORKBENCH = ("bench", "top")  # of sparse_mpi_bench
 def parser(word: str | None = None) -> Parser:
     known = {name: EntryPoint(name, f"{module}:add_parser", "") for name, module in COMMANDS.items()}
     # An older sparse_mpi_bench has commands that are gone
-    known |= {name: entry for name, entry in commands().items() if name not in GONE}
+    known |= {name: entry for name, entry in commands().items() if name not in removed()}
     note = None if "bench" in known else f"{', '.join(WORKBENCH)}: of the package sparse_mpi_bench, {REMEDY}"
     made = Parser(prog=program(), description="Sparse allreduce over MPI.", epilog=note)
     made.add_argument("--version", action="version", version=f"sparse_mpi {versions().get('sparse_mpi', 'unknown')}")

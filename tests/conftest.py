@@ -10,6 +10,7 @@ Not all items of a test are run each time: see `tests/tiers.py`, and the option 
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import re
@@ -30,9 +31,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sparse_mpi import kernels
-from sparse_mpi.cli.values import Value
 from sparse_mpi.comm.world import World
 
+from .changed import concerned_since
+from .durations import Durations
 from .launch import ROOT
 from .prefork import copied
 from .schedules import Schedules
@@ -56,6 +58,8 @@ def _forget_stale_kernels():
 
 def pytest_addoption(parser):
     parser.addoption("--tier", choices=TIERS, default="fast", help="which items to run, see tests/tiers.py")
+    parser.addoption("--record", metavar="PART", help="record durations of this whole part, see tests/durations.py")
+    parser.addoption("--changed", metavar="SINCE", help="only files that can reach a changed one, see tests/changed.py")
 
 
 def pytest_configure(config):
@@ -76,10 +80,16 @@ def pytest_configure(config):
 
         config.pluginmanager.register(MPIHarness(config), "mpi-harness")
     config.pluginmanager.register(Tiers(config), "tiers")
+    config.pluginmanager.register(Durations(config.getoption("--record")), "durations")
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Under MPI, leave files unread of which nothing is run: each rank would import what they import."""
+    """Leave files unread that no change can reach and, under MPI, of which nothing is run: they import much."""
+    if config.getoption("--changed") and collection_path.name.startswith("test_"):
+        if collection_path.relative_to(config.rootpath).as_posix() not in concerned_since(
+            config.getoption("--changed")
+        ):
+            return True
     if config.getoption("--with-mpi", False) and collection_path.name.startswith("test_"):
         size, text = config.pluginmanager.getplugin("mpi-harness").size, collection_path.read_text()
         read = size == CORE or collection_path.is_relative_to(config.rootpath / TRANSPORT)
@@ -87,6 +97,19 @@ def pytest_ignore_collect(collection_path, config):
         if not NEEDS_RANKS.search(text) or (config.getoption("--tier") == "fast" and not read):
             return True
     return None
+
+
+def pytest_report_header(config):
+    if since := config.getoption("--changed"):
+        return f"{len(concerned_since(since))} files of tests, which python -m tests.changed {since} lists"
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """What nothing can reach is no failure of `--changed`."""
+    if session.config.getoption("--changed") and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -102,6 +125,13 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--with-mpi", False):
         for item in items:
             item.add_marker(pytest.mark.mpi)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Keep garbage collection from looking through all that was collected: half a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc):
@@ -151,6 +181,8 @@ def device(monkeypatch):
 @pytest.fixture
 def files_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let options name files and folders that are not there, as command lines do that are shown and not run."""
+    from sparse_mpi.cli.values import Value
+
     convert = Value.__call__
 
     def read(self: Value[Any], text: str) -> Any:

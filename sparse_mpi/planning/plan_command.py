@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from sparse_mpi.planning.measure import measure
 
     comm = comm_of_job()
-    plan = measure(MODELS[args.model](), args.density, comm, progress=True)
+    plan = measure(MODELS[args.model], args.density, comm, progress=True)
     if comm.rank == 0:
         print(_render(plan))
         if args.out:

@@ -77,10 +77,8 @@ def _named(argument: str, given: object, registry: Mapping[str, Any], kind: type
     return registry[given]
 
 
-def make_algorithm(
-    algorithm: str | Algorithm, options: dict[str, Any], known: Mapping[str, type] = ALGORITHMS
-) -> Algorithm:
-    """Return the algorithm of that name in ``known`` with these options, or the given instance.
+def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
+    """Return the algorithm of that name in `ALGORITHMS` with these options, or the given instance.
 
     The options ``selector`` and ``wire`` are a name, an instance, or None for the default. The option ``published``
     names the workload ("" if there is only one) of `published.published`, whose settings other options change.
@@ -93,23 +91,13 @@ def make_algorithm(
     makers: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}
     # None stands for the algorithm's own selector or wire. The caller's dict stays as it is
     options = {name: value for name, value in options.items() if name not in makers or value is not None}
+    kind: Any = _named("algorithm", algorithm, ALGORITHMS, Algorithm)
     if not isinstance(algorithm, str):
-        names = ", ".join(known)
-        if not isinstance(algorithm, Algorithm):
-            raise TypeError(f"algorithm must be a name or an instance, got {algorithm!r}; names: {names}")
-        if algorithm.traits.scatters != (known is not ALGORITHMS):
-            to = "leave the sum on every rank" if algorithm.traits.scatters else "leave each rank its part of the sum"
-            raise ValueError(f"algorithm must {to}, as {names} do here, got {algorithm!r}; give one of these names")
         if options:
             raise TypeError(f"options {sorted(options)} must be given to the instance {algorithm!r} itself")
-        check_shown("algorithm", algorithm)
         return algorithm
-    if algorithm not in known:
-        names = ", ".join(known)
-        raise ValueError(f"algorithm must be one of {names}, got {algorithm!r}{meant(algorithm, known)}")
     # All options but `published` are fields: it names the workload whose settings the others change
     workload = options.pop(PUBLISHED, None)
-    kind: Any = known[algorithm]
     made = None
     if workload is not None:
         from sparse_mpi.algorithms.published import published

@@ -29,7 +29,7 @@ from sparse_mpi.reduction.clipping import clipping_factor, scaled, sketched
 from sparse_mpi.reduction.laws import check_laws, raise_nonfinite
 from sparse_mpi.reduction.report import Instrumented, check_added, instrument, summarise, unselected
 from sparse_mpi.reduction.second_moment import SecondMoment
-from sparse_mpi.reduction.settings import Settings
+from sparse_mpi.reduction.settings import DENSE, Settings
 from sparse_mpi.sparse import SparseVector
 
 
@@ -258,9 +258,8 @@ class Engine:
         initial = acc.copy() if agreed.watched else None
         # Dense: nothing stays in the residual, so the algorithm forgets its state of it
         if sends_all:
-            dense = self.settings.dense
-            state = dense.init(self.layout, self.settings.k, self.comm.size)
-            reduction, _ = dense.reduce(acc, self.layout.size, self.comm, state, self.layout)
+            state = DENSE.init(self.layout, self.settings.k, self.comm.size)
+            reduction, _ = DENSE.reduce(acc, self.layout.size, self.comm, state, self.layout)
             if self.second_moment is not None:
                 moments = self.comm.allreduce(self.second_moment.like(acc))
                 reduction = Carried(reduction.total, reduction.sent, moments)
@@ -296,7 +295,7 @@ class Engine:
         for meter in self.meters:
             meter(self)
         # Examine: checks come last, for they may raise, and the engine is ready for the next step by now
-        algorithm = self.settings.dense if whole else self.exchange.placed
+        algorithm = DENSE if whole else self.exchange.placed
         try:
             if self.watch is not None and not agreed.plan.flush:
                 acc, moment = attempt.initial_acc, self.second_moment
@@ -308,7 +307,7 @@ class Engine:
             if self._aside is not None:
                 self._put_back()
         if self.settings.nonfinite == "raise":
-            raise_nonfinite(reduction.total, self.comm if algorithm.traits.scatters else None)
+            raise_nonfinite(reduction.total)
         return reduction.total
 
     def start_anew(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 FORM = "form"  # the key that `sealed` adds
 NOTHING = "nothing"
 WHOLE = "load what state_dict() returned, whole"
+EARLIER = "if sparse_mpi 0.3 wrote it, load and save it once with sparse_mpi 0.4"
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def check_form(state: Any, argument: str = "state") -> None:
     if FORM not in state:
         raise ValueError(
             f"{argument} must have {FORM!r}, got {sorted(map(str, state))}; one that was written by sparse_mpi 0.2 or "
-            "earlier: load and save it once with sparse_mpi 0.3"
+            "earlier: load and save it once with sparse_mpi 0.3, then once with 0.4"
         )
     expected = state[FORM]
     if not isinstance(expected, Mapping) or not all(isinstance(form, str) for form in expected.values()):

@@ -28,22 +28,10 @@ class LawError(RuntimeError):
 def check_laws(reduction: Reduction, acc: Array, feedback: Feedback, algorithm: Algorithm, comm: Comm) -> None:
     # Agreement first: then all ranks check conservation against the same total, and raise alike
     total = reduction.total
-    if algorithm.traits.scatters and isinstance(total, SparseVector):  # no two ranks have the same part
-        total = put_together(total, comm)
-    else:
-        check_agreement(total, comm)
+    check_agreement(total, comm)
     if algorithm.traits.conserves:
         given, kept = feedback.contribution(acc, reduction.sent), 1 - feedback.traits.leak
         check_conservation(total, given, acc, comm, algorithm.traits.rounds_relative_to_norm, kept)
-
-
-def put_together(part: SparseVector, comm: Comm) -> Array:
-    """Return the dense sum ``(n,)`` of all ranks' parts. Collective; control."""
-    sizes = comm.allgather(np.array([part.size], np.int64), control=True)[:, 0]
-    stop = int(sizes[: comm.rank + 1].sum())
-    whole = namespace(part.values).zeros(int(sizes.sum()), part.values.dtype)
-    whole[stop - part.size : stop] = part.to_dense()
-    return comm.allreduce(whole, control=True)
 
 
 def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
@@ -112,11 +100,9 @@ def _norm(acc: Array) -> Array:
     return (largest * xp.sqrt(finite.dot(finite))).astype(acc.dtype)
 
 
-def raise_nonfinite(total: SparseVector | Array, comm: Comm | None = None) -> None:
-    """Raise FloatingPointError if ``total`` has NaN or Inf: on any rank of ``comm``, if given."""
+def raise_nonfinite(total: SparseVector | Array) -> None:
+    """Raise FloatingPointError if ``total`` has NaN or Inf."""
     values = total.values if isinstance(total, SparseVector) else total
     bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
-    if comm is not None:
-        bad = int(comm.allreduce(np.array([bad], np.int64), control=True)[0])
     if bad:
         raise FloatingPointError(f"total has {bad} entries that are NaN or Inf; lower the loss scale or learning rate")

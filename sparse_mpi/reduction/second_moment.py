@@ -20,10 +20,11 @@ from sparse_mpi.arrays import Array, like
 from sparse_mpi.comm import Comm
 from sparse_mpi.feedback.base import fitted
 from sparse_mpi.reduction.agreement import EVERY, Agreement
+from sparse_mpi.reduction.form import EARLIER
 from sparse_mpi.sparse import Layout, SparseVector
 
 MEAN, STEPS, BETAS = "second_moment", "second_moment_steps", "second_moment_betas"  # keys in a state
-AGREEMENT = "second_moment_agreement"  # the same, which releases before 0.4 do not have
+AGREEMENT = "second_moment_agreement"  # a key likewise
 LISTS = STEPS, BETAS, AGREEMENT  # of a number, or two, a tensor
 UNKNOWN = [0.0, 0.0]  # an agreement
 
@@ -94,26 +95,26 @@ class SecondMoment:
 
     @staticmethod
     def joined(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        lists = {name: [number for state in states for number in state.get(name, [UNKNOWN])] for name in LISTS}
+        lists = {name: [number for state in states for number in state[name]] for name in LISTS}
         return {MEAN: np.concatenate([state[MEAN] for state in states]), **lists}
 
     def load(self, state: dict[str, Any]) -> None:
         self._mean, self.steps = np.array(state[MEAN]), list(map(int, state[STEPS]))
         self.betas = list(map(float, state[BETAS]))
-        self.agreement.norms = np.array(state.get(AGREEMENT, [UNKNOWN] * len(self.steps)), np.float64)
+        self.agreement.norms = np.array(state[AGREEMENT], np.float64)
 
     def check_state(self, state: dict[str, Any]) -> None:
         size, tensors, mean = self._layout.size, len(self.steps), state.get(MEAN)
-        of_tensors: list[Any] = [state.get(STEPS), state.get(BETAS), state.get(AGREEMENT, [UNKNOWN] * tensors)]
+        of_tensors: list[Any] = [state.get(key) for key in LISTS]
         good = isinstance(mean, np.ndarray) and mean.shape == (size,) and mean.dtype.kind == "f"
         good = good and all(isinstance(numbers, list) and len(numbers) == tensors for numbers in of_tensors)
         good = good and all(isinstance(pair, list) and len(pair) == 2 for pair in of_tensors[2])
         good = good and all(isinstance(x, float) and 0 <= x < np.inf for pair in of_tensors[2] for x in pair)
         if not good or min(map(min, of_tensors[:2])) < 0 or max(of_tensors[1]) >= 1:
             raise ValueError(
-                f"state must have {MEAN!r}, {size} numbers, and {STEPS!r} and {BETAS!r} of {tensors} tensors, got "
-                f"{arrays.describe(mean)}, {of_tensors[0]!r} and {of_tensors[1]!r}; save it from a reducer with a "
-                "second moment, or load it into one without"
+                f"state must have {MEAN!r}, {size} numbers, and {', '.join(LISTS)} of {tensors} tensors, got "
+                f"{arrays.describe(mean)}, {', '.join(map(repr, of_tensors))}; save it from a reducer with a second "
+                f"moment, or load it into one without; {EARLIER}"
             )
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, comm: Comm) -> None:
@@ -124,4 +125,5 @@ class SecondMoment:
         total = comm.allreduce(own, control=True) / ranks
         most = comm.allreduce(steps, "max", control=True)
         betas = states[0][BETAS] if states else self.betas
-        self.load({MEAN: total.astype(np.float32), STEPS: most.tolist(), BETAS: betas})
+        unknown = [UNKNOWN] * len(self.steps)
+        self.load({MEAN: total.astype(np.float32), STEPS: most.tolist(), BETAS: betas, AGREEMENT: unknown})

@@ -11,7 +11,7 @@ from sparse_mpi.feedback import Feedback
 from sparse_mpi.reduction.arguments import check_second_moment, make_algorithm, make_feedback, resolve_k, usual_density
 from sparse_mpi.sparse import Layout
 
-DENSE = ALGORITHMS["dense"]()
+DENSE = ALGORITHMS["dense"]()  # sums every entry in dense steps and flushes, whatever the algorithm is
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class Settings:
     clip_norm: float | None = None
     nonfinite: str = "keep"
     second_moment: float | None = None
-    dense: Algorithm = DENSE  # sums every entry in dense steps and flushes, whatever the algorithm is
 
     @property
     def statement(self) -> dict[str, Any]:

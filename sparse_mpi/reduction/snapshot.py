@@ -22,7 +22,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.kernels.base import Later
 from sparse_mpi.reduction.engine import Engine
-from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
+from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.sparse import Layout
 
 VERSION = 3  # of the schema, since release 0.3
@@ -64,7 +64,7 @@ class Snapshot:
             # Check everything before anything is loaded, for afterwards no rank may fail alone
             self._check(state)
             # Ranks that were placed otherwise had the same residuals, and another state, which begins anew
-            there = equal(state.get(PLACED, state.get("algorithm")), self._placed)
+            there = self._is_there(state)
             empty = engine.exchange.instrumented.init(engine.layout, engine.settings.k, engine.comm.size)
             restored = restore(empty, state.get("state"), "state['state']") if there else None
             remembered = {name: state[name] for name in whole_state(engine.feedback)}
@@ -127,17 +127,16 @@ class Snapshot:
         if not equal(version := state.get("version"), VERSION):
             raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
         for key, expected in (self._identity() | where).items():
-            saved = state.get(key)
-            if isinstance(saved, dict):  # 0.3 had the ranks' regions among its options
-                saved = {name: value for name, value in saved.items() if name != "ranks_per_node"}
-            if not equal(saved, expected):
+            if not equal(saved := state.get(key), expected):
                 raise ValueError(
-                    f"state[{key!r}] must be {expected!r}, got {state.get(key)!r}; "
-                    "load it into a reducer made with the arguments it was saved from"
+                    f"state[{key!r}] must be {expected!r}, got {saved!r}; load it into a reducer made with the "
+                    f"arguments it was saved from; {EARLIER}"
                 )
         check_sizes(state, whole_state(self._engine.feedback), self._engine.layout.size)
         if self._engine.second_moment is not None:
             self._engine.second_moment.check_state(state)
+        if self._is_there(state):
+            check_fields(self._engine.exchange.state, state.get("state"), "state['state']")
         if state.get(DTYPE) is not None:
             check_choice(f"state[{DTYPE!r}]", state[DTYPE], ("float32", "float64"))
 
@@ -147,6 +146,10 @@ class Snapshot:
         synchronize(feedback.residual)
         feedback.load(owed, self._engine.ranks)
         synchronize(feedback.residual)
+
+    def _is_there(self, state: Mapping[str, Any]) -> bool:
+        """Return True if the algorithm ran on the ranks of ``state`` as it does on these."""
+        return equal(state.get(PLACED, state.get("algorithm")), self._placed)
 
     @property
     def _placed(self) -> Any:
@@ -175,7 +178,7 @@ def described(value: object) -> Any:
         own = getattr(value, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         # Options of a feedback rule that its repr hides are none that a state must share, as `GlobalMomentum.late`. Nor
-        # are the ranks' regions: a state may be dealt out to other ranks
+        # are the ranks of a node: a state may be dealt out to other ranks
         shared = (field.repr or isinstance(value, Algorithm)) and "of_ranks" not in field.metadata
         if field.init and shared and own != default:
             found[field.name] = described(own)
@@ -213,19 +216,23 @@ def restore(template: Any, saved: Any, where: str, segment: Layout | None = None
             raise TypeError(f"{where} must be like {template!r}, got {saved!r}; {WHOLE}")
         return saved.copy() if isinstance(saved, np.ndarray) else saved
     # A state, field by field
-    check_mapping(saved, where)
-    made = {field.name: getattr(template, field.name) for field in fields(template)}
+    check_fields(template, saved, where)
     if isinstance(template, TwoLevelState):  # the inner algorithm is of this rank's segment
-        start, stop = (restore(0, saved.get(bound), f"{where}[{bound!r}]") for bound in ("start", "stop"))
+        start, stop = (restore(0, saved[bound], f"{where}[{bound!r}]") for bound in ("start", "stop"))
         segment = Layout.of(stop - start) if stop > start else None
-    for field in fields(template):
-        if field.name in saved:
-            made[field.name] = restore(made[field.name], saved[field.name], f"{where}[{field.name!r}]", segment)
-        elif "spares_a_pass" not in field.metadata:
-            raise ValueError(f"{where} must have {field.name!r}, got {sorted(saved)}; {WHOLE}")
+    parts = {name: (getattr(template, name), saved[name], f"{where}[{name!r}]") for name in saved}
+    made = {name: restore(*part, segment) for name, part in parts.items()}
     if isinstance(template, Layout) and Layout.of(made["shapes"]) != (segment or template):  # kernels would write by it
         raise ValueError(f"{where} must be {segment or template}, got {made['shapes']}; {WHOLE}")
     return type(template)(**made)
+
+
+def check_fields(template: Any, saved: Any, where: str) -> None:
+    """Raise TypeError or ValueError unless ``saved`` has the fields of the state ``template``, and no others."""
+    check_mapping(saved, where)
+    names = [field.name for field in fields(template)]
+    if {*saved} != {*names}:
+        raise ValueError(f"{where} must have {', '.join(names)}, got {', '.join(map(str, saved))}; {WHOLE}; {EARLIER}")
 
 
 def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.optim import Adam, AdamW, NAdam, Optimizer, RMSprop
 
 from sparse_mpi.checks import check_range, present
+from sparse_mpi.reduction.form import EARLIER
 from sparse_mpi.training.parameters import local
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
@@ -92,8 +93,13 @@ def _set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
 def without_moments(state: Mapping[str, Any], mode: str) -> dict[str, Any] | None:
     """Return an optimizer's ``state`` without moments that are useless in a ``mode``; None: all are useful.
 
-    Second moments of RMSprop are useless where second moments travel, a number of steps alone (release 0.3) everywhere.
+    Second moments of RMSprop are useless where second moments travel.
+
+    Raises:
+        ValueError: a parameter has a number of steps and no moments.
     """
+    if any({*one} == {"step"} for one in state["state"].values()):
+        raise ValueError(f"state must have moments beside 'step', got 'step' alone; {EARLIER}")
     useful = {"exp_avg_sq"} if mode == TRAVELLING else {"exp_avg_sq", "square_avg"}
     kept = {key: one if "step" not in one or one.keys() & useful else {} for key, one in state["state"].items()}
     return {**state, "state": kept} if any(one and not kept[key] for key, one in state["state"].items()) else None

@@ -22,7 +22,7 @@ from sparse_mpi.comm.consistency import tell
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.form import WHOLE, check_form, check_list, check_mapping, equal, sealed
+from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
@@ -318,9 +318,7 @@ class NamedGradients:
         return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
     def checked(self, states: Any, ranks: int) -> list[dict[str, Any]]:
-        """Return the ``states`` of ``ranks`` ranks dealt to this rank; release 0.3's in today's form.
-
-        To be called in an agreement.
+        """Return the ``states`` of ``ranks`` ranks dealt to this rank, with arrays. To be called in an agreement.
 
         Raises:
             TypeError, ValueError: a state is damaged or of another model, or there are too few or many.
@@ -333,39 +331,19 @@ class NamedGradients:
                 f"states must be those of ranks {expected} of {ranks}, got {len(states)}; deal them out as "
                 "sparse_mpi.checkpoint.load does"
             )
-        read: list[dict[str, Any]] = []
-        for number, state in enumerate(states):
-            state = as_arrays(state)
-            check_form(state, "state" if len(states) == 1 else f"states[{number}]")
-            read.append(self._upgraded(state) if "version" not in state else state)
-            self._check(read[-1])
+        read: list[dict[str, Any]] = as_arrays(list(states))
+        for number, state in enumerate(read):
+            check_form(state, "state" if len(read) == 1 else f"states[{number}]")
+            self._check(state)
         if any(names_in(state) != names_in(read[0]) for state in read):
             raise ValueError(f"states must be of the same vectors on all ranks, got others; {WHOLE}")
         return read
 
-    def _upgraded(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return a state of release 0.3 in today's form: its vectors and kinds may be named by their order alone."""
-        kinds = state.get("kinds", {})
-        if isinstance(kinds, (list, tuple)) and len(kinds) == len(self.parameters):
-            kinds = dict(zip(self.parameters, kinds, strict=True))
-            state = state | {"kinds": kinds}
-        # Tables, of kinds above 1, were in no vector
-        dense = [tuple(n for n in names if n not in kinds or kinds[n] <= 1) for names in self.vectors]
-        known = [names for names in dense if names]
-        saved: Any = state.get("buckets", state.get("reducers"))
-        check_list(saved, "state['buckets']")
-        if any("reducer" not in one for one in saved):
-            if len(saved) != len(known):
-                raise ValueError(
-                    f"state['buckets'] must hold {len(known)} buckets, got {len(saved)}; load it into a "
-                    "reduction of the same parameters with the same bucket_cap_mb"
-                )
-            saved = [{"names": list(names), "reducer": one} for names, one in zip(known, saved, strict=True)]
-        return {"owed": {}} | state | {"version": VERSION, "vectors": saved}
-
     def _check(self, state: dict[str, Any]) -> None:
-        if not equal(version := state["version"], VERSION):
-            raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
+        if not equal(version := state.get("version"), VERSION):
+            raise ValueError(
+                f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of; {EARLIER}"
+            )
         check_list(state.get("vectors"), "state['vectors']")
         check_mapping(state.get("owed"), "state['owed']")
         names = [*state["owed"], *(name for vector in names_in(state) for name in vector)]

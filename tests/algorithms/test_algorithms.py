@@ -10,7 +10,6 @@ import pytest
 
 from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.algorithms.published import StaleSelector
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
@@ -43,16 +42,17 @@ def refused(name: str, selector: str) -> bool:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.thin(2)
+@pytest.mark.thin(1, ranks=(3,), dtype=("float32",), variant=tuple(ALGORITHMS))
 def test_all_laws(ranks, variant, case, dtype):
     check_algorithm(make_algorithm(*VARIANTS[variant]), Trials((ranks,), (case,), (dtype,), examples=0))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_all_laws_on_drawn_gradients(name):
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_all_laws_on_other_numbers_of_ranks_and_on_drawn_gradients(variant):
     """And each declares its bound, without which a check has nothing to compare with."""
-    assert ALGORITHMS[name].bound is not Algorithm.bound
-    check_algorithm(ALGORITHMS[name](), Trials(range(1, 6), cases=(), examples=5))
+    algorithm = make_algorithm(*VARIANTS[variant])
+    assert type(algorithm).bound is not Algorithm.bound
+    check_algorithm(algorithm, Trials((1, 4, 7), ("layers",), examples=2))
 
 
 @pytest.mark.thin(1)  # every algorithm and every selector once
@@ -67,7 +67,7 @@ def test_every_algorithm_works_with_every_selector(ranks, name, selector):
         return
     algorithm = make_algorithm(name, {"selector": selector})
     assert isinstance(algorithm.selector, SELECTORS[selector])
-    cases = "random", "one-rank-zero", "constant", "k=1", "k=n", "n=1", "layers", "layers, k=1"
+    cases = "one-rank-zero", "constant", "k=n", "n=1", "layers"
     check_algorithm(algorithm, Trials((ranks,), cases, examples=0))
 
 
@@ -139,42 +139,3 @@ def test_learns_noisy_least_squares(ranks, name):
 
     for w in ranks.run(body):
         assert np.linalg.norm(w - solution) < 0.05 * np.linalg.norm(solution)
-
-
-@pytest.mark.parametrize("name", SPARSE)
-def test_all_nan_is_not_swallowed(ranks, name):
-    def body(comm):
-        with pytest.raises(FloatingPointError, match="NaN or Inf"):
-            SparseAllreduce(100, k=3, comm=comm, algorithm=name, nonfinite="raise").step(np.full(100, np.nan))
-
-    ranks.run(body)
-
-
-def test_gtopk_published_residual_is_exempt_and_loses_mass():
-    """The published rule breaks the second law, which is why it is not the default; the check sees it."""
-
-    def body(comm):
-        reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm="gtopk", residual="published")
-        assert not reducer.algorithm.traits.conserves
-        lost = 0.0
-        for step in range(10):
-            g = CASES["random"].gradient(np.float64, step, comm.rank, comm.size)
-            acc = reducer.residual + g
-            total = reducer.step(g, check=True)
-            given = comm.allreduce(acc - reducer.residual)
-            lost = max(lost, np.abs(given - total.to_dense()).max())
-        return lost
-
-    assert min(World(8).run(body)) > 0.1
-
-
-def test_published_threshold_rule_wanders_and_ours_does_not():
-    """Counts over 40 steps of error feedback on Gaussian gradients, n large enough for a histogram."""
-    case = Case(lambda rng, rank, ranks: rng.standard_normal(30_000), 30_000, 300)
-
-    def body(comm, selector):
-        seen = train(comm, "topka", case, np.float32, 40, selector=selector)
-        return [s.report.selected / case.k for s in seen]
-
-    assert set(World(1).run(lambda comm: body(comm, Threshold()))[0]) == {1.0}
-    assert max(World(1).run(lambda comm: body(comm, StaleSelector()))[0]) > 1.5

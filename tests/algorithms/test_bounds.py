@@ -93,9 +93,9 @@ def share(name: str, wire: str) -> float:
     """What the busiest rank sends in a step of those that the bound allows."""
     algorithm = make_algorithm(name, {"wire": wire})
     case = Case(lambda rng, rank, ranks: rng.standard_normal(N), N, K, ((N // 64, 64),))
-    seen = World(6).run(lambda comm: train(comm, algorithm, case, np.float32, 2))
+    seen = World(5).run(lambda comm: train(comm, algorithm, case, np.float32, 2))
     most = max(step.report.traffic.sent for steps in seen for step in steps)
-    return most / algorithm.bound(case.layout, K, 6).payload(8, 4)
+    return most / algorithm.bound(case.layout, K, 5).payload(8, 4)
 
 
 @pytest.mark.thin(1)

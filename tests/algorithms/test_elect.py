@@ -135,13 +135,6 @@ def test_bytes_are_few_and_spread_evenly_from_the_first_step_on(kind):
     assert found.busiest <= 1.25
 
 
-@pytest.mark.thin(0)  # a long training
-@pytest.mark.parametrize("wire", ["packed+bf16", "packed+int8", "packed+int4", "packed+int2"])
-def test_rounded_values_take_fewer_bytes(wire):
-    found = counted(Elect(wire=WIRES[wire]), gradients.make("independent", 100_000, ranks=8), 8, 1000, 40)
-    assert found.over_bound <= BYTES[wire]
-
-
 class Decaying(gradients.Independent):
     """The same gradient on all ranks, which shrinks from step to step: they vote for the same entries."""
 
@@ -155,10 +148,12 @@ class HeavyTailed(gradients.Independent):
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("wire", ["packed", "packed+bf16", "packed+int8"])
-@pytest.mark.parametrize(("made", "size"), [(Decaying, 5), (HeavyTailed, 16), (gradients.EmbeddingLike, 16)])
+@pytest.mark.parametrize("wire", BYTES)
+@pytest.mark.parametrize(
+    ("made", "size"), [(gradients.Independent, 8), (Decaying, 5), (HeavyTailed, 16), (gradients.EmbeddingLike, 16)]
+)
 def test_bytes_stay_few_where_ranks_agree_and_where_messages_are_short(made, size, wire):
-    found = counted(Elect(wire=WIRES[wire]), made(100_000, ranks=size), size, 1000, 20)
+    found = counted(Elect(wire=WIRES[wire]), made(100_000, ranks=size), size, 1000, 5)
     assert found.over_bound <= BYTES[wire]
     assert made is not Decaying or found.energy > 0.99
 
@@ -179,16 +174,6 @@ def test_what_is_not_finite_shows_where_ranks_divide_entries_up(seed):
     check_algorithm(Elect(), Trials((2,), ("layers, nonfinite", "nonfinite"), seeds=(seed,), examples=0))
 
 
-@pytest.mark.thin(0)  # and another one
-@pytest.mark.parametrize(("kind", "times"), [("independent", 1.8), ("layer-skewed", 1.1), ("embedding-like", 1.2)])
-def test_more_energy_than_oktopk_has(kind, times):
-    from sparse_mpi.algorithms.oktopk import OkTopk
-
-    made = gradients.make(kind, 20_000, ranks=8)
-    ours, theirs = (counted(algorithm, made, 8, 200, 30).energy for algorithm in (Elect(), OkTopk()))
-    assert ours > times * theirs
-
-
 @pytest.mark.parametrize("columns", [64, 100, 512])
 def test_columns_and_rows_are_spread_over_the_owners(columns):
     owners, every = Owners(512 * columns, 8), np.arange(512 * columns).reshape(512, columns)
@@ -197,7 +182,7 @@ def test_columns_and_rows_are_spread_over_the_owners(columns):
         assert np.histogram(numbered.indices, owners.boundaries)[0].max() <= 1.6 * len(line) / 8
 
 
-@pytest.mark.ranks(2, 3, 5)
+@pytest.mark.ranks(3)
 def test_what_is_known_to_be_near_the_threshold_spares_passes_and_changes_nothing(ranks, monkeypatch):
     passes = []
     count_select = cpu.count_select

@@ -32,7 +32,7 @@ HYBRIDS = {
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", ["layers", "layers, k=1", "layers, k=n"])
 @pytest.mark.parametrize("hybrid", HYBRIDS)
-@pytest.mark.thin(2, ranks=(3,), dtype=("float32",))
+@pytest.mark.thin(1, ranks=(3,), dtype=("float32",))
 def test_all_laws(ranks, hybrid, case, dtype):
     assert HYBRIDS[hybrid].traits.conserves
     check_algorithm(HYBRIDS[hybrid], Trials((ranks,), (case,), (dtype,), examples=0))

@@ -14,7 +14,6 @@ from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.algorithms.two_level import TwoLevel
 from sparse_mpi.fault_tolerance import ElasticAllreduce
-from sparse_mpi.reduction.form import FORM, sealed
 from sparse_mpi.testing import CASES, Trials, check_algorithm
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.recording import RecordingComm
@@ -43,7 +42,7 @@ def runs(comm, algorithm, **options):
     return SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm, **options).engine.exchange.placed
 
 
-@pytest.mark.thin(1, nodes=((8, 4),))
+@pytest.mark.thin(1, nodes=((4, 2),))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("nodes", NODES, ids=str)
 @pytest.mark.parametrize("algorithm", [OkTopk(), Elect()], ids=lambda x: type(x).__name__)
@@ -90,7 +89,7 @@ def test_as_many_entries_take_more_of_the_gradient(name):
 
     def body(comm, levels):
         reducer, acc, energies = SparseAllreduce(made.size, k=200, comm=comm, algorithm=name, levels=levels), 0, []
-        for step in range(30):
+        for step in range(20):
             total = reducer.step(made.at(step, comm.rank))
             acc = acc + sum(made.at(step, rank) for rank in range(8)) if comm.rank == 0 else total.to_dense()
             before = acc @ acc
@@ -183,20 +182,6 @@ def test_feedback_rules_keep_both_laws(name, feedback):
             reducer.flush(check=True)
 
     World(4, 2).run(body)
-
-
-def test_what_is_not_sent_is_kept_by_the_owner_alone():
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="elect")
-        for step in range(3):
-            reducer.step(gradient(comm.rank, step))
-        state = reducer.engine.exchange.state.inner
-        return np.flatnonzero(reducer.residual), len(state.my_vote_sum)
-
-    for rank, (kept, votes) in enumerate(World(6, 3).run(body)):
-        start, stop = np.rint(np.arange(4) * N / 3).astype(int)[rank % 3 : rank % 3 + 2]
-        assert len(kept) > 0.9 * (stop - start) and kept.min() >= start - 1 and kept.max() <= stop
-        assert votes == pytest.approx(N / 3, abs=1)
 
 
 @pytest.mark.parametrize("nodes", NODES, ids=str)
@@ -298,20 +283,6 @@ def test_one_sum_has_one_level_also_of_a_hybrid(caplog):
 
     World(4, 2).run(body)
     assert not caplog.records
-
-
-def test_a_state_of_an_earlier_release_says_how_many_ranks_a_node_has():
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=TwoLevel(2))
-        reducer.step(gradient(comm.rank, 0))
-        state = reducer.state_dict()
-        del state[FORM]
-        state["algorithm"]["ranks_per_node"] = 2
-        other = SparseAllreduce(N, k=K, comm=comm, algorithm=TwoLevel(2))
-        other.load_state_dict(sealed(state))
-        return other.residual.tobytes() == reducer.residual.tobytes()
-
-    assert all(World(4).run(body))
 
 
 def test_parts_of_a_hybrid_have_levels_of_their_own():

@@ -9,10 +9,7 @@ from sparse_mpi import SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.exchange import draw_regions
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.testing import Case
 from sparse_mpi.wire import WIRES
-
-from .conformance import train
 
 
 def support(kind: str, rank: int, size: int, k: int) -> np.ndarray:
@@ -124,7 +121,7 @@ def rows(step: int, rank: int, width: int, dense: bool) -> np.ndarray:
 @pytest.mark.parametrize(("wire", "limit"), [("packed", 1.35), ("packed+bf16", 0.85)])
 def test_bytes_a_rank_where_ranks_have_rows_of_their_own(wire, limit, width, dense):
     """As of embeddings: selections move from step to step, and results lie elsewhere than these."""
-    size, k, steps = 16, 1000, 20
+    size, k, steps = 16, 1000, 10
 
     def body(comm):
         reducer, seen = SparseAllreduce(100_096, k=k, comm=comm, algorithm="oktopk", wire=wire), []
@@ -158,20 +155,6 @@ def gradients(kind: str, k: int):
     scale[30 * k : 40 * k] = 1000 if kind == "layer-skewed" else 1
     shared = np.random.default_rng(7).standard_normal(100 * k, np.float32) * (kind == "correlated")
     return lambda rng, rank, ranks: scale * (shared + rng.standard_normal(100 * k, np.float32))
-
-
-@pytest.mark.thin(0)  # 70 steps each
-@pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
-def test_volume_with_control(ranks, kind):
-    """Payload and control of every step, fresh or refreshing, stay below 6k(P-1)/P words; counts are on target."""
-    k = 64 * ranks.size
-    case = Case(gradients(kind, k), 100 * k, k)
-    seen = ranks.run(lambda comm: train(comm, "oktopk", case, np.float32, 70, period=16))
-    limit = 4 * 6 * k * (ranks.size - 1) / ranks.size
-    for step in [step for steps in seen for step in steps]:
-        assert step.report.traffic.sent + step.report.traffic.control <= limit
-        assert 0.9 * k <= step.report.selected <= 1.1 * k
-        assert 0.9 * k <= step.report.total <= 1.1 * k
 
 
 @pytest.mark.thin(0)  # many steps on many ranks

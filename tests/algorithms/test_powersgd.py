@@ -10,7 +10,7 @@ import pytest
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.algorithms.low_rank import parts_of
 from sparse_mpi.comm import NullComm
-from sparse_mpi.predict.models import vgg16
+from sparse_mpi.predict.models import MODELS
 from sparse_mpi.sparse import Layout
 
 from .test_low_rank import NAMES, every_algorithm, factors_of
@@ -79,7 +79,7 @@ def test_a_gradient_that_was_zero_does_not_stay_so(ranks, name):
 
 def test_bytes_on_vgg16():
     """ACP-SGD sends half of what PowerSGD does, on the mean of two steps, but for what stays dense; both as bounded."""
-    layout, ranks = Layout.of([shape for _, shape in vgg16()]), 4
+    layout, ranks = Layout.of([shape for _, shape in MODELS["vgg16"]]), 4
     sent = {}
     for name in NAMES:
         reducer = SparseAllreduce(layout, comm=NullComm(ranks), algorithm=name, feedback="none")

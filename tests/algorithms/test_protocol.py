@@ -17,7 +17,7 @@ from sparse_mpi.reduction.report import unselected
 from sparse_mpi.select import Selector
 from sparse_mpi.select.exact import Exact
 from sparse_mpi.sparse import NoState, merge
-from sparse_mpi.testing import CASES
+from sparse_mpi.testing import CASES, Trials, check_algorithm
 from sparse_mpi.testing.cases import LAYERS
 from sparse_mpi.wire import decode, encode
 
@@ -55,16 +55,12 @@ def test_what_is_no_algorithm_is_refused(wrong):
         make_algorithm(wrong, {})
 
 
-@pytest.mark.ranks(1, 3)
-def test_a_hybrid_declares_what_its_parts_do(ranks):
+def test_a_hybrid_declares_what_its_parts_do():
     tensors = tuple(range(len(LAYERS.shapes)))
     for few in (tensors[:1], tensors[1:]):
         rest = tuple(sorted(set(tensors) - set(few)))
         hybrid = Hybrid((Fused(ALGORITHMS["gtopk"](), few, 0.5), Fused(ALGORITHMS["dense-bf16"](), rest, 1.0)))
-        for steps in ranks.run(lambda comm, h=hybrid: train(comm, h, CASES["layers"], np.float32, 3)):
-            for step in steps:
-                fewest, most = hybrid.result_band(LAYERS, CASES["layers"].k, ranks.size)
-                assert fewest <= step.report.total <= most
+        check_algorithm(hybrid, Trials((1, 3), ("layers",), examples=0))
         assert hybrid.traits.conserves and not hybrid.traits.lossless and hybrid.exact_order(LAYERS, CASES["layers"].k)
         assert unselected(hybrid, LAYERS) == sum(LAYERS.sizes[tensor] for tensor in rest)
     assert not Hybrid((Fused(ALGORITHMS["dense"](), tensors, 1.0),)).exact_order(LAYERS, CASES["layers"].k)

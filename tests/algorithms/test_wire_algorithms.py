@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce
+from sparse_mpi import ALGORITHMS
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.testing import CASES, Trials, check_algorithm
 from sparse_mpi.testing.steps import same_bytes
@@ -15,16 +15,15 @@ from .conformance import assert_same_as_in_world, train
 
 NAMES = [name for name in ALGORITHMS if takes(name, "wire")]
 PACKED = [name for name in WIRES if not isinstance(WIRES[name], Coo)]
-LOSSY = [name for name in WIRES if not WIRES[name].lossless]
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # Inf - Inf
 
 
-@pytest.mark.ranks(1, 2, 3, 5, 8)
+@pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("wire", PACKED)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.thin(1)
 def test_all_laws(ranks, name, wire):
-    cases = "elsewhere", "heavy-tailed", "k=1", "n<P", "layers", "layers, nonfinite"
+    cases = "heavy-tailed", "n<P", "layers, nonfinite"
     check_algorithm(make_algorithm(name, {"wire": wire}), Trials((ranks,), cases, examples=0))
 
 
@@ -38,27 +37,6 @@ def test_the_lossless_format_changes_bytes_and_nothing_else(ranks, name):
         for a, b in zip(plain, packed, strict=True):
             assert same_bytes(a.total, b.total) and a.given.tobytes() == b.given.tobytes()
             assert b.report.traffic.sent < a.report.traffic.sent or ranks.size == 1
-
-
-@pytest.mark.thin(0)  # many steps
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("wire", LOSSY)
-@pytest.mark.parametrize("name", NAMES)
-def test_what_rounding_takes_is_sent_later(ranks, name, wire):
-    """Of a gradient that comes once, all arrives in the end, to the precision of float64."""
-    case = CASES["layers"]
-
-    def body(comm):
-        reducer = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, wire=wire)
-        given = case.gradient(np.float64, 0, comm.rank, comm.size)
-        arrived = reducer.step(given).to_dense()
-        for _ in range(60 * WIRES[wire].codec.together):  # what is owed shrinks more slowly where codes are short
-            arrived += reducer.step(np.zeros(case.n)).to_dense()
-        return arrived, given
-
-    seen = ranks.run(body)
-    expected = np.sum([given for _, given in seen], axis=0)
-    assert np.abs(seen[0][0] - expected).max() < 1e-6 * np.abs(expected).max()
 
 
 @pytest.mark.ranks(2, 3, 4)

@@ -20,7 +20,7 @@ from sparse_mpi.fsdp import attach
 
 from .calls import SHARES, WRONG, model, objection, sgd
 
-WAIT = 20  # seconds, after which gloo ends a wait
+WAIT = 60  # seconds, after which gloo ends a wait
 
 
 def legal(mesh: DeviceMesh) -> dict[str, Any]:

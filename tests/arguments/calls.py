@@ -86,7 +86,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "hostile": Hostile,
 }
 
-SHARES = 6  # of these values, of which the fast tier tries one
+SHARES = 12  # of these values, of which the fast tier tries one
 LOCAL = {  # no rank has to know of their errors
     *("World", "Layout.of", "GlobalMomentum", "MomentumCorrection", "LeakyFeedback"),
     *("checkpoint.latest", "reduction.watch", "SparseAllreduce.use"),
@@ -286,20 +286,6 @@ def calls(comm: Comm, folder: Path) -> Iterator[tuple[str, Callable[[], Call]]]:
         "checkpoint.load": lambda: Call(checkpoint.load, dict(place=folder / "saved", comm=comm)),
         "checkpoint.latest": lambda: Call(checkpoint.latest, dict(folder=folder / "saved")),
         "ByteBudget": lambda: Call(contrib.ByteBudget, dict(budget="5MB/s", comm=comm, density=0.01, largest=1.0)),
-        "SparseReduceScatter": lambda: Call(
-            contrib.SparseReduceScatter,
-            dict(
-                layout=24,
-                counts=None,
-                k=3,
-                density=None,
-                comm=comm,
-                algorithm="oktopk",
-                feedback="residual",
-                clip_norm=None,
-                nonfinite="keep",
-            ),
-        ),
         "histogram_entries": lambda: Call(
             lambda histogram: sparse_mpi.allreduce(contrib.histogram_entries(histogram), comm=comm),
             dict(histogram=boost_histogram.Histogram(boost_histogram.axis.Regular(4, 0, 1)).fill([0.1, 0.7])),

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sparse_mpi.__main__ import main
+from sparse_mpi_bench.commands import bench_compare
 from sparse_mpi_bench.commands.bench_compare import draw, summary
 
 from ..launch import ROOT, needs_mpi
@@ -59,12 +60,13 @@ def test_a_summary_has_means_of_a_tenth_of_the_steps():
 
 
 @needs_mpi
+@pytest.mark.jobs
+@pytest.mark.thin(0, text=("raise ValueError('no data')",))
 @pytest.mark.parametrize(
     ("text", "size", "message"),
     [
-        ("raise ValueError('no data')", "2", "ended with status 1"),
+        ("raise ValueError('no data')", "1", "ended with status 1"),
         ("print('done')", "2", "must reduce gradients"),
-        ("print('done')", "1", "must reduce gradients"),
         ("import torch; torch.optim.SGD([torch.ones(1)]).step()", "1", "must reduce gradients"),
     ],
 )
@@ -75,6 +77,14 @@ def test_scripts_that_cannot_be_compared_are_refused(text, size, message, tmp_pa
         main(["bench", "compare", str(file), "-n", size])
     said = capsys.readouterr().err
     assert message in said and ("no data" in said or "raise" not in text)
+
+
+def test_a_script_without_a_step_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench_compare, "_run", lambda *_: 0)
+    (tmp_path / "own.py").touch()
+    with pytest.raises(SystemExit):
+        main(["bench", "compare", str(tmp_path / "own.py")])
+    assert "must reduce gradients" in capsys.readouterr().err
 
 
 @needs_mpi

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,33 +31,6 @@ file.with_suffix(".part").rename(file)
 time.sleep(600)
 """
 
-# Rank 0 writes what its host has sent in three steps, in one level and as the hosts have it
-LEVELS = """
-import json, re, sys
-from pathlib import Path
-import numpy as np
-from sparse_mpi import SparseAllreduce
-from sparse_mpi.comm import as_comm
-comm, n, found = as_comm(None), 1_000_000, {}
-gradient = np.random.default_rng(comm.rank).standard_normal(n).astype(np.float32)
-
-def sent():
-    comm.barrier()
-    return int(re.search(r"eth0:(.*)", Path("/proc/self/net/dev").read_text())[1].split()[8])
-
-for name in "oktopk", "elect":
-    for levels in 1, None:
-        reducer = SparseAllreduce(n, density=0.0275, comm=comm, algorithm=name, levels=levels)
-        counts = []
-        for _ in range(2):
-            for _ in range(3):
-                reducer.step(gradient)
-            counts.append(sent())
-        found[f"{name} {levels}"] = counts[1] - counts[0]
-if comm.rank == 0:
-    Path(sys.argv[1]).write_text(json.dumps(found))
-"""
-
 
 def traces(prefix):
     """Names of namespaces and folders that begin so."""
@@ -66,7 +38,7 @@ def traces(prefix):
     return [file.name for place in places for file in place.glob(f"{prefix}-*")]
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=240):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -176,24 +148,11 @@ def test_a_job_sends_through_the_links(possible, tmp_path):
     payload = 3 * 2 * 4 * 100_000 * (2 - 1) // 2  # bytes a rank in all steps
     with emulate(2, 10**9) as hosts:
         before = [sent(hosts, number) for number in (1, 2)]
-        assert launch.run(hosts, launch.find_launcher(), command, 100) == 0
+        assert launch.run(hosts, launch.find_launcher(), command, 240) == 0
         assert json.loads(file.read_text())["ranks"] == 2
         assert all(sent(hosts, number) - then > payload for number, then in zip((1, 2), before, strict=True))
         assert launch.run(hosts, launch.find_launcher(), [str(tmp_path / "sleeper.py"), str(tmp_path)], 2) == 124
         assert not emulation._processes(hosts.name(SWITCH))
-
-
-@needs_mpi
-@pytest.mark.jobs
-def test_two_levels_send_a_quarter_through_the_links_of_hosts_of_four_ranks(possible, tmp_path):
-    """Headers and acknowledgements of TCP included."""
-    (tmp_path / "levels.py").write_text(LEVELS)
-    with emulate(2, None) as hosts:
-        command = [str(tmp_path / "levels.py"), str(tmp_path / "found.json")]
-        assert launch.run(replace(hosts, ranks=4), launch.find_launcher(), command, 100) == 0
-    found = json.loads((tmp_path / "found.json").read_text())
-    for name in ("oktopk", "elect"):
-        assert 0 < found[f"{name} None"] < 1.1 / 4 * found[f"{name} 1"], found
 
 
 def start(tmp_path, program, *options):
@@ -211,6 +170,7 @@ def start(tmp_path, program, *options):
 
 
 @needs_mpi
+@pytest.mark.jobs
 @pytest.mark.thin(0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_job_and_removes_the_hosts(possible, tmp_path, number):
@@ -219,7 +179,7 @@ def test_a_signal_ends_the_job_and_removes_the_hosts(possible, tmp_path, number)
         ranks = [file.read_text() for file in tmp_path.glob("*.pid")]
         assert len(traces(f"sparse_mpi-{process.pid}")) == 4 and all(map(running, ranks))
         process.send_signal(number)
-        process.wait(60)
+        process.wait(240)
     assert process.returncode == 128 + number
     assert not traces(f"sparse_mpi-{process.pid}")
     wait_for(lambda: not any(map(running, ranks)))

@@ -186,7 +186,7 @@ def test_every_algorithm_is_measured_and_checked(tmp_path, monkeypatch, capsys):
 
 def test_a_model_has_tensors_for_low_rank_algorithms_and_dense_its_bound(tmp_path, monkeypatch, capsys):
     """On a tiny VGG-16 among four ranks who all have the same data."""
-    monkeypatch.setitem(MODELS, "vgg16", lambda: (("weight", (20, 30)), ("bias", (20,))))
+    monkeypatch.setitem(MODELS, "vgg16", (("weight", (20, 30)), ("bias", (20,))))
     monkeypatch.setattr(benchmark, "comm_of_job", lambda: NullComm(4))
     record = measured_by(tmp_path, "--algorithms", "powersgd", "powersgd:rank=2", "--gbit", "1")
     assert (record["options"]["model"], record["n"], record["dense over ring"] > 0) == ("vgg16", 620, True)

@@ -11,7 +11,7 @@ import pytest
 from sparse_mpi import World, checkpoint
 from sparse_mpi.checkpoint import manifest
 
-PARTS, EACH = 10, 100
+PARTS, EACH = 10, 60
 STATE = {"step": 1, "residual": np.arange(300.0), "names": ["a", ("b", None)], "shape": np.int64(3)}
 
 

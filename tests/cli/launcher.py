@@ -29,7 +29,7 @@ def start(python: str | Path, folder: Path, *arguments: object, **variables: str
 def finish(job: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
     """The status and output of a job, of which nothing must be left."""
     try:
-        out, error = job.communicate(timeout=90)
+        out, error = job.communicate(timeout=240)
     finally:
         job.kill()
     assert list((folder / "temporary").iterdir()) == []

@@ -13,6 +13,7 @@ from sparse_mpi.cli.doctor.findings import Finding
 from sparse_mpi.comm.runtime import LAUNCHERS
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied
 
 HEALTHY = {
     "host": "a",
@@ -119,23 +120,20 @@ def test_an_mpi_that_does_not_start(monkeypatch, capsys):
     assert "! MPI: mpi4py cannot be imported: SIGABRT" in printed and "1 broken (!)" in printed
 
 
-def test_one_process_is_enough():
-    done = launch(None, "-m", "sparse_mpi", "doctor", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    record = json.loads(done.stdout)
-    subjects = [finding["about"] for finding in record["findings"]]
-    expected = {"versions", "MPI", "ranks", "thread level", "kernel threads", "kernels", "GPU", "device pointers"}
-    assert expected <= set(subjects)
-    assert len(record["ranks"]) == 1 and record["ranks"][0]["size"] == 1
-
-
 @needs_mpi
-def test_rank_0_speaks_for_all():
-    done = launch(2, "-m", "sparse_mpi", "doctor", "--json")
+@pytest.mark.jobs
+@pytest.mark.parametrize("size", [2, pytest.param(None, marks=pytest.mark.full("the same children as of two ranks"))])
+def test_rank_0_speaks_for_all(size):
+    """One process is enough."""
+    done = launch(size, *copied("-m", "sparse_mpi", "doctor", "--json"))
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(done.stdout)
-    assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
-    assert about([Finding(**finding) for finding in record["findings"]], "ranks").says.startswith("2 ranks on ")
+    found = {finding["about"]: finding for finding in record["findings"]}
+    expected = {"versions", "MPI", "ranks", "thread level", "kernel threads", "kernels", "GPU", "device pointers"}
+    assert expected <= set(found) and [(rank["rank"], rank["size"]) for rank in record["ranks"]] == [
+        (rank, size or 1) for rank in range(size or 1)
+    ]
+    assert not size or found["ranks"]["says"].startswith("2 ranks on ")
 
 
 @pytest.mark.full("compiles the kernels of first steps")

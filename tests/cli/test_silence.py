@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from ..launch import needs_mpi
+from ..prefork import copied
 from .launcher import finish, start
 
 pytestmark = [needs_mpi, pytest.mark.jobs]
@@ -31,7 +34,7 @@ def leave():
         raise ValueError("for the test")
     if what == "thread":
         threading.Thread(target=lambda: 1 / 0).start()
-        time.sleep(60)
+        time.sleep(600)
     if what == "late":
         helper = threading.Thread(target=lambda: 1 / 0, daemon=True)
         helper.start()
@@ -50,7 +53,7 @@ def leave():
     if what == "finalize-last":
         time.sleep(0.5)  # the others' work lasts until then
     if what == "sleep":
-        time.sleep(60)
+        time.sleep(600)
 
 for step in range(9):
     if step == 3 and rank == size - 1:
@@ -88,10 +91,18 @@ LESS = pytest.mark.full("as a part of the job does")
 
 
 @pytest.fixture
-def program(tmp_path):
+def run(python, tmp_path):
+    """Run the program on so many ranks; return status, output and errors of the job."""
     file = tmp_path / "program.py"
     file.write_text(PROGRAM)
-    return file
+
+    def done(ranks, *arguments, **variables):
+        # A copy would not end as a process of its own does that vanishes
+        alone = python != sys.executable or "vanish" in arguments or "kill" in arguments
+        program = [file, *arguments] if alone else copied(str(file), *arguments)
+        return finish(start(python, tmp_path, "-n", ranks, *program, **variables), tmp_path)
+
+    return done
 
 
 @pytest.mark.parametrize(
@@ -103,8 +114,8 @@ def program(tmp_path):
         *(pytest.param(way, reason, marks=pytest.mark.full("much as the others")) for way, reason in OTHERS),
     ],
 )
-def test_a_job_ends_when_a_rank_does(python, program, tmp_path, what, reason):
-    status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", *what), tmp_path)
+def test_a_job_ends_when_a_rank_does(python, run, what, reason):
+    status, out, error = run(3, "reducer", *what)
     assert reason in error and "is done" not in out
     # MPICH's mpiexec ends the others too, but its status is that of the process that has vanished
     assert status != 0 or (what == ("vanish", "0") and "mpich" in str(python))
@@ -114,24 +125,23 @@ OTHER_WAYS = ("background", "unwaited", "ring", "once")
 
 
 @pytest.mark.parametrize("way", ["part", *(pytest.param(way, marks=LESS) for way in OTHER_WAYS)])
-def test_whoever_waits_for_it_says_so(program, python, tmp_path, way):
+def test_whoever_waits_for_it_says_so(run, way):
     """Rank 2 waits in a part of the job, or in a ring, and those that wait for rank 2 are not mistaken."""
-    status, _, error = finish(start(python, tmp_path, "-n", 4, program, way, "exit", "0"), tmp_path)
+    status, _, error = run(4, way, "exit", "0")
     assert status != 0 and "waits for rank 3, which has ended its program: it has been in" in error
     assert "waits for rank 2" not in error
 
 
 @pytest.mark.parametrize(("way", "watch"), [("reducer", "1"), ("unwaited", "0")])
-def test_a_program_may_finalise_mpi_itself(program, python, tmp_path, way, watch):
+def test_a_program_may_finalise_mpi_itself(run, way, watch):
     """Neither the watchdog nor background work calls MPI once the program finalises it."""
-    job = start(python, tmp_path, "-n", 3, program, way, "finalize-last", SPARSE_MPI_WATCH=watch)
-    status, out, error = finish(job, tmp_path)
+    status, out, error = run(3, way, "finalize-last", SPARSE_MPI_WATCH=watch)
     assert status == 0 and out.count("is done") == 3, error
 
 
-def test_ranks_may_end_at_different_times_and_the_thread_of_a_library_may_fail(program, python, tmp_path):
+def test_ranks_may_end_at_different_times_and_the_thread_of_a_library_may_fail(run):
     """It is a daemon, as the one that writes TensorBoard's events and finds the disk full; the job goes on."""
-    status, out, error = finish(start(python, tmp_path, "-n", 3, program, "reducer", "late"), tmp_path)
+    status, out, error = run(3, "reducer", "late")
     assert status == 0 and out.count("is done") == 3 and "sparse_mpi:" not in error
     assert "Exception in thread" in error and "ZeroDivisionError" in error
 
@@ -143,12 +153,11 @@ def test_ranks_may_end_at_different_times_and_the_thread_of_a_library_may_fail(p
         pytest.param("sleep", "s ago, and has made no call since", marks=pytest.mark.full("as one that stops")),
     ],
 )
-def test_a_rank_that_waits_for_too_long_says_for_whom(program, python, tmp_path, what, where):
-    job = start(python, tmp_path, "-n", 3, program, "reducer", what, SPARSE_MPI_TIMEOUT="1.5")
-    status, _, error = finish(job, tmp_path)
+def test_a_rank_that_waits_for_too_long_says_for_whom(run, what, where):
+    status, _, error = run(3, "reducer", what, SPARSE_MPI_TIMEOUT="4")
     said = [line for line in error.splitlines() if line.startswith("sparse_mpi: rank")]
     # Whoever says it first ends the job some seconds later: on a busy machine another may not come to say so
     assert status != 0 and said and {line.split()[2] for line in said} <= {"0", "1"}
     for line in said:
-        assert "of reduction 4 for" in line and "longer than 1.5 s, and waits for others: rank 2 " in line
+        assert "of reduction 4 for" in line and "longer than 4 s, and waits for others: rank 2 " in line
         assert where in line and "rank 0 " not in line.split("others:")[1] and line.count("rank 1 ") <= 1

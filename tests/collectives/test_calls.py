@@ -243,7 +243,7 @@ def test_the_network_is_measured_once_for_a_communicator(monkeypatch, ranks):
     assert first[1] and all(other == first for other in others)
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("way", WAYS)
 def test_over_mpi_as_in_a_world(ranks, way):
     rngs = [np.random.default_rng(rank) for rank in range(4)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 from sparse_mpi import collectives
 from sparse_mpi.collectives.algorithms import ALGORITHMS
@@ -36,16 +35,6 @@ def test_results_are_the_same_bytes(ranks, algorithm, kind):
 
     first, *others = ranks.run(body)
     assert all(other == first for other in others)
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
-def test_matrices_are_the_same_bytes(ranks, kind):
-    def body(comm):
-        given = scipy.sparse.coo_array((values("longdouble", comm.rank), (np.arange(SIZE), np.arange(SIZE))))
-        return collectives.allreduce(given.asformat(kind), comm=comm, algorithm="gather").data.tobytes()
-
-    assert len(set(ranks.run(body))) == 1
 
 
 @pytest.mark.ranks(3)

@@ -164,7 +164,7 @@ def test_bad_vocabularies():
     World(3).run(body)
 
 
-@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.ranks(1, 3)
 def test_over_mpi_as_in_a_world(ranks):
     words = [f"word {number % 701}\ud800" for number in range(4000)]
 

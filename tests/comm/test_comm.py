@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sparse_mpi.comm import NullComm, as_comm
 from sparse_mpi.comm.mpi import MPIComm
+from sparse_mpi.testing import check_transport
+from sparse_mpi.testing.checking_transports import TALKS
+
+from .on_device import OnDevice
 
 ROW_SHAPES = pytest.mark.parametrize("trailing", [(), (3,), (2, 2)], ids=str)
 DTYPES = pytest.mark.parametrize("dtype", ["uint8", "float16", "int64", "float64"])
@@ -186,68 +191,31 @@ def test_results_are_new_arrays(ranks):
     assert not np.any(ranks.run(body))
 
 
+def assert_as_in_a_world(ranks, wrap=lambda comm: comm) -> None:
+    """Every call, on parts and duplicates too."""
+    wrapped = SimpleNamespace(size=ranks.size, run=lambda fn: ranks.run(lambda comm: fn(wrap(comm))))
+    check_transport(lambda _: wrapped, replace(TALKS, ranks=(ranks.size,), examples=0, seeds=range(2)))
+
+
 def test_long_messages_are_cut(ranks, monkeypatch):
     """The paths for more than 2^31 rows, with small limits."""
     monkeypatch.setattr("sparse_mpi.comm.making.CHUNK", 2)
     monkeypatch.setattr("sparse_mpi.comm.mpi.MAX_ROWS", 3)
-    size = ranks.size
-
-    def body(comm):
-        own, peer = parts(comm.rank, size, (2,)), (comm.rank + 1) % size
-        return (
-            comm.alltoallv(own, sends(comm.rank, size))[0],
-            comm.alltoallv(own, sends(comm.rank, size), arrives(comm.rank, size))[0],
-            [comm.sendrecv(np.arange(n), peer, (comm.rank - 1) % size) for n in range(6)],
-            [comm.bcast(np.arange(n) * (comm.rank == 0)) for n in range(6)],
-            comm.allgatherv(part(comm.rank, 1, (2,)))[0],
-            comm.allgather(np.arange(5) + comm.rank),
-            comm.allreduce(np.arange(5.0)),
-        )
-
-    for rank, (found, known, ring, copies, joined, gathered, total) in enumerate(ranks.run(body)):
-        assert_same(found, np.concatenate([part(source, rank, (2,)) for source in range(size)]))
-        assert_same(known, found)
-        for n in range(6):
-            assert_same(ring[n], np.arange(n))
-            assert_same(copies[n], np.arange(n))
-        assert_same(joined, np.concatenate([part(source, 1, (2,)) for source in range(size)]))
-        assert_same(gathered, np.stack([np.arange(5) + source for source in range(size)]))
-        assert_same(total, np.arange(5.0) * size)
+    assert_as_in_a_world(ranks)
 
 
 @pytest.mark.parametrize("chunk", [2, 2**30])
 @pytest.mark.parametrize("aware", [False, True])
 def test_device_arrays(ranks, device, monkeypatch, aware, chunk):
     """Through host memory, or over an MPI that takes device pointers; whole, or in pieces."""
-    cupy = sys.modules["cupy"]
     monkeypatch.setattr("sparse_mpi.comm.making.CHUNK", chunk)
     monkeypatch.setattr("sparse_mpi.comm.mpi.MAX_ROWS", chunk)
 
-    def body(comm):
-        if isinstance(comm, MPIComm):
-            comm = MPIComm(comm._comm, cuda_aware=aware)
-        send = cupy.asarray(np.arange(comm.size) + comm.rank)
-        results = [
-            comm.sendrecv(send, comm.rank, comm.rank),
-            comm.allgather(send),
-            comm.allgatherv(send)[0],
-            comm.alltoallv(send, [1] * comm.size)[0],
-            comm.alltoallv(send, [1] * comm.size, [1] * comm.size)[0],
-            comm.allreduce(send),
-            comm.bcast(send),
-        ]
-        assert not device.early
-        return [result.get() for result in results]
+    def on_device(comm):
+        return OnDevice(MPIComm(comm._comm, cuda_aware=aware) if isinstance(comm, MPIComm) else comm)
 
-    each = [np.arange(ranks.size) + rank for rank in range(ranks.size)]
-    for rank, (own, gathered, joined, turned, known, total, first) in enumerate(ranks.run(body)):
-        assert_same(own, each[rank])
-        assert_same(gathered, np.stack(each))
-        assert_same(joined, np.concatenate(each))
-        assert_same(turned, each[rank])
-        assert_same(known, each[rank])
-        assert_same(total, np.sum(each, axis=0))
-        assert_same(first, each[0])
+    assert_as_in_a_world(ranks, on_device)
+    assert not device.early
 
 
 @pytest.mark.parametrize("rank", [0, 2])

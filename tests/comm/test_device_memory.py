@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +17,7 @@ from sparse_mpi.ddp import SparseState, sparse_hook
 
 from ..fakes import fake_cuda, fake_torch
 from ..fakes.fake_device import TORCH_MEMORY
+from .test_one_pool import live, young  # noqa: F401  the fixture
 
 N, RANKS, DENSE = 1 << 15, 8, 2  # parameters; ranks; dense steps
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "gpu-costs.md"
@@ -38,12 +37,6 @@ TABLE = {
     ("elect", None): Bytes(8.5, 4),
     ("elect", ADAMW): Bytes(12.5, 8),
 }
-
-
-def live() -> int:
-    sys.modules["cupy"].cuda.Device().synchronize()  # the record holds what is being written
-    gc.collect()
-    return sum(TORCH_MEMORY.live.values())
 
 
 def measured(algorithm: str, make) -> Bytes:
@@ -74,6 +67,7 @@ def measured(algorithm: str, make) -> Bytes:
     return Bytes(kept, dense)
 
 
+@pytest.mark.usefixtures("young")
 @pytest.mark.parametrize(("algorithm", "make"), TABLE, ids=str)
 def test_bytes_a_parameter(device, algorithm, make, monkeypatch):
     if fake_cuda.COMPILER is None:

@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 
 from ..launch import launch, needs_mpi
+from ..prefork import copied, torchrun
 
 PROGRAM = """
 import multiprocessing, os, sys, threading
@@ -70,16 +71,22 @@ print("done", flush=True)
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("transport", [pytest.param("mpiexec", marks=needs_mpi), "torchrun"])
+@pytest.mark.parametrize(
+    "transport",
+    [
+        pytest.param("mpiexec", marks=needs_mpi),
+        pytest.param("torchrun", marks=pytest.mark.full("what a child inherits is not the launcher's")),
+    ],
+)
 def test_a_forked_child_neither_ends_nor_stops_its_parents_job(tmp_path, transport):
     if transport == "torchrun" and importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    ranks, launcher = (2, ()) if transport == "mpiexec" else (None, torchrun)
+    own = str(program), transport
+    ranks, command = (2, copied(*own)) if transport == "mpiexec" else (None, torchrun(2, *own))
     variables = {"SPARSE_MPI_WATCH": "1", "OMP_NUM_THREADS": "1", "SPARSE_MPI_METRICS_DIR": str(tmp_path)}
-    done = launch(ranks, *launcher, str(program), transport, **variables)
+    done = launch(ranks, *command, **variables)
     assert (done.returncode, done.stdout.count("done")) == (0, 2), done.stdout + done.stderr
     assert "[0, 3, 4, 1, 5, 6, 7] [3, 4, 1]" in done.stdout, done.stdout + done.stderr
     assert done.stderr.count("Traceback") == 3 and "aborts the job" not in done.stderr, done.stderr

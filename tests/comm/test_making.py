@@ -151,8 +151,9 @@ def test_a_communicator_is_freed_when_no_rank_uses_it_or_a_part_of_it():
     assert done.stdout.splitlines() == ["as they should"] * 2, done.stderr
 
 
+@pytest.mark.jobs
 def test_several_threads_make_reducers_at_once():
-    done = launch(3, "-c", THREADS)
+    done = launch(3, *copied("-c", THREADS))
     assert done.stdout.splitlines() == ["reduced"] * 3, done.stderr
 
 

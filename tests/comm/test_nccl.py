@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import gc
 import sys
-from time import sleep
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.arrays import to_host
 from sparse_mpi.comm import NullComm, as_comm
 from sparse_mpi.comm.base import host_leader
 from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
 from sparse_mpi.comm.nccl import _WATCH, NcclComm
-from sparse_mpi.comm.world import World
-from sparse_mpi.testing import CASES
+from sparse_mpi.testing import check_transport
+from sparse_mpi.testing.checking_transports import TALKS
 
 from ..fakes import fake_cuda, fake_nccl
 from ..fakes.fake_device import NOT_READY
 from ..kernels.test_gpu import device_count
-from .laws import assert_rows_of_another_size_are_refused
+from .laws import assert_reduced_to_its_ends, assert_rows_of_another_size_are_refused
 from .on_device import OnDevice
 from .test_device_budget import LAYOUT, K
 
@@ -53,17 +52,14 @@ def ranks(ranks, nccl):
     return NcclRanks(ranks, nccl)
 
 
+def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
+    check_transport(lambda _: ranks, replace(TALKS, ranks=(ranks.size,), examples=0))
+
+
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "uint64", "int64", "float32"])
 def test_every_type_is_reduced(ranks, dtype):
     """16-bit integers wrap around as they do elsewhere, though NCCL does not know them."""
-    own = [
-        np.array([1, 2, np.iinfo(dtype).max if np.dtype(dtype).kind in "iu" else 3.5], dtype) for _ in range(ranks.size)
-    ]
-    with np.errstate(over="ignore"):
-        expected = np.sum(own, axis=0, dtype=dtype), np.max(own, axis=0)
-    for found in ranks.run(lambda comm: [comm.allreduce(own[comm.rank], op) for op in ("sum", "max")]):
-        for got, wanted in zip(found, expected, strict=True):
-            assert got.dtype == wanted.dtype and got.tolist() == wanted.tolist()
+    assert_reduced_to_its_ends(ranks, dtype)
 
 
 def test_what_goes_over_nccl_and_what_over_the_host(ranks, nccl, device):
@@ -77,8 +73,9 @@ def test_what_goes_over_nccl_and_what_over_the_host(ranks, nccl, device):
         assert comm._link is None
         comm.bcast(own)
         comm._host.barrier()
-        before = len(nccl.calls)
-        for send in (own.get(), own):
+        sends, before = (own.get(), own), len(nccl.calls)
+        waited = len(device.synchronised)
+        for send in sends:
             host = comm._host.traffic.copy()
             comm.alltoallv(send, each, each)
             comm.allgatherv(send, each * size)
@@ -86,31 +83,20 @@ def test_what_goes_over_nccl_and_what_over_the_host(ranks, nccl, device):
             comm.allgather(send)
             comm.allreduce(send)
         assert (comm._host.traffic - host).messages == 0
+        assert len(device.synchronised) == waited
         comm._host.barrier()
-        mine = nccl.calls[before:]
+        mine, peer = nccl.calls[before:], comm.rank ^ 1
         copied = len(device.copies)
         comm.alltoallv(own, each)
+        comm.allgatherv(own[comm.rank :])
+        comm.bcast(own)
+        comm.sendrecv(own, *[peer if peer < size else None] * 2)
         assert len(device.copies) == copied, "data went through host memory"
+        assert len(device.synchronised) == waited, "an exchange waits for the device"
         return mine
 
     for calls in ranks.run(body, wrap=lambda comm: comm):
         assert set(calls) == {"allGather", "allReduce"} | ({"group"} if size > 1 else set())
-
-
-def test_training_gives_the_same_bytes(ranks):
-    """As with host arrays over the communicator that NCCL's is made from."""
-    case = CASES["random"]
-
-    def body(comm, place):
-        reducer = SparseAllreduce(case.n, k=case.k, comm=comm)
-        totals = []
-        for step in range(4):
-            total = reducer.step(place(case.gradient(np.float32, step, comm.rank, comm.size)))
-            totals.append((to_host(total.indices).tobytes(), to_host(total.values).tobytes()))
-        return totals, reducer.report.traffic.sent
-
-    over_nccl = ranks.run(lambda comm: body(comm, sys.modules["cupy"].asarray), wrap=lambda comm: comm)
-    assert over_nccl == World(ranks.size).run(lambda comm: body(comm, np.asarray))
 
 
 def test_parts_duplicates_and_nodes(ranks, nccl):
@@ -155,24 +141,6 @@ def test_where_no_identifier_is_made_all_raise(ranks, nccl):
     ranks.run(body, wrap=lambda comm: comm)
 
 
-def test_no_exchange_waits_for_the_device(ranks, device):
-    def body(comm):
-        own, each, peer = sys.modules["cupy"].asarray(np.arange(ranks.size)), np.ones(ranks.size, int), comm.rank ^ 1
-        comm.allreduce(own)
-        before = len(device.synchronised)
-        comm.alltoallv(own, each)
-        comm.alltoallv(own, each, each)
-        comm.allgatherv(own, each * ranks.size)
-        comm.allgatherv(own[comm.rank :])
-        comm.allgather(own)
-        comm.allreduce(own)
-        comm.bcast(own)
-        comm.sendrecv(own, *[peer if peer < ranks.size else None] * 2)
-        return len(device.synchronised) - before
-
-    assert ranks.run(body, wrap=lambda comm: comm) == [0] * ranks.size
-
-
 @pytest.mark.in_world  # the device is pretended, and what carries messages makes no step wait
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(("algorithm", "most"), [("elect", 3), ("oktopk", 5), ("topka", 2)])
@@ -183,7 +151,7 @@ def test_a_step_waits_only_for_what_the_host_must_know(ranks, device, algorithm,
 
     def body(comm):
         reducer, waits = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=algorithm), []
-        for step in range(10):
+        for step in range(6):
             drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size).astype(np.float32)
             gradient = sys.modules["cupy"].asarray(drawn)
             device.synchronised.clear()
@@ -232,7 +200,15 @@ def test_a_failure_of_nccl_ends_the_communicator(ranks, nccl, capfd, yield_cpu):
 
 
 @pytest.fixture
-def alone(nccl, monkeypatch):
+def clock(monkeypatch):
+    """Seconds as NCCL's calls are timed by, which stand still."""
+    now = [1.0]
+    monkeypatch.setattr("sparse_mpi.comm.nccl.perf_counter", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def alone(nccl, clock, monkeypatch):
     """One rank over NCCL, whose calls must not take long."""
     nccl.over(NullComm())
     monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "0.01")
@@ -241,14 +217,14 @@ def alone(nccl, monkeypatch):
     return comm
 
 
-def test_an_exchange_that_takes_too_long_ends(alone, device, monkeypatch):
+def test_an_exchange_that_takes_too_long_ends(alone, clock, device, monkeypatch):
     for _ in range(3):  # all is done by now
         alone._link.poll()
-        sleep(0.02)
+        clock[0] += 0.02
     device.stuck[0] = NOT_READY
     alone.allreduce(sys.modules["cupy"].ones(3))  # returns: the host does not wait
     alone._link.poll()
-    sleep(0.02)
+    clock[0] += 0.02
     alone._link.poll()
     assert alone._link.made.gone == "aborted"
     with pytest.raises(RuntimeError, match=r"must end within SPARSE_MPI_TIMEOUT=0\.01 seconds, it did not"):
@@ -258,10 +234,10 @@ def test_an_exchange_that_takes_too_long_ends(alone, device, monkeypatch):
         NcclComm(NullComm())
 
 
-def test_a_host_that_cannot_queue_an_exchange_ends(alone):
+def test_a_host_that_cannot_queue_an_exchange_ends(alone, clock):
     """As where the other ranks, which NCCL looks for in the first one, do not come."""
     with pytest.raises(RuntimeError, match="must end within SPARSE_MPI_TIMEOUT"), alone._link.exchange():
-        sleep(0.02)
+        clock[0] += 0.02
         alone._link.poll()
     assert alone._link.made.gone == "aborted"
 

@@ -10,15 +10,30 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.arrays import SHARED_BYTES, on_stream_of
+from sparse_mpi.arrays import on_stream_of
 from sparse_mpi.comm import NullComm
 
 from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import TORCH_MEMORY, TORCH_STREAM
 from .test_background import Threaded
 
+SHARED_BYTES = 1 << 15  # here: the law is the same of longer arrays
 N = SHARED_BYTES  # entries, of four bytes each
 KEPT = {"oktopk": 1, "elect": 2.5, "topka": 1, "dense": 1}  # vectors between steps
+
+
+@pytest.fixture(autouse=True)
+def lower(monkeypatch):
+    monkeypatch.setattr("sparse_mpi.arrays.SHARED_BYTES", SHARED_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def young():
+    """Have `live` look through what the test makes alone, not through all that was imported."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def tensor(step: int = 0):
@@ -36,7 +51,7 @@ def live() -> int:
 
 def comes_to(bytes_: float) -> bool:
     """Return whether so much is left once the thread beside, if there is one, has let go of its last work."""
-    for _ in range(500):
+    for _ in range(10_000):
         if live() == bytes_:
             return True
         sleep(0.01)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.counting import REDUCIBLE
 from sparse_mpi.comm.world import World
 from sparse_mpi.sparse import Layout
+from sparse_mpi.testing import check_transport
+from sparse_mpi.testing.checking_transports import TALKS
 from sparse_mpi.testing.steps import dense_of, same_bytes
 
 from ..launch import ROOT, launch
@@ -83,9 +87,21 @@ def assert_passed(ranks, *options):
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("size", [RANKS, pytest.param(4, marks=pytest.mark.full("the bodies are those on three"))])
-def test_the_bodies_of_other_tests_under_torchrun(pytestconfig, size):
-    assert_passed(size, "--tier", pytestconfig.getoption("--tier"), *CONFORMANCE)
+@pytest.mark.parametrize(
+    ("size", "files"),
+    [
+        (RANKS, CONFORMANCE[-1:]),
+        pytest.param(RANKS, CONFORMANCE, marks=pytest.mark.full("every call is compared with a World's in make test")),
+        pytest.param(4, CONFORMANCE, marks=pytest.mark.full("the bodies are those on three")),
+    ],
+)
+def test_bodies_under_torchrun(pytestconfig, size, files):
+    """Those of this file, and of tests of all transports."""
+    assert_passed(size, "--tier", pytestconfig.getoption("--tier"), *files)
+
+
+def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
+    check_transport(lambda _: ranks, replace(TALKS, ranks=(ranks.size,), examples=0))
 
 
 @pytest.mark.full("the test above compares a reducer of each algorithm on three ranks")

@@ -3,7 +3,7 @@
 A seed that finds another result is in the assertion, and kept, see `tests/schedules.py`. What it drew is drawn again by
 ``World(ranks, schedule=seed)``.
 
-The laws are those of all who use the transport: reducers, reduce-scatters and keyed collectives, each by itself and in
+The laws are those of all who use the transport: reducers and keyed collectives, each by itself and in
 the background; optimizers, DDP's hook and local steps; teams that lose ranks, and their spares. What an order could
 change is the sums, the residuals, the parameters and the bytes that each rank counted, all of which are compared.
 """
@@ -24,8 +24,6 @@ from sparse_mpi.collectives.algorithms import ALGORITHMS as WAYS
 from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.base import RankFailure
 from sparse_mpi.comm.world import DeadlockError, MismatchError, _WorldComm
-from sparse_mpi.contrib import SparseReduceScatter
-from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.optim import DistributedOptimizer
@@ -66,9 +64,9 @@ def counted(comm):
     return traffic.sent, traffic.received, traffic.messages, traffic.control
 
 
-def reduced(comm, make=SparseAllreduce, steps=3, **options):
+def reduced(comm, steps=3, **options):
     """Totals, residual and traffic of a reducer's steps."""
-    reducer = make(SHAPES, density=0.1, comm=comm, **options)
+    reducer = SparseAllreduce(SHAPES, density=0.1, comm=comm, **options)
     totals = [bytes_of(reducer.step(gradient(comm.rank, step, SIZE))) for step in range(steps)]
     return totals, reducer.residual.tobytes(), counted(comm)
 
@@ -194,11 +192,6 @@ def locally(comm, ranks=None, **options):
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_reducers_have_the_same_bytes(schedules, ranks, algorithm):
     assert_same_in_every_order(partial(reduced, algorithm=algorithm), ranks, schedules)
-
-
-@pytest.mark.parametrize("algorithm", sorted(REDUCE_SCATTERS))
-def test_parts_of_sums_have_the_same_bytes(schedules, algorithm):
-    assert_same_in_every_order(partial(reduced, make=SparseReduceScatter, algorithm=algorithm), 5, schedules)
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))

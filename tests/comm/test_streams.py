@@ -56,7 +56,7 @@ def gradients(steps: int = 3) -> list:
 
 def finished(handle):
     """The handle, whose work is done; it has not been waited for."""
-    for _ in range(10_000):
+    for _ in range(100_000):
         if handle.done():
             return handle
         sleep(0.001)
@@ -166,7 +166,7 @@ def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
     handle = SparseAllreduce(N, k=K, comm=comm).start(gradients(1)[0])
     total, held = handle.wait(), ref(handle)
     del handle
-    for _ in range(1000):
+    for _ in range(100_000):
         if held() is None:
             break
         sleep(0.001)  # the progress thread is about to let it go

@@ -17,6 +17,7 @@ from ..gradients import gradient
 from .test_background import Threaded
 from .test_schedules import SHAPES, SIZE, hooked, trained
 from .test_stream_schedules import fetched, on_device
+from .test_stream_schedules import reduced as with_traffic
 
 
 def on_its_own(body, ranks=3):
@@ -57,14 +58,8 @@ def test_kernels_have_the_same_bytes(device, algorithm, monkeypatch):
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     fake_cuda.install_kernels(monkeypatch)
-    one = World(3).run(lambda comm: reduced_on_one(comm, algorithm=algorithm))
+    one = World(3).run(lambda comm: with_traffic(comm, device, algorithm=algorithm)[0])
     assert on_its_own(lambda comm: reduced(comm, algorithm=algorithm)) == one
-
-
-def reduced_on_one(comm, **options):
-    reducer = SparseAllreduce(SHAPES, density=0.1, comm=comm, **options)
-    totals = [reducer.step(on_device(gradient(comm.rank, step, SIZE))) for step in range(3)]
-    return fetched(*totals, reducer.residual)
 
 
 @pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])
@@ -75,7 +70,7 @@ def test_exchanges_over_nccl(device, algorithm, monkeypatch):
         nccl.over(comm.duplicate())
         return reduced(NcclComm(comm), algorithm=algorithm)
 
-    assert on_its_own(body) == World(3).run(lambda comm: reduced_on_one(comm, algorithm=algorithm))
+    assert on_its_own(body) == World(3).run(lambda comm: with_traffic(comm, device, algorithm=algorithm)[0])
 
 
 @pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])

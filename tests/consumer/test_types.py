@@ -69,22 +69,16 @@ def mypy(installed):
     return lambda *what: run(installed, sys.executable, "-m", "mypy", "--strict", "--config-file=", *python, *what)
 
 
-@pytest.mark.full("pyright looks at the same files, and mypy --strict at the library in make lint")
-def test_mypy_has_no_complaint(mypy):
-    pytest.importorskip("torch")
-    status, said = mypy("-p", "client")
-    assert status == 0 and "no issues found" in said, said
-
-
-@pytest.mark.full("belongs to the one above")
+@pytest.mark.full("make lint checks the project by mypy --strict, beside a library that is not installed")
 def test_mypy_sees_a_mistake(mypy, tmp_path):
-    """The check above would not pass without types, or with names that are not exported."""
+    """The check of make lint would not pass without types, or with names that are not exported."""
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import sparse_mpi\nsparse_mpi.World('4')\nfrom sparse_mpi.reduction.once import Comm\n")
     status, said = mypy(str(wrong))
     assert status == 1 and "[arg-type]" in said and 'does not explicitly export attribute "Comm"' in said, said
 
 
+@pytest.mark.full("starts node, and looks at what mypy --strict looks at in make lint")
 def test_pyright_has_no_complaint(installed, pyright):
     pytest.importorskip("torch")
     status, said = run(installed, pyright, "client")

@@ -49,6 +49,7 @@ def test_a_text_that_says_nothing_is_refused(text, said):
         byte_goal(text)
 
 
+@pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("budget", ["20kB/step", "1200kB/60steps"])
 def test_what_is_sent_meets_a_budget_of_steps(ranks, budget):
     """By the rank that sends most; all ranks take the same densities."""
@@ -81,6 +82,7 @@ def test_what_is_sent_meets_a_rate_while_the_link_changes(monkeypatch):
         assert rate == pytest.approx(60e3, rel=0.05)
 
 
+@pytest.mark.ranks(1, 3)
 def test_a_density_is_never_above_the_largest_and_a_debt_is_repaid(ranks):
     def body(comm):
         rich, poor = ByteBudget("1GB/step", comm, largest=0.05), ByteBudget("1B/step", comm)

@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from sparse_mpi import collectives
+from sparse_mpi import World, collectives
 from sparse_mpi.contrib import histogram_entries
 
-from ..launch import launch, needs_mpi
-from ..prefork import copied
 
-# Weights and their squares of `each` events a rank, in 10^9 bins, summed in one exchange, and the memory for that
-BILLION = """
-import resource, sys
-import numpy as np
-from pathlib import Path
-from mpi4py import MPI
-import sparse_mpi
+def test_a_billion_bins_take_the_memory_of_those_that_are_filled():
+    """Weights and their squares, of 100,000 events a rank; a dense one of int64 would take 8 GB a rank."""
 
-def filled(rank):
-    rng = np.random.default_rng(rank)
-    bins, events = np.unique(np.append(rng.integers(0, 10**9, each), np.arange(1000)), return_counts=True)
-    return bins, np.stack([events / 4, events / 16], axis=1)
+    def filled(rank):
+        drawn = np.append(np.random.default_rng(rank).integers(0, 10**9, 100_000), np.arange(1000))
+        bins, events = np.unique(drawn, return_counts=True)
+        return bins, np.stack([events / 4, events / 16], axis=1)
 
-world, each = MPI.COMM_WORLD, int(sys.argv[1])
-sparse_mpi.allreduce((np.arange(2000), np.ones((2000, 2))))  # connects
-before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-mine = filled(world.rank)
-keys, values = sparse_mpi.allreduce(mine)
-used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-weight = world.allreduce(mine[1].sum(axis=0))
-assert (np.diff(keys) > 0).all() and np.array_equal(values.sum(axis=0), weight)  # exact: quarters
-first = sum(filled(rank)[1][:1000] for rank in range(world.size))
-assert np.array_equal(keys[:1000], np.arange(1000)) and np.array_equal(values[:1000], first)
-total = world.reduce(used)
-if world.rank == 0:
-    print(len(keys), total)
-"""
-
-
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.parametrize(
-    ("each", "most"), [(100_000, 400e6), pytest.param(1_000_000, 2e9, marks=pytest.mark.full("takes 2 GB"))]
-)
-def test_a_billion_bins_take_the_memory_of_those_that_are_filled(each, most):
-    done = launch(4, *copied("-c", BILLION, str(each)))
-    assert done.returncode == 0, done.stderr
-    bins, used = map(int, done.stdout.split())
-    assert bins > 3.9 * each
-    assert used < most  # of all ranks together, where a dense one of int64 takes 8 GB of each
+    given = [filled(rank) for rank in range(4)]
+    tracemalloc.start()
+    try:
+        found = World(4).run(lambda comm: collectives.allreduce(given[comm.rank], comm=comm))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    keys, values = found[0]
+    assert len(keys) > 390_000 and (np.diff(keys) > 0).all() and keys[:1000].tolist() == [*range(1000)]
+    assert (values.sum(axis=0) == sum(weights.sum(axis=0) for _, weights in given)).all()  # exact: quarters
+    assert (values[:1000] == sum(weights[:1000] for _, weights in given)).all()
+    assert peak < 4 * 400 * len(keys)  # bytes, of all ranks together
 
 
 def histograms():

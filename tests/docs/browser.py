@@ -28,7 +28,7 @@ OPTIONS = (
     "--hide-scrollbars",
     "--no-first-run",
 )
-SECONDS = 60  # for an answer
+SECONDS = 240  # for an answer
 TALLEST = 3000  # pixels of a page that a picture has
 
 # Neither the page nor its column of text scrolls sideways. A block that scrolls within itself is not cut. Where the

@@ -20,7 +20,7 @@ def build(source: Path, out: Path, path: str = "") -> subprocess.CompletedProces
     recipe = re.search(r"\n\t\$\(DOCS\)/bin/python (.*) docs build/docs\n", (ROOT / "Makefile").read_text())[1]
     command = [sys.executable, *recipe.split(), str(source), str(out)]
     variables = os.environ | {"PYTHONPATH": path}
-    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240)
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=900)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,6 @@
-"""Run the Python of a page in a process of its own, that has the libraries of others imported and nothing of ours.
+"""Run the Python of a page in a process of its own, and print what each block did.
+
+    python -m tests.docs.driver '["PAGE", [[LINE, CODE, CODE THAT IS TAKEN FOR GRANTED], ...]]'
 
 Code is compiled at its place in the page, so that a traceback names the page's lines and shows them.
 """
@@ -7,31 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import io
-import multiprocessing
-import os
+import json
 import sys
 import traceback
 import warnings
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-# Each process is forked from one that has imported these, which takes seconds
-FORKED = multiprocessing.get_context("forkserver")
-# torch's first optimizer imports the fourth
-FORKED.set_forkserver_preload(["numba", "torch", "scipy.sparse", "torch._dynamo", "torch.distributed.optim"])
 
-
-def run_blocks(answer: Connection, folder: str, variables: dict[str, str], page: str, blocks: list[list[Any]]) -> None:
-    """Run blocks ``(line, code, code that is taken for granted)`` up to the first that fails, and send what each did.
-
-    They run as a program in ``folder`` does with these environment variables: output and error, None if there is none.
-    """
-    os.setsid()
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(variables)
-    sys.path[:] = [folder, *(path for path in sys.path if Path(path).name != "train")]  # as `python file.py` has it
+def run_blocks(page: str, blocks: list[tuple[int, str, str]]) -> list[tuple[str, str | None]]:
+    """Run blocks up to the first that fails; return output and error of each, None if there is none."""
+    sys.path[:] = [path for path in sys.path if Path(path).name != "train"]
     warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")  # pages show no former spellings
     names: dict[str, Any] = {"__name__": "__main__"}
     done = []
@@ -47,4 +35,8 @@ def run_blocks(answer: Connection, folder: str, variables: dict[str, str], page:
         done.append((printed.getvalue(), error))
         if error:
             break
-    answer.send(done)
+    return done
+
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(run_blocks(*json.loads(sys.argv[1]))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from sparse_mpi.comm.runtime import LAUNCHERS
 
 from ..launch import ALLOWED
-from .driver import FORKED, run_blocks
+from ..prefork import copied
 from .outputs import difference, indented
 from .pages import ROOT, Block, Page
 
@@ -62,19 +63,11 @@ def run_python(page: Page, folder: Path) -> None:
     """Run the Python of ``page`` and compare what it prints."""
     blocks = [block for block in page.run if block.kind == "python"]
     given = [(block.line, block.code, block.marks.get("first", "")) for block in blocks]
-    receiver, sender = FORKED.Pipe(duplex=False)
-    process = FORKED.Process(target=run_blocks, args=(sender, str(folder), environment(), str(ROOT / page.name), given))
-    process.start()
-    sender.close()
-    try:
-        answers = receiver.recv() if receiver.poll(SECONDS) else None
-    except EOFError:  # it has ended without an answer
-        process.join()
-        fail(page, blocks[0], f"its Python ended with status {process.exitcode}")
-    if answers is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        fail(page, blocks[0], f"its Python took longer than {SECONDS} s")
-    process.join()
+    program = copied("-m", "tests.docs.driver", json.dumps([str(ROOT / page.name), given]))
+    status, printed, errors = run([sys.executable, *program], folder, environment())
+    if status:
+        fail(page, blocks[0], f"its Python {ended(status)}:\n\n{indented(printed + errors)}")
+    answers = json.loads(printed.splitlines()[-1])
     for block, (printed, error) in zip(blocks, answers, strict=False):
         if error:
             fail(page, block, f"this block fails:\n\n{indented(error)}")
@@ -86,9 +79,12 @@ def run_commands(page: Page, blocks: Sequence[Block], folder: Path, variables: d
     for block in blocks:
         status, printed, errors = run(["bash", "-euo", "pipefail", "-c", block.code], folder, variables)
         if status:
-            what = f"ended with status {status}" if status > 0 else f"took longer than {SECONDS} s"
-            fail(page, block, f"\n\n{indented(block.code)}\n\n{what}:\n\n{indented(printed + errors)}")
+            fail(page, block, f"\n\n{indented(block.code)}\n\n{ended(status)}:\n\n{indented(printed + errors)}")
         compare(page, block, printed)
+
+
+def ended(status: int) -> str:
+    return f"ended with status {status}" if status > 0 else f"took longer than {SECONDS} s"
 
 
 def run(command: Sequence[str], folder: Path, variables: dict[str, str]) -> tuple[int, str, str]:

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from .first_hour import LIMITS, MARK, PAGES, Step, clocked, steps
+from .first_hour import MARK, PAGES, Step, clocked, steps
 from .pages import ROOT
 
 
@@ -23,7 +23,6 @@ def test_the_steps_are_those_of_the_pages_from_installing_to_a_verdict(tmp_path)
     everything = "".join(step.lines for step in found)
     for word in ("run -n 4 example.py", "run -n 4 distributed.py", "predict advise", "bench network"):
         assert word in everything
-    assert set(LIMITS) <= {step.title for step in found}
     assert "sbatch" not in everything and "make test" not in everything
 
 
@@ -35,9 +34,3 @@ def test_the_clock_is_told_and_a_step_that_fails_is_shown(capsys):
     said = capsys.readouterr().out
     assert "0:00" in said and "README.md: first" in said and "why" in said and "second" not in said
     assert clocked(todo[:1], script[: script.index("true") + 5], dict(os.environ)) >= 0
-
-
-def test_a_step_that_takes_longer_than_its_limit_is_named(monkeypatch):
-    monkeypatch.setitem(LIMITS, "first", 0)
-    with pytest.raises(SystemExit, match="README.md: first took 0 s, of 0"):
-        clocked([Step("README.md", "first", "true\n")], f"echo '{MARK}0'\ntrue\n", dict(os.environ))

@@ -27,6 +27,12 @@ from .running import SECONDS, environment, folder_of, run_commands, run_python
 
 PAGES = pages()
 COLUMNS = 88
+# Commands that are left to the wide tier: where the gate has what they show
+ELSEWHERE = {
+    "docs/tutorials/own-algorithm.md": "the page's Python checks the same algorithm",
+    "docs/explanation/communication.md": "tests/bench/test_kernels.py takes this benchmark",
+    "docs/explanation/architecture.md": "tests/house/test_architecture.py looks at the same boxes and calls",
+}
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
 
@@ -36,8 +42,8 @@ def having(kind: str) -> list[object]:
     for name, page in PAGES.items():
         if kind in page.kinds:
             reason = page.marks.get("run by make test-all")
-            if reason is None and kind == "jobs":
-                reason = "jobs of other tests in make test do the like"
+            if reason is None and kind != "python":
+                reason = ELSEWHERE.get(name) or ("jobs of other tests do the like" if kind == "jobs" else None)
             found.append(pytest.param(name, marks=[pytest.mark.full(reason)] if reason else []))
     return found
 
@@ -56,6 +62,7 @@ def test_code_is_as_wide_as_a_page_of_the_site(name):
     assert not wide, "\n".join(wide)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("name", having("python"))
 def test_python_of_a_page_runs(name, tmp_path):
     for package in filter(None, PAGES[name].marks.get("needs", "").split(", ")):

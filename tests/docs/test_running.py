@@ -81,6 +81,7 @@ def test_what_is_printed_is_what_is_shown(shown, printed, percent, same):
     assert (difference(shown, printed, percent) is None) == same
 
 
+@pytest.mark.jobs
 def test_python_of_a_page_shares_names_and_fails_at_its_line(tmp_path):
     good = ["<!-- first:", "a = 1", "-->", "```python", "print(a)", "```", "```text", "1", "```"]
     run_python(page(*good), tmp_path)

@@ -9,9 +9,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <ucontext.h>
 
 #include <utility>
 
@@ -21,28 +21,29 @@ struct Index { unsigned x; };
 
 using Body = void (*)(void** arguments);  // what a thread does
 
-struct Fiber {  // entered by its context, and then by jumps, which ask nothing of the system
-    ucontext_t context;
+struct Fiber {
     jmp_buf place;
-    bool entered = false, done = false;
+    bool entered, done;
 };
 
 struct Barrier {  // of a block or of a warp
-    int members = 0, arrived = 0;
-    unsigned generation = 0;
+    int members, arrived;
+    unsigned generation;
 };
 
 constexpr int MOST_THREADS = 1024;
 constexpr size_t STACK = 64 << 10;  // bytes of a thread
 
-struct Block {
-    Fiber fibers[MOST_THREADS];
-    Barrier warps[MOST_THREADS / 32];
-    unsigned long long slots[MOST_THREADS] = {};  // a word a thread, exchanged within warps
-    Barrier all;
-    int current = 0, any = 0;
+struct Block {  // behind the stacks of its threads
+    Barrier all, warps[MOST_THREADS / 32];
+    unsigned long long slots[MOST_THREADS];  // a word a thread, exchanged within warps
+    int current, any;
     jmp_buf scheduler;
+    char* stacks;
+    Fiber fibers[MOST_THREADS];
 };
+constexpr size_t MEMORY = MOST_THREADS * STACK + (1 << 20);  // bytes of a block
+static_assert(sizeof(Block) <= 1 << 20);
 
 struct Launch {
     unsigned blocks;
@@ -51,7 +52,8 @@ struct Launch {
     bool flush;
     Body body;
     void** arguments;
-    unsigned next;  // number of the block that begins next
+    char* memory;  // of all resident blocks: whoever launches keeps it, for the system has to clear what is new
+    unsigned next, taken;  // numbers of the block that begins next, and of the stacks that are taken next
 };
 
 inline thread_local Block* block;
@@ -60,13 +62,6 @@ inline thread_local Index thread_index, block_index, grid_size;
 
 inline void pause() {
     if (!_setjmp(block->fibers[block->current].place)) _longjmp(block->scheduler, 1);
-}
-
-inline void resume(Fiber& fiber) {
-    if (_setjmp(block->scheduler)) return;
-    if (fiber.entered) _longjmp(fiber.place, 1);
-    fiber.entered = true;
-    setcontext(&fiber.context);
 }
 
 inline void release(Barrier& barrier) {
@@ -90,20 +85,31 @@ inline void enter() {
     pause();
 }
 
+// Switches to the stack of a fiber, and between fibers by jumps, which ask nothing of the system
+inline void resume(Fiber& fiber) {
+    if (_setjmp(block->scheduler)) return;
+    if (fiber.entered) _longjmp(fiber.place, 1);
+    fiber.entered = true;
+    char* top = block->stacks + (block->current + 1) * STACK;
+#if defined(__x86_64__)
+    asm volatile("mov %0, %%rsp\n xor %%ebp, %%ebp\n call *%1" : : "r"(top), "r"(&enter) : "memory");
+#elif defined(__aarch64__)
+    asm volatile("mov sp, %0\n mov x29, xzr\n blr %1" : : "r"(top), "r"(&enter) : "memory");
+#else
+#error "a processor whose stacks are not known here"
+#endif
+    __builtin_unreachable();
+}
+
 inline void run_block(unsigned number, char* stacks) {
     const int threads = running->threads;
-    Block& own = *new Block;
+    Block& own = *reinterpret_cast<Block*>(stacks + MOST_THREADS * STACK);
     block = &own;
+    memset(block, 0, offsetof(Block, fibers));
+    own.stacks = stacks;
     own.all.members = threads;
     block_index.x = number, grid_size.x = running->blocks;
-    for (int t = 0; t < threads; ++t) {
-        Fiber& fiber = own.fibers[t];
-        ++own.warps[t / 32].members;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = stacks + t * STACK;
-        fiber.context.uc_stack.ss_size = STACK;
-        makecontext(&fiber.context, enter, 0);
-    }
+    for (int t = 0; t < threads; ++t) ++own.warps[t / 32].members, own.fibers[t].entered = own.fibers[t].done = false;
     unsigned long long random = running->seed + number;
     for (int left = threads; left;) {  // rounds begin anywhere, so that no order of threads is taken for granted
         random = random * 48271 % 2147483647;
@@ -116,9 +122,8 @@ inline void run_block(unsigned number, char* stacks) {
             resume(fiber);
             left -= fiber.done;
         }
-        sched_yield();
+        if (running->blocks > 1) sched_yield();
     }
-    delete block;
 }
 
 // Have the processor take subnormal numbers for zero on this thread, as a GPU does for which ``-ftz=true`` has compiled.
@@ -136,18 +141,22 @@ inline void* multiprocessor(void* given) {
     Launch& own = *static_cast<Launch*>(given);
     running = &own;
     if (own.flush) flush_subnormals();
-    char* stacks = static_cast<char*>(malloc(own.threads * STACK));
+    char* stacks = own.memory + __atomic_fetch_add(&own.taken, 1u, __ATOMIC_SEQ_CST) * MEMORY;
     for (unsigned number; (number = __atomic_fetch_add(&own.next, 1u, __ATOMIC_SEQ_CST)) < own.blocks;)
         run_block(number, stacks);
-    free(stacks);
     return nullptr;
 }
 
 // `resident` blocks at a time, taken in the order of their numbers
 inline void launch(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush, Body body,
-                   void** arguments) {
+                   void** arguments, char* memory) {
     if (threads > MOST_THREADS) abort();
-    Launch launch{blocks, threads, seed, flush, body, arguments, 0};
+    Launch launch{blocks, threads, seed, flush, body, arguments, memory, 0, 0};
+    if (blocks == 1 && !flush) {
+        multiprocessor(&launch);
+        return;
+    }
+    if (resident > blocks) resident = blocks;
     pthread_t multiprocessors[resident];
     for (auto& one : multiprocessors)
         if (pthread_create(&one, nullptr, multiprocessor, &launch)) abort();

@@ -10,8 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from .schedule import NOW
 HEADER = Path(__file__).with_name("cuda_emulation.h")
 COMPILER = shutil.which("g++")
 RESIDENT, SEED = 3, 1  # blocks that run at a time; of the order of threads
+MOST, MEMORY = 8, 65 << 20  # blocks that run at a time, at most; bytes of each, as the header has them
 FLUSH = False  # whether the processor takes subnormal numbers for zero
+FREE: list[np.ndarray] = []  # memory of blocks that no launch uses
 
 
 @functools.cache
@@ -44,7 +46,7 @@ def folder() -> Path:
 @functools.cache
 def compiler() -> tuple[str, str]:
     """Return the text of the header and the version of the compiler, on which every library depends too."""
-    version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, timeout=30)
+    version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, timeout=100)
     return HEADER.read_text(), version.stdout
 
 
@@ -56,8 +58,10 @@ def compile_using_nvrtc(code: str, options: tuple[str, ...] = (), arch=None, fil
     code = re.sub(r"extern __shared__ (\w+) (\w+)\[\]", r"static thread_local \1 \2[1 << 16]", code)
     for name in kernels:
         code += f"""
-extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush, void** given) {{
-    emulated::launch(blocks, threads, resident, seed, flush, [](void** a) {{ emulated::call(&{name}, a); }}, given);
+extern "C" void run_{name}(unsigned blocks, int threads, unsigned resident, unsigned seed, bool flush, void** given,
+                           char* memory) {{
+    auto body = [](void** a) {{ emulated::call(&{name}, a); }};
+    emulated::launch(blocks, threads, resident, seed, flush, body, given, memory);
 }}
 """
     flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-pthread"]
@@ -112,11 +116,26 @@ class Kernel:
             DEVICE.stack[-1].queue("host", own, written)
 
 
+@contextmanager
+def memory_of_blocks() -> Iterator[np.ndarray]:
+    """Memory of a launch, which later ones use again: the system would have to clear other memory."""
+    try:
+        own = FREE.pop()
+    except IndexError:
+        own = np.empty(MOST * MEMORY, np.uint8)
+    try:
+        yield own
+    finally:
+        FREE.append(own)
+
+
 def emulate(function, flush: bool, blocks: int, threads: int, shared_bytes: int, given: list, new: list[bool]) -> None:
     """Run a kernel that g++ has compiled."""
     words = [np.array([one.ctypes.data if isinstance(one, np.ndarray) else one]) for one in given]
     pointers = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
-    function(blocks, threads, RESIDENT, SEED, flush or FLUSH, pointers)
+    assert RESIDENT <= MOST
+    with memory_of_blocks() as own:
+        function(blocks, threads, RESIDENT, SEED, flush or FLUSH, pointers, ctypes.c_void_p(own.ctypes.data))
 
 
 class RawModule:

@@ -48,8 +48,8 @@ from .. import prefork
 from .victim import KINDS, PROCESS, READY, SIZE, Options
 
 STEPS = 60  # and of a job with many victims more
-LIMIT = 75  # seconds of a job
-FROZEN = 3  # seconds after which a frozen rank is given up
+LIMIT = 240  # seconds of a job
+FROZEN, PATIENCE = 6, 60  # seconds after which a rank is given up: in a job that freezes one, and in others
 VICTIM = str(Path(__file__).with_name("victim.py"))
 LAUNCH = (sys.executable, "-m", "sparse_mpi", "run", "--elastic")
 # What each kind of job reduces: algorithms whose sums MPI takes in an order of its own there have no planned result
@@ -147,7 +147,7 @@ def lose(
     inside = [place for place, fault in enumerate(job["faults"]) if fault not in OUTSIDE]
     for name in ("faults", "victims", "after"):
         command += [f"--{name}", *(str(job[name][place]) for place in inside)] if inside else []
-    limits = {"OMP_NUM_THREADS": "1", "SPARSE_MPI_TIMEOUT": str(FROZEN)}
+    limits = {"OMP_NUM_THREADS": "1", "SPARSE_MPI_TIMEOUT": str(FROZEN if "stop" in job["faults"] else PATIENCE)}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, limits):
         said, chaos = Path(folder) / "said", outside(job, Path(folder), links)

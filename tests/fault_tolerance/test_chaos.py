@@ -12,10 +12,10 @@ from .chaos import draw, facts_in, lose
 
 pytestmark = [needs_mpi, pytest.mark.jobs, pytest.mark.usefixtures("survival")]
 DRAWN = random.Random(14)
-BASE = {"ranks": 4, "spares": 0, "kind": "reducer", "algorithm": "oktopk"}
+BASE = {"ranks": 3, "spares": 0, "kind": "reducer", "algorithm": "oktopk"}
 JOBS = [BASE | {"spares": 1, "faults": ["kill"], "victims": [0], "after": [0.1]}]
-JOBS += [BASE | {"kind": "optimizer", "algorithm": "elect", "faults": ["exit"], "victims": [2], "after": [0.05]}]
-JOBS += [BASE | {"kind": "program", "faults": ["stop", "disk"], "victims": [1, 0], "after": [0.1, 0.05]}]
+LOST = {"faults": ["stop", "disk", "exit"], "victims": [1, 0, 2], "after": [0.1, 0.05, 0.1]}
+JOBS += [BASE | {"ranks": 4, "kind": "program"} | LOST]
 PROGRAM = """
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 try:

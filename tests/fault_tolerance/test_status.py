@@ -72,16 +72,17 @@ def all_of(ends, *fast):
     return [end if end in fast else pytest.param(end, marks=full) for end in ends]
 
 
-@pytest.mark.parametrize("end", all_of(ENDS, "raise SystemExit", "exception", "RankFailure"))
+@pytest.mark.parametrize("end", all_of(ENDS, "RankFailure"))
 def test_survivors_end_with_the_status_of_the_program(program, end):
     done = run(program, "SIGKILL", end)
     assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "3"] * 3), done.stderr
 
 
+@pytest.mark.parametrize("end", all_of(["the last line", "raise SystemExit"], "raise SystemExit"))
 @pytest.mark.parametrize("loss", all_of(["exception", "_exit0"], "exception"))
-def test_a_rank_that_is_lost_by_itself_has_no_part_in_the_status(program, loss):
-    done = run(program, loss, "the last line")
-    assert (done.returncode, done.stdout.split()) == (0, ["done", "3"] * 3), done.stderr
+def test_a_rank_that_is_lost_by_itself_has_no_part_in_the_status(program, loss, end):
+    done = run(program, loss, end)
+    assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "3"] * 3), done.stderr
 
 
 @pytest.mark.full("waits for what may not come, on purpose")

@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from .trajectories import CASES, RECORD, SHARDED, machine
+from .trajectories import CASES, RECORD, SHARDED, WIDE, machine
 
 KNOWN = json.loads(RECORD.read_text())
-
-
-ITEMS = [pytest.param(name, marks=pytest.mark.jobs if name in SHARDED else ()) for name in CASES]
+FULL = pytest.mark.full("another trajectory has the same parts")
+ITEMS = [pytest.param(name, marks=[pytest.mark.jobs] * (name in SHARDED) + [FULL] * (name in WIDE)) for name in CASES]
 
 
 @pytest.mark.parametrize("name", ITEMS)

@@ -315,10 +315,11 @@ def hooked_steps(comm: Any, make: Callable[..., torch.optim.Optimizer], resume: 
 
 
 @cache
-def sharded() -> dict[str, list[dict[str, Any]]]:
-    """Return what the ranks of `tests.golden.sharded` have seen, by case."""
+def sharded(wide: bool) -> dict[str, list[dict[str, Any]]]:
+    """Return what the ranks of `tests.golden.sharded` have seen, by case: those in `WIDE`, or the others."""
     with tempfile.NamedTemporaryFile() as file:
-        program = torchrun(4, "-m", "tests.golden.sharded", file.name)
+        names = [name for name in SHARDED if (name in WIDE) == wide]
+        program = torchrun(4, "-m", "tests.golden.sharded", file.name, *names)
         done = launch(None, *program, seconds=280, OMP_NUM_THREADS="1")
         assert done.returncode == 0, done.stderr[-5000:]
         return json.loads(Path(file.name).read_text())
@@ -371,7 +372,14 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "DDP hook, momentum, resumed": on(3, hooked_steps, make=SGD, resume=True),
     "DDP hook, AdamW": on(3, hooked_steps, make=ADAMW),
     "DDP hook, AdamW, resumed": on(3, hooked_steps, make=ADAMW, resume=True),
-    **{name: partial(lambda name: sharded()[name], name) for name in SHARDED},
+    **{name: partial(lambda name: sharded(name in WIDE)[name], name) for name in SHARDED},
+}
+# Left to the wide tier. Of a run that is resumed to the same bits, that one stands for the one that is not
+WIDE = {
+    *(f"{name}, {rule}" for name in ("topka", "elect") for rule in FEEDBACKS),  # oktopk has them all
+    *("lost rank, gtopk", "optimizer without overlap", "optimizer, Nesterov", "optimizer, resumed", "DiLoCo"),
+    *("DiLoCo, resumed", "DDP hook, momentum", "DDP hook, AdamW", "FSDP2", "FSDP2, momentum", "FSDP2, AdamW"),
+    *("FSDP2, four replicas, momentum", "FSDP2, four replicas, AdamW", "FSDP2, resumed, momentum", "FSDP2, dgc"),
 }
 
 

@@ -44,7 +44,7 @@ CONCERNED = (  # what fails without a record or room, and the laws
     "tests/golden/test_trajectories.py::test_every_case_is_recorded",
     "tests/golden/test_trajectories.py::test_a_trajectory_is_as_recorded[gathered]",
     "tests/comm/test_device_budget.py::test_every_algorithm_and_memory_has_a_budget_that_predictions_know",
-    "tests/algorithms/test_algorithms.py::test_all_laws_on_drawn_gradients[gathered]",
+    "tests/algorithms/test_algorithms.py::test_all_laws_on_other_numbers_of_ranks_and_on_drawn_gradients[gathered]",
 )
 FOLDERS = ("house", "golden", "algorithms", "docs", "predict", "comm/test_device_budget.py")
 

@@ -20,7 +20,7 @@ from sparse_train.options.arguments import parse
 
 ROOT = Path(__file__).parents[2]
 TRAINING = [DistributedOptimizer, SparseState, attach, DiLoCo]
-SUMS = [sparse_mpi.SparseAllreduce, sparse_mpi.contrib.SparseReduceScatter, sparse_mpi.sparse_allreduce]
+SUMS = [sparse_mpi.SparseAllreduce, sparse_mpi.sparse_allreduce]
 
 
 def default_of(function: Any) -> Any:

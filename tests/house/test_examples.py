@@ -36,12 +36,6 @@ def test_three_lines_differ_and_the_readme_shows_them():
     assert [line for line in shown.splitlines() if line[:1] in "+-"] == changes()
 
 
-@pytest.mark.full("its distributed twin is run")
-def test_one_process_runs_the_plain_script():
-    done = launch(None, "examples/plain.py")
-    assert done.returncode == 0 and float(re.search(r"accuracy ([\d.]+)", done.stdout)[1]) > 0.8, done.stderr
-
-
 @needs_mpi
 @pytest.mark.jobs
 @pytest.mark.parametrize(

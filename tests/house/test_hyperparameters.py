@@ -12,11 +12,10 @@ import pytest
 from sparse_mpi import ALGORITHMS, SELECTORS, World, sparse_allreduce
 from sparse_mpi.algorithms.hybrid import Fused
 from sparse_mpi.checks import check_choice, check_instance, check_range, check_switch, check_whole
-from sparse_mpi.contrib.scatter_algorithms import REDUCE_SCATTERS
 from sparse_mpi.feedback import FEEDBACKS
 from sparse_mpi.wire import BitPacked
 
-KINDS = {kind for registry in (ALGORITHMS, REDUCE_SCATTERS, SELECTORS, FEEDBACKS) for kind in registry.values()}
+KINDS = {kind for registry in (ALGORITHMS, SELECTORS, FEEDBACKS) for kind in registry.values()}
 FIELDS = [(kind, field) for kind in sorted(KINDS, key=lambda k: k.__name__) for field in fields(kind) if field.init]
 FIELDS.append((BitPacked, fields(BitPacked)[0]))
 FUSED = [field for field in fields(Fused) if field.name != "tensors"]

@@ -49,5 +49,5 @@ def test_the_newest_are_kept(tmp_path):
 def test_a_seed_that_ends_the_process_is_kept(tmp_path):
     program = "import os, sys; from pathlib import Path; from tests.schedules import Schedules as S; "
     program += "S(range(9), Path(sys.argv[1]), 'test').hold(lambda seed: seed == 6 and os._exit(9), str)"
-    assert subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, timeout=60).returncode == 9
+    assert subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, timeout=240).returncode == 9
     assert Schedules([], tmp_path, "test").kept == [6]

@@ -13,7 +13,7 @@ print("  Downloading https://some.where/torch-2.13.0%2Bcpu-cp311-cp311-manylinux
 print("  Downloading numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl.metadata (6.6 kB)")
 print("Processing /wheels/mpmath-1.3.0-py3-none-any.whl (from sympy>=1.13.3->torch)")
 print("Installing collected packages: mpmath, numpy, torch")
-sleep(.7)
+sleep(1.5)
 print("Could not install")
 raise SystemExit(3)
 """

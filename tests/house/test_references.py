@@ -7,9 +7,9 @@ import io
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -33,22 +33,37 @@ def files() -> frozenset[str]:
     return frozenset(file.name for file in [*below, *ROOT.iterdir()])
 
 
+class Facts(NamedTuple):
+    """What references are looked up in, and where they stand, of one file."""
+
+    names: frozenset[str]  # what it defines, imports or asks for, and its words in quotes: options, fields of records
+    classes: frozenset[str]
+    functions: frozenset[str]  # of its top
+    prose: list[str]  # docstrings, and comments
+
+
 @cache
-def names(file: Path) -> frozenset[str]:
-    """What a file defines, imports or asks for, and its words in quotes: options, fields of records."""
-    found: set[str] = set()
+def facts(file: Path) -> Facts:
+    names, classes, prose = set[str](), set[str](), list[str]()
     for node in ast.walk(tree_of(file)):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+            prose.append(ast.get_docstring(node) or "")
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            found.add(node.name)
+            names.add(node.name)
+            classes |= {node.name} if isinstance(node, ast.ClassDef) else set()
         elif isinstance(node, ast.Name):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, (ast.Attribute, ast.arg)):
-            found.add(node.attr if isinstance(node, ast.Attribute) else node.arg)
+            names.add(node.attr if isinstance(node, ast.Attribute) else node.arg)
         elif isinstance(node, ast.alias):
-            found.update((node.asname or node.name).split("."))
+            names.update((node.asname or node.name).split("."))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-            found.add(node.value)
-    return frozenset(found)
+            names.add(node.value)
+    if re.search(f"#.*(?:{FILE}|`)", source := file.read_text()):  # to tokenize takes long
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        prose += [token.string for token in tokens if token.type == tokenize.COMMENT]
+    functions = (node.name for node in tree_of(file).body if isinstance(node, ast.FunctionDef))
+    return Facts(frozenset(names), frozenset(classes), frozenset(functions), prose)
 
 
 @cache
@@ -58,21 +73,10 @@ def known(folder: str) -> dict[str, set[str]]:
     others = ["sparse_mpi"] if folder == "sparse_mpi" else ["sparse_mpi", "bench"]
     for file in {file for each in (folder, *others) for file in SOURCES[each]}:
         places = {file.stem, *file.relative_to(ROOT).parent.parts}
-        places |= {node.name for node in ast.walk(tree_of(file)) if isinstance(node, ast.ClassDef)}
-        for place in (EVERYTHING, *places):
-            found[place] |= names(file) | places
-        found[FUNCTIONS] |= {node.name for node in tree_of(file).body if isinstance(node, ast.FunctionDef)}
+        for place in (EVERYTHING, *places, *facts(file).classes):
+            found[place] |= facts(file).names | facts(file).classes | places
+        found[FUNCTIONS] |= facts(file).functions
     return found
-
-
-def prose(source: str, tree: ast.Module) -> Iterator[str]:
-    """Yield docstrings and comments."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield ast.get_docstring(node) or ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string
 
 
 def lost(folder: str, text: str, own: frozenset[str]) -> list[str]:
@@ -97,7 +101,7 @@ def test_what_docstrings_and_comments_name_is_there(folder):
     wrong = {
         shown(file): found
         for file in SOURCES[folder]
-        if (found := [n for text in prose(file.read_text(), tree_of(file)) for n in lost(folder, text, names(file))])
+        if (found := [name for text in facts(file).prose for name in lost(folder, text, facts(file).names)])
     }
     assert not wrong
 

@@ -78,16 +78,16 @@ def known() -> tuple[set[str], set[str]]:
 
 def test_what_errors_name_exists():
     arguments, functions = known()
-    modules = [*LIBRARY.values()]
-    variables = {name for file in modules for name in VARIABLE.findall((ROOT / file).read_text().replace('"', ""))}
-    for file in modules:
+    named = {*COMMANDS, *commands()}
+    variables = {name for file in LIBRARY.values() for name in VARIABLE.findall(file.read_text().replace('"', ""))}
+    for file in LIBRARY.values():
         for line, text in texts(tree_of(file)):
             place = f"{file}:{line}"
             assert set(ARGUMENT.findall(text)) <= arguments, place
             others = {name.rpartition(".")[2] for name in CALLED.findall(text)} - functions
             missing = [name for name in others if not any(hasattr(place, name) for place in ELSEWHERE)]
             assert not missing or "mpi" in str(file) or file.name == "find.py", (place, missing)
-            assert set(COMMAND.findall(text)) <= {*COMMANDS, *commands()}, place
+            assert set(COMMAND.findall(text)) <= named, place
             assert set(VARIABLE.findall(text)) <= variables, place
 
 
@@ -109,6 +109,12 @@ REFUSED = [
     (partial(torch.optim.Adagrad, PARAMETERS), {"momentum": "arrival"}),
     (ADAMW, {"momentum": "second-moment", "algorithm": "oktopk"}),
 ]
+
+
+@pytest.mark.parametrize("module", ["sparse_mpi", "sparse_mpi.contrib"])
+def test_a_class_that_was_removed_says_what_takes_its_place(module):
+    with pytest.raises(ImportError, match=r"SparseReduceScatter was removed in 0\.5\.0: .* sparse_mpi\.reduce_scatter"):
+        exec(f"from {module} import SparseReduceScatter")
 
 
 @pytest.mark.parametrize(("make", "options"), REFUSED, ids=lambda x: str(x) if isinstance(x, dict) else "")

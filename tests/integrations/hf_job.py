@@ -1,6 +1,6 @@
 """Trains a small model with Hugging Face's Trainer and the callback; `test_hf` starts it on two ranks.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 tests/integrations/hf_job.py FOLDER
+    python tests/integrations/hf_job.py FOLDER
 
 Every rank saves what it saw in FOLDER/RUN-rank.pt.
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
+import forked  # it lies beside this script
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,7 +21,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 from sparse_mpi.integrations.framework_state import rank_file
 from sparse_mpi.integrations.hf import SparseCallback
 
-STEPS = 8
+STEPS = 6
 SIZE = {"n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
 
 
@@ -37,8 +39,8 @@ def arguments(folder: Path, **more: object) -> TrainingArguments:
             "learning_rate": 0.01,
             "lr_scheduler_type": "constant",
             "gradient_accumulation_steps": 2,
-            "logging_steps": 2,
-            "save_steps": 4,
+            "logging_steps": 1,
+            "save_steps": 3,
             "report_to": "none",
             "use_cpu": True,
             "disable_tqdm": True,
@@ -91,13 +93,13 @@ def main(folder: Path) -> None:
     place = folder / "straight"
     torch.save(trained(place), folder / f"straight-{rank}.pt")
     # A run resumes from a folder of its own
-    torch.save(trained(place, place / "checkpoint-4"), folder / f"resumed-{rank}.pt")
-    rank_file(place / "checkpoint-4" / "sparse_state", rank).unlink()
-    torch.save(trained(place, place / "checkpoint-4"), folder / f"without-{rank}.pt")
+    torch.save(trained(place, place / "checkpoint-3"), folder / f"resumed-{rank}.pt")
+    rank_file(place / "checkpoint-3" / "sparse_state", rank).unlink()
+    torch.save(trained(place, place / "checkpoint-3"), folder / f"without-{rank}.pt")
     torch.save(trained(folder / "other", algorithm="oktopk"), folder / f"oktopk-{rank}.pt")
     torch.save(trained_again(folder / "again"), folder / f"again-{rank}.pt")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]))
+    forked.run(2, partial(main, Path(sys.argv[1])))

@@ -1,6 +1,6 @@
 """Fits a small model with Lightning and the strategy, straight and resumed; `test_lightning` starts it on two ranks.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 tests/integrations/lightning_job.py FOLDER
+    python tests/integrations/lightning_job.py FOLDER
 
 Every rank saves what it saw in FOLDER/RUN-rank.pt.
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
+import forked  # it lies beside this script
 import torch
 import torch.distributed as dist
 from lightning import LightningModule, Trainer, seed_everything
@@ -94,4 +96,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]))
+    forked.run(2, partial(main, Path(sys.argv[1])))

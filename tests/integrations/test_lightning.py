@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from ..launch import launch
-from ..prefork import torchrun
+from ..prefork import copied
 
 torch = pytest.importorskip("torch")
 
@@ -22,7 +22,7 @@ RUNS = ("own", "straight", "half", "resumed", "without")
 def saved(tmp_path_factory):
     """What each rank saw, by run."""
     folder = tmp_path_factory.mktemp("lightning")
-    done = launch(None, *torchrun(2, "tests/integrations/lightning_job.py", str(folder)), OMP_NUM_THREADS="1")
+    done = launch(None, *copied("tests/integrations/lightning_job.py", str(folder)), seconds=240, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-5000:]
     runs = {run: [torch.load(folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(2)] for run in RUNS}
     return runs | {"errors": done.stderr}

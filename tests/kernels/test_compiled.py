@@ -9,9 +9,10 @@ import pytest
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import magnitude_bits, widened
-from sparse_mpi.kernels import array, threads
+from sparse_mpi.kernels import array
 from sparse_mpi.kernels.cpu.passes import TILE
 
+from .conftest import on_threads
 from .on_cuda import N, inputs, same
 
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
@@ -91,8 +92,7 @@ def test_far_more_than_wanted_in_the_first_part(many_threads):
 def test_threads_change_no_bit_of_the_moments(monkeypatch):
     x, seen = np.random.default_rng(0).standard_normal(N), set()
     for count in (1, 2, 3):
-        monkeypatch.setattr(threads, "limit", lambda count=count: count)
-        monkeypatch.setattr(threads, "MIN_ENTRIES_PER_THREAD", 64)
+        on_threads(count, monkeypatch)
         seen.add(cpu.moments(x, 5))
     assert len(seen) == 1
 
@@ -107,18 +107,14 @@ def test_moments_do_not_hide_what_is_not_finite(value):
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_moments_may_overflow():
+@pytest.mark.parametrize("kernel_set", [cpu, array], ids=["cpu", "array"])
+def test_moments_that_overflow_and_those_of_nothing(kernel_set):
     x = np.full(N, 2.8e152)
-    for found in (cpu.moments(x, 0), array.moments(x, 0)):
-        assert found.squares == math.inf and math.isfinite(found.total)
-    assert cpu.moments(x * 1e152, 0).total == math.inf
-
-
-def test_moments_of_nothing():
-    for kernel_set in (cpu, array):
-        assert kernel_set.moments(np.empty(0, np.float32), 0) == (0, 0, 0, 0, 0, 0)
-        assert kernel_set.moments(np.zeros(9, np.float32), 1) == (0, 0, 0, 0, 0, 0)
-        assert kernel_set.moments(np.zeros(9, np.float32), 0) == (9, 0, 0, 0, 0, 0)
+    found = kernel_set.moments(x, 0)
+    assert found.squares == math.inf and math.isfinite(found.total)
+    assert kernel_set.moments(x * 1e152, 0).total == math.inf
+    assert kernel_set.moments(np.empty(0, np.float32), 0) == kernel_set.moments(np.zeros(9, np.float32), 1) == (0,) * 6
+    assert kernel_set.moments(np.zeros(9, np.float32), 0) == (9, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

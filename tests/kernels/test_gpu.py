@@ -12,11 +12,9 @@ import pytest
 import torch
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse_allreduce
-from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.kernels import array, of
 from sparse_mpi.select.estimate import Gaussian
-from sparse_mpi.select.interleaved import Interleaved
 
 N, K = 200_000, 2000
 MANY = 3_000_000  # pairs: a share for every block of `truncate`
@@ -72,28 +70,6 @@ def test_the_same_bytes_as_with_numpy(ranks, name, dtype):
             assert all(isinstance(part, library.ndarray) for result in results for part in parts_of(result))
             found[library] = bytes_of(*results)
         assert found[np] == found[cupy] or not same
-
-    ranks.run(body)
-
-
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("rows", ["output", "axis1"])
-def test_rows_of_tensors_give_the_same_bytes_as_with_numpy(ranks, rows):
-    import cupy
-
-    layout = [(64, 32, 3, 3), (64,), (1, 70_000), (200, 400)]
-    size = sum(int(np.prod(shape)) for shape in layout)
-
-    def body(comm):
-        found = {}
-        for library in (np, cupy):
-            algorithm = ADTopk(Interleaved(rows))
-            reducer = SparseAllreduce(layout, k=K, comm=comm, algorithm=algorithm)
-            totals = [
-                reducer.step(library.asarray(vector(comm.rank, step)[:size]), check=step == 2) for step in range(8)
-            ]
-            found[library] = bytes_of(*totals, reducer.residual)
-        assert found[np] == found[cupy]
 
     ranks.run(body)
 

@@ -10,8 +10,6 @@ import pytest
 from sparse_mpi.arrays import magnitude_bits, widened
 from sparse_mpi.kernels import array
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.wire import WIRES, BitPacked
-from sparse_mpi.wire.packed import ShortInt8
 
 from ..fakes import fake_cuda
 from ..gradients import gradient
@@ -77,7 +75,7 @@ def test_thousands_of_blocks(cuda):
     assert same(cuda.top_k_rows(put(cuda, matrix), 10), array.top_k_rows(matrix, 10))
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("gradient_type", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n", [7, 8192, N])
@@ -112,7 +110,7 @@ def test_accumulate_select(passes, n, dtype, gradient_type):
                 assert a.tobytes() == b.tobytes() == (x if more is None else acc).tobytes()
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", inputs(np.float32, 8))
@@ -211,38 +209,6 @@ def test_gather_and_clear(passes, dtype):
     assert same([passes.gather(left, there)], [x[::3][::-1]])
     passes.clear(left, there)
     assert not back(left)[::3].any() and same([left[1::3], left[2::3]], [x[1::3], x[2::3]])
-
-
-class ShortScales(BitPacked):
-    """With indices, unlike the formats of the library that have scales of two bytes."""
-
-    scale_bytes = 2
-
-
-FORMATS = {name: wire for name, wire in WIRES.items() if wire.codec is not None} | {"short": ShortScales(ShortInt8())}
-
-
-@pytest.mark.thin(2)
-@pytest.mark.parametrize("start", [0, 2**31])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", FORMATS)
-def test_packed_messages(cuda, name, dtype, start):
-    """Sparse, crowded, full and empty ones, of few and of many entries, at once: the bytes of the host."""
-    form, rng = FORMATS[name], np.random.default_rng(start)
-    widths, counts = np.array([10**6, 3, 0, 700, 900, 2**20, 1, 50]), np.array([400, 0, 0, 300, 900, 1, 1, 1])
-    ends = start + np.cumsum(widths)
-    regions = np.stack([ends - widths, ends], axis=1)
-    parts = [
-        low + np.sort(rng.choice(high - low, n, replace=False)) for (low, high), n in zip(regions, counts, strict=True)
-    ]
-    indices = np.concatenate(parts).astype(np.int64 if start else np.int32)
-    values = inputs(dtype, len(indices))["special"]
-    size = int(ends[-1])
-    expected = form.pack(SparseVector(indices, values, size), counts, regions)
-    packed = form.pack(SparseVector(put(cuda, indices), put(cuda, values), size), counts, regions)
-    assert packed.buffer.get().tobytes() == expected.buffer.tobytes() and (packed.lengths == expected.lengths).all()
-    arrived = form.unpack(packed.buffer, packed.lengths, regions, size, dtype)
-    assert same(packed.vector[:2], expected.vector[:2]) and same(arrived[:2], expected.vector[:2])
 
 
 @pytest.mark.thin(1)

@@ -7,7 +7,7 @@ import pytest
 
 from sparse_mpi.kernels.base import SCALED
 from sparse_mpi.sparse import SparseVector
-from sparse_mpi.wire import WIRES, Int8
+from sparse_mpi.wire import WIRES, BitPacked, Int8
 from sparse_mpi.wire.codecs import Int4
 from sparse_mpi.wire.packed import Ballots, Complete, ShortComplete, ShortInt8
 
@@ -23,12 +23,21 @@ COMPLETE = {
 WIDTHS = [1, 3, SCALED, SCALED + 1, 300, 3 * SCALED, 9000]
 
 
-def made(messages: int, whole: bool, dtype: type) -> tuple[SparseVector, np.ndarray, np.ndarray]:
+class ShortScales(BitPacked):
+    """With indices, unlike the formats of the library that have scales of two bytes."""
+
+    scale_bytes = 2
+
+
+PACKED = {name: wire for name, wire in WIRES.items() if wire.codec is not None} | {"short": ShortScales(ShortInt8())}
+
+
+def made(messages: int, whole: bool, dtype: type, first: int = 0) -> tuple[SparseVector, np.ndarray, np.ndarray]:
     """Return entries of regions of many widths, and how many each has: all, none, few or most."""
     rng = np.random.default_rng(messages)
-    widths = rng.choice(WIDTHS, messages)
-    shares = np.ones(messages) if whole else rng.choice([0, 0.01, 0.3, 0.99, 1], messages)
-    ends = widths.cumsum()
+    widths = rng.choice(WIDTHS if whole else [*WIDTHS, 2**20], messages)
+    shares = np.ones(messages) if whole else rng.choice([0, 0.01, 0.3, 0.99, 1], messages) * np.minimum(1, 300 / widths)
+    ends = first + widths.cumsum()
     regions, counts = np.stack([ends - widths, ends], axis=1), np.ceil(shares * widths).astype(np.int64)
     if whole and messages > 1:  # one region is empty
         regions[1, 0], counts[1] = regions[1, 1], 0
@@ -36,7 +45,7 @@ def made(messages: int, whole: bool, dtype: type) -> tuple[SparseVector, np.ndar
         start + np.sort(rng.choice(stop - start, count, replace=False))
         for (start, stop), count in zip(regions, counts, strict=True)
     ]
-    indices = np.concatenate(chosen).astype(np.int32)
+    indices = np.concatenate(chosen).astype(np.int64 if first else np.int32)
     values = rng.standard_normal(len(indices)) * 10.0 ** rng.integers(-3, 4, len(indices))
     values[: len(SPECIAL)] = SPECIAL[: len(values)]
     return SparseVector(indices, values.astype(dtype), int(ends[-1])), counts, regions
@@ -54,9 +63,11 @@ def assert_alike_on_both(cuda, wire, vector, counts, regions):
 
 
 @pytest.mark.parametrize("messages", [1, 5, 31, 32, 40])
-@pytest.mark.parametrize("name", ["packed", "packed+fp16", "packed+int8", "packed+int4"])
-def test_messages_of_parts_of_their_regions(cuda, name, messages):
-    assert_alike_on_both(cuda, WIRES[name], *made(messages, False, np.float32))
+@pytest.mark.parametrize("first", [0, 2**31])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", PACKED)
+def test_messages_of_parts_of_their_regions(cuda, name, dtype, first, messages):
+    assert_alike_on_both(cuda, PACKED[name], *made(messages, False, dtype, first))
 
 
 @pytest.mark.parametrize("messages", [1, 5, 40])

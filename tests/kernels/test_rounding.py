@@ -85,28 +85,18 @@ def test_rounding_and_what_it_stands_for(passes, name, dtype):
 
 
 @quiet
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", ["normal", "special", "tiny"])
-def test_subtracting_all_values(passes, name, dtype):
-    values = inputs(dtype)[name]
-    x, host = put(passes, inputs(dtype)["student"]), inputs(dtype)["student"]
-    passes.subtract_dense(x, put(passes, values))
-    array.subtract_dense(host, values)
-    assert x.tobytes() == host.tobytes()
-    passes.subtract_dense(x[:0], put(passes, values[:0]))
-
-
-@quiet
+@pytest.mark.parametrize(("change", "more"), [("subtract_dense", ()), ("follow_squares", (0.001,))])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["normal", "special", "student", "tiny"])
-def test_following_squares(passes, name, dtype):
-    x = inputs(dtype)[name]
-    host = np.abs(inputs(dtype)["student"])
-    host[::7], x[1::5] = np.inf, np.finfo(dtype).max ** 0.75
-    mean = put(passes, host)
-    passes.follow_squares(mean, put(passes, x), 0.001)
-    array.follow_squares(host, x, 0.001)
-    assert mean.tobytes() == host.tobytes()
+def test_changes_of_a_whole_vector(passes, name, dtype, change, more):
+    values, host = inputs(dtype)[name], np.abs(inputs(dtype)["student"])
+    if change == "follow_squares":
+        host[::7], values[1::5] = np.inf, np.finfo(dtype).max ** 0.75
+    x, there = put(passes, host), put(passes, values)
+    getattr(passes, change)(x, there, *more)
+    getattr(array, change)(host, values, *more)
+    assert x.tobytes() == host.tobytes()
+    getattr(passes, change)(x[:0], there[:0], *more)
 
 
 @quiet

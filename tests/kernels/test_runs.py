@@ -52,9 +52,7 @@ def check(passes, indices, values, lengths):
 @pytest.mark.thin(1)
 @pytest.mark.parametrize("index", INDICES)
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(
-    "lengths", [(7,), (0,), (300, 300), (0, 5, 0), (900, 1, 0, 2000), 17 * (40,), 70 * (9,)], ids=len
-)
+@pytest.mark.parametrize("lengths", LENGTHS, ids=len)
 def test_runs_are_added_up_in_their_order(passes, lengths, dtype, index):
     """Overlapping, empty, of any lengths, and more of them than are searched."""
     check(passes, *runs_of(lengths, 3000, len(lengths), index, dtype), lengths)

@@ -253,7 +253,7 @@ print(json.dumps([comm.rank, whole.traffic.sent, whole.traffic.messages, int(who
 
 @needs_mpi
 @pytest.mark.jobs
-@pytest.mark.parametrize("how", ["optimizer", "hook"])
+@pytest.mark.parametrize("how", ["optimizer", pytest.param("hook", marks=pytest.mark.full("as the optimizer"))])
 def test_ranks_of_a_job_write_a_file_each(folder, how):
     """Of a reducer alone and the buckets of the optimizer under mpiexec; of DDP's hook under torchrun."""
     program, place = folder / "program.py", folder / "metrics"  # the process that is copied may have the folder

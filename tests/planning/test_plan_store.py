@@ -70,7 +70,7 @@ def test_a_file_that_is_not_what_was_written_is_refused(text, says):
         ([("b", (5, 10)), ("a", (99,))], 4, "tensor 1 is a 100 in the plan and a 99 here; plan anew"),
         ([("b", (5, 10)), ("a", (100,))], 4, "tensor 2 is c 2 in the plan and absent here"),
         ([*TENSORS.items(), ("d", ())], 4, "tensor 3 is absent in the plan and d scalar here"),
-        (MODELS["vgg16"](), 4, "tensor 0 is b 5x10 in the plan and features.0.weight 64x3x3x3 here"),
+        (MODELS["vgg16"], 4, "tensor 0 is b 5x10 in the plan and features.0.weight 64x3x3x3 here"),
         (TENSORS.items(), 8, "plan must be for 8 ranks, got one for 4, .* plan anew on 8"),
     ],
 )

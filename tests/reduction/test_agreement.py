@@ -33,6 +33,7 @@ def seen(comm, looks: int = 60) -> np.ndarray:
     return np.stack([made.of_tensors(comm.size), *made.norms.T])
 
 
+@pytest.mark.ranks(1, 3, 8)
 def test_it_is_1_where_ranks_are_independent_and_their_number_where_they_are_alike(ranks):
     first, *others = ranks.run(seen)
     assert all(found.tobytes() == first.tobytes() for found in others)
@@ -48,6 +49,7 @@ def test_world_equals_mpi(ranks):
     assert [x.tobytes() for x in ranks.run(seen)] == [x.tobytes() for x in World(ranks.size).run(seen)]
 
 
+@pytest.mark.ranks(1, 3)
 def test_a_reducer_looks_now_and_then_and_goes_on_from_a_state_to_the_bit(ranks):
     """136 bytes a tensor, of control, in one of EVERY steps."""
 

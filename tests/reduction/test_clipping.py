@@ -36,7 +36,7 @@ def factors(given: list[np.ndarray], most: float) -> list[float]:
 
 @given(
     st.sampled_from(list(KINDS)),
-    st.integers(2, 40),
+    st.integers(2, 12),
     st.floats(-1, 1),
     st.integers(1, 40_000),
     st.floats(-30, 30),

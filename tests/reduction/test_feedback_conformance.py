@@ -38,15 +38,15 @@ def remembered(reducer) -> dict[str, np.ndarray]:
 @pytest.mark.ranks(1, 2, 3, 5)
 @pytest.mark.thin(1)
 @every_rule
-@pytest.mark.parametrize("case", ["random", "nonfinite", "one-rank-zero", "ties", "layers", "k=1", "n<P"])
+@pytest.mark.parametrize("case", ["random", "one-rank-zero", "ties", "layers", "k=1", "n<P"])
 def test_all_laws(ranks, kind, case):
-    check_feedback(KINDS[kind], Trials((ranks,), (case,), seeds=(0, 1), examples=0))
+    check_feedback(KINDS[kind], Trials((ranks,), (case, "nonfinite"), examples=0))
 
 
 @few_ranks
 @every_algorithm
 @every_rule
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 def test_steps_that_are_dense_share_what_is_remembered(ranks, name, kind):
     """A dense warm-up, sparse steps, one of more entries, and a dense one again: both laws hold in each."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, ErrorFeedback, SparseAllreduce
 from sparse_mpi.algorithms.published import StaleSelector
 from sparse_mpi.reduction.arguments import takes
-from sparse_mpi.sparse import Layout
-from sparse_mpi.testing.steps import dense_of
 
 from ..gradients import gradient
 from .rules import KINDS
@@ -18,54 +15,6 @@ N, K = 200, 10
 few_ranks = pytest.mark.ranks(1, 3)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 every_feedback = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.mark.thin(1, ranks=(3,), kind=("residual", "gmc"))
-@few_ranks
-@every_algorithm
-@every_feedback
-def test_laws(ranks, name, kind):
-    """Asserted by the library in every step, and here for what the memories differ in."""
-
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
-        given, totals = np.zeros(N), np.zeros(N)
-        for step in range(5):
-            own = gradient(comm.rank, step, N)
-            before = own.tobytes()
-            total = dense_of(reducer.step(own, check=True))
-            assert own.tobytes() == before
-            given, totals = given + own, totals + total
-        return given - reducer.residual, totals
-
-    results = ranks.run(body)
-    given, totals = np.sum([given for given, _ in results], axis=0), results[0][1]
-    everything_arrives = np.allclose(given, totals, atol=1e-4)
-    algorithm = ALGORITHMS[name]()
-    sends_all = algorithm.traits.lossless and algorithm.result_band(Layout.of(N), K, ranks.size)[0] == N
-    rule = KINDS[kind].traits
-    assert everything_arrives == (rule.momentum == 0 and (sends_all or (rule.defers and rule.leak == 0)))
-
-
-@pytest.mark.thin(1, ranks=(3,), kind=("residual",))
-@few_ranks
-@every_algorithm
-@every_feedback
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nothing_that_is_not_finite_is_kept(ranks, name, kind, bad):
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name, feedback=KINDS[kind])
-        totals = []
-        for step in range(3):
-            own = gradient(comm.rank, step, N)
-            if step == 1 and comm.rank == 0:
-                own[123] = bad
-            totals.append(dense_of(reducer.step(own, check=True)))
-            assert all(np.isfinite(array).all() for array in reducer.feedback.state().values())
-        return totals
-
-    for before, during, after in ranks.run(body):
-        assert np.isfinite(before).all() and not np.isfinite(during[123]) and np.isfinite(after).all()
 
 
 VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {"topka-published": ("topka", {"selector": StaleSelector()})}

@@ -45,7 +45,7 @@ def reference(x, pattern):
     )
 
 
-@pytest.mark.thin(2)  # the loop is in Python
+@pytest.mark.thin(1)  # the loop is in Python
 @pytest.mark.parametrize("generic", [False, True], ids=["compiled", "generic"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", ["normal", "ties", "zeros", "nonfinite", "skewed"])

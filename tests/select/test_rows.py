@@ -99,7 +99,7 @@ def test_what_the_layout_says_of_dense_tensors():
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("model", MODELS)
 def test_an_entry_of_a_model_takes_at_most_six_bytes(model, rule):
-    layout = Layout.of([shape for _, shape in MODELS[model]()])
+    layout = Layout.of([shape for _, shape in MODELS[model]])
     pattern = quotas(layout, layout.size // 100, rule)
     assert sum(t.entries for t in pattern) == layout.size // 100
     sparse = tuple(t for t in pattern if not t.whole)

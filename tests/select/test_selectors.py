@@ -55,6 +55,7 @@ def forbid_fallback(monkeypatch):
     monkeypatch.setattr(estimate, "largest", never)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_in_the_band_through_50_steps_of_error_feedback(selector, name):
@@ -220,8 +221,8 @@ def test_shared_positions_send_values_only(size):
 
 
 def test_the_mean_square_of_a_large_vector_is_not_what_float32_makes_of_it():
-    """Of 2^25 elements BLAS, which adds them all in float32, is off by 4e-4."""
-    x = draw("normal", 1 << 25)
+    """Of 2^24 elements BLAS, which adds them all in float32, is off by 5e-5."""
+    x = draw("normal", 1 << 24)
     exact = sum(float(part @ part) for part in (part.astype(np.float64) for part in np.split(x, 64))) / len(x)
-    assert abs(estimate.mean_square(x) / exact - 1) < 1e-4
+    assert abs(estimate.mean_square(x) / exact - 1) < 3e-5
     assert estimate.mean_square(x[:1000]) == float(x[:1000].dot(x[:1000])) / 1000

@@ -14,7 +14,7 @@ import pytest
 from ..launch import ALLOWED, ROOT
 from .slurm_cluster import PACKAGES, Cluster, missing, wait
 
-SECONDS = 180  # for one job, on a busy machine
+SECONDS = 300  # for one job, on a busy machine
 NODES = 4
 
 

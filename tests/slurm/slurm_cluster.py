@@ -26,7 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 PACKAGES = "slurmctld slurmd slurm-client munge libpmix2 libpmix-dev"  # of Debian and Ubuntu; -dev for the pmix plugin
-SECONDS = 30  # until all nodes are idle
+SECONDS = 240  # until all nodes are idle
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 CONFIGURATION = """\
@@ -129,7 +129,7 @@ class Cluster:
                 daemon.kill()
         self._daemons.clear()
 
-    def run(self, *command: str, seconds: float = 20) -> str:
+    def run(self, *command: str, seconds: float = 120) -> str:
         """What ``command`` prints, whether it succeeds or not."""
         environment = os.environ | self.environment
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)

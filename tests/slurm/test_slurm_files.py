@@ -31,12 +31,12 @@ def scaling(*options: str) -> subprocess.CompletedProcess[str]:
     """Run slurm/scaling.sh with this Python."""
     command = ["bash", "slurm/scaling.sh", *options]
     environment = os.environ | {"CLUSTER_VENV": sys.prefix}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.parametrize("file", SHELL, ids=lambda file: file.name)
 def test_bash_reads_the_file(file):
-    done = subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -44,7 +44,7 @@ def test_bash_reads_the_file(file):
 @pytest.mark.parametrize("file", SHELL, ids=lambda file: file.name)
 def test_shellcheck_finds_nothing(file):
     command = [SHELLCHECK, "--severity=warning", "--external-sources", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout
 
 
@@ -52,7 +52,9 @@ def sourced(*commands: str, **variables: str) -> subprocess.CompletedProcess[str
     """Source slurm/env.sh as a job of these variables does, then run the commands."""
     script = "; ".join(["set -euo pipefail", ". slurm/env.sh", *commands])
     environment = {"PATH": os.environ.get("PATH", os.defpath), "CLUSTER_VENV": ""} | variables
-    return subprocess.run(["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30)
+    return subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
 
 
 NODE = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "1", "SLURM_CPUS_ON_NODE": "64"}
@@ -108,7 +110,7 @@ def queued(job: str, folder: Path, **variables: str) -> subprocess.CompletedProc
     environment |= {"PBS_O_WORKDIR": str(folder), "PBS_NODEFILE": str(folder / "nodes"), "PBS_JOBID": "17.host"}
     command = ["bash", str(ROOT / "pbs" / job)]
     options = {"cwd": "/", "env": environment | {"OMP_NUM_THREADS": "8"} | variables}
-    return subprocess.run(command, **options, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, **options, capture_output=True, text=True, timeout=120)
 
 
 def test_pbs_trains_on_a_rank_for_each_line_of_its_node_file(tmp_path):
@@ -190,7 +192,7 @@ def test_scaling_refuses(options, complaint):
 
 def plot(*paths: Path | str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "slurm/plot_scaling.py", *map(str, paths)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
 
 def test_records_become_a_figure(tmp_path):

@@ -19,6 +19,7 @@ from sparse_mpi.training.diloco import DiLoCo
 from sparse_mpi.wire import WIRES, Coo
 
 from ..launch import ROOT, launch, needs_mpi
+from ..prefork import copied
 
 THEIRS = {
     "Stripes": "tests/testing/theirs/algorithm.py",
@@ -27,13 +28,16 @@ THEIRS = {
     "Plain": "tests/testing/theirs/feedback.py",
     "Threads": "examples/threads_transport.py",
 }
-FEW = Trials((1, 3), examples=5)  # the page docs/tutorials/own-algorithm.md makes all of them
+SOME = "constant", "ties", "one-rank-zero", "heavy-tailed", "nonfinite", "k=1", "k>n", "n<P", "layers"
+FEW = Trials((3,), SOME, examples=2)  # the page docs/tutorials/own-algorithm.md makes all of them
+ALONE = replace(FEW, ranks=(1,))
+EVERY = pytest.param(Trials((1,), examples=5), marks=pytest.mark.full("of each case: the fast tier has the hardest"))
 CHECKS = {
-    "Stripes": lambda kind: testing.check_algorithm(kind(), replace(FEW, ranks=(1, 3, 8))),
-    "Sorted": lambda kind: testing.check_selector(kind()),
-    "Coarse": lambda kind: testing.check_wire(kind()),
+    "Stripes": lambda kind: testing.check_algorithm(kind(), FEW),
+    "Sorted": lambda kind: testing.check_selector(kind(), ALONE),
+    "Coarse": lambda kind: testing.check_wire(kind(), ALONE),
     "Plain": lambda kind: testing.check_feedback(kind(), FEW),
-    "Threads": lambda kind: testing.check_transport(kind, replace(checking_transports.TALKS, ranks=(1, 3), examples=5)),
+    "Threads": lambda kind: testing.check_transport(kind, replace(checking_transports.TALKS, ranks=(1, 3), examples=3)),
 }
 KINDS = {  # of what ranks compare by its repr
     "algorithm": TopkA,
@@ -102,7 +106,7 @@ def test_the_trial_of_an_error_can_be_made_again(tmp_path):
         eval(call, vars(testing) | {"Stripes": wrong, "Exact": SELECTORS["exact"]})
 
 
-@pytest.mark.parametrize("tool", ["hypothesis", "fixed seeds"])
+@pytest.mark.parametrize("tool", ["fixed seeds", pytest.param("hypothesis", marks=pytest.mark.full("shrinks long"))])
 def test_drawn_trials_find_what_named_ones_do_not(tool, tmp_path, monkeypatch):
     """Hypothesis shrinks it: to one rank, and the shortest vector."""
     if tool == "fixed seeds":
@@ -110,15 +114,15 @@ def test_drawn_trials_find_what_named_ones_do_not(tool, tmp_path, monkeypatch):
     lost = f"if len(acc) > 20:\n            total.values[:] = 0\n        {SENT}"
     wrong = loaded("Stripes", tmp_path, SENT, lost)
     with pytest.raises(ConformanceError, match=r"law 2 \(nothing is lost\) is broken by Stripes") as raised:
-        testing.check_algorithm(wrong(), Trials(cases=(), examples=40))
+        testing.check_algorithm(wrong(), Trials((1, 2), cases=(), examples=20))
     simplest = r"ranks=\(1,\), cases=\(Case\(make='constant', n=21, k=1,"
     assert tool == "fixed seeds" or re.search(simplest, str(raised.value))
 
 
+@pytest.mark.parametrize("trials", [ALONE, EVERY], ids=["some", "every"])
 @pytest.mark.parametrize("name", [*SELECTORS, *WIRES])
-def test_our_selectors_and_wires(name):
-    few = Trials((1,), examples=5)
-    testing.check_wire(WIRES[name], few) if name in WIRES else testing.check_selector(SELECTORS[name](), few)
+def test_our_selectors_and_wires(name, trials):
+    testing.check_wire(WIRES[name], trials) if name in WIRES else testing.check_selector(SELECTORS[name](), trials)
 
 
 @pytest.mark.against_world
@@ -154,9 +158,10 @@ def test_a_repr_that_says_no_hyperparameters_is_refused_on_all_ranks(argument, c
 @pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong on a rank"])
 def test_ranks_of_mpiexec_run_the_checks_of_the_guide(wrong, tmp_path):
     code = re.search(r"```python\n(.*?)```", (ROOT / "docs/guides/transport.md").read_text(), re.DOTALL)[1]
+    code = code.replace("Trials(ranks=[Ranks()]", "Trials(ranks=[Ranks()], cases=('ties', 'layers')")
     fails = "run(self, fn):\n        assert as_comm().rank != 1"
     (tmp_path / "test_ranks.py").write_text(code.replace("run(self, fn):", fails) if wrong else code)
-    done = launch(3, "-m", "pytest", "-q", "--color=no", str(tmp_path), SPARSE_MPI_WATCH="1")
+    done = launch(3, *copied("-m", "pytest", "-q", "--color=no", str(tmp_path)), SPARSE_MPI_WATCH="1")
     if wrong:
         assert done.returncode and "1 failed" in done.stdout
     else:

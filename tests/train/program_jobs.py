@@ -1,14 +1,6 @@
-"""The training programs, each with an algorithm of its own, as jobs."""
+"""The training programs, and an algorithm of its own for each."""
 
 from __future__ import annotations
-
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-from ..launch import launch
-from ..prefork import copied
 
 PROGRAMS = {
     "vgg": ["vgg"],
@@ -33,17 +25,3 @@ ALGORITHM = {
     "gpt2": "acpsgd",
     "vit": "dense-bf16",
 }
-
-
-def trained(asked: Mapping[str, Sequence[str]], folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """Return the records of all programs in ``asked`` with the algorithms there, in one start of mpiexec.
-
-    See `tests.train.every_algorithm`.
-    """
-    words = [[",".join(algorithms), *PROGRAMS[name]] for name, algorithms in asked.items()]
-    together = " + ".join(map(" ".join, words)).split()
-    done = launch(ranks, *copied("-m", "tests.train.every_algorithm", str(folder), *together), seconds=600)
-    assert done.returncode == 0, f"{done.stdout[-1000:]}{done.stderr[-4000:]}"
-    lines = (folder / "records.jsonl").read_text().splitlines()
-    names = [name for name, algorithms in asked.items() for _ in algorithms]
-    return [{"program": name} | json.loads(line) for name, line in zip(names, lines, strict=True)]

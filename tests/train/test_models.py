@@ -15,7 +15,7 @@ import gpt2
 from gpt2 import GPT2
 from lstm import PROGRAM as LSTM
 from sparse_mpi.comm import NullComm
-from sparse_mpi.predict.models import vgg16
+from sparse_mpi.predict.models import MODELS
 from sparse_train.models.language import SpeechLSTM, Transformer, WordLSTM, for_answering, for_pretraining
 from sparse_train.models.vision import VGG16, ResNet, ViT
 from sparse_train.tasks.language import LSTM_SETTINGS, Shape
@@ -65,10 +65,8 @@ def test_models_have_the_published_number_of_parameters(name):
         assert count(make()) == parameters
 
 
-@pytest.mark.parametrize(("classes", "channels"), [(10, 3), (100, 1)])
-def test_the_library_knows_the_shapes_of_vgg16(classes, channels):
-    trained = VGG16(classes, channels).named_parameters()
-    assert vgg16(classes, channels) == tuple((name, tuple(p.shape)) for name, p in trained)
+def test_the_library_knows_the_shapes_of_vgg16():
+    assert MODELS["vgg16"] == tuple((name, tuple(p.shape)) for name, p in VGG16(10, 3).named_parameters())
 
 
 SETTINGS = {
@@ -155,6 +153,7 @@ def test_a_tiny_model_learns_in_few_steps(name, tmp_path):
 
 
 @needs_transformers
+@pytest.mark.full("test_train_programs trains both in the gate, and tiny models that learn are above")
 @pytest.mark.parametrize("name", ["bert --task pretrain", "bert --task squad"])
 def test_the_loss_of_a_tiny_bert_falls(name, tmp_path):
     task, _ = tiny(name, tmp_path)

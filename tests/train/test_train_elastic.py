@@ -85,11 +85,3 @@ def test_a_run_with_a_spare_is_resumed_to_the_same_bits(tmp_path):
 def test_one_rank_must_train(tmp_path):
     with pytest.raises(JobError, match="--spares must be at most 1, for one rank must train, got 2"):
         train(2, tmp_path, "--spares", "2")
-
-
-@pytest.mark.thin(0)
-@pytest.mark.parametrize("options", [["--no-overlap", "--flush"], ["--clip-norm", "0.5"], ["--optimizer", "adam"]])
-def test_survivors_end_alike_whatever_is_trained(options, tmp_path):
-    outcomes = train(3, tmp_path, *options, leave={1: 27})
-    assert len(outcomes) == 2 and len({outcome.digest for outcome in outcomes}) == 1
-    assert outcomes[0].identical and records(tmp_path, "loss")

@@ -112,7 +112,7 @@ def test_the_next_batch_is_read_while_one_is_used():
     reached = {item: threading.Event() for item in range(6)}
     batches = ahead([[0, 1], [2, 3], [4, 5]], lambda item: reached[item].set() or -item, threads=2)
     assert next(batches) == [0, -1]
-    assert reached[2].wait(10) and reached[3].wait(10) and not reached[4].is_set()
+    assert reached[2].wait(60) and reached[3].wait(60) and not reached[4].is_set()
     assert list(batches) == [[-2, -3], [-4, -5]] and list(ahead([], abs, 1)) == []
 
 

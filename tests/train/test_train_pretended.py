@@ -42,7 +42,7 @@ def program_of(name):
     return import_module(module).PROGRAM, [*options, *OPTIONS]
 
 
-@pytest.mark.thin(0, name=("vgg", "gpt2"))
+@pytest.mark.thin(0, name=("vgg",))
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_ends_in_the_bits_of_the_cpu_and_goes_on_from_a_checkpoint_of_either(gpu, tmp_path, name):
     program, options = program_of(name)

@@ -63,11 +63,6 @@ def test_a_score_of_evaluation_alone_is_left_out_of_training(tmp_path, capsys):
     assert records(tmp_path, "epoch")[-1]["lr"] == pytest.approx(0.05 * 0.2 / 5)
 
 
-def test_a_run_is_a_function_of_its_seed(tmp_path):
-    one, again, other = (train(tmp_path, "--seed", seed)[0][0].loss for seed in "112")
-    assert one == again != other
-
-
 def test_what_make_refuses_on_one_rank_ends_all_of_them(tmp_path):
     args = SLOPE.parse(["--depth", "0", "--out", str(tmp_path / "run"), "--threads", "1"])
     said = refusals(World(2), lambda comm: SLOPE.train(args, comm))

@@ -32,7 +32,7 @@ def whole(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 # By name the optimizers that the hook takes over, and the options of a state at 5 %
 SGDS = {
     "momentum": partial(SGD, weight_decay=0.02),
-    "nesterov": partial(SGD, weight_decay=0.02, nesterov=True),
+    "nesterov": partial(SGD, weight_decay=0.02, nesterov=True, fused=True),
 }
 ADAMW = partial(torch.optim.AdamW, lr=0.01, eps=1e-4, weight_decay=0.1)
 TAKEN = {name: (make, TOP) for name, make in SGDS.items()} | {"adamw": (ADAMW, {"density": 0.05, "dense_steps": 1})}
@@ -52,20 +52,23 @@ def trained(run: Run, skip: int = -1, **step) -> dict:
     return run.save()
 
 
-def scaled(name: str | None, **how) -> dict:
+def scaled(name: str | None) -> dict:
     """With a loss scale that changes, and one step in which one rank overflows."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=2)
-    return trained(Run(CHECKED, scaler=scaler) if name is None else taken(name, scaler=scaler, **how))
+    return trained(Run(CHECKED, scaler=scaler) if name is None else taken(name, scaler=scaler))
 
 
-def skipped(name: str | None, **how) -> dict:
+def skipped(name: str | None) -> dict:
     """Without a scaler, and without that step."""
-    return trained(Run(CHECKED) if name is None else taken(name, **how), skip=OVERFLOW)
+    return trained(Run(CHECKED) if name is None else taken(name), skip=OVERFLOW)
 
 
-def uneven(run: Run, **join: bool) -> dict:
-    """Ranks have 4, 5 and 6 batches; the step after that is everybody's again."""
-    with run.model.join(**join):
+def uneven(run: Run) -> dict:
+    """Ranks have 4, 5 and 6 batches; the step after that is everybody's again.
+
+    DDP leaves the division to its hook, whatever ``divide_by_initial_world_size`` is.
+    """
+    with run.model.join(divide_by_initial_world_size=run.options is not ALL):
         for number in range(4 + dist.get_rank()):
             run.step(number)
     run.saw["joined"] = torch.cat([p.detach().flatten() for p in run.net.parameters()])
@@ -128,11 +131,10 @@ def failed() -> dict:
     return trained(run) | {"error": error}
 
 
-def zero(kind: type, options: dict | None, give: bool = False, **how) -> dict:
+def zero(make: partial, options: dict) -> dict:
     """With torch's optimizer that is sharded over the ranks."""
-    make = partial(ZeroRedundancyOptimizer, optimizer_class=kind, **how)
-    more = {"give": lambda optimizer: optimizer.optim} if give else {}
-    return straight(options, bucket_cap_mb=LARGE, make=make, **more)
+    make = partial(ZeroRedundancyOptimizer, optimizer_class=make.func, **make.keywords)
+    return straight(options, bucket_cap_mb=LARGE, make=make, give=lambda optimizer: optimizer.optim)
 
 
 # States that are older than the process group
@@ -171,40 +173,24 @@ def late_mistakes() -> dict:
 
 
 LOOPS = {"raised": raised, "failed": failed, "late mistakes": late_mistakes}
-FUSED = partial(SGD, fused=True)
-LOOPS |= {f"fused-{how.__name__}": partial(how, "momentum", make=FUSED) for how in (scaled, skipped)}
-for name, (make, _) in TAKEN.items():
+for name, (make, options) in TAKEN.items():
     LOOPS |= {
         f"{name}-plain": partial(straight, None, make=make),
         f"{name}-all": partial(straight, ALL, make=make, give=whole),
         f"{name}-sparse": lambda name=name: trained(taken(name)),
-        f"{name}-closure": lambda name=name: trained(taken(name), closure=True),
         f"{name}-late": partial(late, name),
-        f"{name}-scaled": partial(scaled, name),
-        f"{name}-skipped": partial(skipped, name),
-        f"{name}-flushed": partial(flushed, name),
+        f"{name}-zero": partial(zero, make, options),
     }
-LOOPS |= {"scaled": partial(scaled, None), "skipped": partial(skipped, None)}
-for name, ddp, passes in (("views", True, 1), ("accumulated", False, 3), ("accumulated views", True, 2)):
-    how = {"gradient_as_bucket_view": ddp}
-    LOOPS |= {
-        f"{name}-plain": lambda how=how, n=passes: trained(Run(None, **how), passes=n),
-        f"{name}-all": lambda how=how, n=passes: trained(Run(ALL, **how), passes=n),
-        f"{name}-sparse": lambda how=how, n=passes: trained(Run(CHECKED, **how), passes=n),
-    }
+for name in (None, "nesterov", "adamw"):
+    LOOPS |= {f"{name or 'local'}-{how.__name__}": partial(how, name) for how in (scaled, skipped)}
+SEVERAL = {"gradient_as_bucket_view": True}
 LOOPS |= {
+    "nesterov-flushed": partial(flushed, "nesterov"),
+    "accumulated-plain": lambda: trained(Run(None, **SEVERAL), passes=2),
+    "accumulated-all": lambda: trained(Run(ALL, **SEVERAL), passes=2),
+    "accumulated-sparse": lambda: trained(Run(CHECKED, **SEVERAL), passes=2),
     "uneven-plain": lambda: uneven(Run(None)),
     "uneven-all": lambda: uneven(Run(ALL)),
-    "uneven-effective": lambda: uneven(Run(ALL), divide_by_initial_world_size=False),
     "uneven-momentum": lambda: uneven(taken("momentum", make=SGD)),
-    "uneven-adamw": lambda: uneven(taken("adamw")),
     "uneven-sparse": lambda: uneven(Run(CHECKED, make=partial(SGD, momentum=0.0))),
 }
-ZEROS = {"momentum": (torch.optim.SGD, SGDS["momentum"].keywords | SGD.keywords), "adamw": (ADAMW.func, ADAMW.keywords)}
-for name, (kind, how) in ZEROS.items():
-    LOOPS |= {
-        f"zero {name}-plain": partial(zero, kind, None, **how),
-        f"zero {name}-all": partial(zero, kind, ALL, **how),
-        f"zero {name}-sparse": partial(zero, kind, TOP, **how),
-        f"zero {name}-taken": partial(zero, kind, TAKEN[name][1], give=True, **how),
-    }

@@ -1,4 +1,4 @@
-"""Orders of calls, frozen parameters and copies of a model, with the hook; `ddp_job` runs them under torchrun."""
+"""Orders of calls, copies of a model and orders of memory, with the hook; `ddp_job` runs them under torchrun."""
 
 from __future__ import annotations
 
@@ -84,17 +84,6 @@ def orders() -> dict[str, str]:
     return said | {"flush": refused(flushed_too_early), "after a flush": refused(after_a_flush)}
 
 
-def local() -> Run:
-    """The optimizer has its momentum, and is known."""
-    run = Run(None)
-    run.options, run.state = (
-        ALL,
-        SparseState(run.net.named_parameters(), optimizer=run.optimizer, momentum="local", **ALL),
-    )
-    run.model.register_comm_hook(run.state, sparse_hook)
-    return run
-
-
 def again(model: DistributedDataParallel) -> DistributedDataParallel:
     """``model`` as it comes back from a file."""
     file = io.BytesIO()
@@ -138,80 +127,6 @@ def copied_without_optimizer(at: int = 3) -> dict:
     return run.save() | {"error": error}
 
 
-def frozen(run: Run) -> dict:
-    """A layer is frozen while it owes something, and trained again after a flush."""
-    layer = run.net[3]
-    for number in range(4):
-        run.optimizer.zero_grad()
-        reduced(run, number)
-        run.optimizer.step()
-    layer.requires_grad_(False)
-    seen = []
-
-    def look() -> None:
-        seen.append(torch.cat([torch.from_numpy(run.state.residuals()["3.weight"]), layer.weight.detach().flatten()]))
-
-    look()
-    for number in range(4, 7):
-        run.optimizer.zero_grad()
-        reduced(run, number)
-        run.optimizer.step()
-    look()
-    run.state.flush()
-    run.optimizer.step()
-    look()
-    layer.requires_grad_(True)
-    run.optimizer.zero_grad()
-    reduced(run, 7)
-    run.optimizer.step()
-    look()
-    return run.save() | {"seen": seen}
-
-
-def frozen_on_one_rank(run: Run) -> str:
-    reduced(run, 0)
-    run.optimizer.step()
-    run.optimizer.zero_grad()
-    run.net[3].requires_grad_(dist.get_rank() != 0)
-    return refused(lambda: reduced(run, 1))
-
-
-class Branches(torch.nn.Module):
-    """Two layers, of which a pass uses one or both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.often, self.seldom = torch.nn.Linear(30, 10), torch.nn.Linear(30, 10)
-
-    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
-        return self.often(x) + (self.seldom(x) if both else 0)
-
-
-def unused(to_none: bool, views: bool) -> dict:
-    """Passes of which most leave a layer out, on all ranks: all that gradients gave, came, or is owed."""
-    net = Branches()
-    optimizer = PLAIN(net.parameters())
-    state = SparseState(net.named_parameters(), density=0.05, optimizer=optimizer, algorithm="topka", dense_steps=0)
-    model = DistributedDataParallel(net, gradient_as_bucket_view=views, **UNUSED)
-    model.register_comm_hook(state, sparse_hook)
-    given, applied = ([torch.zeros_like(p, dtype=torch.float64) for p in net.parameters()] for _ in range(2))
-    for number in range(9):
-        optimizer.zero_grad(set_to_none=to_none)
-        draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
-        x, y, both = torch.randn(16, 30, generator=draw), torch.randint(10, (16,), generator=draw), number % 3 == 0
-        own = torch.autograd.grad(cross_entropy(net(x, both), y), net.parameters(), allow_unused=True)
-        cross_entropy(model(x, both), y).backward()
-        for gave, came, gradient, parameter in zip(given, applied, own, net.parameters(), strict=True):
-            gave += 0 if gradient is None else gradient
-            came += 0 if parameter.grad is None else parameter.grad
-        optimizer.step()
-    left = state.residuals()
-    owed = torch.cat([torch.from_numpy(left[name]) for name, _ in net.named_parameters()])
-    flat = {"parameters": list(net.parameters()), "given": given, "applied": applied}
-    return {name: torch.cat([x.detach().flatten() for x in parts]) for name, parts in flat.items()} | {"residual": owed}
-
-
 class Product(torch.nn.Module):
     """Its gradient is what it is called with, to the bit."""
 
@@ -226,14 +141,14 @@ class Product(torch.nn.Module):
 MODES = {"momentum": (SGD, "topka"), "adamw": (ADAMW, "elect"), "arrival": (ADAMW, "topka")}
 
 
-def laid_out(name: str, turned: bool = False, views: bool = False) -> torch.Tensor:
-    """The weights behind some steps and a flush, in memory in the usual order of dimensions or in that of images."""
+def laid_out(name: str, turned: bool = False) -> torch.Tensor:
+    """The weights behind some steps and a flush, in the usual order of memory, or in that of images, as views."""
     torch.manual_seed(1)
     weight, (make, algorithm) = torch.randn(8, 5, 3, 3), MODES[name]
     net = Product(weight.to(memory_format=torch.channels_last) if turned else weight)
     optimizer = make(net.parameters())
     state = SparseState(net.named_parameters(), optimizer=optimizer, algorithm=algorithm, density=0.1)
-    model = DistributedDataParallel(net, gradient_as_bucket_view=views)
+    model = DistributedDataParallel(net, gradient_as_bucket_view=turned)
     model.register_comm_hook(state, sparse_hook)
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -244,22 +159,12 @@ def laid_out(name: str, turned: bool = False, views: bool = False) -> torch.Tens
     return net.weight.detach()
 
 
-UNUSED = {"find_unused_parameters": True}
 ORDERS = {
     "orders": orders,
-    "twice-plain": lambda: two_passes(Run(None)),
-    "twice-none": lambda: two_passes(Run(ALL)),
-    "twice-local": lambda: two_passes(local()),
     "copied-plain": lambda: straight(TOP, bucket_cap_mb=LARGE, make=PLAIN),
     "copied": lambda: copied(copy.deepcopy),
     "copied-saved": lambda: copied(again),
     "copied-taken": copied_without_optimizer,
-    "frozen": lambda: frozen(Run({"density": 0.05}, make=PLAIN, **UNUSED)),
-    **{f"frozen-{name}": lambda name=name: frozen(taken(name, **UNUSED)) for name in ("momentum", "adamw")},
-    **{f"unused-none-{where}": partial(unused, True, where == "views") for where in ("own", "views")},
-    **{f"unused-zeros-{where}": partial(unused, False, where == "views") for where in ("own", "views")},
     **{f"laid out-{name}": partial(laid_out, name) for name in MODES},
     **{f"turned-{name}": partial(laid_out, name, turned=True) for name in MODES},
-    **{f"views-{name}": partial(laid_out, name, views=True) for name in MODES},
-    "frozen-one": lambda: frozen_on_one_rank(taken("momentum", **UNUSED)),
 }

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 from sparse_mpi.fsdp import ShardedReduction, attach
 from sparse_mpi.training.fsdp_units import Unit, UnitVector
 
-STEPS = 12
+STEPS = 6
 RESUMED = ("momentum", "adamw", "arrival")
 SPARSE, ALL = {"density": 0.01}, {"density": 1.0}
 MAKE = {
@@ -58,12 +58,12 @@ class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, 101) for width in (13, 101, 101))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, 101) for width in (13, 101))
         self.norm, self.head = torch.nn.LayerNorm(101), torch.nn.Linear(101, 7)
         self.skip = False  # the second layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in [*self.layers[: 1 if self.skip else 2], self.layers[2]]:
+        for layer in self.layers[: 1 if self.skip else 2]:
             x = torch.relu(layer(x))
         return self.head(self.norm(x))
 
@@ -149,33 +149,17 @@ class Run:
 
 
 def accumulated(mesh: DeviceMesh) -> dict:
-    """Two backward passes a step, of which the last is reduced."""
+    """Two backward passes a step, of which the last is reduced; the mean is clipped."""
     run = Run(mesh, SPARSE, "sgd")
+    norms = []
     for number in range(STEPS):
         run.optimizer.zero_grad()
         for half in range(2):
             run.net.set_requires_gradient_sync(half == 1)
             run.backward(2 * number + half)
-        run.optimizer.step()
-    return run.save()
-
-
-def clipped(mesh: DeviceMesh) -> dict:
-    run = Run(mesh, SPARSE, "momentum")
-    norms = []
-    for number in range(STEPS):
-        run.optimizer.zero_grad()
-        run.backward(number)
         norms.append(float(torch.nn.utils.clip_grad_norm_(run.net.parameters(), 0.5).full_tensor()))
         run.optimizer.step()
     return run.save() | {"norms": norms}
-
-
-def checked(mesh: DeviceMesh, optimizer: str) -> dict:
-    """Both laws are asserted in each step."""
-    run = Run(mesh, SPARSE, optimizer)
-    run.reduction.check_every = 1
-    return run.steps().save()
 
 
 def compiled(mesh: DeviceMesh) -> dict:
@@ -193,8 +177,7 @@ def rounded(mesh: DeviceMesh) -> dict:
     return run.save()
 
 
-def flushed(mesh: DeviceMesh) -> dict:
-    run = Run(mesh, SPARSE, "sgd").steps()
+def flushed(run: Run) -> dict:
     before = run.owed()
     run.reduction.flush()
     flushed = {name: parameter.grad.full_tensor() for name, parameter in run.reduction.parameters.items()}
@@ -205,7 +188,7 @@ def flushed(mesh: DeviceMesh) -> dict:
 def two_passes(mesh: DeviceMesh, options: dict | None) -> dict:
     """Two backward passes a step, both reduced."""
     run = Run(mesh, options, "momentum")
-    for number in range(STEPS):
+    for number in range(4):
         run.optimizer.zero_grad()
         run.backward(2 * number)
         run.backward(2 * number + 1)
@@ -214,8 +197,8 @@ def two_passes(mesh: DeviceMesh, options: dict | None) -> dict:
 
 
 def skipped(mesh: DeviceMesh, options: dict | None, optimizer: str, replicas: tuple[int, ...]) -> dict:
-    """Some replicas leave a layer out, in every third step."""
-    run = Run(mesh, options, optimizer)
+    """Some replicas leave a layer out, in every third step; vectors are of several units."""
+    run = Run(mesh, options, optimizer, joined_bytes=2.4e4)
     for number in range(STEPS):
         run.net.skip = number % 3 == 1 and mesh.get_local_rank("replicate") in replicas
         run.step(number)
@@ -223,19 +206,20 @@ def skipped(mesh: DeviceMesh, options: dict | None, optimizer: str, replicas: tu
 
 
 def frozen(mesh: DeviceMesh) -> dict:
-    """A layer is frozen for some steps."""
-    run = Run(mesh, SPARSE, "momentum").steps(last=4)
+    """A layer is frozen for some steps; later all that is owed is flushed."""
+    run = Run(mesh, SPARSE, "sgd").steps(last=3)
     run.net.layers[1].requires_grad_(False)
     owed = [run.owed()["layers.1.weight"]]
-    owed.append(run.steps(4, 8).owed()["layers.1.weight"])
+    owed.append(run.steps(3, 5).owed()["layers.1.weight"])
     run.net.layers[1].requires_grad_(True)
-    return run.steps(8).save() | {"waits": owed}
+    return flushed(run.steps(5)) | {"waits": owed}
 
 
 def saved(mesh: DeviceMesh, optimizer: str) -> dict:
-    """Saved after half of the steps, and gone on with, for those that load it."""
-    run = Run(mesh, SPARSE, optimizer).steps(last=STEPS // 2)
-    run.optimizer.zero_grad()
+    """Saved after half of the steps, and gone on with, for those that load it; both laws are asserted in each step."""
+    run = Run(mesh, SPARSE, optimizer)
+    run.reduction.check_every = 1
+    run.steps(last=STEPS // 2).optimizer.zero_grad()
     folder = FOLDER / f"checkpoint-{optimizer}"
     owed = run.owed()
     # Where it has no state torch has the optimizer step along zeros for it
@@ -279,7 +263,7 @@ def narrow(mesh: DeviceMesh) -> dict:
         if how == "all":
             attach(net, lane(mesh)).detach()
             reduction = attach(net, lane(mesh), density=1.0, optimizer=optimizer)
-        for number in range(STEPS):
+        for number in range(4):
             optimizer.zero_grad()
             draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
             (net(torch.randn(8, 13, generator=draw)) - 0.5).square().mean().backward()
@@ -382,11 +366,6 @@ def mistakes(mesh: DeviceMesh) -> dict:
 RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
     **{f"hsdp-{name}": lambda mesh, name=name: Run(mesh, None, name).steps().save() for name in MAKE},
     **{f"all-{name}": lambda mesh, name=name: Run(mesh, ALL, name).steps().save() for name in MAKE},
-    **{f"sparse-{name}": lambda mesh, name=name: checked(mesh, name) for name in MAKE},
-    "hsdp-joined": lambda mesh: Run(mesh, None, "momentum").steps().save(),
-    "all-joined": lambda mesh: Run(mesh, ALL, "momentum", joined_bytes=3e4).steps().save(),
-    "sparse-joined": lambda mesh: Run(mesh, SPARSE, joined_bytes=3e4).steps().save(),
-    "hsdp-roots": lambda mesh: Run(mesh, None, "momentum", roots=True).steps().save(),
     "all-roots": lambda mesh: Run(mesh, ALL, "momentum", roots=True).steps().save(),
     "hsdp-twice": lambda mesh: two_passes(mesh, None),
     "all-twice": lambda mesh: two_passes(mesh, ALL | {"momentum": "local"}),
@@ -398,10 +377,8 @@ RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
     **{f"saved-{name}": lambda mesh, name=name: saved(mesh, name) for name in RESUMED},
     **{f"loaded-{name}": lambda mesh, name=name: loaded(mesh, name) for name in RESUMED},
     "accumulated": accumulated,
-    "clipped": clipped,
     "compiled": compiled,
     "bfloat16": rounded,
-    "flushed": flushed,
     "narrow": narrow,
     "mistakes": mistakes,
 }

@@ -1,6 +1,6 @@
 """Runs programs with the hook of DistributedDataParallel, or with FSDP2; `test_call_sequences` starts it and judges.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 tests/training/sequences_job.py FOLDER
+    python -m torch.distributed.run --standalone --nproc-per-node 3 tests/training/sequences_job.py FOLDER
 
 FOLDER/programs has programs, as Python, of as many ranks as there are; each rank saves what it saw in seen-RANK.pt.
 """
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fsdp import attach
 
-SECONDS = 30  # that a rank waits for the others
+SECONDS = 120  # that a rank waits for the others
 
 
 class Hooked(Trainee):

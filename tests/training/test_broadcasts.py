@@ -63,25 +63,6 @@ def test_tensors_of_every_kind_come_from_the_root(ranks):
     assert all(map(all, ranks.run(run)))
 
 
-@pytest.mark.parametrize(
-    "make", [lambda model: model.named_parameters(), lambda model: list(model.state_dict().items())]
-)
-def test_parameters_and_optimizer_state_come_from_the_root(ranks, make):
-    def run(comm):
-        model = net(comm.rank)
-        optimizer = torch.optim.Adam(model.parameters(), lr=1.0 + comm.rank)
-        if comm.rank == comm.size - 1:  # others have no state yet
-            train(model, optimizer, own(comm.rank), [0])
-        groups = optimizer.param_groups[0]
-        broadcast_parameters(make(model), np.int64(comm.size - 1), comm)
-        broadcast_optimizer_state(optimizer, np.int64(comm.size - 1), comm)
-        assert optimizer.param_groups[0] is groups  # which a schedule may hold
-        return weights(model), groups["lr"], optimizer.state_dict()["state"][0]["exp_avg"].numpy()
-
-    for w, lr, average in (results := ranks.run(run)):
-        assert np.array_equal(w, results[-1][0]) and lr == ranks.size and np.array_equal(average, results[-1][2])
-
-
 STATE = {"w": torch.zeros(3)}
 INFERENCE = torch.inference_mode()(lambda: torch.zeros(3))()
 PARAMS = {  # what comes, and a part of the error
@@ -237,26 +218,3 @@ def test_a_distributed_optimizer_has_the_same_rates_everywhere(ranks, options):
 
     results = ranks.run(run)
     assert len(set(results)) == 1 and results[0][:2] == (pytest.approx(np.sqrt(ranks.size) / 16), 1e-6)
-
-
-@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.Adagrad, torch.optim.NAdam])
-def test_states_of_other_optimizers_travel(ranks, kind):
-    def run(comm):
-        model = net(comm.rank)
-        optimizer = kind(model.parameters())
-
-        def loss():
-            optimizer.zero_grad()
-            total = model(torch.ones(4, 6)).square().sum()
-            total.backward()
-            return total
-
-        for _ in range(2):
-            if comm.rank == 0:
-                optimizer.step(loss)
-        broadcast_parameters(model.named_parameters(), comm=comm)
-        broadcast_optimizer_state(optimizer, comm=comm)
-        optimizer.step(loss)
-        return weights(model).tobytes()
-
-    assert len(set(ranks.run(run))) == 1

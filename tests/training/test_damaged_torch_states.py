@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from sparse_mpi import World
+from sparse_mpi.arrays import as_arrays
+from sparse_mpi.comm import NullComm
 from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.optim import DistributedOptimizer
+from sparse_mpi.reduction.form import sealed
 
 from ..reduction.damage import check_all
 from ..training.loops import made, net, own, steps, train, wrapped
@@ -35,6 +39,27 @@ def test_a_damaged_state_of_buckets_is_refused_by_name():
         return made.state_dict()
 
     check_all(World(2).run(run), Restored, reduced, ("take_over",), deep=2)
+
+
+def test_states_of_release_0_3_are_refused_with_the_release_that_converts_them():
+    """Buckets had no names there, and Adam kept a number of steps alone."""
+
+    def run(comm):
+        other, made = Restored(comm), Restored(comm)
+        reduced(other, comm.rank)
+        saved = as_arrays(other.state_dict())
+        former = {"buckets": [one["reducer"] for one in saved["vectors"]], "kinds": list(saved["kinds"].values())}
+        with pytest.raises(ValueError, match="must be 4, got None; .* load and save it once with sparse_mpi 0.4"):
+            made.load_state_dict(sealed(former))
+        assert not any(residual.any() for residual in made.gradients.residuals().values())
+
+    World(2).run(run)
+    model = net()
+    optimizer = DistributedOptimizer(torch.optim.Adam(model.parameters()), comm=NullComm())
+    state = optimizer.state_dict() | {"state": {0: {"step": torch.tensor(3.0)}}}
+    with pytest.raises(ValueError, match="got 'step' alone; .* load and save it once with sparse_mpi 0.4"):
+        optimizer.load_state_dict(state)
+    assert not optimizer.state
 
 
 def test_states_that_are_too_few_or_many_are_refused():

@@ -168,7 +168,7 @@ def mean_backward(parameters: list[torch.Tensor], losses: list[torch.Tensor], to
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean
 
 
-def check(ranks, name: str, habit: str, steps: int = 20, **options) -> None:
+def check(ranks, name: str, habit: str, steps: int = 12, **options) -> None:
     def body(comm):
         def distribute(plain, passes):
             mode = next((word for word in re.split("[ ,]+", name) if word in MODES), None)

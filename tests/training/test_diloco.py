@@ -14,7 +14,7 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
-from .loops import adamw, common, loss_of, made, mean, nesterov, net, own, plain, steps, train, weights
+from .loops import adamw, common, loss_of, made, nesterov, net, own, plain, steps, train, weights
 
 few_ranks = pytest.mark.ranks(1, 3, 5)
 sgd = partial(torch.optim.SGD, lr=0.1)
@@ -45,19 +45,6 @@ def test_dense_is_the_formula(ranks, inner):
 
     for one in ranks.run(body):
         np.testing.assert_allclose(one, serial(ranks.size, 3, 5, inner), rtol=1e-4, atol=1e-5)
-
-
-@few_ranks
-def test_one_step_at_a_time_is_data_parallel_training(ranks):
-    def body(comm):
-        replica = made(comm, 1, algorithm="dense", inner=sgd, outer=plain)
-        steps(replica, comm.rank, range(6))
-        return weights(replica.model)
-
-    model = net()
-    expected = train(model, sgd(model.parameters()), mean(ranks.size), range(6))
-    for one in ranks.run(body):
-        np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.ranks(3)

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from sparse_mpi import World
-from sparse_mpi.arrays import as_arrays
 from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback.base import whole_state
-from sparse_mpi.reduction.form import sealed
 
 from ..reduction.rules import KINDS, RULES
 from .loops import loss_of, weights, wrapped
@@ -60,36 +58,6 @@ def test_overlap_changes_no_bit(ranks, kind, passes):
     early = trained(ranks, kind, **options)
     assert np.array_equal(trained(ranks, kind, overlap=False, **options), early)
     assert not np.allclose(early, weights(net()))
-
-
-@pytest.mark.thin(1)
-@few_ranks
-@every_rule
-def test_a_resumed_run_goes_on_to_the_same_bits_after_a_dense_warm_up(ranks, kind):
-    def body(comm):
-        straight, half, again = net(), net(), net(1)
-        long, short, resumed = (made(comm, model, kind) for model in (straight, half, again))
-        for optimizer, model in ((long, straight), (short, half)):
-            reducers = [bucket.reducer for bucket in optimizer.reduction.buckets]
-            algorithms = [reducer.algorithm for reducer in reducers]
-            for reducer in reducers:
-                reducer.use("dense")
-            steps(comm, model, optimizer, range(2))
-            for reducer, algorithm in zip(reducers, algorithms, strict=True):
-                reducer.use(algorithm)
-            steps(comm, model, optimizer, range(2, 4))
-        again.load_state_dict(half.state_dict())
-        saved = short.reduction.state_dict()
-        resumed.reduction.load_state_dict(saved)
-        old = [one["reducer"] for one in as_arrays(saved)["vectors"]]  # as release 0.3 has it
-        kinds = list(saved["kinds"].values())
-        with pytest.raises(ValueError, match=r"must hold \d buckets, got 1"):
-            resumed.reduction.load_state_dict(sealed({"buckets": old[:1], "kinds": kinds}))
-        resumed.reduction.load_state_dict(sealed({"buckets": old, "kinds": kinds}))
-        return steps(comm, straight, long, range(4, 7)), steps(comm, again, resumed, range(4, 7))
-
-    for straight, resumed in ranks.run(body):
-        assert straight.tobytes() == resumed.tobytes()
 
 
 @every_rule

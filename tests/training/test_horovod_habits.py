@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from sparse_mpi.optim import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
 
@@ -91,74 +90,6 @@ def test_a_checkpoint_of_the_root_is_everybodys_and_training_goes_on(ranks, kind
     for part in range(2):
         assert equal([found[0][0][part], *(after[part] for _, after, _ in found)])
     assert equal([end for *_, end in found]) and np.isfinite(found[0][2]).all()
-
-
-class Chosen(nn.Module):
-    """Has a parameter of whole numbers, which needs no gradient."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.rows = nn.Parameter(torch.tensor([1, 3 - seed % 2], dtype=torch.int32), requires_grad=False)
-        self.table = nn.Parameter(torch.rand(4))
-
-    def forward(self, x):
-        return self.table[self.rows.long()] * x
-
-
-def test_parameters_that_need_no_gradient_are_broadcast_and_get_none(ranks):
-    def run(comm):
-        model = Chosen(comm.rank)
-        optimizer = made(torch.optim.SGD, model, comm)
-        broadcast_parameters(model.state_dict(), 0, comm)
-        broadcast_optimizer_state(optimizer, 0, comm)
-        model(torch.ones(2)).sum().backward()
-        optimizer.step()
-        assert model.rows.grad is None and model.table.grad is not None
-        return weights(model)
-
-    assert equal(ranks.run(run))
-
-
-@every_optimizer
-def test_ranks_that_use_other_heads_take_the_same_step(ranks, kind):
-    """Of what one rank alone has used all get the mean."""
-
-    def run(comm):
-        torch.manual_seed(0)
-        model = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 3), nn.Linear(6, 3)])
-        optimizer = made(kind, model, comm)
-        for step in range(3):
-            optimizer.zero_grad()
-            x = torch.randn(8, 6, generator=torch.Generator().manual_seed(9 * step + comm.rank))
-            model[1 + comm.rank % 2](model[0](x).relu()).square().sum().backward()
-            optimizer.step()
-        return weights(model)
-
-    assert equal(ranks.run(run))
-
-
-def test_a_generator_and_its_critic_are_frozen_in_turns(ranks):
-    """Each has an optimizer of its own, and the passes of the other leave its gradients and parameters alone."""
-
-    def run(comm):
-        generator, critic = net(1, (4, 8, 4)), net(2, (4, 8, 1))
-        pairs = [(each, made(torch.optim.SGD, each, comm)) for each in (generator, critic)]
-        for step in range(6):
-            (model, optimizer), (other, others) = pairs if step % 2 else pairs[::-1]
-            model.requires_grad_(True)
-            other.requires_grad_(False)
-            for _, each in pairs:
-                each.zero_grad()
-            before = weights(other)
-            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(9 * step + comm.rank))
-            critic(generator(x)).square().mean().backward()
-            assert all(p.grad is None for p in other.parameters()) and all(p.grad.any() for p in model.parameters())
-            optimizer.step()
-            assert np.array_equal(weights(other), before) and others is not optimizer
-        return np.concatenate([weights(model) for model, _ in pairs])
-
-    assert equal(ranks.run(run))
 
 
 @pytest.mark.parametrize(("name", "tests", "least"), [("horovod", 71, 45), ("ddp", 91, 57)])

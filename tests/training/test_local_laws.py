@@ -70,27 +70,6 @@ def test_whatever_the_shapes_and_the_schedule(size, shapes, name, schedule, alph
     check_accounts(World(size).run(body), ALGORITHMS[name]().traits.conserves)
 
 
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("feedback", ["residual", "leaky", "none"])
-@pytest.mark.parametrize("algorithm", ["elect", "topka", "oktopk", "dense"])
-def test_global_parameters_have_the_same_bytes_on_all_ranks_after_every_step(ranks, feedback, algorithm):
-    def body(comm):
-        replica = made(
-            comm, density=0.1, algorithm=algorithm, feedback=feedback, fragments=2, fragment_sync_delay=1, inner=adamw
-        )
-        seen = []
-        for number in range(9):
-            steps(replica, comm.rank, [number])
-            seen.append(common(replica.local).tobytes())
-        with replica.local.globally():
-            seen.append(weights(replica.model).tobytes())
-        return seen, weights(replica.model).tobytes()
-
-    results = ranks.run(body)
-    assert all(seen == results[0][0] for seen, _ in results)
-    assert len({own for _, own in results}) == len(results), "ranks differ between synchronisations"
-
-
 def test_a_flush_leaves_nothing_owed(ranks):
     results = ranks.run(lambda comm: accounts(comm, range(7), flush=True, density=0.05, fragments=2))
     assert all(not owed.any() for _, _, owed, _ in results)

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import ALGORITHMS, World
-from sparse_mpi.arrays import as_arrays
 from sparse_mpi.fault_tolerance import Team
-from sparse_mpi.reduction.form import sealed
 
 from .loops import common, made, net, plain, residuals, steps, weights
 
@@ -82,21 +80,6 @@ def test_other_numbers_of_ranks_owe_together_what_the_old_ones_did(ranks, schedu
         assert start.tobytes() == own.tobytes() == results[0][1].tobytes() and end == results[0][3]
 
 
-@pytest.mark.ranks(2)
-def test_a_state_as_0_3_wrote_it_goes_on_to_the_same_bits(ranks):
-    def body(comm):
-        straight, again = (replica_of(comm, SCHEDULES[1], model=net(seed)) for seed in (0, 1))
-        steps(straight, comm.rank, range(6))
-        state = as_arrays(straight.local.state_dict())
-        old = {key: state[key] for key in ("schedule", "own", "common")}
-        again.local.load_state_dict(sealed(old | {"reducers": [vector["reducer"] for vector in state["vectors"]]}))
-        for replica in (straight, again):
-            steps(replica, comm.rank, range(6, 13))
-        return weights(straight.model).tobytes() == weights(again.model).tobytes()
-
-    assert all(ranks.run(body))
-
-
 @pytest.mark.ranks(1, 3)
 def test_a_state_of_another_schedule_is_refused(ranks):
     def body(comm):
@@ -143,6 +126,7 @@ def test_survivors_go_on(schedule, leave):
     assert all(end == left[0][0] and sorted(lost) == sorted(leave) for end, lost in left)
 
 
+@pytest.mark.ranks(2)
 def test_a_rate_of_numpy_is_saved(ranks):
     """As a schedule by np.cos or np.interp sets it."""
 

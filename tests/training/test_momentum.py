@@ -15,7 +15,7 @@ from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.optimizer_rule import fading, matched
 
-from .loops import SMALL, equal, loss_of, mean, own, train, weights, wrapped
+from .loops import SMALL, equal, loss_of, own, train, weights, wrapped
 from .loops import wide_net as net
 
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
@@ -214,22 +214,3 @@ def test_an_update_with_momentum_is_cleared_before_more_comes(ranks, how, steps,
         return train(model, optimizer, own(comm.rank), range(steps, steps + 2))
 
     assert equal(ranks.run(body))
-
-
-def test_gradients_that_are_not_cleared_add_up_as_in_torch_where_the_optimizer_has_its_momentum(ranks):
-    def steps_of(model, optimizer, loss):
-        for number in range(4):
-            loss(model, number).backward()
-            optimizer.step()
-        optimizer.step()
-        return weights(model)
-
-    def body(comm):
-        model = net()
-        optimizer = wrapped(model, comm, make=PLAIN, momentum="local", **WHOLE)
-        return steps_of(model, optimizer, own(comm.rank))
-
-    model = net()
-    alone = steps_of(model, PLAIN(model.parameters(), lr=0.1), mean(ranks.size))
-    for trained in ranks.run(body):
-        np.testing.assert_allclose(trained, alone, rtol=1e-5, atol=1e-6)

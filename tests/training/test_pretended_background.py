@@ -45,7 +45,7 @@ def test_overlap_changes_no_bit(gpu, options):
     assert not gpu.early and not gpu.races
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("schedule", [None, 1])
 def test_ranks_that_share_a_gpu_stay_alike(gpu, schedule):
     """Hooks are on the one thread that goes through all their passes, and must not wait there for other ranks."""

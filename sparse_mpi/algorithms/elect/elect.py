@@ -25,7 +25,6 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import (
-    SPARES_A_PASS,
     Algorithm,
     Bound,
     Carried,
@@ -50,7 +49,7 @@ from sparse_mpi.select import Selector
 from sparse_mpi.select.base import NOT_ZERO, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, regions_of, take, truncate
-from sparse_mpi.wire import BitPacked, Int8, SizeBound, Wire
+from sparse_mpi.wire import BitPacked, Int8, Wire
 from sparse_mpi.wire.codecs import Log4
 from sparse_mpi.wire.packed import (
     POSITIONS,
@@ -89,8 +88,8 @@ class ElectState:
     my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
     # (m,) numbers, less the first, of owned entries that had almost enough votes: all whose sums reach `floor`
-    near: Array = field(default_factory=lambda: np.empty(0, np.int32), metadata=SPARES_A_PASS)
-    floor: int = field(default=0, metadata=SPARES_A_PASS)  # magnitude bits; 0: nothing is known
+    near: Array = field(default_factory=lambda: np.empty(0, np.int32))
+    floor: int = 0  # magnitude bits; 0: nothing is known
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ class Elect(Algorithm):
 
         # Sum: every rank adds all that it has of the elected entries, whether it voted for them or not.
         contribution = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))
-        wire = self.sum_wire(k, len(acc), comm.size)
+        wire = self._sum_wire(k, len(acc), comm.size)
         if beside is None:
             total, sent = self._sum(contribution.values, comm, wire)
             return Reduction(SparseVector(elected, total, len(acc)), SparseVector(elected, sent, len(acc))), state
@@ -263,9 +262,11 @@ class Elect(Algorithm):
         m, dtype = len(values), values.dtype
         if comm.size == 1:
             return values.copy(), values
-        # Reduce-scatter: each rank adds up an equal share of the values.
+        # Reduce-scatter: each rank adds up an equal share of the values. They are numbered, without gaps, so that
+        # numbers need not be sent.
         bounds = each * equal_boundaries(m // each, comm.size)
-        summed, sent = self.reduce_scatter(values, bounds, comm, wire, each)
+        numbered = SparseVector(namespace(values).arange(m, dtype=index_dtype(m)), values, m)
+        summed, (_, sent, _), _ = split_reduce(numbered, bounds, self._radix(m // each, comm.size), wire, comm)
         # Allgather: every rank gets the sums of all shares.
         shares, sizes, own = regions_of(bounds), bounds[1:] - bounds[:-1], slice(comm.rank, comm.rank + 1)
         packed = wire.pack(summed, sizes[own], shares[own])
@@ -277,16 +278,6 @@ class Elect(Algorithm):
             with np.errstate(over="ignore", invalid="ignore"):  # where values are not finite
                 share -= summed.values - packed.vector.values
         return total.values, sent
-
-    def reduce_scatter(
-        self, values: Array, bounds: np.ndarray, comm: Comm, wire: Wire | Paired, each: int = 1
-    ) -> tuple[SparseVector, Array]:
-        """Return the sums of this rank's share of entries, by number, and its contribution ``(m,)`` to all entries."""
-        # Values are numbered, without gaps, so that numbers need not be sent
-        m = len(values)
-        numbered = SparseVector(namespace(values).arange(m, dtype=index_dtype(m)), values, m)
-        summed, sent, _ = split_reduce(numbered, bounds, self._radix(m // each, comm.size), wire, comm)
-        return summed, sent.values
 
     def _radix(self, k: int, ranks: int) -> int | None:
         few = ranks > ENOUGH_RANKS and self.votes * k < ENOUGH_VOTES * ranks
@@ -309,26 +300,22 @@ class Elect(Algorithm):
         return 0, k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        payload, messages, control = self.first_half(layout, k, ranks)
-        share = -(-min(k, layout.size) // ranks)
-        gathered = self.sum_wire(k, layout.size, ranks).max_size(share, share) * (ranks - 1)
-        return Bound.of(payload + gathered, messages + rounds(ranks), control)
-
-    def first_half(self, layout: Layout, k: int, ranks: int) -> tuple[SizeBound, float, float]:
-        """Return `bound` without the allgather of sums: payload, messages and bytes of control."""
         if ranks == 1:
-            return SizeBound(), 0, 0
+            return Bound(0, 0, 0, 0)
         exchange = stages(ranks, self._radix(k, ranks))
         elected, _, messages, control = COUNT.bound(layout.size, k, ranks)
-        numbers, wire = Owners(layout.size, ranks).width * ranks, self.sum_wire(k, layout.size, ranks)
+        numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire(k, layout.size, ranks)
         own = self._votes(k, layout.size, ranks)
         votes = [BALLOTS.max_size(min(layout.size, own * merged), numbers, number) for number, merged in exchange]
         sums = [wire.max_size(elected, elected, number) for number, _ in exchange]
         sent = 2 * sum(number for number, _ in exchange)
         winners = allgather_bound(lambda entries: POSITIONS.max_size(entries, numbers), elected, ranks, TRIGGER)
-        return sum([*votes, *sums], winners), sent + ranks - 1 + 2 * rounds(ranks) + messages, control
+        share = -(-min(k, layout.size) // ranks)
+        gathered = wire.max_size(share, share) * (ranks - 1)
+        messages += sent + ranks - 1 + 3 * rounds(ranks)
+        return Bound.of(sum([*votes, *sums, gathered], winners), messages, control)
 
-    def sum_wire(self, k: int, size: int, ranks: int) -> Wire:
+    def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
         """Return the format of elected values: without indices if the format allows."""
         return WHOLE if k >= size or ranks == 1 else self._values
 

@@ -19,8 +19,6 @@ from sparse_mpi import checkpoint
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
 from sparse_mpi.fault_tolerance import together
-from sparse_mpi.training.adam_steps import TRAVELLING
-from sparse_mpi.training.optimizer_rule import ARRIVAL
 from sparse_train.options.arguments import NEWEST
 from sparse_train.ranks.job import Interruption, JobError, agreed
 from sparse_train.records.metrics import FILE, Metrics, Resumed
@@ -59,25 +57,13 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
 
 
 def check_identity(path: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    saved = _of_today(saved)
     for name in dict.fromkeys((*wanted, *saved)):
         if saved.get(name) != wanted.get(name):
             raise ValueError(
                 f"{path} is of a run with {name} {saved.get(name)}, but this one has {wanted.get(name)}; resume with "
-                "what it was saved with, or leave out --resume to start a new run"
+                "what it was saved with, or leave out --resume to start a new run; if a program of sparse_mpi 0.3 "
+                "wrote it, resume it once with that of 0.4"
             )
-
-
-def _of_today(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an identity in which 0.3 wrote second_moment, arrival and rules of momentum with --momentum-by."""
-    found, feedback = dict(saved), str(saved.get("feedback"))
-    if "second_moment" in found:
-        late = {"second_moment": TRAVELLING, "arrival": ARRIVAL}
-        taken = {"gmc": "global", "dgc": "corrected", "gmc, matched to the wait": "matched"}
-        modes = [mode for name, mode in late.items() if found.pop(name, False)]
-        found["momentum_by"] = modes[0] if modes else taken.get(feedback, "local")
-        found["feedback"] = "residual" if feedback in taken else feedback
-    return found
 
 
 def options_of(args: Namespace) -> dict[str, str]:
