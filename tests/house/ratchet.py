@@ -37,7 +37,7 @@ class Ratchet:
     least: Callable[[str], int]
 
     def __post_init__(self) -> None:
-        self.figures: dict[str, int] = json.loads(FILE.read_text())[self.table]
+        self.figures: dict[str, int] = json.loads(FILE.read_text()).get(self.table, {})
 
     def limit(self, row: str) -> int:
         """Return the most that a row may have."""

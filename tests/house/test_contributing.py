@@ -16,7 +16,10 @@ from ..checkout import copy
 from ..docs.pages import ROOT, pages
 from ..fakes.fake_cuda import COMPILER
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="counting what a step costs on a device needs g++")
+pytestmark = [
+    pytest.mark.jobs,  # five processes, one after the other
+    pytest.mark.skipif(COMPILER is None, reason="counting what a step costs on a device needs g++"),
+]
 PAGES = pages()
 TYPED = {  # the lesson's lines, and the library's
     "from sparse_mpi import sparse, testing, wire\n": "from typing import Any\nfrom sparse_mpi import sparse, wire\n",

@@ -1,7 +1,7 @@
 """No test in process takes long, and no folder longer than its row: by the record that is kept, not by this run.
 
-    python -m tests.house.test_durations             what folders take by the record, and the figures of their rows
-    python -m tests.house.test_durations --lower     lower the rows of ``ratchet.json``, and add those of new folders
+python -m tests.house.test_durations             what folders take by the record, and the figures of their rows
+python -m tests.house.test_durations --lower     lower the rows of ``ratchet.json``, and add those of new folders
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def test_a_whole_run_that_passes_leaves_a_record_and_no_other_does(tmp_path, mon
         plugin.pytest_terminal_summary(SimpleNamespace(write_line=lines.append), status)
     assert not lines and not list(tmp_path.iterdir())
     plugin = Durations("jobs")
-    plugin.pytest_runtest_logreport(SimpleNamespace(nodeid="tests/a/test_b.py::test_c", user_properties=[("cpu", 2.34)]))
+    plugin.pytest_runtest_logreport(
+        SimpleNamespace(nodeid="tests/a/test_b.py::test_c", user_properties=[("cpu", 2.34)])
+    )
     plugin.pytest_terminal_summary(SimpleNamespace(write_line=lines.append), 0)
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["jobs"]["longer"] == {"tests/a/test_b.py::test_c": 2.3}

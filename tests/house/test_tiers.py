@@ -10,6 +10,8 @@ from itertools import combinations, product
 
 import pytest
 
+from sparse_mpi import ALGORITHMS
+
 from ..algorithms.test_algorithms import CASES, VARIANTS
 from ..tiers import COMPARED, CORE, LARGE, Tiers, cover, file_of, ids, keep, parameters, test_of
 
@@ -37,10 +39,13 @@ def test_every_test_is_run_unless_it_is_marked_full_with_a_reason(collected, kep
 
 
 def test_the_choice_depends_on_nothing_but_the_tests(collected, kept):
-    shuffled = random.Random(0).sample(collected, len(collected))
     for size in (None, CORE):
-        fast, wide = kept(size), kept(size, True)
-        assert keep(shuffled, size) == fast <= wide == keep(shuffled, size, True)
+        assert kept(size) <= kept(size, True)
+    files = sorted({*map(file_of, collected)})[::8]
+    some = [item for item in collected if file_of(item) in files]
+    shuffled = random.Random(0).sample(some, len(some))
+    for size, wide in product((None, CORE), (False, True)):
+        assert keep(shuffled, size, wide) == {item.nodeid for item in some} & kept(size, wide)
 
 
 def test_every_algorithm_meets_every_case_of_the_laws_and_every_number_of_ranks(collected):
@@ -50,11 +55,10 @@ def test_every_algorithm_meets_every_case_of_the_laws_and_every_number_of_ranks(
     chosen, wide = keep(laws), keep(laws, wide=True)
     kept = [item for item in laws if item.nodeid in chosen]
     met = [[parameters(item)[name] for name in ("variant", "case", "ranks")] for item in kept]
-    assert {(variant, case) for variant, case, _ in met} == set(product(VARIANTS, CASES))
-    assert {(variant, ranks) for variant, _, ranks in met} == set(product(VARIANTS, range(1, 9)))
-    assert met_by(kept, 2) == met_by(laws, 2)
+    assert {(variant, case) for variant, case, _ in met} >= set(product(ALGORITHMS, CASES))
+    assert {ranks for *_, ranks in met} == {*range(1, 9)} and met_by(kept, 1) == met_by(laws, 1)
     on_few = [item for item in laws if parameters(item)["ranks"] in (CORE, LARGE)]
-    assert met_by(on_few, 3) <= met_by([item for item in laws if item.nodeid in wide], 3)
+    assert met_by(on_few, 2) <= met_by([item for item in laws if item.nodeid in wide], 2)
     assert len(kept) < len(laws) / 5 and len(wide) < len(laws) / 3
 
 
