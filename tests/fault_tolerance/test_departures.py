@@ -17,7 +17,7 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.fault_tolerance import ElasticAllreduce, RankFailure, Team
 from sparse_mpi.feedback import FEEDBACKS
 
-from .survivors import RANKS, SIZE, STEPS, facts, gradient, train
+from .survivors import RANKS, SIZE, STEPS, facts, gradient, train, trained
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
@@ -59,15 +59,9 @@ def test_a_step_that_one_rank_has_completed_is_completed_on_all():
                     raise RankFailure
 
         comm_barrier, comm.barrier = comm.barrier, meet
-        return run(comm)
+        return trained(comm, copy_every=2)
 
-    def run(comm):
-        rank = comm.rank
-        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, copy_every=2)
-        totals = [(reducer.step(gradient(rank, step)).to_dense(), reducer.ranks) for step in range(STEPS)]
-        return totals, reducer.residual.copy(), reducer.departures, reducer.inherited
-
-    planned = [facts(result) for result in World(RANKS, leave={2: 4}).run(run) if result]
+    planned = [facts(result) for result in train({2: 4}, copy_every=2) if result]
     assert [facts(result) for result in World(RANKS).run(torn) if result] == planned
 
 
