@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
+from sparse_mpi import ALGORITHMS, SELECTORS, World, sparse_allreduce
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.select.alldim import AllDim
@@ -117,25 +117,3 @@ def test_world_equals_mpi_in_bytes_and_traffic(ranks, name):
         return train(comm, name, DYADIC, np.float32, 5)
 
     assert_same_as_in_world(ranks, exact, *([body] if ALGORITHMS[name]().exact_order(case.layout, case.k) else []))
-
-
-@pytest.mark.thin(0)  # a training run each
-@pytest.mark.ranks(1, 3, 4)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_learns_noisy_least_squares(ranks, name):
-    """SGD with 5 % of the gradient finds the solution as plain SGD does."""
-    n, rows = 100, 40
-    solution = np.random.default_rng(0).standard_normal(n)
-
-    def body(comm):
-        rng = np.random.default_rng([1, comm.rank])
-        reducer = SparseAllreduce(n, k=5, comm=comm, algorithm=name)
-        w = np.zeros(n)
-        for _ in range(600):
-            a = rng.standard_normal((rows, n))
-            g = a.T @ (a @ (w - solution) + 0.1 * rng.standard_normal(rows)) / rows
-            w -= 0.05 * dense_of(reducer.step(g)) / comm.size
-        return w
-
-    for w in ranks.run(body):
-        assert np.linalg.norm(w - solution) < 0.05 * np.linalg.norm(solution)

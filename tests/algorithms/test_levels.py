@@ -23,8 +23,7 @@ from .conformance import assert_same_as_in_world, train
 ABLE = ("oktopk", "elect")
 NODES = ((4, 2), (6, 3), (6, 2), (8, 4))  # ranks, and how many of them a host has
 N, K = 4000, 80
-CLOSE = {"oktopk": 1e-12, "elect": 2**-7}
-LEAST_ENERGY = {"oktopk": 2.5, "elect": 1.5}  # that k entries take, over what they take in one level
+MATRIX = ((40, 50), (2000,))
 
 
 def gradient(rank: int, step: int, n: int = N) -> np.ndarray:
@@ -81,24 +80,6 @@ def test_hosts_of_four_ranks_send_a_quarter(name, kind, wire):
         for levels in (1, None)
     )
     assert 0 < two <= 1.1 / 4 * one
-
-
-@pytest.mark.parametrize("name", ABLE)
-def test_as_many_entries_take_more_of_the_gradient(name):
-    made = gradients.make("independent", 20_000, 0, 8)
-
-    def body(comm, levels):
-        reducer, acc, energies = SparseAllreduce(made.size, k=200, comm=comm, algorithm=name, levels=levels), 0, []
-        for step in range(20):
-            total = reducer.step(made.at(step, comm.rank))
-            acc = acc + sum(made.at(step, rank) for rank in range(8)) if comm.rank == 0 else total.to_dense()
-            before = acc @ acc
-            acc = acc - total.to_dense()
-            energies.append((before - acc @ acc) / before)
-        return np.mean(energies[10:])
-
-    one, two = (World(8, 4).run(lambda comm, levels=levels: body(comm, levels))[0] for levels in (1, None))
-    assert two > LEAST_ENERGY[name] * one
 
 
 @pytest.mark.parametrize("nodes", NODES, ids=str)
@@ -220,21 +201,21 @@ def test_entries_are_chosen_in_units_of_the_second_moment():
     World(6, 3).run(body)
 
 
-@pytest.mark.parametrize("name", ABLE)
+@pytest.mark.parametrize("name", [*ABLE, "adtopk", "dense", "powersgd"])
 @pytest.mark.parametrize(("before", "after"), [((4, 2), (4, 4)), ((4, 4), (4, 2)), ((4, 2), (6, 3)), ((6, 3), (4, 1))])
 def test_nothing_is_lost_where_ranks_are_placed_otherwise(name, before, after):
     """Levels are no part of what a state must share: residuals go on, and the algorithm begins anew."""
     states = {}
 
     def first(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=name)
+        reducer = SparseAllreduce(MATRIX, k=K, comm=comm, algorithm=name)
         for step in range(3):
             reducer.step(gradient(comm.rank, step))
         states[comm.rank] = reducer.state_dict()
         return reducer.residual.astype(np.float64)
 
     def second(comm):
-        reducer, ranks = SparseAllreduce(N, k=K, comm=comm, algorithm=name), before[0]
+        reducer, ranks = SparseAllreduce(MATRIX, k=K, comm=comm, algorithm=name), before[0]
         reducer.take_over([states[rank] for rank in range(comm.rank, ranks, comm.size)], ranks)
         owed = reducer.residual.astype(np.float64)
         for step in range(2):

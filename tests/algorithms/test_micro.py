@@ -8,7 +8,6 @@ import pytest
 from sparse_mpi import SparseAllreduce, sparse_allreduce
 from sparse_mpi.algorithms.micro import MiCRO
 from sparse_mpi.algorithms.partition import Partition
-from sparse_mpi.comm import NullComm
 from sparse_mpi.reduction.arguments import ignores_k
 from sparse_mpi.sparse import Layout
 from sparse_mpi.testing import Case
@@ -65,11 +64,6 @@ def test_more_that_is_not_finite_than_may_be_sent(ranks):
 def test_k_matters_to_micro_though_it_takes_no_selector():
     assert not ignores_k("micro") and not ignores_k("topka") and not ignores_k("adtopk")
     assert ignores_k("dense") and ignores_k("dense-bf16") and ignores_k("powersgd") and ignores_k("acpsgd")
-
-
-def test_the_finest_blocks_there_are():
-    total, sent = sparse_allreduce(np.arange(1.0, 101), k=10, comm=NullComm(), algorithm=MiCRO(block=1))
-    assert total.indices.tolist() == list(range(90, 100)) and (total.to_dense() == sent.to_dense()).all()
 
 
 @pytest.mark.full("many steps on 8 ranks")

@@ -8,8 +8,7 @@ import pytest
 from sparse_mpi import SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.exchange import draw_regions
 from sparse_mpi.algorithms.oktopk import OkTopk
-from sparse_mpi.sparse import Layout, SparseVector
-from sparse_mpi.wire import WIRES
+from sparse_mpi.sparse import SparseVector
 
 
 def support(kind: str, rank: int, size: int, k: int) -> np.ndarray:
@@ -88,23 +87,6 @@ def test_unbalanced_results_move_and_regions_follow(ranks):
         assert [(stale, age) for _, stale, age in seen] == [(False, age + 1) for age in range(6)]
 
 
-@pytest.mark.thin(0)  # many steps on many ranks
-@pytest.mark.parametrize("each", [1, 4, 10, 16])
-def test_chance_moves_no_results_and_redraws_no_regions(each):
-    """Where a rank has few results, their number varies by much: with 1 on average some rank often has 4."""
-    k = 16 * each
-
-    def body(comm):
-        reducer = SparseAllreduce(100 * k, k=k, comm=comm, algorithm="oktopk")
-        stale = []
-        for step in range(60):
-            reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(100 * k, np.float32))
-            stale.append(reducer.engine.exchange.state.stale)
-        return stale[8:]
-
-    assert np.mean(World(16).run(body)[0]) <= 0.05
-
-
 def rows(step: int, rank: int, width: int, dense: bool) -> np.ndarray:
     """Return a gradient of rows: each rank has its own, and in each step a few new ones. ``dense``: noise as well."""
     rng, g, number = np.random.default_rng([step, rank]), np.zeros(100_096, np.float32), 100_096 // width
@@ -147,72 +129,3 @@ def test_every_trigger_gives_the_same_sum():
 
     results = [World(5).run(lambda comm, t=trigger: body(comm, t)) for trigger in (1.0, 1.5, 100.0)]
     assert results[0] == results[1] == results[2]
-
-
-def gradients(kind: str, k: int):
-    """``make(rng, rank, ranks)`` of 100 k entries."""
-    scale = np.ones(100 * k, np.float32)
-    scale[30 * k : 40 * k] = 1000 if kind == "layer-skewed" else 1
-    shared = np.random.default_rng(7).standard_normal(100 * k, np.float32) * (kind == "correlated")
-    return lambda rng, rank, ranks: scale * (shared + rng.standard_normal(100 * k, np.float32))
-
-
-@pytest.mark.thin(0)  # many steps on many ranks
-@pytest.mark.parametrize(("wire", "limit"), [("packed", 1.35), ("packed+bf16", 0.85)])
-@pytest.mark.parametrize("kind", ["independent", "layer-skewed", "correlated"])
-@pytest.mark.parametrize(("size", "steps"), [(2, 64), (7, 64), (64, 5)])
-def test_bytes_a_rank(size, steps, kind, wire, limit):
-    """Payload and control, averaged over the steps from a cold start on, as a multiple of 8k(P-1)/P bytes.
-
-    The agreement that `SparseAllreduce.step` reaches before is not the algorithm's. The first step draws regions.
-    """
-    k, drawing = 64 * size, 0.5
-    make = gradients(kind, k)
-
-    def body(comm):
-        reducer = OkTopk(wire=WIRES[wire])
-        layout, residual = Layout.of(100 * k), np.zeros(100 * k, np.float32)
-        state = reducer.init(layout, k, size)
-        for step in range(steps):
-            residual += make(np.random.default_rng([step, comm.rank]), comm.rank, size)
-            reduction, state = reducer.reduce(residual, k, comm, state, layout)
-            np.subtract.at(residual, reduction.sent.indices, reduction.sent.values)
-        return comm.traffic.sent + comm.traffic.control
-
-    sent = np.array(World(size).run(body)) / steps
-    assert sent.mean() <= (limit + drawing / steps) * 8 * k * (size - 1) / size
-    assert sent.max() <= 1.25 * sent.mean()
-
-
-@pytest.mark.thin(0)  # many steps
-@pytest.mark.parametrize(("radix", "exchange"), [(None, 63), (8, 14), (2, 6)])
-def test_messages_of_a_steady_step(radix, exchange):
-    """The split, one allgather of control and one of results: P - 1 or (r - 1) log_r P, and 2 log2 P."""
-
-    def body(comm):
-        reducer = SparseAllreduce(64_000, k=6400, comm=comm, algorithm="oktopk", radix=radix)
-        g = np.random.default_rng(comm.rank).standard_normal(64_000, np.float32)
-        messages = []
-        for _ in range(8):
-            reducer.step(g)
-            messages.append(reducer.report.traffic.messages - 2 * 6)  # agreement is not the algorithm's
-        return messages
-
-    for messages in World(64).run(body):
-        assert sorted(messages)[2] == messages[-1] == exchange + 2 * 6
-
-
-@pytest.mark.ranks(4)
-def test_the_largest_nan_there_is_shows_on_all_ranks(ranks):
-    """0x7FFFFFFF, which CUDA makes, lies above every candidate threshold."""
-
-    def body(comm):
-        reducer = SparseAllreduce(1000, k=10, comm=comm, algorithm="oktopk")
-        for step in range(3):
-            g = np.random.default_rng([step, comm.rank]).standard_normal(1000).astype(np.float32)
-            if step == 1:
-                g[100 * comm.rank : 100 * comm.rank + 30].view(np.uint32)[:] = 0x7FFFFFFF
-            total = reducer.step(g)
-            assert np.isnan(total.values).any() == (step >= 1) and 9 <= total.nnz <= 10
-
-    ranks.run(body)

@@ -12,7 +12,6 @@ from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.algorithms.base import with_selectors
 from sparse_mpi.algorithms.hybrid import Fused, Hybrid
 from sparse_mpi.arrays import Array
-from sparse_mpi.reduction.arguments import make_algorithm
 from sparse_mpi.reduction.report import unselected
 from sparse_mpi.select import Selector
 from sparse_mpi.select.exact import Exact
@@ -47,12 +46,6 @@ def test_a_newcomer_needs_one_method():
 def test_a_bound_is_missed_by_those_who_ask_for_it():
     with pytest.raises(NotImplementedError, match=r"Newcomer\(.* must declare its bound here: write bound\(layout, k"):
         Newcomer().bound(LAYERS, 1, 2)
-
-
-@pytest.mark.parametrize("wrong", [Newcomer, object(), Exact(), None])
-def test_what_is_no_algorithm_is_refused(wrong):
-    with pytest.raises(TypeError, match="algorithm must be a name or an instance"):
-        make_algorithm(wrong, {})
 
 
 def test_a_hybrid_declares_what_its_parts_do():

@@ -33,30 +33,6 @@ def test_a_message_is_cut_block_by_block_or_as_a_whole(prune, left):
     assert np.histogram(kept.indices, [0, 10, 20, 30])[0].tolist() == left
 
 
-def captured(comm, algorithm, steps: int = 6) -> float:
-    """Energy of the result over that of the k largest entries of the sum of all acc, mean over later steps."""
-    reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm)
-    shares = []
-    for step in range(steps):
-        g = layered(np.random.default_rng([step, comm.rank]), comm.rank, comm.size).astype(np.float32)
-        acc = comm.allreduce(reducer.residual + g)
-        total = reducer.step(g)
-        shares.append(np.square(total.values).sum() / np.square(np.sort(np.abs(acc))[-K:]).sum())
-    return float(np.mean(shares[1:]))
-
-
-@pytest.mark.ranks(4, 7)
-def test_what_is_captured_of_skewed_layers(ranks):
-    """Contiguous regions with equal budgets lose most, block-cyclic ones less, a common threshold least."""
-
-    def body(comm):
-        rules = SparDL(prune="block", block=N), SparDL(prune="block"), SparDL()
-        return [captured(comm, rule) for rule in rules]
-
-    contiguous, block, threshold = ranks.run(body)[0]
-    assert contiguous + 0.05 < block < block + 0.01 < threshold
-
-
 @pytest.mark.ranks(4)
 def test_the_released_program_selects_a_share_of_every_block(ranks):
     """So its result has about k entries wherever they are; a global selection pruned block by block has far fewer."""

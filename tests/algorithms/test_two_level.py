@@ -7,8 +7,6 @@ import pytest
 
 from sparse_mpi import SparseAllreduce, sparse_allreduce
 from sparse_mpi.algorithms.two_level import TwoLevel
-from sparse_mpi.comm import NullComm
-from sparse_mpi.comm.base import Traffic
 from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction.arguments import make_algorithm
@@ -22,15 +20,6 @@ RANDOM = CASES["random"]
 
 def bytes_of(steps) -> list:
     return [(s.total.indices.tobytes(), s.total.values.tobytes(), s.given.tobytes()) for s in steps]
-
-
-@pytest.mark.parametrize("case", ["random", "k=1", "n-indivisible", "layers"])
-@pytest.mark.thin(1)
-def test_the_bound_without_ranks_per_node_holds_for_any_nodes(ranks, case):
-    """Also with one rank a node, which the conformance suite does not have."""
-    check_algorithm(TwoLevel(1), Trials((ranks,), (case,), examples=0))
-    seen = ranks.run(lambda comm: train(comm, TwoLevel(1), CASES[case], np.float32, 4))
-    check_counts(seen, TwoLevel(), CASES[case], np.float32)
 
 
 @pytest.mark.ranks(3, 4, 8)
@@ -77,10 +66,11 @@ def test_the_communicator_tells_the_nodes(per_node):
 
 def test_with_one_rank_a_node_it_is_oktopk(ranks):
     two, one = (
-        ranks.run(lambda comm, a=algorithm: bytes_of(train(comm, a, RANDOM, np.float32, 5)))
+        ranks.run(lambda comm, a=algorithm: train(comm, a, RANDOM, np.float32, 5))
         for algorithm in (TwoLevel(1), "oktopk")
     )
-    assert two == one
+    assert list(map(bytes_of, two)) == list(map(bytes_of, one))
+    check_counts(two, TwoLevel(), RANDOM, np.float32)  # the bound of any nodes
 
 
 def test_what_is_not_sent_is_kept_once_a_node():
@@ -119,26 +109,6 @@ def test_a_selector_that_knows_its_layout_is_resumed_in_its_segment(inner, saved
     World(8).run(body)
 
 
-@pytest.mark.parametrize(("ranks_per_node", "nodes"), [(4, 2), (2, 4)])
-def test_between_nodes_goes_a_part_of_what_oktopk_sends(ranks_per_node, nodes):
-    """Per rank about 4k/R (N - 1)/N words between nodes; Ok-Topk over all ranks sends 4k (P - 1)/P."""
-    algorithm = TwoLevel(ranks_per_node)
-
-    def body(comm, algorithm):
-        reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=algorithm)
-        reducer.step(RANDOM.gradient(np.float32, 0, comm.rank, comm.size))
-        traffic = Traffic()
-        if isinstance(algorithm, TwoLevel):
-            algorithm._place(comm, np.zeros(1)).lane.traffic = traffic
-        else:
-            comm.traffic = traffic
-        reducer.step(RANDOM.gradient(np.float32, 1, comm.rank, comm.size))
-        return traffic.sent
-
-    between, flat = (sum(World(8).run(lambda comm, a=a: body(comm, a))) for a in (algorithm, "oktopk"))
-    assert 0 < between <= 1.2 * flat / ranks_per_node * (1 - 1 / nodes) / (1 - 1 / 8)
-
-
 def test_few_entries_leave_lanes_without_work_and_more_bring_them_back(ranks):
     def body(comm):
         reducer = SparseAllreduce(1000, k=40, comm=comm, algorithm=TwoLevel(4))
@@ -168,11 +138,6 @@ def test_communicators_are_made_once(ranks, monkeypatch):
 
     assert ranks.run(body)[-1] <= 2 * ranks.size
     assert len(made) in (2, 2 * ranks.size)  # on one rank of MPI, on all of a world
-
-
-def test_it_runs_on_nothing():
-    reducer = SparseAllreduce(1000, k=40, comm=NullComm(4), algorithm=TwoLevel(2))
-    assert reducer.step(np.arange(1000.0)).nnz > 0
 
 
 def test_other_lanes_of_as_many_ranks_begin_anew(monkeypatch):

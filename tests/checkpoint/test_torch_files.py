@@ -1,4 +1,4 @@
-"""States in files of torch: `torch.save` and `torch.load` as they are by default, and torch.distributed.checkpoint."""
+"""States in files of torch: `torch.save` and `torch.load` as they are by default."""
 
 from __future__ import annotations
 
@@ -15,28 +15,17 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.fault_tolerance import ElasticAllreduce, Team, team_of
 
 torch = pytest.importorskip("torch")
-files = pytest.importorskip("torch.distributed.checkpoint")
 optim = pytest.importorskip("sparse_mpi.optim")
 local = pytest.importorskip("sparse_mpi.training.diloco")
 
 N = 600
 
 
-def by_torch(state: Any, folder: Any) -> Any:
+def by_torch(state: Any) -> Any:
     """What `torch.load` makes of it, which refuses all but tensors and plain values."""
     file = io.BytesIO()
     torch.save(state, file)
     return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
-
-
-def by_dcp(state: Any, folder: Any) -> Any:
-    """What comes out of a checkpoint of torch.distributed, where a rank's state is an entry of its own."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    files.save({"rank": file.getvalue()}, checkpoint_id=folder)
-    found = {"rank": b""}
-    files.load(found, checkpoint_id=folder)
-    return torch.load(io.BytesIO(found["rank"]), weights_only=True)
 
 
 def net() -> Any:
@@ -132,13 +121,12 @@ STATES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("through", [by_torch, by_dcp])
 @pytest.mark.parametrize("name", STATES)
-def test_every_state_goes_on_bit_for_bit(name, through, tmp_path):
+def test_every_state_goes_on_bit_for_bit(name):
     def body(comm):
         straight, resumed = STATES[name](comm), STATES[name](comm)
         straight.steps(range(3))
-        saved = through(straight.saved(), tmp_path / str(comm.rank))
+        saved = by_torch(straight.saved())
         kinds = {type(leaf) for leaf in leaves(saved)}
         assert kinds <= {torch.Tensor, bool, int, float, str, bytes, type(None)}
         resumed.load(saved)
@@ -181,6 +169,6 @@ def test_arrays_become_tensors_and_back():
     tree = {"a": (np.zeros((0, 2), np.float32), [np.float64(0.5), None, "x", b"y", True]), 3: frozen}
     tensors = as_tensors(tree)
     assert type(tensors["a"]) is tuple and type(tensors["a"][1][0]) is float and tensors["a"][0].shape == (0, 2)
-    again = as_arrays(by_torch(tensors, None))
+    again = as_arrays(by_torch(tensors))
     assert again["a"][1] == [0.5, None, "x", b"y", True] and again["a"][0].dtype == np.float32
     assert again[3].dtype == np.uint16 and again[3].tolist() == [0, 1, 2]

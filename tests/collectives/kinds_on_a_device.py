@@ -37,7 +37,7 @@ def host_vector(rank):
 def host_tensor(rank, layout):
     if layout == "blocks":  # as the gradient of an embedding: rows, some of them twice
         keys, values = host_pair(rank, shape=(7,))
-        return torch.sparse_coo_tensor(torch.from_numpy(keys)[None], torch.from_numpy(values), (50, 7))
+        return torch.sparse_coo_tensor(torch.from_numpy(keys)[None], torch.from_numpy(values.round()), (50, 7))
     coo = torch.from_numpy(host_matrix(rank, "coo").toarray()).to_sparse()
     return coo.to_sparse_csr() if layout == "csr" else coo
 

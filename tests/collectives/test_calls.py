@@ -7,7 +7,6 @@ from collections import Counter
 import numba
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,8 @@ from hypothesis import strategies as st
 from sparse_mpi import SparseVector, World, collectives
 from sparse_mpi.collectives import inline, ownership
 from sparse_mpi.collectives.algorithms import ALGORITHMS
+
+from .kinds_on_a_device import host_tensor
 
 WAYS = [*ALGORITHMS, "auto"]
 DTYPES = [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.uint64, np.float16, np.float32, np.float64]
@@ -72,54 +73,9 @@ def test_pairs_are_combined_as_one_rank_would(way, sets, dtype, data):
         np.testing.assert_allclose(values, expected[1], rtol=limit, atol=limit)
 
 
-@pytest.mark.usefixtures("apart")
-@given(KEYS, st.integers(0, 8))
-def test_reduce_and_reduce_scatter_have_the_parts_of_allreduce(sets, root):
-    ranks = len(sets)
-    mine = [drawn(np.random.default_rng(1), np.float32, np.array(keys, np.int64)) for keys in sets]
-
-    def body(comm):
-        x = mine[comm.rank]
-        everything = collectives.allreduce(x, "sum", comm, algorithm="split")
-        return everything, collectives.reduce_scatter(x, "sum", comm), collectives.reduce(x, root % ranks, "sum", comm)
-
-    found = World(ranks).run(body)
-    whole = found[0][0]
-    parts = [part for _, part, _ in found]
-    for place in (0, 1):
-        assert np.concatenate([part[place] for part in parts]).tobytes() == whole[place].tobytes()
-    for rank, (_, _, reduced) in enumerate(found):
-        if rank == root % ranks:
-            assert [a.tobytes() for a in reduced] == [a.tobytes() for a in whole]
-        else:
-            assert reduced is None
-
-
-def matrix(rng, dtype=np.float64, shape=(30, 40), density=0.1):
-    made = scipy.sparse.random_array(shape, density=density, rng=rng, dtype=np.float64)
-    return scipy.sparse.coo_array((np.round(8 * made.data).astype(dtype), made.coords), shape=shape)
-
-
-@pytest.mark.usefixtures("apart")
-def test_arrays_of_other_dimensions():
-    for shape in ((1000,), (4, 5, 6)):
-        mine = [scipy.sparse.random_array(shape, density=0.1, rng=rank, dtype=np.float64) for rank in range(3)]
-        found = World(3).run(lambda comm, mine=mine: collectives.allreduce(mine[comm.rank], "max", comm))
-        assert found[0].shape == shape
-        assert (found[0].toarray() == np.max([x.toarray() for x in mine], axis=0)).all()
-
-
 @pytest.mark.parametrize("layout", ["coo", "blocks", "csr"])
 def test_torch_tensors_come_back_as_what_they_were(layout):
-    def make(rank):
-        rng = np.random.default_rng(rank)
-        if layout == "blocks":  # as the gradient of an embedding: rows, some of them twice
-            rows = torch.from_numpy(rng.integers(0, 50, 20))
-            return torch.sparse_coo_tensor(rows[None], torch.from_numpy(rng.integers(0, 9, (20, 7)) * 1.0), (50, 7))
-        coo = torch.from_numpy(matrix(rng).toarray()).to_sparse()
-        return coo if layout == "coo" else coo.to_sparse_csr()
-
-    mine = [make(rank) for rank in range(4)]
+    mine = [host_tensor(rank, layout) for rank in range(4)]
     found = World(4).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm))
     expected = sum(x.to_dense() for x in mine)
     for result in found:
@@ -154,17 +110,6 @@ def test_sparse_vectors_and_unsigned_keys():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_values_with_a_shape_of_their_own(way):
-    rng = np.random.default_rng(0)
-    mine = [(rng.permutation(20)[:9], rng.integers(0, 9, (9, 2, 3))) for _ in range(6)]
-    keys, values = World(6).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm, algorithm=way))[3]
-    dense = np.zeros((20, 2, 3), np.int64)
-    for k, v in mine:
-        dense[k] += v
-    assert (values == dense[keys]).all() and set(keys) == set().union(*(set(k) for k, _ in mine))
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_what_occurs_twice_is_combined_first_and_zeros_are_kept_or_dropped(way):
     def body(comm):
         x = np.array([4, 1, 4]), np.array([2, 1, 3]) * (-1) ** comm.rank
@@ -189,14 +134,6 @@ def test_a_compiled_function_of_the_user_s_is_an_operation():
     mine = [x, (np.array([1, 2]), np.array([-5.0, 1.0]))]
     found = World(2).run(lambda comm: collectives.allreduce(mine[comm.rank], longer, comm))
     assert all((keys.tolist(), values.tolist()) == ([1, 2], [-5, -3]) for keys, values in found)
-
-
-@pytest.mark.usefixtures("apart")
-def test_allgather_has_what_every_rank_holds():
-    mine = [matrix(np.random.default_rng(rank)).tocsr() for rank in range(3)]
-    found = World(3).run(lambda comm: collectives.allgather(mine[comm.rank], comm))
-    for result in found:
-        assert all((a.toarray() == b.toarray()).all() and a.format == "csr" for a, b in zip(result, mine, strict=True))
 
 
 @pytest.mark.thin(1)

@@ -76,3 +76,5 @@ def test_keys_of_any_byte_order_ascend(ranks, kind):
 def test_a_persistent_call_refuses_large_keys_of_any_byte_order():
     with pytest.raises(TypeError, match="keys must be a vector of integers below 2"):
         collectives.allreduce_init(np.array([0, 2**63 + 5], ">u8"))
+    with pytest.raises(TypeError, match="needed must be a vector of integers below 2"):
+        collectives.allreduce_init([1], np.array([2**63], np.uint64))

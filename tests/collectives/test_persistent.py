@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from sparse_mpi import SparseAllreduce, World, collectives
 
-KEYS = st.lists(st.integers(-30, 30), max_size=15, unique=True)
+NEAR, FAR = st.integers(-30, 30), st.integers(-(2**63), 2**63 - 1)
+KEYS = st.lists(NEAR | FAR, max_size=15, unique=True)
 RANKS = st.lists(
-    st.tuples(KEYS, st.one_of(st.none(), st.lists(st.integers(-40, 40), max_size=20))), min_size=1, max_size=8
+    st.tuples(KEYS, st.one_of(st.none(), st.lists(st.integers(-40, 40) | FAR, max_size=20))), min_size=1, max_size=8
 )
-FAR = st.integers(-(2**63), 2**63 - 1)
 
 
 def values_of(keys, rank, step, shape, dtype):
@@ -41,11 +41,6 @@ def body_of(sets, op, shape, dtype):
 @given(RANKS, st.sampled_from(["sum", "max"]), st.sampled_from([(), (3,)]), st.sampled_from([np.float32, np.int64]))
 def test_a_round_gives_each_rank_what_it_needs_of_the_allreduce(sets, op, shape, dtype):
     World(len(sets)).run(body_of(sets, op, shape, dtype))
-
-
-@given(st.lists(st.tuples(st.lists(FAR, max_size=5, unique=True), st.lists(FAR, max_size=5)), min_size=1, max_size=5))
-def test_keys_may_be_far_apart(sets):
-    World(len(sets)).run(body_of(sets, "sum", (), np.float64))
 
 
 @pytest.mark.ranks(1, 3)
@@ -119,20 +114,3 @@ def test_after_the_first_round_agreement_may_be_spared():
         assert control[0] > 0 and control[1:] == [0, 0]
     with pytest.raises(ValueError, match=r"values must have shape \(2,\)"):  # the job ends
         World(3).run(lambda comm: body(comm, bad=True))
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"keys": [1, 1]}, "keys must be distinct, got 2 with 1 distinct"),
-        ({"keys": [1], "needed": np.array([2**63], np.uint64)}, "needed must be a vector of integers below"),
-        ({"keys": [1], "op": np.subtract}, "op must be commutative"),
-    ],
-    ids=str,
-)
-def test_bad_arguments(options, says):
-    def body(comm):
-        with pytest.raises((TypeError, ValueError), match=says):
-            collectives.allreduce_init(comm=comm, **options)
-
-    World(2).run(body)

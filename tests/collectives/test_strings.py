@@ -73,16 +73,6 @@ def test_other_collectives(sets, root, zeros):
         assert (reduced is None) if rank != root % ranks else [*reduced.items()] == [*expected.items()]
 
 
-@given(SETS, st.sampled_from([("max", max), ("prod", lambda a, b: a * b)]))
-def test_other_operations(sets, named):
-    sets = [{key: float(value % 7) for key, value in one.items()} for one in sets]
-    expected = {}
-    for key, value in chain.from_iterable(one.items() for one in sets):
-        expected[key] = named[1](expected[key], value) if key in expected else value
-    found = World(len(sets)).run(lambda comm: collectives.allreduce(sets[comm.rank], named[0], comm))
-    assert found == [expected] * len(sets)
-
-
 @pytest.mark.parametrize("kind", ["U", ">U", "S"])
 @given(st.lists(st.lists(TEXT, max_size=12), min_size=1, max_size=7), st.sampled_from([(), (2,)]))
 def test_arrays_of_strings_come_back_as_such(kind, sets, shape):

@@ -209,19 +209,3 @@ def test_what_cannot_be_rounded_is_refused_on_all_ranks(values, options, says, f
 
     said = World(3).run(body)
     assert all(re.search(says, text, re.DOTALL) for text in said), said
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("way", WAYS)
-def test_over_mpi_all_ranks_have_the_same_bytes(ranks, way):
-    mine = drawn([list(range(rank, 300, rank + 1)) for rank in range(4)], (), np.float32)
-
-    def body(comm):
-        results = [
-            collectives.allreduce(mine[comm.rank], comm=comm, algorithm=way, wire=f"packed+{c}")
-            for c in ("fp16", "int8", "int2")
-        ]
-        return [part.tobytes() for result in results for part in result]
-
-    found = ranks.run(body)
-    assert all(one == found[0] for one in found)

@@ -102,24 +102,3 @@ def test_a_resumed_run_goes_on_with_its_account():
 
     for first, second in World(2).run(body):
         assert (second.credit, second.density) == (first.credit, first.density) and first.credit != 0
-
-
-def test_an_optimizer_takes_the_density():
-    torch = pytest.importorskip("torch")
-    from sparse_mpi.optim import DistributedOptimizer
-
-    def body(comm):
-        layer = torch.nn.Linear(200, 100)
-        plain = torch.optim.SGD(layer.parameters(), lr=0.01)
-        optimizer = DistributedOptimizer(plain, layer.named_parameters(), comm=comm, algorithm="oktopk")
-        budget, sent = ByteBudget("20kB/step", comm), 0
-        for step in range(60):
-            optimizer.zero_grad()
-            layer(torch.randn(8, 200, generator=torch.Generator().manual_seed(2 * step + comm.rank))).sum().backward()
-            optimizer.step()
-            report = optimizer.reduction.report
-            sent += report.traffic.sent + report.traffic.control
-            optimizer.reduction.density = budget(report)
-        return sent
-
-    assert max(World(2).run(body)) == pytest.approx(60 * 20e3, rel=0.08)

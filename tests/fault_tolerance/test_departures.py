@@ -14,9 +14,10 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.scheduler import Killed
 from sparse_mpi.comm.world import World
-from sparse_mpi.fault_tolerance import ElasticAllreduce, RankFailure, Team, TooFewRanks
+from sparse_mpi.fault_tolerance import ElasticAllreduce, RankFailure, Team
+from sparse_mpi.feedback import FEEDBACKS
 
-from .survivors import RANKS, SIZE, STEPS, facts, gradient, train
+from .survivors import RANKS, SIZE, STEPS, facts, gradient, train, trained
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
@@ -58,15 +59,9 @@ def test_a_step_that_one_rank_has_completed_is_completed_on_all():
                     raise RankFailure
 
         comm_barrier, comm.barrier = comm.barrier, meet
-        return run(comm)
+        return trained(comm, copy_every=2)
 
-    def run(comm):
-        rank = comm.rank
-        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, copy_every=2)
-        totals = [(reducer.step(gradient(rank, step)).to_dense(), reducer.ranks) for step in range(STEPS)]
-        return totals, reducer.residual.copy(), reducer.departures, reducer.inherited
-
-    planned = [facts(result) for result in World(RANKS, leave={2: 4}).run(run) if result]
+    planned = [facts(result) for result in train({2: 4}, copy_every=2) if result]
     assert [facts(result) for result in World(RANKS).run(torn) if result] == planned
 
 
@@ -95,44 +90,19 @@ def test_ranks_that_end_their_programs_first_are_not_called_lost(capsys, monkeyp
     ranks=st.sampled_from([2, 3, 5, 6, 7]),
     leave=st.dictionaries(st.integers(0, 6), st.tuples(st.integers(0, STEPS - 1), st.integers(-1, 25)), max_size=4),
     algorithm=st.sampled_from(["oktopk", "elect", "gtopk", "adtopk", "topkdsa", "dense", "spardl"]),
+    feedback=st.sampled_from(sorted(FEEDBACKS)),
     copy_every=st.sampled_from([0, 1, 3, 100]),
 )
-def test_any_schedule_of_departures_leaves_survivors_that_agree(ranks, leave, algorithm, copy_every):
+def test_any_schedule_of_departures_leaves_survivors_that_agree(ranks, leave, algorithm, feedback, copy_every):
     leave = {rank: when for rank, when in leave.items() if rank < ranks - 1}  # one rank is left at least
-    left = [result for result in train(leave, algorithm, ranks=ranks, copy_every=copy_every) if result]
+    options = {"feedback": feedback, "copy_every": copy_every}
+    left = [result for result in train(leave, algorithm, ranks=ranks, **options) if result]
     assert left
     for totals, residual, departures, _ in left:
         assert [total.tobytes() for total, _ in totals] == [total.tobytes() for total, _ in left[0][0]]
         assert [number for _, number in totals] == [number for _, number in left[0][0]]
         assert sum(len(departure.ranks) for departure in departures) == ranks - len(left)
         assert np.isfinite(residual).all()
-
-
-def test_fewer_ranks_than_wanted_is_an_error_on_all_survivors():
-    def main(comm):
-        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, min_ranks=4)
-        try:
-            for step in range(STEPS):
-                reducer.step(gradient(comm.rank, step))
-        except TooFewRanks as error:
-            return str(error), reducer.residual.copy()
-
-    left = [result for result in World(RANKS, leave={1: 2, 3: 4}).run(main) if result]
-    assert len(left) == 3
-    assert all("min_ranks is 4" in text and "lost before step 4; 3 ranks" in text for text, _ in left)
-
-
-@pytest.mark.parametrize("feedback", ["residual", "dgc", "gmc", "none"])
-def test_rules_survive(feedback):
-    def main(comm):
-        reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, feedback=feedback)
-        rank = comm.rank
-        return np.array([reducer.step(gradient(rank, step)).to_dense() for step in range(STEPS)])
-
-    for call in (-1, 2, 5):
-        left = [result for result in World(RANKS, leave={4: (3, call)}).run(main) if result is not None]
-        assert len(left) == 4
-        assert all(np.array_equal(totals, left[0]) for totals in left)
 
 
 def test_clipping_survives():
@@ -206,19 +176,18 @@ def test_a_dense_step_sums_the_gradient_and_all_that_is_owed():
         assert not left
 
 
-def test_another_algorithm_is_refused():
-    def main(comm):
-        with pytest.raises(ValueError, match="algorithm must stay"):
-            ElasticAllreduce(SIZE, density=0.05, comm=comm).use("dense")
-
-    World(2).run(main)
+REFUSED = {
+    "algorithm must stay": lambda reducer: reducer.use("dense"),
+    "check must be False": lambda reducer: reducer.step(gradient(reducer.team.number, 0), check=True),
+}
 
 
-def test_steps_are_not_checked():
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_it_cannot_do_is_refused_and_training_goes_on(text):
     def main(comm):
         reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm)
-        with pytest.raises(ValueError, match="check must be False"):
-            reducer.step(gradient(comm.rank, 0), check=True)
+        with pytest.raises(ValueError, match=text):
+            REFUSED[text](reducer)
         return reducer.step(gradient(comm.rank, 0)).nnz
 
     assert min(World(3).run(main)) > 0

@@ -17,6 +17,8 @@ reducer = ElasticAllreduce(100, k=9)
 number, (loss, end) = reducer.team.number, sys.argv[1:]
 assert (os._exit, sys.exit) == before, "nothing of the interpreter is replaced"
 for step in range(4):
+    if step == 2 and loss == "exceptions on all":
+        raise ValueError("for the test")
     if number == 1 and step == 2:
         if loss == "SIGKILL":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -83,6 +85,11 @@ def test_survivors_end_with_the_status_of_the_program(program, end):
 def test_a_rank_that_is_lost_by_itself_has_no_part_in_the_status(program, loss, end):
     done = run(program, loss, end)
     assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "3"] * 3), done.stderr
+
+
+def test_a_job_of_which_all_ranks_are_lost_has_failed(program):
+    done = run(program, "exceptions on all", "the last line")
+    assert (done.returncode, done.stdout, done.stderr.count("ValueError: for the test") >= 4) == (1, "", True)
 
 
 @pytest.mark.full("waits for what may not come, on purpose")

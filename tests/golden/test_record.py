@@ -19,7 +19,7 @@ PAGE = "Head\n<!-- a -->\n| x | y |\n| --- | --- |\n| `one` | 1 |\n| `three` | 3
 
 def test_what_is_recorded_again_leaves_every_byte(monkeypatch):
     monkeypatch.setattr(trajectories, "machine", lambda: json.loads(TEXT)["machine"])
-    assert with_trajectories(TEXT, {name: KNOWN[name] for name in ("topka", "DiLoCo")}) == TEXT
+    assert with_trajectories(TEXT, {name: KNOWN[name] for name in ("topka", "DiLoCo, flushed")}) == TEXT
     costs = record.DEVICE_COSTS.read_text()
     assert with_cost(costs, "elect", json.loads(costs)["elect"], [*json.loads(costs)]) == costs
     assert with_cells(PAGE, "a", "three", ["3"], ["one", "three"]) == PAGE

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +16,6 @@ from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.monitor import metrics
 from sparse_mpi.monitor.step_report import combined
-
-from ..launch import launch, needs_mpi
-from ..prefork import copied, torchrun
 
 N, STEPS = 2000, 4
 ROOT = Path(__file__).parents[2]
@@ -210,68 +206,6 @@ def test_launchers_tell_job_and_rank(folder, monkeypatch, told, name):
     for variable, value in told.items():
         monkeypatch.setenv(variable, value)
     assert metrics.file_of(NullComm()).path == folder / f"sparse_mpi-{name}.prom"
-
-
-JOB = """
-import json, sys
-import numpy as np, torch
-import torch.distributed as dist
-from sparse_mpi import SparseAllreduce
-from sparse_mpi.comm import as_comm
-from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.monitor.step_report import combined
-
-hooked = sys.argv[1] == "hook"
-if hooked:
-    dist.init_process_group("gloo")
-comm = as_comm(None)
-torch.manual_seed(1)
-net = torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Linear(30, 20))
-inner = torch.optim.SGD(net.parameters(), lr=0.01)
-reports, model, optimizer = [], net, inner
-if hooked:
-    model = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.003)
-    state = SparseState(net.named_parameters(), density=0.1, dense_steps=1)
-    model.register_comm_hook(state, sparse_hook)
-else:
-    alone = SparseAllreduce(1000, k=20, comm=comm)
-    optimizer = DistributedOptimizer(inner, density=0.1, comm=comm, bucket_cap_mb=0.003)
-for step in range(4):
-    if not hooked:
-        alone.step(np.random.default_rng([step, comm.rank]).standard_normal(1000, np.float32))
-        reports.append(alone.report)
-    optimizer.zero_grad()
-    torch.manual_seed(10 * step + comm.rank)
-    model(torch.randn(8, 40)).square().mean().backward()
-    optimizer.step()
-    reports.append(state.report if hooked else optimizer.reduction.report)
-whole = combined(reports)
-print(json.dumps([comm.rank, whole.traffic.sent, whole.traffic.messages, int(whole.selected)]))
-"""
-
-
-@needs_mpi
-@pytest.mark.jobs
-@pytest.mark.parametrize("how", ["optimizer", pytest.param("hook", marks=pytest.mark.full("as the optimizer"))])
-def test_ranks_of_a_job_write_a_file_each(folder, how):
-    """Of a reducer alone and the buckets of the optimizer under mpiexec; of DDP's hook under torchrun."""
-    program, place = folder / "program.py", folder / "metrics"  # the process that is copied may have the folder
-    program.write_text(JOB)
-    place.mkdir()
-    launcher = partial(torchrun, 3) if how == "hook" else copied
-    environment = {metrics.DIRECTORY: str(place), metrics.JOB: "test", "OMP_NUM_THREADS": "1"}
-    done = launch(None if how == "hook" else 3, *launcher(str(program), how), **environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    assert [rank for rank, *_ in said] == [0, 1, 2]
-    assert {file.name for file in place.glob("*.prom")} == {f"sparse_mpi-test-{rank}.prom" for rank in range(3)}
-    for rank, *expected in said:
-        families = parsed(place / f"sparse_mpi-test-{rank}.prom")
-        names = ("sparse_mpi_sent_bytes", "sparse_mpi_messages", "sparse_mpi_selected_entries")
-        assert [sum(sample.value for sample in families[name].samples) for name in names] == expected
-        steps = [sample.value for sample in families["sparse_mpi_steps"].samples]
-        assert len(steps) >= 2 and all(0 < value <= 4 for value in steps)
 
 
 NAMES = [f"sparse_mpi_{name}" for name, *_ in metrics.METRICS]

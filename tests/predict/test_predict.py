@@ -12,13 +12,6 @@ from sparse_mpi.__main__ import main
 from sparse_mpi.predict import advise
 
 
-def test_its_help_teaches_by_example(capsys):
-    with pytest.raises(SystemExit):
-        main(["predict", "--help"])
-    printed = capsys.readouterr().out
-    assert "predict advise --model resnet50 --ranks 16 --rate 25gbit" in printed and "does it pay" in printed.lower()
-
-
 def ask(capsys, *options):
     assert main(["predict", "advise", *options]) == 0
     return capsys.readouterr().out
@@ -30,8 +23,6 @@ def test_the_answer_comes_first_and_says_what_it_assumes(capsys):
     words = " ".join(answer.split())
     assert words.startswith("Sparse pays. A step of bert-base (109,482,240 elements) on 16 ranks at 25gbit takes ")
     assert "times as fast as dense, between" in words and "what it may take at most" in " ".join(offers.split())
-    assert "(optimizer, clip_norm=1)." in words and "elect at 2.1 %, the default of training" in words
-    assert "Accuracy of elect at 2.1 %: a tiny GPT-2 with AdamW" in words and "ms dense in bfloat16" in words
     assert "Assumed: one H100 a rank, tcp, dense sums as NCCL's" in words and len(told.splitlines()) < 29
     told = ask(capsys, *"--model resnet50 --ranks 16 --rate 100gbit --batch-seconds 0.2".split())
     assert told.startswith("Leave it dense.") and "rdma" in told and "Run:" not in told

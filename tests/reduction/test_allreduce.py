@@ -7,18 +7,15 @@ import pytest
 import torch
 
 import sparse_mpi
-from sparse_mpi import ALGORITHMS, Reduction, SparseAllreduce, SparseVector, sparse_allreduce
+from sparse_mpi import ALGORITHMS, Reduction, SparseAllreduce, sparse_allreduce
 from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.select.estimate import DGC
+from sparse_mpi.testing.steps import dense_of
 
 
 def vector(rank: int, n: int = 200) -> np.ndarray:
     return np.random.default_rng(rank).standard_normal(n).astype(np.float32)
-
-
-def dense_of(x):
-    return x.to_dense() if isinstance(x, SparseVector) else x
 
 
 @pytest.mark.thin(1)
@@ -132,16 +129,6 @@ def test_gradient_of_another_length(ranks):
         with pytest.raises(ValueError, match="200 elements"):
             reducer.step(vector(comm.rank, 200 - (comm.rank == comm.size - 1)))
         assert reducer.step(vector(comm.rank)).nnz == 5, "the reducer is still good"
-
-    ranks.run(body)
-
-
-@pytest.mark.ranks(least=2)
-@pytest.mark.under_mpi(3)
-def test_a_check_that_not_all_ranks_want(ranks):
-    def body(comm):
-        with pytest.raises(ValueError, match="check=True"):
-            SparseAllreduce(200, k=5, comm=comm).step(vector(comm.rank), check=comm.rank == 0)
 
     ranks.run(body)
 

@@ -8,16 +8,13 @@ import pytest
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms.published import StaleSelector
 from sparse_mpi.feedback import FEEDBACKS
+from sparse_mpi.testing.steps import dense_of
 
 SHAPES, SIZE = [(10, 10)], 100
 
 
 def gradient(step, rank, dtype):
     return np.random.default_rng([step, rank]).standard_normal(SIZE).astype(dtype)
-
-
-def dense(total):
-    return total.to_dense() if hasattr(total, "to_dense") else total
 
 
 @pytest.mark.thin(1)
@@ -31,7 +28,7 @@ def test_gradients_may_change_their_dtype(algorithm, feedback):
         return [reducer.step(gradient(s, comm.rank, kind), check=True) for s, kind in enumerate(kinds)]
 
     for totals in zip(*World(3).run(run), strict=True):
-        assert len({dense(total).tobytes() for total in totals}) == 1
+        assert len({dense_of(total).tobytes() for total in totals}) == 1
 
 
 @pytest.mark.parametrize("kinds", [("f4", "f8"), ("f8", "f4")], ids=str)
@@ -44,7 +41,7 @@ def test_after_a_change_of_dtype_a_threshold_starts_afresh(kinds):
         for step in range(3):
             reducer.step(gradient(step, comm.rank, kinds[0]))
         x = gradient(3, comm.rank, kinds[1])
-        return dense(reducer.step(x)), dense(sparse_allreduce(x, k=5, comm=comm, **options).total)
+        return dense_of(reducer.step(x)), dense_of(sparse_allreduce(x, k=5, comm=comm, **options).total)
 
     made = StaleSelector()
     for after, alone in World(2).run(run):
@@ -67,8 +64,8 @@ def test_ranks_that_take_over_nothing_have_the_dtype_of_the_others(ranks, feedba
         return [reducer.step(gradient(step, comm.rank, "f4")) for step in (1, 2)]
 
     for totals in zip(*ranks.run(run), strict=True):
-        assert len({dense(total).tobytes() for total in totals}) == 1
-        assert {dense(total).dtype for total in totals} == {np.dtype("f4" if feedback == "none" else "f8")}
+        assert len({dense_of(total).tobytes() for total in totals}) == 1
+        assert {dense_of(total).dtype for total in totals} == {np.dtype("f4" if feedback == "none" else "f8")}
 
 
 def test_ranks_whose_acc_differs_in_dtype_are_told_so():

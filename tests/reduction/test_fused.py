@@ -11,7 +11,6 @@ import torch
 
 from sparse_mpi import ALGORITHMS, FEEDBACKS, SparseAllreduce, SparseVector, World
 from sparse_mpi.algorithms.topka import TopkA
-from sparse_mpi.arrays import enter, widened
 from sparse_mpi.kernels import cpu
 
 N, K, STEPS = 5000, 50, 4
@@ -94,14 +93,6 @@ def test_a_half_precision_gradient_is_never_widened_whole(dtype):
     finally:
         tracemalloc.stop()
     assert peak < n  # a quarter of the widened vector
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_enters_without_a_copy(dtype):
-    x = torch.arange(6).to(dtype).reshape(2, 3)
-    flat = enter(x)
-    assert flat.ctypes.data == x.data_ptr() and flat.shape == (6,)
-    assert widened(flat).tolist() == [0, 1, 2, 3, 4, 5] and widened(flat).dtype == np.float32
 
 
 @dataclass(frozen=True)

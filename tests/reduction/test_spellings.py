@@ -23,14 +23,6 @@ ENTRY_POINTS = {  # what stands before the arguments that are given by keyword
 }
 
 
-def weight():
-    return torch.nn.Parameter(torch.ones(6, 10))
-
-
-def optimizer(comm, *args, **options):
-    return DistributedOptimizer(torch.optim.SGD([weight()], lr=0.1), *args, comm=comm, **options)
-
-
 @pytest.mark.parametrize(("entry", "first"), ENTRY_POINTS.items(), ids=lambda x: getattr(x, "__qualname__", ""))
 def test_all_entry_points_have_the_same_order_of_arguments(entry, first):
     parameters = inspect.signature(entry).parameters
@@ -42,9 +34,13 @@ def test_all_entry_points_have_the_same_order_of_arguments(entry, first):
 
 
 def test_an_algorithm_is_given_once():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(6, 10))], lr=0.1)
+
     def body(comm):
         with pytest.raises(TypeError, match="takes algorithm or compression, not both, got algorithm='topka' and comp"):
-            optimizer(comm, algorithm="topka", compression="dense")
+            DistributedOptimizer(optimizer, comm=comm, algorithm="topka", compression="dense")
+        with pytest.raises(TypeError, match="team was removed in 0.4.0: give the Team as comm="):
+            DistributedOptimizer(optimizer, comm=comm, team=3)
 
     World(1).run(body)
 

@@ -129,20 +129,6 @@ def test_messages_of_rows_round_trip(drawn, dtype, ranks, plain):
         assert back.values[part][order].tobytes() == vector.values.tobytes()
 
 
-@pytest.mark.parametrize("stride", [2, 3, 5])
-def test_entries_of_strided_rows_are_sent_row_by_row(stride):
-    """Rows along axis 1 interleave in memory, be it in pairs."""
-    layout, rng = Layout.of([(3, 20, stride)]), np.random.default_rng(stride)
-    pattern = quotas(layout, 7 * 3 * stride, "axis1", ())
-    assert [tensor.stride for tensor in pattern] == [stride]
-    chosen = [i for tensor in pattern for e, q in lines(tensor) for i in rng.choice(e, q, replace=False)]
-    vector = SparseVector(np.sort(chosen).astype(np.int32), rng.standard_normal(len(chosen)), layout.size)
-    back = wire.decode_rows(wire.encode_rows(vector, pattern)[None], pattern, layout.size, np.float64)
-    order = np.argsort(back.indices)
-    assert back.indices[order].tolist() == vector.indices.tolist()
-    assert back.values[order].tolist() == vector.values.tolist()
-
-
 @pytest.mark.parametrize(("length", "width"), [(256, 1), (257, 2), (65_536, 2), (65_537, 4), (2**31, 8)])
 def test_columns_are_no_wider_than_rows_need(length, width):
     assert wire.column_type(length).itemsize == width

@@ -16,28 +16,17 @@ from sparse_mpi.select.threshold import Threshold, ThresholdState
 from sparse_mpi.sparse import Layout
 
 from .counts import in_band
+from .test_selectors import DISTRIBUTIONS
 
 N = 40_000  # more than kernels.SMALL: histograms are really taken
 
 
 def inputs(dtype, n=N):
     rng = np.random.default_rng(0)
-    outlier = rng.standard_normal(n)
-    outlier[n // 2] = 1e30
-    bad = rng.standard_normal(n)
-    bad[[3, n // 3]] = np.nan, -np.inf
-    made = {
-        "normal": rng.standard_normal(n),
-        "laplace": rng.laplace(size=n),
-        "student": rng.standard_t(3, n),
-        "mostly-zero": rng.standard_normal(n) * (rng.random(n) > 0.9),
-        "constant": np.full(n, -0.25),
-        "all-zero": np.zeros(n),
-        "outlier": outlier,
-        "ties": rng.integers(-3, 4, n) / 4,
-        "nonfinite": bad,
-        "tiny": rng.standard_normal(n) * 1e-42,
-    }
+    made = {name: draw(rng, n) for name, draw in DISTRIBUTIONS.items()}
+    made |= {"ties": rng.integers(-3, 4, n) / 4, "nonfinite": rng.standard_normal(n)}
+    made["nonfinite"][[3, n // 3]] = np.nan, -np.inf
+    made["tiny"] = rng.standard_normal(n) * 1e-42
     return {name: x.astype(dtype) for name, x in made.items()}
 
 
@@ -77,24 +66,9 @@ def test_selectors_survive_the_wildest_jumps(selector, dtype):
 def test_a_reused_threshold_takes_one_pass(monkeypatch):
     """In the steady state no histogram is made and nothing of length n is ordered: one selection pass is all."""
     x, calls = inputs(np.float32)["normal"], []
-    real = kernels.of(x)
-
-    class Counted:
-        def __getattr__(self, name):
-            return getattr(real, name)
-
-        def select(self, *args):
-            calls.append("select")
-            return real.select(*args)
-
-        def histogram(self, *args):
-            calls.append("histogram")
-            return real.histogram(*args)
-
-        def kth_bin(self, *args):
-            return real.kth_bin(*args)
-
-    monkeypatch.setattr(kernels, "of", lambda x: Counted())
+    for name in ("select", "histogram"):
+        real = getattr(kernels.of(x), name)
+        monkeypatch.setattr(kernels.of(x), name, lambda *args, name=name, real=real: calls.append(name) or real(*args))
     state, rng = ThresholdState(), np.random.default_rng(1)
     for step in range(5):
         y = x + 0.02 * rng.standard_normal(N).astype(np.float32)
@@ -220,9 +194,3 @@ def test_the_least_that_options_may_be_is_taken(selector):
     for _ in range(3):
         chosen, state = selector.select(x.copy(), 400, state)
         assert in_band(selector, len(chosen.indices), 400, x)
-
-
-@pytest.mark.parametrize("name", ["alldim", "interleaved"])
-def test_dense_tensors_that_a_layout_lacks_are_refused(name):
-    with pytest.raises(ValueError, match=r"dense must have numbers of tensors, 0 to 0 .* got \[1\]"):
-        SELECTORS[name](dense=(1,)).init(Layout.of([(4, 5)]), 3)

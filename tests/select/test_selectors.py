@@ -16,8 +16,6 @@ from sparse_mpi.select.random import positions
 from sparse_mpi.select.sidco import Sample, exponential, gamma, pareto
 from sparse_mpi.sparse import Layout
 
-from .counts import in_band
-
 N, K = 40_000, 400
 
 
@@ -53,22 +51,6 @@ def forbid_fallback(monkeypatch):
         raise AssertionError("the estimate was not used")
 
     monkeypatch.setattr(estimate, "largest", never)
-
-
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-@pytest.mark.parametrize("selector", SELECTORS)
-def test_in_the_band_through_50_steps_of_error_feedback(selector, name):
-    chosen, residual = SELECTORS[selector](), np.zeros(N, np.float32)
-    state, gradient = chosen.init(Layout.of(N), K), draw(name)
-    for step in range(50):
-        residual += np.roll(gradient, 997 * step)
-        selected, state = chosen.select(residual, K, state)
-        assert in_band(chosen, selected.nnz, K, residual)
-        assert chosen.patterned or chosen.shared or (selected.values != 0).all()
-        assert (np.diff(selected.indices) > 0).all()
-        assert selected.values.tobytes() == residual[selected.indices].tobytes()
-        residual[selected.indices] = 0
 
 
 GOOD = [

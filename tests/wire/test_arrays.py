@@ -51,13 +51,6 @@ def test_what_is_read_only_leaves_as_a_writable_copy(caller, recwarn):
     assert not recwarn.list and a.tolist() == [0, 0, 0]
 
 
-def test_host_functions():
-    x = np.ones(2)
-    assert arrays.namespace(x) is np and arrays.to_host(x) is x and arrays.like(x, x) is x
-    assert not arrays.is_device(x)
-    arrays.synchronize(x)
-
-
 @pytest.mark.parametrize(
     ("x", "message"),
     [

@@ -12,7 +12,6 @@ from sparse_mpi.sparse import (
     Layout,
     SparseVector,
     concatenate,
-    contains,
     equal_boundaries,
     merge,
     split_counts,
@@ -76,11 +75,6 @@ def test_split_counts_cut_at_boundaries(v, cuts):
     for q, (stop, count) in enumerate(zip(ends, counts, strict=True)):
         region = v.indices[stop - count : stop]
         assert ((boundaries[q] <= region) & (region < boundaries[q + 1])).all()
-
-
-@given(vectors(), vectors())
-def test_contains_is_membership(a, b):
-    assert contains(a, b.indices).tolist() == [i in set(a.indices) for i in b.indices]
 
 
 def test_take():

@@ -30,24 +30,10 @@ def test_round_trip_and_length(dtype, nnz):
     assert back.indices.dtype == np.int32 and back.values.dtype == dtype and back.size == v.size
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_messages_one_after_the_other_decode_at_once(dtype):
-    parts = [vector(dtype, nnz) for nnz in (3, 0, 5)]
-    both = wire.decode(np.concatenate([wire.encode(p) for p in parts]), 1000, dtype)
-    assert both.indices.tolist() == [i for p in parts for i in p.indices]
-    assert both.values.tobytes() == b"".join(p.values.tobytes() for p in parts)
-
-
 def test_long_vectors_have_wide_indices():
     v = vector(np.float32, 5, size=2**31)
     assert wire.encode(v).nbytes == 5 * 12 == 5 * wire.pair_bytes(2**31, np.float32)
     assert wire.decode(wire.encode(v), 2**31, np.float32).indices.dtype == np.int64
-
-
-def test_nan_payload_and_negative_zero_survive():
-    values = np.array([0x7FC12345, 0x80000000], np.uint32).view(np.float32)
-    v = SparseVector(np.array([0, 1], np.int32), values, 2)
-    assert wire.decode(wire.encode(v), 2, np.float32).values.tobytes() == values.tobytes()
 
 
 def test_what_is_decoded_is_its_own_memory():

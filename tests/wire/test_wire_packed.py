@@ -101,17 +101,11 @@ def test_sums_are_dense_where_that_is_shorter_and_lose_their_zeros(kernel_set, n
         assert all(message.vector is part for message, part in zip(packed, parts, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "most"),
-    [
-        ("packed", 5.12),
-        ("packed+bf16", 3.12),
-        ("packed+fp16", 3.12),
-        ("packed+int8", 2.16),
-        ("packed+int4", 1.66),
-        ("packed+int2", 1.41),
-    ],
-)
+BYTES = {"packed": 5.12, "packed+bf16": 3.12, "packed+fp16": 3.12, "packed+int8": 2.16}
+BYTES |= {"packed+int4": 1.66, "packed+int2": 1.41}
+
+
+@pytest.mark.parametrize(("name", "most"), BYTES.items())
 def test_bytes_a_pair_at_one_percent(name, most):
     small, large = (
         WIRES[name].lengths_of(np.array([count]), np.array([[0, 100 * count]]), 100 * count, np.float32)[0] / count
