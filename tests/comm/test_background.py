@@ -8,7 +8,7 @@ from time import sleep
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce, World
+from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import ProgressThread, busy, progress_thread_of
 
@@ -153,10 +153,6 @@ def test_a_program_ends_once_all_that_it_started_is_done():
     """
     done = launch(None, *copied("-c", ENDING, "torch"), OMP_NUM_THREADS="2")
     assert done.returncode == 0 and done.stdout.splitlines() == ["True", "last", "0"] * 3, done.stdout + done.stderr
-
-
-
-
 
 
 UNSEEN = """

@@ -30,8 +30,6 @@ def part(source: int, dest: int, trailing: tuple[int, ...] = (), dtype: str = "f
     return (np.arange(np.prod(shape)).reshape(shape) % 5 + 10 * source + dest).astype(dtype)
 
 
-
-
 def sends(source: int, size: int) -> np.ndarray:
     return np.array([rows(source, dest) for dest in range(size)])
 
@@ -43,26 +41,6 @@ def arrives(dest: int, size: int) -> np.ndarray:
 def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
     assert got.dtype == expected.dtype
     np.testing.assert_array_equal(got, expected, strict=True)
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 @ROW_SHAPES

@@ -7,8 +7,8 @@ import pytest
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS, MPI_RANKS, TORCHRUN, ranks_of_mpi, refuse_torchrun
 
-from ..launch import launch, needs_mpi
-from ..prefork import copied, torchrun
+from ..launch import launch
+from ..prefork import torchrun
 
 dist = pytest.importorskip("torch.distributed")
 optim = pytest.importorskip("sparse_mpi.optim")
@@ -60,10 +60,6 @@ torch.distributed.init_process_group("gloo")
 try_all("group")
 print("MPI" if "mpi4py.MPI" in sys.modules else "no MPI")
 """
-
-
-
-
 
 
 @pytest.mark.jobs

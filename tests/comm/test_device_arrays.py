@@ -89,8 +89,6 @@ def test_clipping_has_the_same_bytes_as_with_numpy(ranks, device, transport):
     ranks.run(body)
 
 
-
-
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_torch_tensors_on_a_device(ranks, device, transport, name):

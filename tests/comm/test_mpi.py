@@ -80,8 +80,6 @@ print("kept")
     assert done.stdout.split() == ["kept", "kept"]
 
 
-
-
 @needs_mpi
 def test_rows_of_another_size_are_refused_and_abort_ends_the_job_with_the_traceback():
     done = launch(

@@ -12,7 +12,6 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm, as_comm
-from sparse_mpi.comm.base import host_leader
 from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
 from sparse_mpi.comm.nccl import _WATCH, NcclComm
 from sparse_mpi.testing import check_transport
@@ -98,8 +97,6 @@ def test_what_goes_over_nccl_and_what_over_the_host(ranks, nccl, device):
 
     for calls in ranks.run(body, wrap=lambda comm: comm):
         assert set(calls) == {"allGather", "allReduce"} | ({"group"} if size > 1 else set())
-
-
 
 
 @pytest.mark.ranks(2)

@@ -114,8 +114,6 @@ def summed(comm, way):
     return [part.tobytes() for part in found], counted(comm)
 
 
-
-
 def rounds(comm):
     """Results of keyed collectives, persistent and others, that wait for a reducer of the same communicator."""
     rng = np.random.default_rng(comm.rank)
@@ -203,8 +201,6 @@ def test_local_steps_have_the_same_bytes(schedules, algorithm):
 @pytest.mark.parametrize("algorithm", ["oktopk", "elect"])
 def test_optimizers_have_the_same_bytes(schedules, algorithm):
     assert_same_in_every_order(partial(trained, algorithm=algorithm), 3, schedules)
-
-
 
 
 @pytest.mark.parametrize("waits", [False, True])

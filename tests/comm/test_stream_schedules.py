@@ -54,8 +54,6 @@ def reduced(comm, device, steps=3, **options):
         return fetched(*totals, reducer.residual), counted(comm)
 
 
-
-
 def buffered(comm, device, **options):
     """Totals of a reducer in the background, whose gradients the caller writes into the same memory."""
     cupy, totals = sys.modules["cupy"], []
@@ -136,8 +134,6 @@ def test_memories_have_the_same_bytes(device, schedules, feedback):
     assert_same_in_every_order(partial(reduced, device=device, algorithm="oktopk", feedback=feedback), 3, schedules.few)
 
 
-
-
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_memory_that_the_caller_writes_again(device, schedules, algorithm):
     assert_same_in_every_order(partial(buffered, device=device, algorithm=algorithm), 2, schedules.few)
@@ -148,8 +144,6 @@ def test_memory_that_the_caller_writes_again(device, schedules, algorithm):
 def test_optimizers_and_ddps_hook_have_the_same_bytes(device, schedules, body, algorithm, monkeypatch):
     fake_torch.install_torch(monkeypatch)
     assert_same_in_every_order(partial(body, device="cuda", algorithm=algorithm), 2, schedules.few)
-
-
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))

@@ -63,8 +63,6 @@ def finished(handle):
     raise AssertionError("never done")
 
 
-
-
 def test_tensors_are_worked_on_beside_torchs_stream(device):
     plain, background = (SparseAllreduce(N, k=K, comm=comm) for comm in (NullComm(2), Threaded(2)))
     expected = [plain.step(gradient) for gradient in gradients()]

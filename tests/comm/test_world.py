@@ -13,8 +13,6 @@ from sparse_mpi.comm.world import DeadlockError, MismatchError, World
 ONE = np.ones(1)
 
 
-
-
 def test_every_run_counts_anew():
     world = World(3)
     first, second = (world.run(lambda comm: [comm.allgather(ONE), comm.traffic][1]) for _ in range(2))
