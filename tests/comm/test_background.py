@@ -8,7 +8,7 @@ from time import sleep
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce, World
+from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import ProgressThread, busy, progress_thread_of
 
@@ -153,23 +153,6 @@ def test_a_program_ends_once_all_that_it_started_is_done():
     """
     done = launch(None, *copied("-c", ENDING, "torch"), OMP_NUM_THREADS="2")
     assert done.returncode == 0 and done.stdout.splitlines() == ["True", "last", "0"] * 3, done.stdout + done.stderr
-
-
-def test_a_world_does_it_at_once():
-    def run(comm):
-        handle = SparseAllreduce(N, k=K, comm=comm).start(gradients(comm.rank)[0, 0])
-        return handle.done()
-
-    assert World(3).run(run) == [True] * 3
-
-
-def test_calls_are_recorded_on_demand():
-    comm = NullComm(2)
-    comm.barrier()
-    comm.traffic.calls = []
-    comm.barrier()
-    ((begin, end),) = comm.traffic.calls
-    assert begin <= end
 
 
 UNSEEN = """

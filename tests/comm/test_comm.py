@@ -16,7 +16,7 @@ from sparse_mpi.testing.checking_transports import TALKS
 from .on_device import OnDevice
 
 ROW_SHAPES = pytest.mark.parametrize("trailing", [(), (3,), (2, 2)], ids=str)
-DTYPES = pytest.mark.parametrize("dtype", ["uint8", "float16", "int64", "float64"])
+DTYPES = pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
 
 
 def rows(source: int, dest: int) -> int:
@@ -28,10 +28,6 @@ def part(source: int, dest: int, trailing: tuple[int, ...] = (), dtype: str = "f
     """The rows ``source`` has for ``dest``, which tell where they are from."""
     shape = (rows(source, dest), *trailing)
     return (np.arange(np.prod(shape)).reshape(shape) % 5 + 10 * source + dest).astype(dtype)
-
-
-def parts(source: int, size: int, trailing: tuple[int, ...] = (), dtype: str = "float64") -> np.ndarray:
-    return np.concatenate([part(source, dest, trailing, dtype) for dest in range(size)])
 
 
 def sends(source: int, size: int) -> np.ndarray:
@@ -49,146 +45,45 @@ def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
 
 @ROW_SHAPES
 @DTYPES
-def test_allgather(ranks, trailing, dtype):
-    def body(comm):
-        return comm.allgather(np.full(trailing, comm.rank, dtype))
-
-    expected = np.stack([np.full(trailing, rank, dtype) for rank in range(ranks.size)])
-    for gathered in ranks.run(body):
-        assert_same(gathered, expected)
-
-
-@pytest.mark.parametrize("known", [False, True])
-@ROW_SHAPES
-@DTYPES
-def test_allgatherv(ranks, trailing, dtype, known):
-    counts = sends(0, ranks.size) if ranks.size > 2 else np.arange(ranks.size)
-
-    def own(rank):
-        return np.full((counts[rank], *trailing), rank + 1, dtype)
-
-    expected = np.concatenate([own(rank) for rank in range(ranks.size)])
-    for gathered, came in ranks.run(lambda comm: comm.allgatherv(own(comm.rank), counts if known else None)):
-        assert_same(gathered, expected)
-        assert_same(came, counts)
-
-
-@pytest.mark.parametrize("known", [False, True])
-@ROW_SHAPES
-@DTYPES
-def test_alltoallv(ranks, trailing, dtype, known):
+def test_what_every_call_returns(ranks, trailing, dtype):
+    """Of arrays with strides and uneven parts, a third of them empty; in new memory."""
     size = ranks.size
+    have = [[part(source, dest, trailing, dtype) for dest in range(size)] for source in range(size)]
+    counts = np.array([sends(source, size) for source in range(size)])
+    whole = [np.concatenate(row) for row in have]
+    alike = [np.full((3, *trailing), 1 + rank, dtype) for rank in range(size)]
 
     def body(comm):
-        expected = arrives(comm.rank, size) if known else None
-        return comm.alltoallv(parts(comm.rank, size, trailing, dtype), sends(comm.rank, size), expected)
+        me = comm.rank
+        send, own = (np.repeat(each[me], 2, axis=0)[::2] for each in (whole, alike))
+        found = [
+            comm.allgather(own),
+            *comm.allgatherv(send),
+            *comm.allgatherv(send, counts.sum(axis=1)),
+            *comm.alltoallv(send, counts[me]),
+            *comm.alltoallv(send, counts[me], arrives(me, size)),
+            comm.sendrecv(have[me][(me + 1) % size], (me + 1) % size, (me - 1) % size),
+            comm.allreduce(own),
+            comm.allreduce(own, "max"),
+            *(comm.bcast(send if root == me else send[:0], root) for root in range(size)),
+        ]
+        assert not any(np.shares_memory(given, array) for given in (send, own) for array in found)
+        return found, [
+            comm.sendrecv(have[me][0], 0 if me == source else None, source if me == 0 else None)
+            for source in range(size)
+        ]
 
-    for rank, (came, counts) in enumerate(ranks.run(body)):
-        assert_same(came, np.concatenate([part(source, rank, trailing, dtype) for source in range(size)]))
-        assert_same(counts, arrives(rank, size))
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_alltoallv_of_nothing(ranks, known):
-    nothing = np.zeros(ranks.size, int)
-    for came, counts in ranks.run(lambda comm: comm.alltoallv(np.empty((0, 2)), nothing, nothing if known else None)):
-        assert_same(came, np.empty((0, 2)))
-        assert_same(counts, nothing)
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3)], ids=str)
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32", "float64"])
-def test_allreduce(ranks, shape, dtype):
-    def own(rank):
-        return np.asarray(np.arange(np.prod(shape)).reshape(shape) % 4 + (rank * 7) % 5, dtype)
-
-    gradients = [own(rank) for rank in range(ranks.size)]
-    for total, largest in ranks.run(lambda comm: [comm.allreduce(own(comm.rank), op) for op in ("sum", "max")]):
-        assert_same(total, np.asarray(np.sum(gradients, axis=0, dtype=dtype)))
-        assert_same(largest, np.asarray(np.max(gradients, axis=0)))
-
-
-@ROW_SHAPES
-@pytest.mark.parametrize("count", [0, 4])
-def test_bcast(ranks, trailing, count):
-    def own(rank):
-        return np.full((count, *trailing), rank, np.float32)
-
-    def body(comm):
-        prototype = np.empty((0, *trailing), np.float32)
-        return [comm.bcast(own(root) if comm.rank == root else prototype, root=root) for root in range(comm.size)]
-
-    for came in ranks.run(body):
-        for root, gradient in enumerate(came):
-            assert_same(gradient, own(root))
-
-
-@ROW_SHAPES
-@DTYPES
-def test_sendrecv_around_the_ring(ranks, trailing, dtype):
-    size = ranks.size
-
-    def body(comm):
-        after, before = (comm.rank + 1) % size, (comm.rank - 1) % size
-        return comm.sendrecv(part(comm.rank, after, trailing, dtype), after, before)
-
-    for rank, came in enumerate(ranks.run(body)):
-        assert_same(came, part((rank - 1) % size, rank, trailing, dtype))
-
-
-def test_sendrecv_one_way(ranks):
-    """Every rank sends to rank 0 in turn: some only send, some only receive, some do neither."""
-
-    def body(comm):
-        came = []
-        for source in range(comm.size):
-            dest = 0 if comm.rank == source else None
-            came.append(comm.sendrecv(part(comm.rank, 0), dest, source if comm.rank == 0 else None))
-        return came
-
-    for rank, came in enumerate(ranks.run(body)):
-        for source, got in enumerate(came):
+    for rank, (found, one_way) in enumerate(ranks.run(body)):
+        gathered, came = np.concatenate(whole), np.concatenate([row[rank] for row in have])
+        expected = [np.stack(alike), *[gathered, counts.sum(axis=1)] * 2, *[came, arrives(rank, size)] * 2]
+        expected += [have[rank - 1][rank], np.sum(alike, axis=0, dtype=dtype), alike[-1], *whole]
+        for got, wanted in zip(found, expected, strict=True):
+            assert_same(got, wanted)
+        for got, row in zip(one_way, have, strict=True):
             if rank == 0:
-                assert_same(got, part(source, 0))
+                assert_same(got, row[0])
             else:
                 assert got is None
-
-
-def test_order_of_memory_does_not_matter(ranks):
-    def body(comm):
-        turned = np.arange(6.0).reshape(2, 3).T + comm.rank
-        strided = np.arange(8)[::2]
-        return (
-            comm.allgather(turned),
-            comm.allgatherv(turned)[0],
-            comm.allreduce(strided),
-            comm.bcast(strided),
-        )
-
-    for gathered, joined, total, came in ranks.run(body):
-        for rank in range(ranks.size):
-            assert_same(gathered[rank], np.array([[0, 3], [1, 4], [2, 5.0]]) + rank)
-            assert_same(joined[3 * rank : 3 * rank + 3], gathered[rank])
-        assert_same(total, np.array([0, 2, 4, 6]) * ranks.size)
-        assert_same(came, np.array([0, 2, 4, 6]))
-
-
-def test_results_are_new_arrays(ranks):
-    def body(comm):
-        send = np.arange(comm.size, dtype=np.float64)
-        each = np.ones(comm.size, int)
-        results = [
-            comm.sendrecv(send, comm.rank, comm.rank),
-            comm.allgather(send),
-            comm.allgatherv(send)[0],
-            comm.alltoallv(send, each)[0],
-            comm.alltoallv(send, each, each)[0],
-            comm.allreduce(send),
-            comm.bcast(send),
-        ]
-        return [np.shares_memory(send, result) for result in results]
-
-    assert not np.any(ranks.run(body))
 
 
 def assert_as_in_a_world(ranks, wrap=lambda comm: comm) -> None:

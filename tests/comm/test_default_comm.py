@@ -7,32 +7,12 @@ import pytest
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.runtime import LAUNCHERS, MPI_RANKS, TORCHRUN, ranks_of_mpi, refuse_torchrun
 
-from ..launch import launch, needs_mpi
-from ..prefork import copied, torchrun
+from ..launch import launch
+from ..prefork import torchrun
 
 dist = pytest.importorskip("torch.distributed")
 optim = pytest.importorskip("sparse_mpi.optim")
 
-THREE_LINES = """
-import hashlib, sys, torch
-from sparse_mpi.optim import DistributedOptimizer, broadcast_parameters
-
-if "group" in sys.argv:
-    torch.distributed.init_process_group("gloo")
-model = torch.nn.Linear(300, 7)
-optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), density=0.1)
-comm = optimizer.reduction.comm
-for tensor in model.parameters():
-    torch.nn.init.constant_(tensor, 0.01 * (1 + comm.rank))
-broadcast_parameters(model.state_dict())
-for step in range(5):
-    batch = torch.randn(8, 300, generator=torch.Generator().manual_seed(2 * step + comm.rank))
-    optimizer.zero_grad()
-    model(batch).square().sum().backward()
-    optimizer.step()
-weights = b"".join(tensor.detach().numpy().tobytes() for tensor in model.parameters())
-print(f"{comm.rank}/{comm.size} {comm.traffic.sent > 0} {hashlib.sha256(weights).hexdigest()}\\n", end="", flush=True)
-"""
 ENTRIES = """
 import sys, numpy as np, torch
 import sparse_mpi
@@ -80,25 +60,6 @@ torch.distributed.init_process_group("gloo")
 try_all("group")
 print("MPI" if "mpi4py.MPI" in sys.modules else "no MPI")
 """
-
-
-def weights_of(done) -> dict[str, str]:
-    """Which rank of how many has which weights, by what a job of `THREE_LINES` printed."""
-    assert done.returncode == 0, done.stderr[-3000:]
-    words = [line.split() for line in done.stdout.splitlines()]
-    assert all(sent == "True" for _, sent, _ in words), done.stdout
-    return {rank: weights for rank, _, weights in words}
-
-
-@pytest.mark.jobs
-@needs_mpi
-def test_three_lines_train_alike_under_torchrun_and_mpiexec(tmp_path):
-    """Before, under torchrun each rank trained alone, and none said so. Two addends have one order only."""
-    program = tmp_path / "three_lines.py"
-    program.write_text(THREE_LINES)
-    by_torchrun = weights_of(launch(None, *torchrun(2, str(program), "group")))
-    assert sorted(by_torchrun) == ["0/2", "1/2"] and len(set(by_torchrun.values())) == 1
-    assert weights_of(launch(2, *copied(str(program)))) == by_torchrun
 
 
 @pytest.mark.jobs

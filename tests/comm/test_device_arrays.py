@@ -91,26 +91,6 @@ def test_clipping_has_the_same_bytes_as_with_numpy(ranks, device, transport):
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_work_is_on_the_callers_stream(ranks, device, transport, name):
-    cupy = sys.modules["cupy"]
-
-    def body(comm):
-        comm = transport(comm)
-        x = cupy.asarray(vector(comm.rank))
-        device.worked.clear()
-        device.copies.clear()
-        device.synchronised.clear()
-        with device.stream(7):
-            sparse_allreduce(x, k=K, comm=comm, algorithm=name)
-            SparseAllreduce(N, k=K, comm=comm, algorithm=name).step(x, check=True)
-        assert device.worked == {7} and {copy.stream for copy in device.copies} <= {7}
-        assert set(device.synchronised) == {7} and not device.current
-
-    ranks.run(body)
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("name", ALGORITHMS)
 def test_torch_tensors_on_a_device(ranks, device, transport, name):
     """In and out without a copy, and all on torch's stream."""
     cupy = sys.modules["cupy"]
@@ -122,9 +102,11 @@ def test_torch_tensors_on_a_device(ranks, device, transport, name):
         tensor = to_torch(cupy.asarray(x)).reshape(100, -1).requires_grad_()
         device.worked.clear()
         device.copies.clear()
+        device.synchronised.clear()
         reduction = sparse_allreduce(tensor, k=K, comm=comm, algorithm=name)
         total = SparseAllreduce(N, k=K, comm=comm, algorithm=name).step(tensor)
         assert device.worked == {TORCH_STREAM} and {copy.stream for copy in device.copies} <= {TORCH_STREAM}
+        assert set(device.synchronised) == {TORCH_STREAM} and not device.current
         assert not takes(name, "selector") or 4 * N not in {copy.bytes for copy in device.copies}
         assert all(isinstance(part, CudaTensor) for result in (*reduction, total) for part in parts_of(result))
         assert bytes_of(*reduction) == expected and bytes_of(total) == bytes_of(reduction.total)

@@ -81,30 +81,7 @@ print("kept")
 
 
 @needs_mpi
-def test_abort_ends_the_job_with_the_traceback():
-    done = launch(
-        3,
-        "-c",
-        """
-from sparse_mpi.comm import as_comm
-
-comm = as_comm()
-try:
-    if comm.rank == 1:
-        raise ArithmeticError("gradient lost")
-    comm.barrier()
-except ArithmeticError as error:
-    comm.job.abort(error)
-""",
-    )
-    assert done.returncode != 0
-    assert "rank 1 of 3 aborts the job" in done.stderr
-    assert 'raise ArithmeticError("gradient lost")' in done.stderr or "line 7, in <module>" in done.stderr
-    assert "ArithmeticError: gradient lost" in done.stderr
-
-
-@needs_mpi
-def test_rows_of_another_size_are_refused():
+def test_rows_of_another_size_are_refused_and_abort_ends_the_job_with_the_traceback():
     done = launch(
         2,
         "-c",
@@ -122,7 +99,8 @@ except TypeError as error:
 comm.barrier()
 """,
     )
-    assert "refused" in done.stdout, done.stderr
+    assert "refused" in done.stdout and done.returncode != 0, done.stderr
+    assert "rank 0 of 2 aborts the job" in done.stderr and "TypeError: send must have rows" in done.stderr
 
 
 @needs_mpi

@@ -114,21 +114,6 @@ def summed(comm, way):
     return [part.tobytes() for part in found], counted(comm)
 
 
-def overlapped(comm):
-    """Totals, residuals and traffic of reducers that work in the background while their caller makes calls."""
-    comms = [comm.duplicate() for _ in range(2)]
-    reducers = [
-        SparseAllreduce(SHAPES, density=0.1, comm=own, algorithm=algorithm)
-        for own, algorithm in zip(comms, ("oktopk", "gtopk"), strict=True)
-    ]
-    totals = []
-    for step in range(3):
-        handles = [reducer.start(gradient(comm.rank, step, SIZE)) for reducer in reducers]
-        totals.append(comm.allreduce(ONE)[0])
-        totals += [bytes_of(handle.wait()) for handle in handles]
-    return totals, [reducer.residual.tobytes() for reducer in reducers], [*map(counted, (comm, *comms))]
-
-
 def rounds(comm):
     """Results of keyed collectives, persistent and others, that wait for a reducer of the same communicator."""
     rng = np.random.default_rng(comm.rank)
@@ -216,10 +201,6 @@ def test_local_steps_have_the_same_bytes(schedules, algorithm):
 @pytest.mark.parametrize("algorithm", ["oktopk", "elect"])
 def test_optimizers_have_the_same_bytes(schedules, algorithm):
     assert_same_in_every_order(partial(trained, algorithm=algorithm), 3, schedules)
-
-
-def test_work_in_the_background_has_the_same_bytes(schedules):
-    assert_same_in_every_order(overlapped, 3, schedules)
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -54,23 +54,6 @@ def reduced(comm, device, steps=3, **options):
         return fetched(*totals, reducer.residual), counted(comm)
 
 
-def overlapped(comm, device, algorithms=("oktopk", "gtopk"), **options):
-    """Totals and residuals of reducers in the background, whose caller goes on with other arrays."""
-    cupy, totals = sys.modules["cupy"], []
-    with device.stream(HERE):
-        reducers = [
-            SparseAllreduce(SHAPES, density=0.1, comm=comm.duplicate(), algorithm=algorithm, **options)
-            for algorithm in algorithms
-        ]
-        for step in range(3):
-            handles = [reducer.start(on_device(gradient(comm.rank, step, SIZE))) for reducer in reducers]
-            others = [cupy.full(SIZE, step, np.float32) for _ in handles]
-            totals += [handle.wait() for handle in handles]
-            del handles
-            others += [cupy.full(SIZE, -1, np.float32) for _ in others]
-        return fetched(*totals), [fetched(reducer.residual) for reducer in reducers]
-
-
 def buffered(comm, device, **options):
     """Totals of a reducer in the background, whose gradients the caller writes into the same memory."""
     cupy, totals = sys.modules["cupy"], []
@@ -152,25 +135,15 @@ def test_memories_have_the_same_bytes(device, schedules, feedback):
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_work_in_the_background_has_the_same_bytes(device, schedules, algorithm):
-    assert_same_in_every_order(partial(overlapped, device=device, algorithms=(algorithm, "oktopk")), 2, schedules.few)
-
-
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_memory_that_the_caller_writes_again(device, schedules, algorithm):
     assert_same_in_every_order(partial(buffered, device=device, algorithm=algorithm), 2, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])
-def test_optimizers_have_the_same_bytes(device, schedules, algorithm, monkeypatch):
+@pytest.mark.parametrize("body", [trained, hooked])
+def test_optimizers_and_ddps_hook_have_the_same_bytes(device, schedules, body, algorithm, monkeypatch):
     fake_torch.install_torch(monkeypatch)
-    assert_same_in_every_order(partial(trained, device="cuda", algorithm=algorithm), 2, schedules.few)
-
-
-@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])
-def test_ddps_hook_has_the_same_bytes(device, schedules, algorithm, monkeypatch):
-    fake_torch.install_torch(monkeypatch)
-    assert_same_in_every_order(partial(hooked, device="cuda", algorithm=algorithm), 2, schedules.few)
+    assert_same_in_every_order(partial(body, device="cuda", algorithm=algorithm), 2, schedules.few)
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))

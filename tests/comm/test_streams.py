@@ -63,28 +63,6 @@ def finished(handle):
     raise AssertionError("never done")
 
 
-@pytest.mark.parametrize("name", ["oktopk", "gtopk", "dense", "powersgd", "gaussiank"])
-@pytest.mark.parametrize("feedback", ["residual", "dgc", "none"])
-def test_the_same_bytes_as_in_the_foreground(device, here, name, feedback):
-    """Though the caller writes its next gradient into the same memory as soon as `wait` returns."""
-    plain, background = (
-        SparseAllreduce([(40, 100)], k=K, comm=c, algorithm=name, feedback=feedback) for c in (NullComm(2), Threaded(2))
-    )
-    expected = [plain.step(gradient) for gradient in gradients()]
-    device.worked.clear()
-    device.copies.clear()
-    buffer, totals = sys.modules["cupy"].zeros(N, np.float32), []
-    for gradient in gradients():
-        buffer[...] = gradient
-        totals.append(background.start(buffer).wait())
-    (side,) = device.worked - {HERE}
-    assert side >= FIRST and (HERE, side) in device.waits
-    assert {copy.stream for copy in device.copies if copy.to == "host"} <= {side}
-    with device.stream(0):
-        assert background.state_dict().keys() == plain.state_dict().keys()
-    assert bytes_of(*totals, background.residual) == bytes_of(*expected, plain.residual)
-
-
 def test_tensors_are_worked_on_beside_torchs_stream(device):
     plain, background = (SparseAllreduce(N, k=K, comm=comm) for comm in (NullComm(2), Threaded(2)))
     expected = [plain.step(gradient) for gradient in gradients()]

@@ -24,12 +24,11 @@ from sparse_mpi.sparse import Layout
 from sparse_mpi.testing import check_transport
 from sparse_mpi.testing.checking_transports import TALKS
 
-from ..fakes import fake_torch, fake_torch_nccl
+from ..fakes import fake_torch_nccl
 from ..launch import launch
 from ..prefork import copied
 from .laws import assert_reduced_to_its_ends, assert_rows_of_another_size_are_refused
 from .on_device import OnDevice
-from .test_schedules import hooked, trained
 from .test_stream_schedules import assert_same_in_every_order, reduced
 
 pytestmark = [pytest.mark.ranks(1, 2, 3, 4), pytest.mark.in_world]
@@ -127,42 +126,6 @@ def test_hosts_of_two_ranks_sum_over_nccl_as_they_do_in_memory(ranks, device, mo
         return totals
 
     assert ranks.run(body, wrap=bare) == World(4, 2).run(lambda comm: body(comm, np.asarray))
-
-
-def test_torch_works_on_the_stream_of_the_caller(ranks, torch_nccl, device):
-    """The pretended NCCL refuses any other one; torch's own current stream is left as it was."""
-
-    def body(comm):
-        cupy = sys.modules["cupy"]
-        own, before = cupy.asarray(np.arange(comm.size, dtype=np.float32)), list(device.torch)
-        with cupy.cuda.Stream(non_blocking=True):
-            total = comm.allreduce(own)
-        assert device.torch == before
-        return total.get().tolist()
-
-    expected = [float(i * ranks.size) for i in range(ranks.size)]
-    assert ranks.run(body, wrap=bare) == [expected] * ranks.size
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_training_gives_the_same_bytes(ranks, name):
-    """As with host arrays over a World; each rank sends, and counts, the same."""
-    exact = ALGORITHMS[name]().traits.device_difference == 0
-
-    def body(comm, place):
-        reducer = SparseAllreduce(LAYOUT, k=40, comm=comm, algorithm=name)
-        totals = []
-        for step in range(4):
-            total = reducer.step(place(np.random.default_rng([step, comm.rank]).standard_normal(1000, np.float32)))
-            totals.append(to_host(total.to_dense() if hasattr(total, "to_dense") else total))
-        traffic = reducer.report.traffic
-        return totals, (traffic.sent, traffic.received, traffic.messages, traffic.control)
-
-    over_nccl = ranks.run(lambda comm: body(comm, sys.modules["cupy"].asarray), wrap=bare)
-    for found, expected in zip(over_nccl, World(ranks.size).run(lambda comm: body(comm, np.asarray)), strict=True):
-        assert found[1] == expected[1]
-        for one, other in zip(found[0], expected[0], strict=True):
-            assert one.tobytes() == other.tobytes() if exact else np.allclose(one, other, atol=1e-5)
 
 
 def test_parts_have_groups_of_their_own_and_duplicates_share_one(ranks, torch_nccl):
@@ -269,19 +232,6 @@ def test_a_message_between_some_ranks_may_be_the_first(ranks):
 def over(torch_nccl, comm, body, **options):
     torch_nccl.over(comm)
     return body(ProcessGroupComm(), **options)
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("algorithm", ["oktopk", "elect", "dense"])
-@pytest.mark.parametrize("body", [trained, hooked])
-def test_the_optimizer_and_ddps_hook_have_the_same_bytes(torch_nccl, monkeypatch, body, algorithm):
-    """As over a World: models are on the pretended device."""
-    fake_torch.install_torch(monkeypatch)
-    found, expected = (
-        World(3).run(partial(call, body=body, device="cuda", algorithm=algorithm))
-        for call in (partial(over, torch_nccl), lambda comm, body, **options: body(comm, **options))
-    )
-    assert found == expected
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))

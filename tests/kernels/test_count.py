@@ -34,15 +34,6 @@ def check(passes, there, x, limits):
     assert found.tolist() == array.count(x, limits).tolist() == [int((bits >= limit).sum()) for limit in limits]
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", inputs(np.float32, 8))
-def test_count(passes, name, dtype):
-    x = inputs(dtype)[name]
-    there = put(passes, x)
-    for number in (1, 2, 8, 32):
-        check(passes, there, x, limits_of(x, number))
-
-
 @pytest.mark.parametrize("dtype", [*FLOATS, *HALVES])
 @pytest.mark.parametrize("n", [0, 1, 5, 4095, 4097, 9000])
 def test_count_of_any_length_from_any_address(passes, n, dtype):

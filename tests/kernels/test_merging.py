@@ -9,27 +9,13 @@ from hypothesis import strategies as st
 
 from sparse_mpi.kernels import array
 
-from .on_cuda import inputs, same
+from .on_cuda import same
 
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
 merging = pytest.importorskip("sparse_mpi.kernels.cpu.merging")
 
 FLOATS = [np.float32, np.float64]
 INTEGERS = [np.int32, np.int64, np.uint64]
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("size", [6000, 300_000, 5_000_000])
-@pytest.mark.parametrize("runs", [1, 2, 5, 40, 1500])
-def test_merge_adds_in_the_order_of_standing(dtype, size, runs):
-    """Short and long, dense and sparse, few runs and more than a window is good for."""
-    rng = np.random.default_rng(runs)
-    each = max(1, 9000 // runs)
-    parts = [np.sort(rng.choice(size, min(each, size), replace=False)) for _ in range(runs)]
-    indices = np.concatenate(parts).astype(np.int32)
-    found = inputs(dtype, len(indices))["special"]
-    with np.errstate(invalid="ignore"):
-        assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
 
 
 @given(st.data())

@@ -6,7 +6,6 @@ import math
 from importlib import import_module
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 import torch
 
@@ -70,13 +69,9 @@ def test_the_library_knows_the_shapes_of_vgg16():
 
 
 SETTINGS = {
-    "resnet --data digits": {"epochs": 12, "momentum": 0.75, "lr_times_ranks": False, "zero_gamma": False},
-    "resnet --data fashion-mnist": {"epochs": 20, "batch_size": 32, "optimizer": "sgd", "depth": None},
     "resnet --data cifar10": {"lr": 0.1, "milestones": (81, 122), "epochs": 164, "weight_decay": 1e-4, "momentum": 0.9},
     "resnet --data cifar100": {"lr": 0.0125, "lr_times_ranks": True, "epochs": 80, "weight_decay": 5e-5},
     "resnet --data imagenet": {"lr": 0.0125, "warmup_epochs": 5, "milestones": (30, 60, 80), "density": 0.0275},
-    "vit --data digits": {"lr": 1e-3, "epochs": 30, "batch_size": 16, "optimizer": "adamw", "schedule": "linear"},
-    "vit --data fashion-mnist": {"lr": 1e-3, "epochs": 30, "size": None, "patch_size": None},
     "vit --data cifar10": {"lr": 1e-3, "warmup_epochs": 5, "weight_decay": 0.05},
     "vit --data cifar100": {"lr": 1e-3, "epochs": 100, "density": 0.021},
     "vit --data imagenet": {"lr": 5e-5, "batch_size": 32, "optimizer": "adamw", "schedule": "linear"},
@@ -150,15 +145,6 @@ def test_a_tiny_model_learns_in_few_steps(name, tmp_path):
     kind = torch.optim.AdamW if args.optimizer == "adamw" else torch.optim.Adam
     losses = losses_of(task, kind(task.model.parameters(), 1e-2 if "lstm" in name else args.lr), 15)
     assert losses[0] == pytest.approx(math.log(256), abs=off) and losses[-1] < last
-
-
-@needs_transformers
-@pytest.mark.full("test_train_programs trains both in the gate, and tiny models that learn are above")
-@pytest.mark.parametrize("name", ["bert --task pretrain", "bert --task squad"])
-def test_the_loss_of_a_tiny_bert_falls(name, tmp_path):
-    task, _ = tiny(name, tmp_path)
-    losses = losses_of(task, torch.optim.AdamW(task.model.train().parameters(), 3e-3), 20)
-    assert np.mean(losses[-4:]) < losses[0] - 0.7
 
 
 @needs_transformers

@@ -11,7 +11,6 @@ import pytest
 
 import study
 from sparse_mpi_bench.analysis.interval import Interval
-from sparse_mpi_bench.figures.training import short
 from sparse_train.records import comparison
 from sparse_train.records.comparison import arguments, dealing
 from study import Run
@@ -88,12 +87,6 @@ def test_options_of_a_way_go_to_the_algorithm_or_to_the_program():
     ]
     assert dealing("sorted:norm=group") == ["--shards", "sorted", "--norm", "group"]
     assert dealing("shuffled:norm=group") == ["--norm", "group"]
-
-
-def test_ways_of_one_algorithm_are_told_apart_by_what_they_send():
-    ways = ["elect:density=0.01:lr=0.1", "elect:density=0.03:lr=0.1", "elect:local-steps=4", "dense"]
-    assert list(short(ways).values())[:2] == ["elect 0.01", "elect 0.03"] and len(set(short(ways).values())) == 4
-    assert list(short(["dense", "elect:local-steps=4:density=0.1"]).values()) == ["dense", "elect /4"]
 
 
 def test_an_interval_is_students():

@@ -11,7 +11,7 @@ import torch
 
 from sparse_train.options.arguments import Settings, Tiny, parse
 from sparse_train.options.optimization import OPTIMIZERS, Ramp, density, learning_rate
-from sparse_train.options.reduction import feedback_options, momentum_line
+from sparse_train.options.reduction import feedback_options
 
 SETTINGS = {
     "small": Settings(5, 16, 0.1, 0.01, 1, (3, 4), 1e-4),
@@ -99,12 +99,8 @@ def test_a_given_lr_is_the_peak_and_a_given_k_replaces_the_density():
         (["--beta1", "1", "--optimizer", "adam"], ["--beta1", "must be below 1", "got 1.0 for adam"]),
         (["--data", "text", "--momentum", "0.9"], ["--momentum", "needs --optimizer sgd, has no effect on adam"]),
         (["--feedback", "gmc"], ["--feedback: gmc was removed in 0.4.0: write --momentum-by global"]),
-        (["--feedback", "dgc"], ["--feedback: dgc was removed in 0.4.0: write --momentum-by corrected"]),
         (["--feedback", "all"], ["--feedback: must be one of residual, leaky, none, got all; for example residual"]),
         (["--arrival"], ["arrival was removed in 0.4.0: write --momentum-by arrival"]),
-        (["--no-arrival"], ["no_arrival was removed in 0.4.0: write --momentum-by local"]),
-        (["--second-moment"], ["second_moment was removed in 0.4.0: write --momentum-by second-moment"]),
-        (["--no-second-moment"], ["no_second_moment was removed in 0.4.0: write --momentum-by arrival"]),
         (["--data", "text", "--milestones", "3"], ["--milestones", "needs --schedule steps", "on linear"]),
         (["--decay", "0.9"], ["--decay", "needs --schedule exponential", "on steps"]),
         (["--data", "toy"], ["--data", "toy is for --tiny alone", "small, large, text"]),
@@ -204,21 +200,6 @@ def test_adam_keeps_what_beta1_says_of_its_mean_gradient(name):
     for argv, beta1 in (([], 0.9), (["--beta1", "0.8"], 0.8), (["--beta1", "0"], 0.0)):
         made = OPTIMIZERS[name](weights, options("--optimizer", name, *argv))
         assert made.defaults["betas"] == (beta1, 0.999)
-
-
-def test_a_run_says_who_applies_momentum():
-    assert momentum_line(options(), 0.01).startswith("momentum 0.9 enters before entries are selected")
-    assert momentum_line(options("--optimizer", "adamw"), 0.02).startswith(
-        "adamw divides by second moments that travel"
-    )
-    arriving = momentum_line(options("--optimizer", "adam", "--momentum-by", "arrival"), 0.02)
-    assert arriving.startswith("adam makes up for the steps that an entry has waited")
-    assert not momentum_line(options("--feedback", "residual"), 0.001) + momentum_line(
-        options("--momentum-by", "corrected"), 0.001
-    )
-    assert "and 0.75% of what waits fades in each step" in momentum_line(options(), 0.0025)
-    for argv, share in (((), 0.01), ((), 0), (("--momentum-by", "global"), 0.001), (("--leak", "0.1"), 0.001)):
-        assert "fades" not in momentum_line(options(*argv), share)
 
 
 def test_a_leak_is_an_option_of_rules_that_keep():

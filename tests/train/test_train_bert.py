@@ -23,10 +23,6 @@ def examples():
     return Examples(gathered(*encoded(TEXTS, special(), NullComm()), 61, NullComm()), special(), 64)
 
 
-def parameters(model):
-    return sum(weight.numel() for weight in model.parameters())
-
-
 def test_heads_must_share_the_width():
     with pytest.raises(ValueError, match="--width must be a multiple of --heads, got 64 and 3"):
         for_answering(Shape(1, 64, 3), 100)
@@ -135,20 +131,6 @@ def test_other_files_are_no_models(tmp_path, content):
         load_encoder(for_answering(Shape(1, 16, 2), 50), path)
     with pytest.raises(FileNotFoundError, match="--model-from"):
         load_encoder(for_answering(Shape(1, 16, 2), 50), tmp_path / "absent")
-
-
-@pytest.mark.parametrize("name", bert.PROGRAM.programs)
-@pytest.mark.ranks(2)
-def test_all_ranks_agree_on_vocabulary_and_model(ranks, name, tmp_path):
-    def made(comm):
-        args = bert.PROGRAM.programs[name].parse(["--tiny", "--vocabulary", "300", "--out", str(tmp_path)])
-        torch.manual_seed(args.seed)
-        found = bert.PROGRAM.programs[name].make(args, comm)
-        assert comm.rank or len((tmp_path / "vocab.txt").read_text().splitlines()) == 300
-        return found.steps, parameters(found.model), next(iter(found.train(0))).tokens.shape
-
-    (one, other) = ranks.run(made)
-    assert one == other and one[1] < 300_000
 
 
 @pytest.mark.ranks(1, 2)

@@ -121,12 +121,9 @@ def test_records_are_closed_however_a_run_ends(end, tmp_path, monkeypatch):
 
 
 FLUSHED = {
-    "oktopk": [],
     "buckets": ["--bucket-mb", "0.0002"],
     "dgc": ["--momentum-by", "corrected"],
-    "gmc": ["--momentum-by", "global"],
     "adam": ["--optimizer", "adam", "--lr", "0.01"],
-    "checked": ["--check-every", "1"],
     "warming up": ["--dense-warmup", "6"],
 }
 
@@ -136,7 +133,6 @@ def epochs(folder):
     return [epoch["mb_sent"] * 4 for epoch in records(folder, "epoch")]
 
 
-@pytest.mark.thin(0, what=("buckets", "dgc", "adam", "warming up"))  # four training runs each
 @pytest.mark.parametrize("what", FLUSHED)
 def test_a_flush_is_recorded_counted_and_resumed(what, tmp_path):
     """4 steps an epoch on 2 ranks; it goes on from the middle of the last epoch, and from the end."""

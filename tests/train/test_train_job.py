@@ -58,12 +58,6 @@ def test_a_gpu_whose_memory_is_full_says_where_and_what_to_lower():
     assert job.out_of_memory(ValueError("of another kind")) == ""
 
 
-def start(ranks, *options, program=("train/vgg.py",)):
-    """Run ``program`` on ``ranks`` ranks, None for no launcher; exit code and what it printed."""
-    done = launch(ranks, *program, *options, seconds=300)
-    return done.returncode, done.stdout, done.stderr
-
-
 JOB = """
 import sys
 sys.path.insert(0, "train")
@@ -80,8 +74,8 @@ run(program, None)
 
 @needs_mpi
 def test_an_unexpected_error_on_one_rank_ends_the_job_with_its_traceback():
-    code, _, error = start(2, program=("-c", JOB))
-    assert code != 0 and "Traceback" in error and "KeyError: 'broken on one rank'" in error
+    done = launch(2, "-c", JOB)
+    assert done.returncode != 0 and "Traceback" in done.stderr and "KeyError: 'broken on one rank'" in done.stderr
 
 
 def test_processes_that_mpi_does_not_know_of_are_refused():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -13,11 +12,10 @@ from sparse_mpi.comm import Traffic
 from sparse_mpi.comm.null import NullComm
 from sparse_mpi.predict import advise
 from sparse_train.ranks import job
-from sparse_train.records.journal import LEGEND, Outcome, conclude, predicted
+from sparse_train.records.journal import Outcome, conclude, predicted
 from sparse_train.records.metrics import Meter, Metrics, Resumed, plot
 from sparse_train.trainer.steps import costs
 
-from . import small_program
 from .small_program import records
 from .small_training import settings, train
 
@@ -50,13 +48,6 @@ def test_what_is_sent_is_measured_every_few_steps(tmp_path):
     assert outcomes[0].digest == plain[0].digest
 
 
-def test_one_warning_tells_where_evidence_ends(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sparse_mpi.monitor.watch.LONGEST_WAIT", 1.5)
-    args = settings(max_steps=11, dense_warmup=4, watch_every=3, out=tmp_path)
-    World(2).run(lambda comm: train(comm, args, tmp_path, k=7))
-    assert capsys.readouterr().err.count("WARNING: entries wait for ") == 1
-
-
 def test_different_replicas_are_refused_in_the_end(capsys):
     outcome = Outcome("accuracy", 0.5, 1.0, False, 3, 1.0, 0.3, digest="", mb_sent=2.0, mb_dense=90.0)
     with pytest.raises(job.JobError, match="replicas differ"):
@@ -80,13 +71,6 @@ def test_the_end_predicts_steps_at_1_gbit_as_predict_does():
     assert line(local_steps=8) not in ("", line())
     assert "dense" in line(algo="dense") and "as trained" not in line(algo="dense")
     assert not line(algo="plan") + line(rank=4) + line(algo="elect:votes=0.5")
-
-
-def test_words_of_an_epochs_lines_are_said_once(tmp_path, capsys):
-    small_program.train(2, tmp_path, "--max-steps", "8")
-    said = capsys.readouterr().out
-    assert said.count(LEGEND) == 1 and said.index(LEGEND) < said.index("epoch 1:")
-    assert "dense would have sent" in said and "predicted, not measured: at 1 Gbit/s" in said
 
 
 def test_on_a_full_disk_training_goes_on_without_records(tmp_path, capsys):
@@ -130,12 +114,3 @@ def test_the_scalars_of_a_report_are_those_of_a_step_of_a_program():
     scalars = report.scalars()
     assert scalars["mb_sent"] == 4.000008 and len(scalars) == 7
     assert scalars == {name: means[name] for name in scalars}
-
-
-def test_without_tensorboard_records_are_still_written(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    metrics = Metrics(tmp_path, NullComm())
-    metrics.write("step", step=1, loss=0.5)
-    metrics.close()
-    assert "they need tensorboard" in capsys.readouterr().out
-    assert records(tmp_path) == [{"event": "step", "step": 1, "loss": 0.5}]

@@ -17,17 +17,6 @@ from sparse_train.trainer.survivors import evaluate, identical
 
 from .small_training import Slope, network, settings, task, train
 
-few_ranks = pytest.mark.ranks(1, 2, 3, 4)
-
-
-@few_ranks
-@pytest.mark.parametrize("algorithm", ["oktopk", "dense"])
-def test_training_learns_and_replicas_stay_identical(ranks, algorithm):
-    outcomes = ranks.run(lambda comm: train(comm, settings(), density=0.3, algorithm=algorithm)[0])
-    assert all(outcome.identical and outcome.score > 0.85 for outcome in outcomes)
-    assert {(o.headline, o.score) for o in outcomes} == {("accuracy", outcomes[0].score)}
-    assert {o.steps for o in outcomes} == {4 * (240 // (10 * ranks.size))}
-
 
 @pytest.mark.parametrize("algorithm", ["oktopk", "dense"])
 def test_diverged_training_is_refused_on_all_ranks(algorithm):

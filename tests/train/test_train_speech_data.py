@@ -116,23 +116,6 @@ def test_prompts_are_in_the_alphabet_and_voices_of_tests_are_others():
     assert not set(speech.VOICES) & set(speech.TEST_VOICES)
 
 
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("voice", [*speech.VOICES, *speech.TEST_VOICES])
-@pytest.mark.parametrize("accent", speech.ACCENTS)
-def test_a_voice_says_the_same_thing_the_same_way_whatever_it_said_before(voice, accent):
-    pytest.importorskip("espeakng_loader")
-    speaker, other = speech.Speaker(f"{accent}+{voice}", 150, 40), speech.Speaker("en", 170, 60)
-    first = speech.say("B A THREE", speaker)
-    speech.say("ENTER", other)
-    assert np.array_equal(speech.say("B A THREE", speaker).samples, first.samples)
-
-
-def test_the_letter_a_is_not_taken_for_the_article():
-    pytest.importorskip("espeakng_loader")
-    a, e = (len(speech.say(letters, speech.Speaker("en-us+Denis", 150, 50)).samples) for letters in ("A A A", "E E E"))
-    assert a > 1.2 * e  # a diphthong
-
-
 def test_texts_are_written_in_28_characters():
     assert len(ALPHABET) == 29 and written(" O'Hare-field,\n no.  7 ") == "O'HARE FIELD NO"
     assert encode("A 'Z").tolist() == [2, 28, 1, 27] and encode("A").dtype == np.int64
