@@ -77,14 +77,6 @@ def test_a_title_says_the_point_and_some_parts_are_drawn_alone(tmp_path):
     assert found == ["auto is the fastest", "band: ", "kmers, 1gbit: ms", "uniform"]
 
 
-def test_parts_that_are_not_there_are_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        main(
-            ["bench", "draw", str(RESULTS / "slow-networks.json"), "--plot", str(tmp_path / "f.svg"), "--only", "9gbit"]
-        )
-    assert "--only must name none, 10mbit, 100mbit, 1gbit" in capsys.readouterr().err
-
-
 @pytest.mark.thin(0, extension=("svg",))
 @pytest.mark.parametrize("extension", ["svg", "png", "pdf"])
 def test_a_figure_is_the_same_each_time(tmp_path, extension):
@@ -94,19 +86,6 @@ def test_a_figure_is_the_same_each_time(tmp_path, extension):
     assert 5000 < len(first) < 200_000 and (extension != "svg" or b">backward</text>" in first)
     main(["bench", "draw", record, "--plot", str(file)])
     assert file.read_bytes() == first
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("{}", "records must be of one kind that has a figure"),
-        ('{"volumes": []}', "records must be of one kind that has a figure"),
-    ],
-)
-def test_a_file_that_has_no_figure_is_refused(tmp_path, content, says):
-    (tmp_path / "record.json").write_text(content)
-    with pytest.raises(SystemExit, match=says):
-        main(["bench", "draw", str(tmp_path / "record.json"), "--plot", str(tmp_path / "f.svg")])
 
 
 def test_a_trace_is_drawn_from_its_record_and_names_its_phases(tmp_path):

@@ -33,10 +33,6 @@ def test_rates_are_read_as_tc_and_people_write_them(text, bits):
     assert rates.parse(text) == bits
 
 
-def test_no_rate_is_no_limit():
-    assert rates.parse("none") is None
-
-
 @pytest.mark.parametrize("text", ["1", "gbit", "fast", "-1gbit", "1ibit", "10Gbps", "10gb", "999kbit", "1000gbit"])
 def test_a_wrong_rate_is_named(text):
     with pytest.raises(ValueError, match=re.escape(text)):

@@ -25,9 +25,7 @@ from sparse_mpi_bench.analysis.rank_table import STALE, RankRow, Ranks, marked
 from sparse_mpi_bench.commands import top
 from sparse_mpi_bench.commands.top import COLUMNS, view
 
-from ..launch import ROOT, needs_mpi
-from ..launch import start as start_job
-from ..prefork import copied
+from ..launch import ROOT
 
 N, STEPS = 2000, 4
 ROW = RankRow(0, "", 7, 10.0, 1e6, None, 0.01, 2.0, 100.0, 100.0, 3.0, 0.001, 0.01, 0.001, 1.0)
@@ -178,73 +176,6 @@ def test_without_rich_it_is_said_what_to_install(folder, monkeypatch, capsys):
         top.watch(lambda width, height: [], 1.0)
 
 
-PROGRAM = """
-import sys
-import time
-from pathlib import Path
-
-import numpy as np
-from sparse_mpi import SparseAllreduce
-
-reducer, gradient, until = SparseAllreduce(1000, k=10), np.ones(1000, np.float32), time.monotonic() + 240
-total = np.zeros(1000)
-while total[0] < 1e5:
-    gradient[0] = 1e6 if Path(sys.argv[1]).exists() or time.monotonic() > until else 0
-    time.sleep(0.05)
-    total = reducer.step(gradient).to_dense()
-"""
-
-
-class Terminal:
-    """`top` in a terminal of so many columns."""
-
-    def __init__(self, folder, columns):
-        self.screen, shown = pty.openpty()
-        fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.settings, self.columns = termios.tcgetattr(shown), columns
-        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sparse_mpi", "top", str(folder), "--every", "0.5"],
-            cwd=ROOT, env=kept | {"TERM": "xterm-256color"}, stdin=shown, stdout=shown, stderr=shown,
-            start_new_session=True,
-        )  # fmt: skip
-        self.shown, self.text = shown, ""
-
-    def read(self, seconds=0.2):
-        while select.select([self.screen], [], [], seconds)[0]:
-            self.text += os.read(self.screen, 1 << 16).decode()
-
-    def frames(self):
-        """What was on the screen, time after time, as lines."""
-        plain = (re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame) for frame in self.text.split("\x1b[H"))
-        return [[line.rstrip("\r") for line in frame.split("\n")] for frame in plain]
-
-    def steps(self):
-        """The step of each rank in each frame that has all of them."""
-        rows = [[re.match(r" {4}(\d) (?:slow|stale)? +(\d+) ", line) for line in frame] for frame in self.frames()]
-        found = [{int(row[1]): int(row[2]) for row in frame if row} for frame in rows]
-        return [steps for steps in found if set(steps) == {0, 1, 2, 3}]
-
-    def until(self, condition, seconds=240):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline and self.process.poll() is None, self.text[-3000:]
-            self.read()
-
-    def close(self, end):
-        """End it by a key or a signal, and return its status; the terminal is as it was before."""
-        if isinstance(end, str):
-            os.write(self.screen, end.encode())
-        else:
-            self.process.send_signal(end)
-        status = self.process.wait(240)
-        self.read()
-        assert termios.tcgetattr(self.shown) == self.settings and self.text.endswith("\x1b[?1049l"), self.text[-99:]
-        os.close(self.screen)
-        os.close(self.shown)
-        return status
-
-
 def test_the_view_ends_with_its_terminal(monkeypatch):
     screen, shown = pty.openpty()
     with os.fdopen(shown) as terminal:
@@ -256,37 +187,29 @@ def test_the_view_ends_with_its_terminal(monkeypatch):
             assert pressed(10) == "q"
 
 
-@needs_mpi
 @pytest.mark.jobs
-def test_a_running_job_is_shown_live_at_80_and_200_columns(tmp_path):
+@pytest.mark.parametrize(("columns", "end"), [(80, "q"), (200, signal.SIGINT)])
+def test_a_job_is_shown_live_until_a_key_or_a_signal_ends_the_view(tmp_path, columns, end):
     pytest.importorskip("rich")
-    folder, stop, program = tmp_path / "metrics", tmp_path / "stop", tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    folder.mkdir()
-    job = start_job(
-        *(None, "-m", "sparse_mpi", "run", "-n", "4"),
-        *copied(str(program), str(stop)),
-        SPARSE_MPI_METRICS_DIR=str(folder),
-    )
-    terminals = []
-    try:
-        terminals += [narrow := Terminal(folder, 80), wide := Terminal(folder, 200)]
-        narrow.until(lambda: (seen := narrow.steps()) and all(seen[-1][rank] > seen[0][rank] for rank in range(4)))
-        seen = narrow.steps()
-        assert narrow.close("q") == 0
-        wide.until(lambda: any(all(steps[rank] > seen[-1][rank] for rank in range(4)) for steps in wide.steps()))
-        assert wide.close(signal.SIGINT) == 0
-        for terminal in (narrow, wide):
-            assert all(len(line) <= terminal.columns for frame in terminal.frames() for line in frame)
-        frames = (sum(terminal.frames(), []) for terminal in (narrow, wide))
-        heads = [next(line for line in lines if line.startswith(" rank")) for lines in frames]
-        assert "residual" in heads[0] and "exchange ms" not in heads[0] and "written" in heads[1]
-        stop.touch()
-        out, error = job.communicate(timeout=240)
-        assert job.returncode == 0, out + error
-    finally:
-        for terminal in terminals:
-            terminal.process.kill()
-        if job.poll() is None:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.communicate()
+    screen, shown = pty.openpty()
+    fcntl.ioctl(shown, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    before, text = termios.tcgetattr(shown), ""
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    command = [sys.executable, "-m", "sparse_mpi", "top", str(tmp_path), "--every", "0.2"]
+    terminal = {"env": kept | {"TERM": "xterm-256color"}, "stdin": shown, "stdout": shown, "stderr": shown}
+    with subprocess.Popen(command, cwd=ROOT, **terminal) as process:
+        for steps in (41, 97):
+            (tmp_path / "sparse_mpi-j-0.prom").write_text(prometheus(steps, steps, 1.0, 300))
+            while not re.search(rf" 0 +{steps} ", text):
+                assert select.select([screen], [], [], 240)[0] and process.poll() is None, text[-3000:]
+                text += os.read(screen, 1 << 16).decode()
+        os.write(screen, end.encode()) if isinstance(end, str) else process.send_signal(end)
+        assert process.wait(240) == 0
+    while select.select([screen], [], [], 0.2)[0]:
+        text += os.read(screen, 1 << 16).decode()
+    assert termios.tcgetattr(shown) == before and text.endswith("\x1b[?1049l"), text[-99:]
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.replace("\x1b[H", "\n").replace("\r", ""))
+    assert max(map(len, plain.split("\n"))) <= columns and "residual" in plain
+    assert ("exchange ms" in plain, "written" in plain) == (columns == 200, columns == 200)
+    os.close(screen)
+    os.close(shown)

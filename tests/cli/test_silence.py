@@ -46,8 +46,6 @@ def leave():
         sys.exit()
     if what == "vanish":
         os._exit(int(sys.argv[3]))
-    if what == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
     if what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     if what == "finalize-last":
@@ -83,9 +81,7 @@ print(f"rank {rank} is done", flush=True)
 OTHERS = [
     (("thread",), "ZeroDivisionError"),
     (("exit", "0"), "waits for rank 2, which has ended its program: it has been in "),
-    (("exit", "3"), "waits for rank 2, which has ended its program: it has been in "),
     (("vanish", "3"), ""),
-    (("kill",), ""),
 ]
 LESS = pytest.mark.full("as a part of the job does")
 
@@ -98,7 +94,7 @@ def run(python, tmp_path):
 
     def done(ranks, *arguments, **variables):
         # A copy would not end as a process of its own does that vanishes
-        alone = python != sys.executable or "vanish" in arguments or "kill" in arguments
+        alone = python != sys.executable or "vanish" in arguments
         program = [file, *arguments] if alone else copied(str(file), *arguments)
         return finish(start(python, tmp_path, "-n", ranks, *program, **variables), tmp_path)
 

@@ -10,7 +10,6 @@ import base64
 import fcntl
 import json
 import os
-import re
 import select
 import shutil
 import signal
@@ -120,12 +119,7 @@ class Browser:
         """Make the screen so many pixels wide, and "dark" or "light"; return what does not fit."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
-        return self._evaluate(LOOK)
-
-    def colour(self, selector: str, part: str) -> list[int]:
-        """Return red, green and blue of the first node of a CSS selector, of its "color" or "backgroundColor"."""
-        found = self._evaluate(f"getComputedStyle(document.querySelector({selector!r}))[{part!r}]")
-        return [int(channel) for channel in re.findall(r"\d+", found)[:3]]
+        return self.call("Runtime.evaluate", expression=LOOK, returnByValue=True)["result"]["value"]
 
     def picture(self, file: Path) -> None:
         """Write a picture of the page."""
@@ -134,9 +128,6 @@ class Browser:
         taken = self.call("Page.captureScreenshot", format="jpeg", quality=85, captureBeyondViewport=True, clip=clip)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(base64.b64decode(taken["data"]))
-
-    def _evaluate(self, expression: str) -> Any:
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
 
     def _wait(self, wanted: Any) -> dict[str, Any]:
         """Return the first message that is wanted, also of those that came before; keep the others."""

@@ -92,12 +92,6 @@ def test_a_claim_is_found(text, wrong):
     assert len(unconditional(text)) == wrong
 
 
-def test_claims_in_strings_of_code_are_found():
-    source = 'def f():\n    """Be as accurate as dense."""\n    return f"level with " f"dense, {1}"'
-    found = unconditional("\n\n".join(strings(source)))
-    assert {"Be as accurate as dense.", "level with dense, ..."} <= set(found)
-
-
 @pytest.mark.parametrize("key", WORDS, ids="-".join)
 def test_figures_that_predict_quotes_stand_on_the_page(key):
     page = (ROOT / "docs/explanation" / LINK).read_text()

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import subprocess
 import sys
-from pathlib import Path
-from time import monotonic
 
 import pytest
 
@@ -27,16 +24,6 @@ def words(text: str) -> str:
 def test_each_claim_stands_on_its_page():
     pages = {claim.page: words((ROOT / claim.page).read_text()) for claim in claims.CLAIMS.values()}
     assert not [name for name, claim in claims.CLAIMS.items() if words(claim.says) not in pages[claim.page]]
-
-
-def test_the_list_has_each_job_and_claim_with_its_band(capsys):
-    assert reproduce.main(["--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for name, job in claims.JOBS.items():
-        assert any(line.startswith(f"{name}: python {job.command} ") for line in lines), name
-    for name, claim in claims.CLAIMS.items():
-        of = next(line for line in lines if line.startswith(f"    {name}: "))
-        assert reproduce.expected(claim) in of and claim.page in of
 
 
 def test_the_page_of_the_last_run_has_known_jobs():
@@ -133,36 +120,6 @@ def test_what_a_machine_cannot_do_is_skipped_with_the_reason(monkeypatch, tmp_pa
     made(monkeypatch, "exit(3)", [(0, 1)], ("nothing",))
     assert reproduce.main(["--out", str(tmp_path)]) == 0
     assert "skipped one: a value: no nothing" in capsys.readouterr().out
-
-
-def test_a_job_that_takes_too_long_ends_with_all_it_has_begun(tmp_path):
-    child = "[sys.executable, '-c', 'import time; time.sleep(100)']"
-    code = f"import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run({child})"
-    log = tmp_path / "log"
-    problem = reproduce.run(claims.Job(f"-c {json.dumps(code)}", 1), tmp_path / "out", log, 5)
-    assert "more than 5 s" in problem
-    group = log.read_text().split()[0]
-    deadline = monotonic() + 60  # the system buries what was killed in its own time; it would sleep for longer
-    while left := [stat for stat in Path("/proc").glob("[0-9]*/stat") if group_of(stat) == group]:
-        assert monotonic() < deadline, left
-
-
-def group_of(stat: Path) -> str:
-    """The process group of a process that is alive."""
-    try:
-        state, _, group, *_ = stat.read_text().rpartition(") ")[2].split()
-    except OSError:
-        return ""
-    return "" if state == "Z" else group
-
-
-@pytest.mark.full("takes 14 s; the tests above run jobs of tables that they make")
-def test_a_job_of_the_table_holds(tmp_path):
-    """The shortest of them, as a user starts it."""
-    command = [sys.executable, "-m", "runs.reproduce", "--only", "volume.packed", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 held" in done.stdout and json.loads((tmp_path / "record.json").read_text())["jobs"]["packed"]["volumes"]
 
 
 def test_a_name_that_there_is_not_is_an_error(capsys):

@@ -34,36 +34,6 @@ def test_a_block_that_would_be_skipped_is_a_problem(lines, problem):
 
 
 @pytest.mark.parametrize(
-    "mark", ["<!-- not run: slow -->", "Text. <!-- not run: slow -->\n", "# A\n<!-- not run: slow -->"]
-)
-def test_a_reason_stands_above_the_block_or_in_the_paragraph_before_it(mark):
-    one, other = page(mark, "    ls", "", "text", "", "    ls").blocks
-    assert one.marks == {"not run": "slow"} and not one.run and other.run
-
-
-def test_blocks_inside_of_lists_and_boxes_are_found_at_their_lines():
-    seen = page("- a", "", "  ```python", "  1", "  ```", "", "```{note}", "b", "", "~~~sh", "ls", "~~~", "```")
-    assert [(block.kind, block.line, block.code) for block in seen.blocks] == [
-        ("python", 4, "1\n"),
-        ("shell", 11, "ls\n"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("command", "kinds"),
-    [
-        ("ls", {"shell"}),
-        ("python -m sparse_mpi predict", {"shell"}),
-        ("python -m sparse_mpi run -n 2 a.py", {"jobs"}),
-        ("mpiexec -n 2 a", {"jobs"}),
-        ("srun -n 2 a", {"slurm"}),
-    ],
-)
-def test_commands_are_told_apart_by_what_they_start(command, kinds):
-    assert page(f"    {command}").kinds == kinds
-
-
-@pytest.mark.parametrize(
     ("shown", "printed", "percent", "same"),
     [
         ("a\nb", "\na  \nb\n\n", 0, True),

@@ -11,7 +11,7 @@ from ..launch import ROOT
 from .browser import Browser, find
 from .conftest import build
 
-MODES, WIDTHS = ("dark", "light"), (390, 1280)
+WIDTHS = 390, 1280
 PAGES = sorted(page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md"))
 MADE = ("genindex", "search")  # by Sphinx
 PICTURES = ROOT / "build" / "screenshots"
@@ -62,14 +62,3 @@ def test_what_does_not_fit_is_found(tmp_path, browser):
         for width in WIDTHS:
             found = browser.show(width, "light")
             assert any(told[width] in each for each in found) if width in told else not found, (what, width, found)
-
-
-@pytest.mark.full("looks at a page of the site, which another test builds")
-def test_removed_lines_are_red_and_added_ones_green(browser, site):
-    browser.open(site / "guides" / "coming-from.html")
-    for mode in MODES:
-        browser.show(1280, mode)
-        for name, strongest in (("gd", 0), ("gi", 1)):
-            for part in ("color", "backgroundColor"):
-                channels = browser.colour(f".highlight .{name}", part)
-                assert channels.index(max(channels)) == strongest and channels.count(max(channels)) == 1, (mode, part)

@@ -17,9 +17,3 @@ def test_calls_go_down_and_none_implies_another():
         below = {callee: _below(found, callee) for callee in of}
         assert caller == PROGRAM or not any(callee in below[other] for callee in of for other in of), caller
     assert _below(found, "reduction") >= {"algorithms", "comm", "wire", "select", "sparse", "kernels", "arrays"}
-
-
-def test_no_box_lies_on_another():
-    for name, box in BOXES.items():
-        apart = [abs(box.x - other.x) for each, other in BOXES.items() if each != name and other.row == box.row]
-        assert all(distance > 0.8 for distance in apart), name

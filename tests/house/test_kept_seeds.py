@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from ..schedules import MOST_KEPT, Schedules
+from ..schedules import Schedules
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,16 +36,3 @@ def test_a_failing_seed_is_kept_and_tried_first_by_its_test_alone(tmp_path):
     assert tried(own) == [3, 4, 0, 1, 2] and len(list(tmp_path.iterdir())) == 2
     assert tried(Schedules([], tmp_path, "test[a b]")) == [3, 4]
     assert tried(other) == [*range(5)] == tried(Schedules(range(5)))
-
-
-def test_the_newest_are_kept(tmp_path):
-    for seed in range(MOST_KEPT + 5):
-        tried(Schedules([seed], tmp_path), seed)
-    assert Schedules([], tmp_path).kept == [*range(5, MOST_KEPT + 5)]
-
-
-def test_a_seed_that_ends_the_process_is_kept(tmp_path):
-    program = "import os, sys; from pathlib import Path; from tests.schedules import Schedules as S; "
-    program += "S(range(9), Path(sys.argv[1]), 'test').hold(lambda seed: seed == 6 and os._exit(9), str)"
-    assert subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, timeout=240).returncode == 9
-    assert Schedules([], tmp_path, "test").kept == [6]

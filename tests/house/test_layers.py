@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
-import subprocess
 import sys
-import zipfile
 from fnmatch import fnmatchcase
 from functools import cache
 from graphlib import TopologicalSorter
@@ -110,7 +107,6 @@ def name_of(file: Path, base: Path) -> str:
 
 LIBRARY = {name_of(file, ROOT): file for file in sorted((ROOT / PACKAGE).rglob("*.py"))}
 PROGRAMS = {name_of(file, ROOT / "train"): file for file in sorted((ROOT / "train").rglob("*.py"))}
-DATA = [file for kind in ("*.cu", "*.json", "py.typed") for file in (ROOT / PACKAGE).rglob(kind)]
 SOURCES = sorted(f for part in (PACKAGE, "train", "tests") for f in (ROOT / part).rglob("*.py"))
 
 
@@ -234,15 +230,6 @@ def test_a_file_imports_other_packages_only_where_they_belong():
         assert allowed == ANYWHERE or imported.inside, f"{where} at its top; do it inside the function"
 
 
-@pytest.mark.parametrize("folder", ["algorithms", "select"])
-@pytest.mark.parametrize("package", ["mpi4py", "torch"])
-def test_algorithms_and_selectors_know_neither_mpi_nor_torch(folder, package):
-    for name, file in LIBRARY.items():
-        if name.startswith(f"{PACKAGE}.{folder}"):
-            assert permission(package, name) is None
-            assert package not in {imported.target.split(".")[0] for imported in imports(name, file, LIBRARY)}
-
-
 @pytest.mark.parametrize("modules", [LIBRARY, PROGRAMS], ids=["sparse_mpi", "train"])
 def test_no_import_goes_in_circles(modules):
     """The package itself is left out: it imports everything below it, and nobody imports it (see above)."""
@@ -258,22 +245,6 @@ def test_a_file_is_short_and_named_for_what_it_holds():
         lines = lines_of_code(file)
         assert lines <= MOST_LINES, f"{shown(file)} has {lines} lines of code; at most {MOST_LINES}: cut it at a seam"
         assert file.stem.lower() not in SHAPELESS, f"{shown(file)} should be named for what it holds"
-
-
-def test_only_the_library_is_packaged(tmp_path):
-    """Build a wheel of the whole tree: nothing of tests or train in it, and every file of the library."""
-    tree = tmp_path / "tree"
-    for part in (PACKAGE, "train", "tests"):
-        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, tree)
-    (tree / "train" / "__init__.py").touch()  # a package if ever there was one
-    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
-    done = subprocess.run([*wheel, str(tree)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    (built,) = tmp_path.glob("*.whl")
-    packed = [name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name]
-    assert sorted(packed) == sorted(shown(file) for file in [*LIBRARY.values(), *DATA])
 
 
 def test_a_misplaced_import_would_be_seen(tmp_path):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from email.parser import Parser
 from hashlib import sha256
 
@@ -16,7 +17,7 @@ import yaml
 import sparse_mpi
 
 from .__main__ import VERSIONS
-from .distribution import ROOT
+from .distribution import ROOT, library_files
 from .recipes import CONDA, SPACK, filled
 
 setup = configparser.ConfigParser()
@@ -29,14 +30,19 @@ SOURCES = ("LICENSE", "README.md", "constraints.txt", "pyproject.toml", "setup.c
 WORKFLOWS = {file.stem: yaml.safe_load(file.read_text()) for file in (ROOT / ".github/workflows").glob("*.yml")}
 
 
-def test_the_wheel_says_where_the_project_is_and_on_what_it_runs(tmp_path):
+def test_the_wheel_has_the_library_alone_and_says_where_the_project_is_and_on_what_it_runs(tmp_path):
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "sparse_mpi", tmp_path / "sparse_mpi", ignore=shutil.ignore_patterns("__pycache__"))
-    code = "from setuptools.build_meta import prepare_metadata_for_build_wheel as made; made('made')"
-    (tmp_path / "made").mkdir()
+    for part in ("sparse_mpi", "train", "tests"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "train" / "__init__.py").touch()  # a package if ever there was one
+    code = "from setuptools.build_meta import build_wheel as made; made('made')"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, timeout=120)
-    said = Parser().parsestr(next(tmp_path.glob("made/*/METADATA")).read_text())
+    with zipfile.ZipFile(next(tmp_path.glob("made/*.whl"))) as wheel:
+        packed = [name for name in wheel.namelist() if ".dist-info/" not in name]
+        metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        said = Parser().parsestr(wheel.read(metadata).decode())
+    assert sorted(packed) == sorted(file.relative_to(ROOT).as_posix() for file in library_files())
     links = dict(link.split(", ") for link in said.get_all("Project-URL"))
     assert set(links) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
     assert all(link.startswith(links["Source"]) for name, link in links.items() if name in ("Changelog", "Issues"))

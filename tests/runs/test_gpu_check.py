@@ -16,7 +16,7 @@ import pytest
 from runs.gpu_check import __main__ as gpu_check
 from runs.gpu_check.__main__ import MARGIN, Outcome, Stage, main, page, remaining, stages, tried
 from runs.gpu_check.verdicts import verdicts
-from sparse_mpi import Layout, World, kernels
+from sparse_mpi import Layout, World
 from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.cli.launch.find import LaunchError
 from sparse_mpi_bench.candidates import Candidate
@@ -24,7 +24,6 @@ from sparse_mpi_bench.commands import bench_steps
 from sparse_mpi_bench.commands.bench_steps import checked, on_gpu
 
 from .. import gpu
-from ..fakes.fake_array import WholeArrays
 from ..launch import ROOT, launch, needs_mpi
 
 FACTS = {"pretended": False, "gpu": "NVIDIA H100 80GB HBM3", "source": "abc", "versions": {"cupy": "14"}}
@@ -192,19 +191,13 @@ def test_tests_of_which_none_passed_have_failed(tmp_path, body, status):
     assert launch(None, *command).returncode == status
 
 
-def test_a_file_that_cannot_be_imported_is_a_failure_and_others_are_still_run(tmp_path):
-    (tmp_path / "test_one.py").write_text("def test_one():\n    pass\n")
+def test_a_test_that_hangs_and_a_file_that_cannot_be_imported_fail_and_the_others_are_run(tmp_path):
     (tmp_path / "test_two.py").write_text("import nothing_of_this_name\n")
-    done = launch(None, "-m", "tests.gpu", "--no-pools", "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path))
-    assert done.returncode != 0 and "1 error" in done.stdout and "1 passed" in done.stdout, done.stdout
-
-
-def test_a_test_that_hangs_fails_with_what_its_threads_do_and_the_others_are_run(tmp_path):
     body = "import threading\ndef test_one():\n    threading.Event().wait()\ndef test_two():\n    pass\n"
     (tmp_path / "test_one.py").write_text(body)
     words = ("--limit", "2", "--rootdir", str(tmp_path), "-c", os.devnull, str(tmp_path))
     done = launch(None, "-m", "tests.gpu", *words)
-    assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout
+    assert done.returncode == 1 and "1 failed, 1 passed, 1 error" in done.stdout, done.stdout
     assert "test_one takes more than 2 s" in done.stdout and 'test_one.py", line 3 in test_one' in done.stdout
 
 
@@ -216,14 +209,6 @@ def compared(name):
         return checked([Candidate(name)], Layout.of(5000), 0.01, base, comm)[name]
 
     return World(2).run(run)[0]
-
-
-@pytest.mark.parametrize("name", ["topka", "dense-bf16"])
-def test_results_of_a_gpu_that_counts_wrong_are_found_out(device, monkeypatch, name):
-    assert compared(name) == {"laws": "hold", "apart": 0, "bound": 0, "good": True}
-    monkeypatch.setattr(kernels, "device", Wrong)
-    wrong = compared(name)
-    assert wrong["apart"] > 0.01 if name == "topka" else "lost" in wrong["laws"], wrong
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -239,30 +224,6 @@ def test_results_of_a_gpu_may_differ_as_far_as_the_algorithm_declares(device, mo
     monkeypatch.setattr(bench_steps, "to_host", shifted)
     found = compared(name)
     assert found["good"] is (share == 0 or (share < 1 and declared > 0)) and found["bound"] == declared
-
-
-def other(indices, values, k, reuse=False):
-    """The first k pairs, whatever their size."""
-    return indices[:k], values[:k]
-
-
-def least_of_other(indices, values, k, reuse=False):
-    """The same, and the least magnitude of these."""
-    kept = other(indices, values, k)
-    return *kept, WholeArrays().smallest(kept[1])
-
-
-def forgetful(x, values):
-    """Nothing left."""
-    x.fill(0)
-
-
-class Wrong(WholeArrays):
-    """Kernels of a device that select and subtract wrongly."""
-
-    truncate = staticmethod(other)
-    truncate_least = staticmethod(least_of_other)
-    subtract_dense = staticmethod(forgetful)
 
 
 @needs_mpi
