@@ -116,17 +116,6 @@ def recomputed(
     return {"parameters": torch.cat([p.detach().flatten() for p in net.parameters()])}
 
 
-def flushed(options: dict) -> dict:
-    run = Run(options)
-    for number in range(STEPS):
-        run.step(number)
-    run.state.flush()
-    for kept, parameter in zip(run.applied, run.net.parameters(), strict=True):
-        kept += parameter.grad
-    run.optimizer.step()
-    return run.save()
-
-
 def filed(state: dict) -> dict:
     """``state`` as it comes back from `torch.load`, out of a checkpoint of torch.distributed that all ranks share."""
     folder = [tempfile.mkdtemp()]
@@ -187,7 +176,6 @@ RUNS = {
     "dgc-resumed": lambda: resumed({"density": 0.05, "feedback": "dgc"}, **PLAIN_SGD),
     "moments": lambda: straight(CHECKED, **MOMENTS),
     "moments-resumed": lambda: resumed(CHECKED, **MOMENTS),
-    "flushed": lambda: flushed(SPARSE),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
     "exact": lambda: straight(TOP, bucket_cap_mb=LARGE),

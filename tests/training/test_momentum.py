@@ -73,6 +73,20 @@ def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
     assert optimizer.param_groups[0]["momentum"] == 0.5
 
 
+def test_behind_a_step_that_raises_the_optimizer_has_its_momentum():
+    def fail(*_):
+        raise ArithmeticError("the loss")
+
+    optimizer = optimizer_of({}, momentum=0.9, weight_decay=0.02)
+    for after in ({"momentum": 0.9, "weight_decay": 0.02}, {"momentum": 0, "weight_decay": 0}):
+        with pytest.raises(ArithmeticError):
+            optimizer.step(fail if after["momentum"] else None)
+        assert optimizer.param_groups[0].items() >= after.items()
+        # The next error is behind our hook, as in the optimizer itself
+        optimizer.register_step_pre_hook(fail)
+    assert optimizer.state_dict()["param_groups"][0]["momentum"] == 0.9
+
+
 @pytest.mark.parametrize(
     ("mode", "option"),
     [("global", {"dampening": 0.5}), ("corrected", {"dampening": 0.5}), ("corrected", {"nesterov": True})],

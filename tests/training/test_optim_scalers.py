@@ -11,7 +11,7 @@ import torch
 
 from sparse_mpi.optim import DistributedOptimizer
 
-from .loops import equal, loss_of, own, train, weights, wrapped
+from .loops import equal, loss_of, own, train, weights
 from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3)
@@ -93,15 +93,3 @@ def test_the_state_of_each_mode_of_adam_loads_into_every_other(ranks, kind, befo
 
     results = ranks.run(body)
     assert equal(results) and np.isfinite(results[0]).all()
-
-
-@pytest.mark.ranks(2)
-def test_gradients_are_there_behind_a_step_of_adam(ranks):
-    def body(comm):
-        model = net()
-        optimizer = wrapped(model, comm, torch.optim.AdamW)
-        train(model, optimizer, own(comm.rank), range(2))
-        return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy().copy()
-
-    results = ranks.run(body)
-    assert equal(results) and results[0].any()

@@ -275,23 +275,3 @@ def test_a_finite_gradient_whose_square_overflows_moves_weights_by_their_rate(ki
     assert torch.equal(first, second) and 0.02 < largest < (1.0 if kind is torch.optim.RMSprop else 0.25), largest
     # Neighbours in a message go on
     assert not alone or (first != 0).double().mean() > 0.7
-
-
-def test_more_bytes_are_never_worse():
-    """A network that learns another one: the loss at the end, by the density."""
-    teacher, x = net(1), torch.randn(512, 20, generator=torch.Generator().manual_seed(3))
-
-    def loss(model, x):
-        return torch.nn.functional.mse_loss(model(x), teacher(x).detach())
-
-    def body(comm, density):
-        model = net()
-        optimizer = wrapped(
-            model, comm, adamw, 0.01, density=density, momentum="second-moment", clip_norm=1.0, bucket_cap_mb=None
-        )
-        draw = torch.Generator().manual_seed(comm.rank)
-        train(model, optimizer, lambda model, _: loss(model, torch.randn(16, 20, generator=draw)), range(50))
-        return loss(model, x).item()
-
-    few, more, all_of_it = (World(2).run(partial(body, density=density))[0] for density in (0.02, 0.1, 1.0))
-    assert more < 1.1 * few and all_of_it < 1.1 * more
