@@ -25,13 +25,12 @@ def made(comm, model, kind, **options):
     return wrapped(model, comm, feedback=KINDS[kind], named_parameters=model.named_parameters(), **options)
 
 
-def steps(comm, model, optimizer, numbers=range(4), passes: int = 1, scaler=None) -> np.ndarray:
+def steps(comm, model, optimizer, numbers=range(4), scaler=None) -> np.ndarray:
     """Train as a loop does that knows nothing of the rule; return the weights."""
     for number in numbers:
         optimizer.zero_grad()
-        for part in range(passes):
-            loss = loss_of(model, comm.rank, passes * number + part)
-            (scaler.scale(loss) if scaler else loss).backward()
+        loss = loss_of(model, comm.rank, number)
+        (scaler.scale(loss) if scaler else loss).backward()
         optimizer.synchronize()
         with optimizer.skip_synchronize():
             scaler.step(optimizer) if scaler else optimizer.step()
