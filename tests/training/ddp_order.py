@@ -51,14 +51,6 @@ def flushed_too_early() -> None:
     run.state.flush()
 
 
-def after_a_flush() -> None:
-    run = taken("momentum")
-    for number in range(3):
-        run.step(number)
-    run.state.flush()
-    reduced(run, 3)
-
-
 def not_cleared(then: str, views: bool) -> None:
     """Behind zeros in place all is as ever."""
     run = taken("momentum", gradient_as_bucket_view=views)
@@ -80,7 +72,7 @@ def orders() -> dict[str, str]:
     said["one rank"] = refused(lambda: skips_a_step(taken("momentum")))
     for then in ("backward", "step"):
         said |= {f"{then} {views}": refused(lambda t=then, v=views: not_cleared(t, v)) for views in (True, False)}
-    return said | {"flush": refused(flushed_too_early), "after a flush": refused(after_a_flush)}
+    return said | {"flush": refused(flushed_too_early)}
 
 
 def copied(at: int = 3) -> dict:

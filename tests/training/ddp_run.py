@@ -85,8 +85,6 @@ class Run:
         elif not closure:
             self.optimizer.step()
         self.saw["losses"].append(loss.item())
-        if self.options is not None:
-            self.saw.setdefault("reports", []).append(told(self.state))
 
     def _reduced(self, number: int, passes: int) -> torch.Tensor:
         """Have DDP reduce the gradient of a batch and return the loss; note what was given and what came."""
@@ -126,8 +124,3 @@ def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_ca
     for number in range(STEPS):
         run.step(number)
     return run.save()
-
-
-def told(state: SparseState) -> dict:
-    """The report of a step, in plain values."""
-    return state.report._asdict() | vars(state.report.traffic)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ..launch import launch, needs_mpi
-from ..prefork import copied, torchrun
+from ..launch import launch
+from ..prefork import torchrun
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="needs FSDP2")
@@ -168,17 +168,6 @@ def test_other_replicas_and_shards_owe_what_the_former_ones_did(regridded, two_b
             torch.testing.assert_close(rank["before"][name], owed * regridded.replicas / 2, rtol=1e-6, atol=1e-7)
         assert_same_parameters(ranks[0], rank)
     assert mean_loss(ranks, slice(-3, None)) < mean_loss(two_by_two[f"saved-{optimizer}"], slice(3))
-
-
-@pytest.mark.full("a start under MPI")
-@needs_mpi
-def test_replicas_talk_over_mpi(tmp_path, two_by_two):
-    program = ("tests/training/fsdp_job.py", str(tmp_path), "2", "oktopk")
-    done = launch(4, *copied(*program), seconds=200, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr[-5000:]
-    for mpi, gloo in zip(Saved(tmp_path, 2, 4)["oktopk"], two_by_two["oktopk"], strict=True):
-        assert mpi["losses"] == pytest.approx(gloo["losses"], rel=1e-5)
-        assert_same_parameters(mpi, gloo, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.full("torch compiles")
