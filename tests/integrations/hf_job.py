@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from sparse_mpi.integrations.framework_state import rank_file
 from sparse_mpi.integrations.hf import SparseCallback
 
 STEPS = 6
@@ -50,11 +49,11 @@ def arguments(folder: Path, **more: object) -> TrainingArguments:
     )
 
 
-def trainer_of(model: nn.Module, args: TrainingArguments, **options: object) -> tuple[Trainer, SparseCallback]:
+def trainer_of(model: nn.Module, args: TrainingArguments) -> tuple[Trainer, SparseCallback]:
     draw = torch.Generator().manual_seed(1)
     words = torch.randint(11, (128, 8), generator=draw)
     data = [{"input_ids": row, "labels": row} for row in words]
-    callback = SparseCallback(density=0.1, **options)
+    callback = SparseCallback(density=0.1)
     return Trainer(model, args, train_dataset=data, callbacks=[callback]), callback
 
 
@@ -66,12 +65,11 @@ def seen(trainer: Trainer, callback: SparseCallback) -> dict:
         "residual": left,
         "logs": [log for log in trainer.state.log_history if "loss" in log],
         "steps": callback.state.steps,
-        "moments": ["second_moment" in vector["reducer"] for vector in callback.state.state_dict()["vectors"]],
     }
 
 
-def trained(folder: Path, start: Path | None = None, **options: object) -> dict:
-    trainer, callback = trainer_of(small(), arguments(folder), **options)
+def trained(folder: Path, start: Path | None = None) -> dict:
+    trainer, callback = trainer_of(small(), arguments(folder))
     trainer.train(resume_from_checkpoint=start and str(start))
     return seen(trainer, callback)
 
@@ -94,9 +92,6 @@ def main(folder: Path) -> None:
     torch.save(trained(place), folder / f"straight-{rank}.pt")
     # A run resumes from a folder of its own
     torch.save(trained(place, place / "checkpoint-3"), folder / f"resumed-{rank}.pt")
-    rank_file(place / "checkpoint-3" / "sparse_state", rank).unlink()
-    torch.save(trained(place, place / "checkpoint-3"), folder / f"without-{rank}.pt")
-    torch.save(trained(folder / "other", algorithm="oktopk"), folder / f"oktopk-{rank}.pt")
     torch.save(trained_again(folder / "again"), folder / f"again-{rank}.pt")
 
 

@@ -22,7 +22,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.integrations.framework_state import rank_file
 from sparse_mpi.integrations.lightning import SparseDDPStrategy
 
 
@@ -90,8 +89,6 @@ def main(folder: Path) -> None:
     }
     for name, run in runs.items():
         torch.save(run(), folder / f"{name}-{rank}.pt")
-    rank_file(first, rank).unlink()
-    torch.save(sparse(folder / "without", 2, first), folder / f"without-{rank}.pt")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-RUNS = ("straight", "resumed", "without", "oktopk", "again")
+RUNS = ("straight", "resumed", "again")
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,7 @@ def saved(tmp_path_factory):
     offline = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = launch(None, *copied("tests/integrations/hf_job.py", str(folder)), seconds=240, **offline)
     assert done.returncode == 0, done.stderr[-5000:]
-    runs = {run: [torch.load(folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(2)] for run in RUNS}
-    return runs | {"errors": done.stderr}
+    return {run: [torch.load(folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(2)] for run in RUNS}
 
 
 @pytest.mark.jobs
@@ -49,18 +48,6 @@ def test_a_run_that_resumes_goes_on_to_the_same_bits(saved):
             assert torch.equal(straight[name], resumed[name])
         # Earlier logs are those of the first rank
         assert straight["logs"][3:] == resumed["logs"][3:] and resumed["steps"] == 6
-
-
-@pytest.mark.jobs
-def test_a_checkpoint_without_the_files_of_the_ranks_is_warned_of(saved):
-    assert not torch.equal(saved["straight"][0]["weights"], saved["without"][0]["weights"])
-    assert saved["without"][0]["steps"] == 3
-    assert saved["errors"].count("sparse_state.rank0.pt: what earlier steps had not sent yet is lost") == 1
-
-
-@pytest.mark.jobs
-def test_moments_travel_where_the_algorithm_carries_them(saved):
-    assert all(saved["straight"][0]["moments"]) and not any(saved["oktopk"][0]["moments"])
 
 
 @pytest.mark.jobs

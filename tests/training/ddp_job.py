@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as checkpoint_files
 from ddp_loops import ALL, EXACT, LOOPS, SGDS, TOP, before_the_group  # they lie beside this script
 from ddp_mistakes import mistakes, refused
 from ddp_order import ORDERS
-from ddp_run import LARGE, SGD, SMALL, STEPS, Run, state_of, straight, told
+from ddp_run import LARGE, SGD, SMALL, STEPS, Run, state_of, straight
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -52,17 +52,19 @@ def embeddings(options: dict | None) -> dict:
         state = SparseState(net.named_parameters(), **options)
         model.register_comm_hook(state, sparse_hook)
     assert state is None or state.report is None
-    saw: dict = {"reports": []}
+    saw: dict = {}
+    sent = 0
     for number in range(STEPS):
         draw = torch.Generator().manual_seed(1000 * number + dist.get_rank())
         optimizer.zero_grad()
         cross_entropy(model(torch.randint(1000, (6, 3), generator=draw)), torch.arange(6) % 4).backward()
         optimizer.step()
-        saw["reports"] += [told(state)] if state is not None else []
+        sent += state.report.traffic.sent if state is not None else 0
     saw["parameters"] = torch.cat([p.detach().flatten() for p in net.parameters()])
     saw["sparse"] = [p.grad.is_sparse for p in net.parameters()]
     if state is not None:
-        saw |= {"sent": state.comm.traffic.sent, "residuals": sorted(state.residuals())}
+        assert sent == state.comm.traffic.sent > 0  # reports are of buckets and tables together
+        saw |= {"sent": sent, "residuals": sorted(state.residuals())}
         state.load_state_dict(state.state_dict())
         state.flush()
         saw["flushed"] = [p.grad is not None for p in net.parameters()]
@@ -114,17 +116,6 @@ def recomputed(
         loss.backward()
         optimizer.step()
     return {"parameters": torch.cat([p.detach().flatten() for p in net.parameters()])}
-
-
-def flushed(options: dict) -> dict:
-    run = Run(options)
-    for number in range(STEPS):
-        run.step(number)
-    run.state.flush()
-    for kept, parameter in zip(run.applied, run.net.parameters(), strict=True):
-        kept += parameter.grad
-    run.optimizer.step()
-    return run.save()
 
 
 def filed(state: dict) -> dict:
@@ -187,7 +178,6 @@ RUNS = {
     "dgc-resumed": lambda: resumed({"density": 0.05, "feedback": "dgc"}, **PLAIN_SGD),
     "moments": lambda: straight(CHECKED, **MOMENTS),
     "moments-resumed": lambda: resumed(CHECKED, **MOMENTS),
-    "flushed": lambda: flushed(SPARSE),
     "at once": lambda: straight(SPARSE | {"dense_steps": 0}),
     "other buckets": lambda: resumed(SPARSE, bucket_cap_mb=LARGE),
     "exact": lambda: straight(TOP, bucket_cap_mb=LARGE),
@@ -210,7 +200,6 @@ GRAPHS: dict[str, dict] = {
     # torch.compile cuts graphs along buckets, of which it wants none smaller than DDP's first one
     "compiled": {"reentrant": None, "static": False, "compiled": True, "bucket_cap_mb": 25},
 }
-RUNS["static-sparse"] = partial(recomputed, SPARSE, reentrant=None)
 for graph, how in GRAPHS.items():
     RUNS[f"{graph}-plain"] = partial(recomputed, None, **how)
     RUNS[f"{graph}-all"] = partial(recomputed, ALL, **how)

@@ -90,31 +90,6 @@ def flushed(name: str) -> dict:
     return run.save()
 
 
-def raised() -> dict:
-    """After steps that raise, the optimizer has its momentum, and goes on."""
-    run = taken("nesterov")
-    group = run.optimizer.param_groups[0]
-    options = [{"momentum": group["momentum"], "weight_decay": group["weight_decay"]}]
-
-    def closure() -> torch.Tensor:
-        options.append({"momentum": group["momentum"], "weight_decay": group["weight_decay"]})
-        raise ArithmeticError("the loss")
-
-    errors = [refused(lambda: run.optimizer.step(closure))]
-    options.append({"momentum": group["momentum"], "weight_decay": group["weight_decay"]})
-    group["momentum"] = 0.5
-    errors.append(refused(lambda: run.step(0)))
-    assert group["momentum"] == 0.5 and group["nesterov"]
-    group["momentum"] = 0.9
-    # Behind the hook, as in the optimizer itself: a checkpoint has the momentum all the same
-    behind = run.optimizer.register_step_pre_hook(lambda *_: closure())
-    errors.append(refused(lambda: run.step(1)))
-    behind.remove()
-    saved = run.optimizer.state_dict()["param_groups"][0]
-    options.append({name: saved[name] for name in ("momentum", "weight_decay")})
-    return trained(run) | {"errors": errors, "options": options}
-
-
 def failed() -> dict:
     """A backward pass that fails once the first bucket is on its way; DDP is made anew then."""
     run = Run(CHECKED, make=partial(SGD, momentum=0.0))
@@ -172,7 +147,7 @@ def late_mistakes() -> dict:
     return BEFORE["said"] | {"differ": refused(lambda: model(torch.ones(5, 3)).sum().backward())}
 
 
-LOOPS = {"raised": raised, "failed": failed, "late mistakes": late_mistakes}
+LOOPS = {"failed": failed, "late mistakes": late_mistakes}
 for name, (make, options) in TAKEN.items():
     LOOPS |= {
         f"{name}-plain": partial(straight, None, make=make),

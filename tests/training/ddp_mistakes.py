@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from sparse_mpi.ddp import SparseState
+from sparse_mpi.ddp import SparseState, sparse_hook
 
 
 def refused(call) -> str:
@@ -57,7 +58,7 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
         "nothing can travel": refused(
             lambda: SparseState(pairs, optimizer=adamw, algorithm="oktopk", momentum="second-moment")
         ),
-        "check_every": refused(lambda: SparseState(pairs, check_every=1)),
+        "copy": refused(lambda: sparse_hook(copy.deepcopy(SparseState(pairs, optimizer=sgd)), None)),
         "scaler": refused(lambda: step_of_adamw(scaled)),
         "fused scaler": refused(lambda: step_of_adamw(scaled, make=partial(torch.optim.AdamW, fused=True))),
         "local scaler": refused(lambda: step_of_adamw(scaled, make=torch.optim.Adagrad)),

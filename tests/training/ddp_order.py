@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from functools import partial
 
@@ -52,14 +51,6 @@ def flushed_too_early() -> None:
     run.state.flush()
 
 
-def after_a_flush() -> None:
-    run = taken("momentum")
-    for number in range(3):
-        run.step(number)
-    run.state.flush()
-    reduced(run, 3)
-
-
 def not_cleared(then: str, views: bool) -> None:
     """Behind zeros in place all is as ever."""
     run = taken("momentum", gradient_as_bucket_view=views)
@@ -81,24 +72,16 @@ def orders() -> dict[str, str]:
     said["one rank"] = refused(lambda: skips_a_step(taken("momentum")))
     for then in ("backward", "step"):
         said |= {f"{then} {views}": refused(lambda t=then, v=views: not_cleared(t, v)) for views in (True, False)}
-    return said | {"flush": refused(flushed_too_early), "after a flush": refused(after_a_flush)}
+    return said | {"flush": refused(flushed_too_early)}
 
 
-def again(model: DistributedDataParallel) -> DistributedDataParallel:
-    """``model`` as it comes back from a file."""
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-def copied(make_copy: Callable, at: int = 3) -> dict:
+def copied(at: int = 3) -> dict:
     """Train a copy in place of the model, by the state that the copy has."""
     run = Run(TOP, bucket_cap_mb=LARGE, make=PLAIN)
     for number in range(at):
         run.step(number)
     owed = run.state.residuals()
-    run.model = make_copy(run.model)
+    run.model = copy.deepcopy(run.model)
     run.net, ((_, run.state),) = run.model.module, run.model._comm_hooks
     run.optimizer = PLAIN(run.net.parameters())
     run.saw["kept"] = all((owed[name] == left).all() for name, left in run.state.residuals().items())
@@ -108,23 +91,15 @@ def copied(make_copy: Callable, at: int = 3) -> dict:
     return run.save()
 
 
-def copied_without_optimizer(at: int = 3) -> dict:
-    """A copy that had the momentum of an optimizer is refused, and goes on by a state that knows its own."""
-    run = taken("momentum")
-    for number in range(at):
+def unused(**ddp: bool) -> dict:
+    """The last layer is used by all ranks, by the last one alone, or by none."""
+    run = Run(TOP, bucket_cap_mb=LARGE, make=PLAIN, find_unused_parameters=True, **ddp)
+    layer, whole = run.net[5], run.net[5].forward
+    for number in range(9):
+        uses = (True, dist.get_rank() == dist.get_world_size() - 1, False)[number % 3]
+        layer.forward = whole if uses else lambda x: x[:, :10]
         run.step(number)
-    run.model = copy.deepcopy(run.model)
-    run.net, ((_, found),) = run.model.module, run.model._comm_hooks
-    saved = run.optimizer.state_dict()
-    run.optimizer = SGD(run.net.parameters(), weight_decay=0.02)
-    run.optimizer.load_state_dict(saved)
-    error = refused(lambda: sparse_hook(found, None))
-    run.state = SparseState(run.net.named_parameters(), optimizer=run.optimizer, **TOP)
-    run.state.load_state_dict(found.state_dict())
-    run.model.register_comm_hook(run.state, run._hook)
-    for number in range(at, STEPS):
-        run.step(number)
-    return run.save() | {"error": error}
+    return run.save()
 
 
 class Product(torch.nn.Module):
@@ -162,9 +137,9 @@ def laid_out(name: str, turned: bool = False) -> torch.Tensor:
 ORDERS = {
     "orders": orders,
     "copied-plain": lambda: straight(TOP, bucket_cap_mb=LARGE, make=PLAIN),
-    "copied": lambda: copied(copy.deepcopy),
-    "copied-saved": lambda: copied(again),
-    "copied-taken": copied_without_optimizer,
+    "copied": copied,
+    "unused-own": unused,
+    "unused-views": partial(unused, gradient_as_bucket_view=True),
     **{f"laid out-{name}": partial(laid_out, name) for name in MODES},
     **{f"turned-{name}": partial(laid_out, name, turned=True) for name in MODES},
 }

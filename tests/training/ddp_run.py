@@ -85,8 +85,6 @@ class Run:
         elif not closure:
             self.optimizer.step()
         self.saw["losses"].append(loss.item())
-        if self.options is not None:
-            self.saw.setdefault("reports", []).append(told(self.state))
 
     def _reduced(self, number: int, passes: int) -> torch.Tensor:
         """Have DDP reduce the gradient of a batch and return the loss; note what was given and what came."""
@@ -97,9 +95,9 @@ class Run:
             draw = torch.Generator().manual_seed(1000 * number + 100 * at + dist.get_rank())
             x = torch.randn(16, 1, 8, 8, generator=draw).to(self.dtype)
             y = torch.randint(10, (16,), generator=draw)
-            own = torch.autograd.grad(cross_entropy(self.net(x), y), parameters)
+            own = torch.autograd.grad(cross_entropy(self.net(x), y), parameters, allow_unused=True)
             for kept, gradient in zip(self.given, own if not overflows else [], strict=not overflows):
-                kept += gradient
+                kept += 0 if gradient is None else gradient
             with nullcontext() if at + 1 == passes else self.model.no_sync():
                 loss = cross_entropy(self.model(x), y)
                 large = loss * torch.inf if overflows and dist.get_rank() == 1 else loss
@@ -107,7 +105,7 @@ class Run:
         if self.scaler is not None:
             self.scaler.unscale_(self.optimizer)
         for kept, parameter in zip(self.applied, parameters if not overflows else [], strict=not overflows):
-            kept += parameter.grad
+            kept += 0 if parameter.grad is None else parameter.grad
         return loss
 
     def save(self) -> dict:
@@ -126,8 +124,3 @@ def straight(options: dict | None, dtype: torch.dtype = torch.float32, bucket_ca
     for number in range(STEPS):
         run.step(number)
     return run.save()
-
-
-def told(state: SparseState) -> dict:
-    """The report of a step, in plain values."""
-    return state.report._asdict() | vars(state.report.traffic)

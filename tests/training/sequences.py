@@ -32,6 +32,7 @@ MAKE: dict[str, Callable] = {
     "decay": partial(SGD, lr=0.2, weight_decay=0.05),
     "momentum": partial(SGD, lr=0.1, momentum=0.8),
     "nesterov": partial(SGD, lr=0.1, momentum=0.8, nesterov=True, weight_decay=0.05),
+    "fused": partial(SGD, lr=0.1, momentum=0.8, fused=True),
     "adam": partial(Adam, lr=0.02),
     "adamw": partial(AdamW, lr=0.02, weight_decay=0.1),
 }
@@ -86,7 +87,7 @@ class Program(NamedTuple):
     @property
     def takes_momentum(self) -> bool:
         """Whether error feedback applies the momentum of the optimizer."""
-        return self.optimizer in ("momentum", "nesterov") and self.momentum != "local"
+        return self.optimizer in ("momentum", "nesterov", "fused") and self.momentum != "local"
 
 
 def _short(row: Any) -> str:

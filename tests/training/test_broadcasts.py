@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sparse_mpi.optim import DistributedOptimizer, broadcast_optimizer_state, broadcast_parameters
-
-from .loops import net, own, train, weights
+from sparse_mpi.optim import broadcast_optimizer_state, broadcast_parameters
 
 pytestmark = pytest.mark.ranks(1, 3)
 
@@ -195,26 +193,3 @@ def test_numpys_numbers_arrive_as_pythons_and_arrays_as_tensors_on_all_ranks(ran
 
     first, second = ranks.run(run)
     assert str(first) == str(second) and "np." not in str(first) and first[0] == first[1] == lr
-
-
-@pytest.mark.parametrize("options", [{}, {"momentum": "arrival"}])
-def test_a_distributed_optimizer_has_the_same_rates_everywhere(ranks, options):
-    """Schedules of Horovod's order of lines: made before the wrapping, which precedes the broadcast."""
-
-    def run(comm):
-        model = net(comm.rank)
-        optimizer = torch.optim.Adam(model.parameters(), lr=(1.0 + comm.rank) * np.sqrt(comm.size))
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-        optimizer = DistributedOptimizer(optimizer, model.named_parameters(), comm=comm, density=0.5, **options)
-        if comm.rank == 0:
-            optimizer.param_groups[0]["eps"] = 1e-6
-        for step in range(4):
-            if step in (0, 2):  # at first, and with a state
-                broadcast_parameters(model.state_dict(), comm=comm)
-                broadcast_optimizer_state(optimizer, comm=comm)
-            train(model, optimizer, own(comm.rank), [step])
-            schedule.step()
-        return optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["eps"], weights(model).tobytes()
-
-    results = ranks.run(run)
-    assert len(set(results)) == 1 and results[0][:2] == (pytest.approx(np.sqrt(ranks.size) / 16), 1e-6)

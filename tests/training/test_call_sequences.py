@@ -22,7 +22,7 @@ from sparse_mpi.optim import DistributedOptimizer
 
 from ..launch import launch
 from ..prefork import torchrun
-from .sequences import MAKE, MODES, Call, Program, Seen, Trainee, Verdict, judge, run, stuck
+from .sequences import MODES, Call, Program, Seen, Trainee, Verdict, judge, run, same, stuck
 
 torch.set_num_threads(1)
 SMALL = 1.5e-4  # MB: a bucket for each layer
@@ -61,6 +61,18 @@ KNOWN = {
 }
 WHOLE, FIRST, STEP = Call("backward", 0), Call("backward", 1), Call("step")  # passes by what they use
 NONE, ZEROS = Call("zero_grad", True), Call("zero_grad", False)
+# Loops as people write them
+LOOPS = {
+    "plain": (NONE, WHOLE, STEP) * 4,
+    "zeros": (ZEROS, WHOLE, STEP) * 4,
+    "closure": (Call("closure", 0),) * 4,
+    "two losses": (NONE, WHOLE, FIRST, STEP) * 4,
+    "uneven passes": (NONE, WHOLE, STEP, NONE, WHOLE, WHOLE, WHOLE, STEP) * 2,
+    "clipped": (NONE, WHOLE, Call("clip", 0.05), STEP) * 4,
+    **{how: (NONE, WHOLE, Call("change", how), STEP) * 4 for how in ("data", "replace")},
+    "another pass": (NONE, WHOLE, NONE, WHOLE, STEP) * 4,
+    "left out": (NONE, WHOLE, STEP, NONE, WHOLE, NONE, STEP) * 2,
+}
 KNOWN_JOBS = {
     "ddp": [
         # unscale_ before the pass: the scaler leaves the scale in
@@ -124,10 +136,14 @@ class Wrapped(Trainee):
         self.optimizer.reduction.load_state_dict(copy.deepcopy(self.optimizer.reduction.state_dict()))
 
 
-def by_optimizer(program: Program) -> Verdict:
+def seen_by_optimizer(program: Program) -> list[Seen]:
     world = World(program.ranks, schedule=program.schedule)
+    return world.run(lambda comm: run(lambda: Wrapped(program, comm), program))
+
+
+def by_optimizer(program: Program) -> Verdict:
     try:
-        seen = world.run(lambda comm: run(lambda: Wrapped(program, comm), program))
+        seen = seen_by_optimizer(program)
     except RuntimeError as error:  # no rank could go on, or they were in different calls
         return stuck(program, str(error))
     return judge(program, seen)
@@ -137,7 +153,7 @@ def by_optimizer(program: Program) -> Verdict:
 def programs(draw: Any, door: str = "optimizer", sizes: tuple[int, ...] = (1, 2, 3)) -> Program:
     """Programs of a door: steps as people take them, and among them any other call."""
     ranks = draw(st.sampled_from(sizes))
-    optimizer = draw(st.sampled_from(list(MAKE)))
+    optimizer = draw(st.sampled_from(list(MODES)))
     momentum = draw(st.sampled_from(MODES[optimizer]))
     carries = momentum == "second-moment"
     scaled = door != "fsdp" and draw(st.integers(0, 3)) == 3
@@ -218,6 +234,29 @@ def test_programs_with_an_optimizer(number: int) -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_programs_that_went_wrong_once(name: str) -> None:
     assert by_optimizer(KNOWN[name]).problem is None
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_trains_as_in_torch_and_overlap_changes_no_bit(loop: str, optimizer: str) -> None:
+    """Torch's weights where everything is sent; reductions begin early only where nothing comes behind them."""
+    program = Program(LOOPS[loop], 3, optimizer)
+    assert by_optimizer(program) == Verdict(None, "trained")
+    soon, late = (seen_by_optimizer(program._replace(density=0.1, overlap=overlap)) for overlap in (True, False))
+    for one in (*soon, *late):
+        assert one.error is None and all(map(same, one.weights, soon[0].weights))
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "fused"])
+@pytest.mark.parametrize(
+    "calls", [(), ("unscale",), ("synchronize",), ("synchronize", "unscale"), ("unscale", "synchronize")]
+)
+def test_a_loss_scaler_trains_in_any_order_and_skips_on_all_ranks(calls: tuple[str, ...], optimizer: str) -> None:
+    """A gradient of the last rank overflows once: all leave that step out, as torch with the mean does."""
+    rest = (*map(Call, calls), STEP, Call("update"), NONE)
+    program = Program((WHOLE, *rest, Call("overflow", 2), *rest, WHOLE, *rest), 3, optimizer, scaled=True)
+    for density in (1.0, 0.1):
+        assert by_optimizer(program._replace(density=density)) == Verdict(None, "trained")
 
 
 def drawn(door: str, ranks: int, number: int) -> list[Program]:

@@ -9,19 +9,11 @@ from torch import nn
 
 from sparse_mpi.optim import DistributedOptimizer
 
-from .embedding_net import MAKERS, Net, assert_alike, distributed, loss_of, reference, tokens, train
+from .embedding_net import MAKERS, Net, assert_alike, distributed, loss_of, tokens, train
 from .loops import mean, weights
 from .loops import train as plainly
 
 pytestmark = pytest.mark.ranks(1, 3)
-
-
-@pytest.mark.parametrize("name", ["momentum", "nesterov"])
-@pytest.mark.parametrize("mode", ["global", "corrected", None])
-def test_momentum_that_was_taken_over_is_applied_to_tables_too(ranks, name, mode):
-    """To what error feedback never sees, because nothing of it is late."""
-    results = ranks.run(lambda comm: train(comm, MAKERS[name], momentum=mode))
-    assert_alike(results, reference(ranks.size, MAKERS[name]))
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -120,16 +112,3 @@ def test_a_sparse_gradient_that_becomes_dense_is_an_error_on_all_ranks(ranks, wh
         return train(comm, None, range(1, 3), model, optimizer)
 
     assert_alike(ranks.run(run))
-
-
-def test_what_torch_does_not_do_with_sparse_gradients_is_refused(ranks):
-    def run(comm, make, error, says, **options):
-        model = Net()
-        optimizer = distributed(model, comm, make, **options)
-        model(tokens(comm.rank, 0)).backward()
-        with pytest.raises(error, match=says):
-            optimizer.step()
-
-    decaying = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, weight_decay=0.1)  # noqa: E731
-    ranks.run(lambda comm: run(comm, decaying, ValueError, "weight_decay must be 0 where gradients", momentum="global"))
-    ranks.run(lambda comm: run(comm, torch.optim.Adam, RuntimeError, "torch.optim.SparseAdam for that", momentum=None))

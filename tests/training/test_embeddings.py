@@ -12,8 +12,8 @@ from torch import nn
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 
-from .embedding_net import MAKERS, ROWS, STEPS, Net, assert_alike, distributed, loss_of, reference, tokens, train
-from .loops import mean, weights
+from .embedding_net import MAKERS, ROWS, STEPS, Net, assert_alike, distributed, reference, tokens, train
+from .loops import weights
 
 pytestmark = pytest.mark.ranks(1, 2, 3, 5)
 
@@ -30,30 +30,6 @@ def nothing_becomes_dense(monkeypatch):
 def test_it_is_training_on_the_mean_loss(ranks, make):
     """With any optimizer that takes sparse tensors, and momentum applied by torch."""
     assert_alike(ranks.run(lambda comm: train(comm, make)), reference(ranks.size, make))
-
-
-def test_sparse_adam_takes_the_tables_and_another_optimizer_the_rest(ranks):
-    def steps(model, optimizers, loss):
-        for step in range(STEPS):
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            loss(model, step).backward()
-            for optimizer in optimizers:
-                optimizer.step()
-        return weights(model)
-
-    def both(model):
-        return torch.optim.SparseAdam(model.tables, lr=0.1), torch.optim.SGD(model.head.parameters(), lr=0.1)
-
-    def run(comm):
-        model = Net()
-        optimizers = [DistributedOptimizer(plain, comm=comm, algorithm="dense") for plain in both(model)]
-        done = steps(model, optimizers, lambda model, step: model(tokens(comm.rank, step)))
-        assert not optimizers[0].reduction.buckets
-        return done
-
-    model = Net()
-    assert_alike(ranks.run(run), steps(model, both(model), mean(ranks.size, loss_of)))
 
 
 def test_ranks_and_steps_without_a_gradient(ranks):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ..launch import launch, needs_mpi
-from ..prefork import copied, torchrun
+from ..launch import launch
+from ..prefork import torchrun
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.fsdp", reason="needs FSDP2")
@@ -131,12 +131,6 @@ def test_a_frozen_layer_keeps_what_it_owes(two_by_two):
         assert rank["waits"][0].any() and torch.equal(*rank["waits"])
 
 
-def test_states_of_optimizers_are_sharded_as_parameters_are(two_by_two):
-    """Where moments travel there are none."""
-    kinds = {name: two_by_two[f"saved-{name}"][0]["kinds"] for name in RESUMED}
-    assert kinds == {"momentum": {"DTensor"}, "adamw": {"DTensor"}, "arrival": {"DTensor"}}
-
-
 def test_what_is_reduced_in_bfloat16_is_owed_in_float32(two_by_two):
     for rank in two_by_two["bfloat16"]:
         assert rank["residual"].dtype == torch.float32 and set(rank["dtypes"]) == {"torch.float32"}
@@ -176,17 +170,6 @@ def test_other_replicas_and_shards_owe_what_the_former_ones_did(regridded, two_b
     assert mean_loss(ranks, slice(-3, None)) < mean_loss(two_by_two[f"saved-{optimizer}"], slice(3))
 
 
-@pytest.mark.full("a start under MPI")
-@needs_mpi
-def test_replicas_talk_over_mpi(tmp_path, two_by_two):
-    program = ("tests/training/fsdp_job.py", str(tmp_path), "2", "oktopk")
-    done = launch(4, *copied(*program), seconds=200, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr[-5000:]
-    for mpi, gloo in zip(Saved(tmp_path, 2, 4)["oktopk"], two_by_two["oktopk"], strict=True):
-        assert mpi["losses"] == pytest.approx(gloo["losses"], rel=1e-5)
-        assert_same_parameters(mpi, gloo, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.full("torch compiles")
 def test_compiled_layers_train(folder):
     ranks = job(folder, 2, "compiled")["compiled"]
@@ -223,13 +206,10 @@ def test_compiled_layers_train(folder):
             "flush between",
             "RuntimeError: flush must come between two steps, got gradients that were reduced and not st",
         ),
-        ("backward again", r"RuntimeError: gradients must be cleared between a step and the next backward\(\) or step"),
-        ("step again", r"RuntimeError: gradients must be cleared between a step and the next backward\(\) or step"),
         ("detached", "ValueError: the optimizer has its momentum"),
         ("unused", "ValueError: a backward pass must bring gradients of all parameters of a unit, 714 numbers for la"),
         ("clip_norm", "ValueError: clip_norm must be None where a rank knows its shard alone; call"),
         ("scaler", "TypeError: step must not be taken by a GradScaler .* train in bfloat16"),
-        ("not finite", r"FloatingPointError: total has \d+ entries that are NaN or Inf"),
         ("other folder", "ValueError: folder must be of algorithm .*TopkA.*, got .*Elect.*; attach as before saving"),
     ],
 )

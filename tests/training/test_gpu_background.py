@@ -34,25 +34,6 @@ def in_the_foreground(name: str) -> list[bytes]:
     return bytes_of(*totals, reducer.state_dict()["residual"])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_cupy_arrays_in_the_background(name):
-    """One buffer, written by the caller's stream before each start and overwritten after each wait."""
-    import cupy
-
-    reducer = SparseAllreduce(N, k=K, comm=Threaded(2), algorithm=name)
-    ready = [cupy.asarray(vector(0, step)) for step in range(3)]
-    cupy.cuda.Device().synchronize()
-    with cupy.cuda.Stream(non_blocking=True):
-        buffer, totals = cupy.zeros(N, np.float32), []
-        for gradient in ready:
-            buffer[...] = gradient
-            handle = reducer.start(buffer)
-            totals.append(handle.wait())
-            buffer.fill(np.nan)
-        found = bytes_of(*totals)
-    assert [*found, *bytes_of(reducer.state_dict()["residual"])] == in_the_foreground(name)
-
-
 @needs_cuda_torch
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_that_are_still_being_computed(name):

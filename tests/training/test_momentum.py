@@ -21,7 +21,7 @@ from .loops import wide_net as net
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
 PLAIN = partial(torch.optim.SGD, momentum=0.9)
 WHOLE = {"density": 1.0, "algorithm": "topka"}
-TAKEN = ["global", "corrected"]
+TAKEN, TRAVELS = ["global", "corrected"], "second-moment"
 
 
 @pytest.mark.parametrize("momentum", TAKEN)
@@ -47,22 +47,24 @@ def optimizer_of(options, make=torch.optim.SGD, **own):
 
 
 @pytest.mark.parametrize(
-    ("options", "own", "message"),
+    ("kind", "own", "options", "message"),
     [
-        ({"feedback": "dgc"}, {"momentum": 0.8}, "given once, got 0.8 in the optimizer and 0.9 in MomentumCorrection"),
-        ({"feedback": GlobalMomentum(0.7)}, {"momentum": 0.8}, "got 0.8 in the optimizer and 0.7 in GlobalMomentum"),
+        ("SGD", {"momentum": 0.8}, {"feedback": "dgc"}, "once, got 0.8 in the optimizer and 0.9 in MomentumCorrection"),
+        ("SGD", {"momentum": 0.8}, {"feedback": GlobalMomentum(0.7)}, "got 0.8 .* and 0.7 in GlobalMomentum"),
+        ("AdamW", {}, {"momentum": "global"}, "momentum must not be 'global' with AdamW"),
+        ("RMSprop", {}, {"momentum": "corrected"}, "momentum must not be 'corrected' with RMSprop"),
+        ("SGD", {}, {"momentum": "arrival"}, "momentum must not be 'arrival' with SGD"),
+        ("SGD", {}, {"momentum": TRAVELS}, "momentum must not be 'second-moment' with SGD"),
+        ("Adamax", {}, {"momentum": TRAVELS}, "momentum must not be 'second-moment' with Adamax, which is none of"),
+        ("AdamW", {"amsgrad": True}, {"momentum": TRAVELS}, "amsgrad must be False with momentum='second-moment'"),
+        ("RMSprop", {"centered": True}, {"momentum": TRAVELS}, "centered must be 0 with momentum='second-moment'"),
+        ("AdamW", {}, {"momentum": TRAVELS, "feedback": "dgc"}, "feedback must be 'residual' or leaky with momentum="),
     ],
     ids=str,
 )
-def test_momentum_that_cannot_be_taken_over_or_is_given_twice(options, own, message):
-    with pytest.raises(ValueError, match=message):
-        optimizer_of(options, **own)
-
-
-@pytest.mark.parametrize(("mode", "kind"), [("global", "AdamW"), ("corrected", "RMSprop"), ("arrival", "SGD")])
-def test_a_mode_needs_the_optimizer_it_is_for(mode, kind):
-    with pytest.raises(TypeError, match=f"momentum must not be '{mode}' with {kind}"):
-        optimizer_of({"momentum": mode}, getattr(torch.optim, kind))
+def test_a_mode_needs_the_optimizer_it_is_for(kind, own, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        optimizer_of(options, getattr(torch.optim, kind), **own)
 
 
 def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
@@ -71,6 +73,20 @@ def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
     with pytest.raises(ValueError, match=r"momentum must stay 0.9, .* got 0.5 in the optimizer"):
         optimizer.step()
     assert optimizer.param_groups[0]["momentum"] == 0.5
+
+
+def test_behind_a_step_that_raises_the_optimizer_has_its_momentum():
+    def fail(*_):
+        raise ArithmeticError("the loss")
+
+    optimizer = optimizer_of({}, momentum=0.9, weight_decay=0.02)
+    for after in ({"momentum": 0.9, "weight_decay": 0.02}, {"momentum": 0, "weight_decay": 0}):
+        with pytest.raises(ArithmeticError):
+            optimizer.step(fail if after["momentum"] else None)
+        assert optimizer.param_groups[0].items() >= after.items()
+        # The next error is behind our hook, as in the optimizer itself
+        optimizer.register_step_pre_hook(fail)
+    assert optimizer.state_dict()["param_groups"][0]["momentum"] == 0.9
 
 
 @pytest.mark.parametrize(

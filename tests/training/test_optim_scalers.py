@@ -11,43 +11,10 @@ import torch
 
 from sparse_mpi.optim import DistributedOptimizer
 
-from .loops import equal, loss_of, own, train, weights, wrapped
+from .loops import equal, loss_of, own, train
 from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3)
-ORDERS = ("step", "unscale, step", "synchronize, step", "synchronize, unscale, step", "unscale, synchronize, step")
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("order", ORDERS)
-def test_a_loss_scaler_trains_in_any_order_and_skips_on_all_ranks(ranks, order, fused):
-    """A gradient of the last rank overflows once: all leave that step out, and their scales stay the same."""
-
-    def body(comm, scaled):
-        model = net()
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
-        sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
-        optimizer = DistributedOptimizer(sgd, comm=comm, density=0.1, scaler=scaler)
-        scales = []
-        for number in range(6):
-            if number == 3 and not scaled:
-                continue
-            optimizer.zero_grad()
-            factor = float("inf") if (number, comm.rank) == (3, comm.size - 1) else 1.0
-            scaler.scale(loss_of(model, comm.rank, number) * factor).backward()
-            for call in order.split(", "):
-                if call == "unscale":
-                    scaler.unscale_(optimizer)
-                elif call == "synchronize":
-                    optimizer.synchronize()
-            scaler.step(optimizer)
-            scaler.update()
-            scales.append(scaler.get_scale())
-        return weights(model), scales
-
-    plain, scaled = (ranks.run(lambda comm, s=s: body(comm, s)) for s in (False, True))
-    assert equal([w for w, _ in scaled]) and all(s == [1024.0] * 3 + [512.0] * 3 for _, s in scaled)
-    np.testing.assert_allclose(scaled[0][0], plain[0][0], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -93,15 +60,3 @@ def test_the_state_of_each_mode_of_adam_loads_into_every_other(ranks, kind, befo
 
     results = ranks.run(body)
     assert equal(results) and np.isfinite(results[0]).all()
-
-
-@pytest.mark.ranks(2)
-def test_gradients_are_there_behind_a_step_of_adam(ranks):
-    def body(comm):
-        model = net()
-        optimizer = wrapped(model, comm, torch.optim.AdamW)
-        train(model, optimizer, own(comm.rank), range(2))
-        return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy().copy()
-
-    results = ranks.run(body)
-    assert equal(results) and results[0].any()

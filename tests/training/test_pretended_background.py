@@ -108,10 +108,3 @@ def test_buckets_on_a_gpu_are_few(gpu, elements, most):
     assert largest_bucket("auto", [whole]) == 25
     assert largest_bucket("auto", [whole.as_subclass(fake_torch.CudaTensor)]) == most
     assert largest_bucket(7, [whole]) == 7 and largest_bucket(None, [whole]) is None
-
-
-def test_bucket_cap_is_auto_by_default(gpu):
-    optimizer = DistributedOptimizer(torch.optim.SGD(real.net().parameters(), 0.1), comm=NullComm())
-    assert optimizer.reduction._max_bytes == 250e6
-    with pytest.raises(TypeError, match="bucket_cap_mb must be a number in .0, inf., got 'large'"):
-        DistributedOptimizer(torch.optim.SGD(real.net().parameters(), 0.1), comm=NullComm(), bucket_cap_mb="large")
