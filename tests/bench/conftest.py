@@ -9,7 +9,6 @@ from sparse_mpi_bench.emulation import hosts as emulation
 
 @pytest.fixture(scope="session")
 def possible():
-    """Skips where hosts cannot be emulated."""
     if lacks := emulation.missing():
         pytest.skip("; ".join(lacks))
     try:

@@ -80,6 +80,7 @@ def test_a_job_survives_changing_links_and_a_second_without(possible, tmp_path, 
     seconds = [line["seconds"] for line in lines]
     assert seconds == sorted(seconds) and all(at >= due for due, at in enumerate(seconds[:5]))
     assert lines[0]["sent"] == lines[0]["received"] == [0, 0, 0]
+    assert min(lines[-1]["sent"]) > 2 * 2 / 3 * 160_000  # of one sum at least
     for before, after in zip(lines, lines[1:], strict=False):
         sent = sum(after["sent"]) - sum(before["sent"])
         assert sent >= 0 and (before["rates"] != [0] * 3 or sent < 1_000_000)  # in the instants of the changes

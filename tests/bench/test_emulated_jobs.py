@@ -50,7 +50,6 @@ def running(pid):
 
 
 def segment(hosts):
-    """Return the bytes that TCP of the first host hands to its link at once."""
     shown = subprocess.check_output(["ip", "-n", hosts.name(1), "-d", "-j", "link", "show", "dev", "eth0"])
     return json.loads(shown)[0]["gso_max_size"]
 
@@ -135,38 +134,11 @@ def test_leftovers_of_a_killed_process_are_removed(possible):
 
 @needs_mpi
 @pytest.mark.jobs
-def test_a_job_sends_through_the_links(possible, tmp_path):
-    """And is told where it runs, that it ran out of time, and ends with all its processes."""
-    file = tmp_path / "r.json"
-    command = ["bench", "steps", "--n", "100000", "--steps", "3", "--algorithms", "dense", "--json", str(file)]
+def test_a_job_that_runs_out_of_time_ends_with_all_its_processes(possible, tmp_path):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
-
-    def sent(hosts, number):
-        counter = "/sys/class/net/eth0/statistics/tx_bytes"
-        return int(subprocess.check_output(hosts.inside(number, "cat", counter)))
-
-    payload = 3 * 2 * 4 * 100_000 * (2 - 1) // 2  # bytes a rank in all steps
     with emulate(2, 10**9) as hosts:
-        before = [sent(hosts, number) for number in (1, 2)]
-        assert launch.run(hosts, launch.find_launcher(), command, 240) == 0
-        assert json.loads(file.read_text())["ranks"] == 2
-        assert all(sent(hosts, number) - then > payload for number, then in zip((1, 2), before, strict=True))
         assert launch.run(hosts, launch.find_launcher(), [str(tmp_path / "sleeper.py"), str(tmp_path)], 2) == 124
         assert not emulation._processes(hosts.name(SWITCH))
-
-
-def start(tmp_path, program, *options):
-    """``bench network`` as a process that ends by Ctrl-C, whatever its parent ignores."""
-    (tmp_path / "program.py").write_text(program)
-    command = [sys.executable, "-m", "sparse_mpi", "bench", "network", "--ranks", "2", *options]
-    return subprocess.Popen(
-        [*command, "--", str(tmp_path / "program.py"), str(tmp_path)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
 
 
 @needs_mpi
@@ -174,7 +146,11 @@ def start(tmp_path, program, *options):
 @pytest.mark.thin(0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_job_and_removes_the_hosts(possible, tmp_path, number):
-    with start(tmp_path, SLEEPER, "--rate", "none") as process:
+    (program := tmp_path / "program.py").write_text(SLEEPER)
+    command = [sys.executable, "-m", "sparse_mpi", "bench", "network", "--ranks", "2", "--rate", "none"]
+    default = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # whatever its parent ignores
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    with subprocess.Popen([*command, "--", str(program), str(tmp_path)], **quiet, **default) as process:
         wait_for(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
         ranks = [file.read_text() for file in tmp_path.glob("*.pid")]
         assert len(traces(f"sparse_mpi-{process.pid}")) == 4 and all(map(running, ranks))

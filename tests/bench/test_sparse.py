@@ -57,22 +57,17 @@ def test_stored_data_of_another_form_is_refused(tmp_path, keys, values):
         stored(tmp_path, 1, 2)
 
 
-def measured(folder, ranks, *options, **variables):
-    """The cases of a job, and what it printed."""
-    record = folder / "record.json"
-    small = ["--n", "5000", "--entries", "300", "--steps", "2", "--json", str(record), *options]
-    done = launch(ranks, *copied("-m", "sparse_mpi", "bench", "sparse", *small), **variables)
-    assert done.returncode == 0, done.stderr
-    return json.loads(record.read_text())["cases"], done.stdout
-
-
 @needs_mpi
 @pytest.mark.jobs
 def test_all_candidates_are_compared_and_every_sum_checked(tmp_path):
     pytest.importorskip("scipy")
     (tmp_path / "words").mkdir()
     store(tmp_path / "words", ([5, 2**60], np.array([1, 2])), ([2**60, 1], np.array([3, 4])), ([7], np.array([1])))
-    cases, printed = measured(tmp_path, 2, "--fill-in", "2", "--data", str(tmp_path / "words"))
+    record, data = tmp_path / "record.json", ["--fill-in", "2", "--data", str(tmp_path / "words")]
+    small = ["--n", "5000", "--entries", "300", "--steps", "2", "--json", str(record), *data]
+    done = launch(2, *copied("-m", "sparse_mpi", "bench", "sparse", *small))
+    assert done.returncode == 0, done.stderr
+    cases, printed = json.loads(record.read_text())["cases"], done.stdout
     assert list(cases) == [*CASES, "fill-in 2", "words"]
     everybody = {"auto", *ALGORITHMS, "pickled allreduce", "pickled allgather", "dense"}
     for name, case in cases.items():

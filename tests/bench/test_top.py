@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,26 +132,19 @@ def test_the_rank_that_all_wait_for_is_marked():
     assert marked(gone)[0].waits is marked(late)[0].waits is None and marked([ROW]) == [ROW]
 
 
-class Given:
-    job = "a job"
-    damaged = ()
-
-    def __init__(self, rows):
-        self.rows = lambda: rows
-
-
 def test_lines_fit_any_terminal_and_marked_ranks_are_always_shown(tmp_path):
     many = [ROW._replace(rank=rank, state={77: "slow", 90: "stale"}.get(rank, "")) for rank in range(100)]
+    given = SimpleNamespace(job="a job", damaged=(), rows=lambda: many)
     for width in range(10, 240):
-        lines = view(Given(many), tmp_path, width, 24)
+        lines = view(given, tmp_path, width, 24)
         assert max(len(line.text) for line in lines) <= width and len(lines) <= 23
         assert [line.style for line in lines].count(top.STYLES["slow"]) == 1
-    shown = [line.text for line in view(Given(many), tmp_path, 80, 24)]
+    shown = [line.text for line in view(given, tmp_path, 80, 24)]
     assert shown[0] == "a job: 100 ranks, 1 without news, step 7, all wait for rank 77"
     assert shown[-1] == "and 82 more ranks, none of them slow or stale"
-    narrow, wide = (view(Given(many), tmp_path, width)[2].text.split() for width in (80, 200))
+    narrow, wide = (view(given, tmp_path, width)[2].text.split() for width in (80, 200))
     assert {"rank", "step", "steps/s", "sent", "waits", "density", "residual"} <= set(narrow) < set(wide)
-    assert len(view(Given(many), tmp_path)) == 103 and all(column.title in " ".join(wide) for column in COLUMNS)
+    assert len(view(given, tmp_path)) == 103 and all(column.title in " ".join(wide) for column in COLUMNS)
 
 
 def test_a_view_that_is_printed_once(folder, capsys, monkeypatch):

@@ -18,7 +18,6 @@ from sparse_mpi_bench.analysis.recording import RecordingComm
 from sparse_mpi_bench.analysis.replay import replay
 
 OPTIONS = ["bench", "trace", "--ranks", "4", "--n", "2000", "--density", "0.05", "--step", "2", "--network", "8/2"]
-RANKS, N, DENSITY = 4, 12, 0.25  # of strips
 NETWORK = Network(alpha=1.0, beta=0.5)
 
 
@@ -47,23 +46,15 @@ CALLS = {
 }
 
 
-def recorded(world, *names):
-    """What every rank recorded of these calls, and what was counted."""
-
-    def run(comm):
-        recording = RecordingComm(comm)
-        for name in names:
-            CALLS[name](recording)
-        return recording.record, comm.traffic
-
-    done = world.run(run)
-    return [record for record, _ in done], [traffic for _, traffic in done]
-
-
 @pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize("name", CALLS)
 def test_a_schedule_sends_the_bytes_and_messages_that_were_counted(size, name):
-    records, counted = recorded(World(size), name)
+    def run(comm):
+        recording = RecordingComm(comm)
+        CALLS[name](recording)
+        return recording.record, comm.traffic
+
+    records, counted = zip(*World(size).run(run), strict=True)
     transfers = replay(records, NETWORK)
     payload, control = (sum(t.bytes for t in transfers if t.control == kind) for kind in (False, True))
     assert (payload, control) == (sum(t.sent for t in counted), sum(t.control for t in counted))
@@ -97,24 +88,20 @@ def test_times_follow_latency_bandwidth_and_who_waits_for_whom():
     assert max(t.end for t in meeting) == 12 and min(t.round for t in meeting) == 2
 
 
-def parts(comm):
-    """Ranks 0, 3, 6 | 1, 4, 7 | 2, 5; in each the first ends after the others meet, and then all ranks meet."""
-    part = comm.split(comm.rank % 3)
-    part.bcast(rows(comm, 2), root=part.size - 1)
-    part.alltoallv(rows(comm, part.size), np.ones(part.size, np.int64), np.ones(part.size, np.int64))
-    part.sendrecv(rows(comm, 1), (part.rank + 1) % part.size, part.rank - 1 if part.rank else part.size - 1)
-    part.split(min(part.rank, 1)).allgather(rows(comm, 1))
-    comm.sendrecv(rows(comm, 1), (comm.rank + 1) % comm.size, comm.rank - 1 if comm.rank else comm.size - 1)
-    part.allreduce(np.ones(840, np.float32))
-    comm.barrier()
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 def test_calls_of_a_part_have_the_ranks_of_the_whole(size):
-    def run(comm):
-        recording = RecordingComm(comm)
-        parts(recording)
-        return recording.record, comm.traffic.copy(), host_leader(recording)
+    def run(rank):
+        """Ranks 0, 3, 6 | 1, 4, 7 | 2, 5; in each the first ends after the others meet, and then all ranks meet."""
+        comm = RecordingComm(rank)
+        part = comm.split(comm.rank % 3)
+        part.bcast(rows(comm, 2), root=part.size - 1)
+        part.alltoallv(rows(comm, part.size), np.ones(part.size, np.int64), np.ones(part.size, np.int64))
+        part.sendrecv(rows(comm, 1), (part.rank + 1) % part.size, part.rank - 1 if part.rank else part.size - 1)
+        part.split(min(part.rank, 1)).allgather(rows(comm, 1))
+        comm.sendrecv(rows(comm, 1), (comm.rank + 1) % comm.size, comm.rank - 1 if comm.rank else comm.size - 1)
+        part.allreduce(np.ones(840, np.float32))
+        comm.barrier()
+        return comm.record, rank.traffic.copy(), host_leader(comm)
 
     done = World(size).run(run)
     transfers = replay([record for record, *_ in done], NETWORK)
@@ -143,14 +130,10 @@ def test_table_and_record_tell_of_every_message(tmp_path, capsys):
     assert sorted(up) == [(1, 0), (2, 0), (3, 2)]
 
 
-def strip(name, ranks=RANKS, step=1):
-    return watch(name, gradients.make("independent", N, 0), ranks, DENSITY, step)
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
 @pytest.mark.parametrize("name", BARE)
 def test_what_ranks_have_last_is_the_result(name, ranks):
-    watched = strip(name, ranks)
+    watched = watch(name, gradients.make("independent", 12, 0), ranks, 0.25, 1)
     last = next(each for each in reversed(watched.exchanges) if each.messages)
     for rank in range(ranks):
         came = [index for message in last.messages if message.dest == rank for index in message.entries]

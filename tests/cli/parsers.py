@@ -34,14 +34,10 @@ def programs() -> list[str]:
 
 
 def parsers(program: str, patch: pytest.MonkeyPatch) -> list[argparse.ArgumentParser]:
-    """Return the parser of a program, and those of its commands."""
     if program == COMMANDS:
         return list(_below(cli.parser()))
-    return [found for words in _command_lines(program) for found in _below(_built(program, words, patch))]
-
-
-def _command_lines(program: str) -> list[list[str]]:
-    return [["--task", task] for task in TASKS.get(program, ())] or [[]]
+    lines = [["--task", task] for task in TASKS.get(program, ())] or [[]]
+    return [found for words in lines for found in _below(_built(program, words, patch))]
 
 
 def _built(program: str, words: list[str], patch: pytest.MonkeyPatch) -> argparse.ArgumentParser:

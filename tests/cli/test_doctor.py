@@ -124,7 +124,6 @@ def test_an_mpi_that_does_not_start(monkeypatch, capsys):
 @pytest.mark.jobs
 @pytest.mark.parametrize("size", [2, pytest.param(None, marks=pytest.mark.full("the same children as of two ranks"))])
 def test_rank_0_speaks_for_all(size):
-    """One process is enough."""
     done = launch(size, *copied("-m", "sparse_mpi", "doctor", "--json"))
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(done.stdout)
@@ -134,14 +133,3 @@ def test_rank_0_speaks_for_all(size):
         (rank, size or 1) for rank in range(size or 1)
     ]
     assert not size or found["ranks"]["says"].startswith("2 ranks on ")
-
-
-@pytest.mark.full("compiles the kernels of first steps")
-def test_doctor_compiles_into_an_empty_cache(tmp_path):
-    pytest.importorskip("numba")
-    folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    done = launch(None, "-m", "sparse_mpi", "doctor", "--compile", seconds=250, **folder)
-    assert done.returncode == 0 and f"what is compiled is kept in {tmp_path}" in done.stdout, done.stdout + done.stderr
-    assert "sparse_mpi: compiling kernels" in done.stderr
-    again = launch(None, "-m", "sparse_mpi", "doctor", "--compile", **folder)
-    assert again.returncode == 0 and again.stderr == ""

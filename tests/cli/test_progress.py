@@ -8,12 +8,12 @@ import struct
 import sys
 import termios
 import threading
+from unittest.mock import Mock
 
 import pytest
 
 from sparse_mpi.cli import progress as module
 from sparse_mpi.cli.progress import FIRST, Bar
-from sparse_mpi.comm.job import launcher
 
 
 @pytest.fixture
@@ -36,29 +36,22 @@ def test_a_file_has_a_line_now_and_then(capsys, clock):
 
 
 def test_a_step_that_does_not_end_shows_its_time(capsys, clock, monkeypatch):
-    begun = []
+    begun = Mock()
+    monkeypatch.setattr(module, "Thread", begun)
 
     class Passes(threading.Event):
         def wait(self, timeout):
             clock[0] += timeout
             return self.is_set() or clock[0] > 115
 
-    class Held:
-        def __init__(self, target, args, daemon):
-            begun.append((target, args))
-            assert daemon, "a program that ends does not wait for it"
-
-        def start(self):
-            pass
-
     monkeypatch.setattr(module, "Event", Passes)
-    monkeypatch.setattr(module, "Thread", Held)
     bar = Bar(2, "first step")
-    ((work, arguments),) = begun
-    work(*arguments)
+    given = begun.call_args.kwargs
+    assert given["daemon"], "a program that ends does not wait for it"
+    given["target"](*given["args"])
     bar.close()
     assert clock[0] == 115.5
-    work(*arguments)
+    given["target"](*given["args"])
     assert clock[0] == 116 and capsys.readouterr().err.splitlines() == [
         f"first step: 0/2 after {seconds} s" for seconds in (3, 8, 12)
     ]
@@ -89,13 +82,3 @@ def test_a_terminal_has_one_line_no_wider_than_it(monkeypatch, capsys, clock):
     assert [line[:16] for line in lines] == ["", "epoch 1/12: 0/5 ", "", "epoch 1/12: 5/5 ", ""], "gone in the end"
     assert "\n" not in written and max(map(len, lines)) == 59
     assert capsys.readouterr().out == "epoch 1: a line\n"
-
-
-def test_of_ranks_with_the_same_error_one_says_it(monkeypatch, tmp_path):
-    assert launcher.first_to_say("error") and launcher.first_to_say("error")  # without `run`
-    monkeypatch.setenv(launcher.FOLDER, str(tmp_path))
-    assert launcher.first_to_say("error") and launcher.first_to_say("error")  # a process may say it again
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert not launcher.first_to_say("error") and launcher.first_to_say("another")
-    monkeypatch.setenv(launcher.FOLDER, str(tmp_path / "not here"))
-    assert launcher.first_to_say("error")

@@ -74,15 +74,6 @@ def program(tmp_path):
     return file
 
 
-@pytest.fixture
-def example(tmp_path):
-    """The README's first program, on a shorter gradient."""
-    file = tmp_path / "example.py"
-    readme = (ROOT / "README.md").read_text()
-    file.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1].replace("1_000_000", "10_000"))
-    return file
-
-
 def until_up(job: subprocess.Popen[str], ranks: int) -> None:
     for _ in range(ranks):
         assert job.stdout.readline().startswith("rank ")
@@ -101,8 +92,10 @@ def test_the_exit_status_is_the_programs(python, program, tmp_path, what, status
 
 
 @pytest.mark.jobs
-def test_the_example_of_the_readme(python, example, tmp_path):
-    """As root, if the tests run as root."""
+def test_the_example_of_the_readme(python, tmp_path):
+    """As root, if the tests run as root; on a shorter gradient."""
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    (example := tmp_path / "example.py").write_text(code.replace("1_000_000", "10_000"))
     program = copied(str(example)) if python == sys.executable else [example]
     status, out, error = finish(start(python, tmp_path, "-n", 4, *program), tmp_path)
     assert status == 0 and len(set(re.findall(r"rank (\d) sent [\d,]+ bytes", out))) == 4, error

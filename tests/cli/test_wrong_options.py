@@ -9,7 +9,7 @@ import pytest
 
 from sparse_mpi.__main__ import main
 from sparse_mpi.cli import values
-from sparse_mpi.cli.values import PATIENCE, Value
+from sparse_mpi.cli.values import Value
 
 from ..launch import launch, needs_mpi
 from .parsers import ROOT, parsers, programs
@@ -179,12 +179,3 @@ def test_of_several_ranks_one_says_it():
     done = launch(3, "-m", "sparse_mpi", "bench", "steps", "--steps", "0")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("argument --steps: must be an integer >= 1, got 0; for example ") == 1
-
-
-def test_another_rank_lets_the_first_one_speak(monkeypatch, capsys):
-    waited = []
-    monkeypatch.setattr("time.sleep", waited.append)
-    monkeypatch.setenv("PMI_RANK", "1")
-    with pytest.raises(SystemExit, match="must be an integer >= 1, got 0"):
-        main(["bench", "steps", "--steps", "0"])
-    assert waited == [PATIENCE] and capsys.readouterr().err.count("\n") == 1

@@ -49,45 +49,28 @@ def run(installed, *command):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.fixture
-def pyright(installed):
-    """The command, where there is one that starts: it brings no node of its own without `pyright[nodejs]`."""
-    file = shutil.which("pyright", path=str(Path(sys.executable).parent))
-    if file is None:
-        pytest.skip("needs pyright: pip install 'pyright[nodejs]'")
-    status, said = run(installed, file, "--version")
-    if status:
-        pytest.skip(f"pyright does not start: {said.strip().splitlines()[-1]}")
-    return file
-
-
-@pytest.fixture
-def mypy(installed):
-    """What runs mypy on what is installed, and returns its status and what it said."""
-    pytest.importorskip("mypy")
-    python = ["--python-executable", str(installed / "python"), "--cache-dir", str(installed.parent / "cache")]
-    return lambda *what: run(installed, sys.executable, "-m", "mypy", "--strict", "--config-file=", *python, *what)
-
-
 @pytest.mark.full("make lint checks the project by mypy --strict, beside a library that is not installed")
-def test_mypy_sees_a_mistake(mypy, tmp_path):
+def test_mypy_sees_a_mistake(installed, tmp_path):
     """The check of make lint would not pass without types, or with names that are not exported."""
+    pytest.importorskip("mypy")
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import sparse_mpi\nsparse_mpi.World('4')\nfrom sparse_mpi.reduction.once import Comm\n")
-    status, said = mypy(str(wrong))
+    options = ["--python-executable", str(installed / "python"), "--cache-dir", str(tmp_path / "cache")]
+    strict = [sys.executable, "-m", "mypy", "--strict", "--config-file="]
+    status, said = run(installed, *strict, *options, str(wrong))
     assert status == 1 and "[arg-type]" in said and 'does not explicitly export attribute "Comm"' in said, said
 
 
-@pytest.mark.full("starts node, and looks at what mypy --strict looks at in make lint")
-def test_pyright_has_no_complaint(installed, pyright):
+@pytest.mark.full("starts node, looks at what mypy --strict looks at in make lint, and at every public name")
+def test_pyright_has_no_complaint_and_knows_the_types_of_public_names(installed):
+    """It brings no node of its own without `pyright[nodejs]`."""
     pytest.importorskip("torch")
+    pyright = shutil.which("pyright", path=str(Path(sys.executable).parent))
+    status, said = run(installed, pyright, "--version") if pyright else (1, "it is not there")
+    if status:
+        pytest.skip(f"needs pyright: pip install 'pyright[nodejs]': {said.strip().splitlines()[-1]}")
     status, said = run(installed, pyright, "client")
     assert status == 0 and "0 errors" in said, said
-
-
-@pytest.mark.full("looks at every name of the library")
-def test_pyright_knows_the_types_of_public_names(installed, pyright):
-    pytest.importorskip("torch")
     _, said = run(installed, pyright, "--verifytypes", "sparse_mpi", "--ignoreexternal", "--outputjson")
     found = json.loads(said)["typeCompleteness"]
     assert found["completenessScore"] > KNOWN

@@ -58,7 +58,6 @@ LOOK = """
 
 
 def find() -> str | None:
-    """Return the path of a Chromium, None where there is none."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -110,7 +109,6 @@ class Browser:
         return answer["result"]
 
     def open(self, page: Path) -> None:
-        """Open a file, and wait until all of it is there."""
         self._events.clear()
         self.call("Page.navigate", url=page.as_uri())
         self._wait(lambda said: said.get("method") == "Page.loadEventFired")
@@ -122,7 +120,6 @@ class Browser:
         return self.call("Runtime.evaluate", expression=LOOK, returnByValue=True)["result"]["value"]
 
     def picture(self, file: Path) -> None:
-        """Write a picture of the page."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], TALLEST), "scale": 1}
         taken = self.call("Page.captureScreenshot", format="jpeg", quality=85, captureBeyondViewport=True, clip=clip)

@@ -66,13 +66,11 @@ def is_replayed(block: Block) -> bool:
 
 
 def title(block: Block) -> str:
-    """Return the first command of a block, cut where it is long."""
     first = block.code.strip().splitlines()[0].rstrip(" \\")
     return first if len(first) <= SHOWN else first[: SHOWN - 3] + "..."
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the variables of a newcomer's shell."""
     kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
     settings = Path.home() / ".config" / "pip" / "pip.conf"
     kept |= {"PIP_CONFIG_FILE": str(settings)} if settings.exists() else {}
@@ -137,7 +135,6 @@ def tell(step: Step, start: float, last: float) -> float:
 
 
 def main() -> int:
-    """Replay, and return 1 past the limit."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing stays behind
     with tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
         seconds = replay(Path(folder))

@@ -37,8 +37,8 @@ def split(words: list[str]) -> list[list[str]]:
             return of_package(words[place + 1 :])
         if word == GPU_CHECK and words[place - 1] == "-m":
             return [filled(words[place:])]
-        if re.fullmatch(r"(?:train|examples)/\w+\.py", word):
-            return [filled([word, *words[place + 1 :]])] if word.startswith("train/") else []
+        if re.fullmatch(r"(?:train|examples|runs)/\w+\.py", word):
+            return [] if word.startswith("examples/") else [filled([word, *words[place + 1 :]])]
         if job := re.fullmatch(r"slurm/(\w+)\.sbatch", word):
             return of_job(job[1], words[place + 1 :])
     return []

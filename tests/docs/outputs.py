@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from textwrap import indent
 
+TAB = " " * 4
 NUMBER = r"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?"
 
 
@@ -23,7 +25,9 @@ def difference(shown: str, printed: str, percent: float = 0.0) -> str | None:
         abs(number(came) - number(wanted)) <= percent / 100 * abs(number(wanted))
         for wanted, came in zip([part for part in parts[1::2] if part != "..."], found.groups(), strict=True)
     )
-    return None if near else f"the page shows\n\n{indented(shown)}\n\nand this was printed:\n\n{indented(printed)}"
+    if near:
+        return None
+    return f"the page shows\n\n{indent(shown, TAB)}\n\nand this was printed:\n\n{indent(printed, TAB)}"
 
 
 def _part(part: str, percent: float) -> str:
@@ -43,8 +47,3 @@ def number(text: str) -> float:
 def tidy(text: str) -> str:
     """Return ``text`` without blanks at the ends of lines and empty lines at both ends."""
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
-
-
-def indented(text: str) -> str:
-    """Return ``text`` four columns to the right."""
-    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -50,12 +50,10 @@ class Block:
 
     @property
     def run(self) -> bool:
-        """Tell if it is run."""
         return self.kind in ("python", "shell") and self.saved is None and "not run" not in self.marks
 
     @property
     def slurm(self) -> bool:
-        """Tell if its commands need a Slurm."""
         return bool(re.search(SLURM, self.code))
 
 
@@ -78,7 +76,6 @@ class Page:
 
     @property
     def run(self) -> list[Block]:
-        """Return the blocks that are run."""
         return [block for block in self.blocks if block.run]
 
     def commands(self, slurm: bool = False) -> list[Block]:
@@ -93,15 +90,12 @@ class Page:
         return found | ({"jobs" if jobs else "shell"} if self.commands() else set())
 
     def files(self) -> list[Block]:
-        """Return the blocks that are saved."""
         return [block for block in self.blocks if block.saved]
 
     def at(self, line: int) -> str:
-        """Return how the page and a line of it are named."""
         return f"{self.name}:{line}"
 
     def _read(self, text: str, first: int) -> None:
-        """Add the blocks of ``text``, which begins in line ``first``."""
         marks: dict[str, str] = {}
         saved: str | None = None
         for token in MarkdownIt("commonmark").parse(text):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -18,7 +19,7 @@ from sparse_mpi.comm.runtime import LAUNCHERS
 
 from ..launch import ALLOWED
 from ..prefork import copied
-from .outputs import difference, indented
+from .outputs import TAB, difference
 from .pages import ROOT, Block, Page
 
 SECONDS = 240  # for a block
@@ -60,17 +61,16 @@ def environment() -> dict[str, str]:
 
 
 def run_python(page: Page, folder: Path) -> None:
-    """Run the Python of ``page`` and compare what it prints."""
     blocks = [block for block in page.run if block.kind == "python"]
     given = [(block.line, block.code, block.marks.get("first", "")) for block in blocks]
     program = copied("-m", "tests.docs.driver", json.dumps([str(ROOT / page.name), given]))
     status, printed, errors = run([sys.executable, *program], folder, environment())
     if status:
-        fail(page, blocks[0], f"its Python {ended(status)}:\n\n{indented(printed + errors)}")
+        fail(page, blocks[0], f"its Python {ended(status)}:\n\n{indent(printed + errors, TAB)}")
     answers = json.loads(printed.splitlines()[-1])
     for block, (printed, error) in zip(blocks, answers, strict=False):
         if error:
-            fail(page, block, f"this block fails:\n\n{indented(error)}")
+            fail(page, block, f"this block fails:\n\n{indent(error, TAB)}")
         compare(page, block, printed)
 
 
@@ -79,7 +79,7 @@ def run_commands(page: Page, blocks: Sequence[Block], folder: Path, variables: d
     for block in blocks:
         status, printed, errors = run(["bash", "-euo", "pipefail", "-c", block.code], folder, variables)
         if status:
-            fail(page, block, f"\n\n{indented(block.code)}\n\n{ended(status)}:\n\n{indented(printed + errors)}")
+            fail(page, block, f"\n\n{indent(block.code, TAB)}\n\n{ended(status)}:\n\n{indent(printed + errors, TAB)}")
         compare(page, block, printed)
 
 
@@ -117,5 +117,4 @@ def compare(page: Page, block: Block, printed: str) -> None:
 
 
 def fail(page: Page, block: Block, problem: str) -> None:
-    """Fail with the place and what to do."""
     pytest.fail(f"{page.at(block.line)}: {problem}\n\n{WHAT_TO_DO}", pytrace=False)

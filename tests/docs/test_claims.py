@@ -35,7 +35,6 @@ CODE = [
 
 
 def unconditional(text: str) -> list[str]:
-    """Return the sentences that claim without a condition."""
     sentences = [" ".join(sentence.split()) for sentence in ENDS.split(text)]
     return [
         sentence

@@ -108,6 +108,10 @@ def test_python_that_is_not_run_is_python_and_imports_what_there_is(code):
 CALLS = sorted({tuple(call) for page in PAGES.values() for block in page.blocks for call in calls(block.code)})
 
 
+def test_calls_are_found_of_all_that_has_options():
+    assert len(CALLS) > 50 and {program for program, *_ in CALLS} >= {"sparse_mpi", GPU_CHECK, "train/vgg.py"}
+
+
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
 def test_commands_have_the_options_shown(call, capsys, monkeypatch, files_are_there):
     """They are read from left to right, so that a wrong one is found before --help ends the program."""

@@ -6,12 +6,14 @@ import json
 import re
 import runpy
 import sys
+from itertools import takewhile
 
 import pytest
 
 from runs import claims, reproduce
 from sparse_mpi.__main__ import main
 
+from .options import calls
 from .pages import ROOT
 
 HOUR = 60
@@ -41,22 +43,14 @@ def test_jobs_fit_in_an_hour_and_each_has_claims():
 
 def test_jobs_have_the_options_of_their_programs(capsys, monkeypatch):
     for job in claims.JOBS.values():
-        *started, call = re.split(
-            r"(?:^| )-m sparse_mpi (?=bench)", job.command.replace(" -- bench", " -m sparse_mpi bench")
-        )
-        if started and "run -n" not in call:
+        found = calls(f"python {job.command}".replace("OUT", "out.json"))
+        assert found or (ROOT / re.search(r"tests/\S+\.py", job.command)[0]).exists()
+        for program, *options in found:
+            own = list(takewhile(lambda word: word != "--", options))  # behind it are another program's
+            monkeypatch.setattr(sys, "argv", [program, *own, "--help"])
             with pytest.raises(SystemExit) as ended:
-                main([*call.split(" -- ")[0].replace("OUT", "out.json").split(), "--help"])
+                main(sys.argv[1:]) if program == "sparse_mpi" else runpy.run_path(str(ROOT / program), {}, "__main__")
             assert ended.value.code == 0, job.command
-        elif program := re.search(r"(?:train|runs)/\w+\.py.*", job.command):
-            path, *options = program[0].split()
-            end = options.index("--") if "--" in options else len(options)
-            monkeypatch.setattr(sys, "argv", [path, *options[:end], "--help"])
-            with pytest.raises(SystemExit) as ended:
-                runpy.run_path(str(ROOT / path), run_name="__main__")
-            assert ended.value.code == 0, job.command
-        else:
-            assert (ROOT / re.search(r"tests/\S+\.py", job.command)[0]).exists()
     capsys.readouterr()
 
 

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from .options import calls
 from .outputs import difference
 from .pages import Page
 from .running import environment, folder_of, named, run_commands, run_python
@@ -70,25 +69,3 @@ def test_commands_of_a_page_find_its_files_and_fail_at_their_line(tmp_path):
     assert not seen.problems and named(seen) == set()
     with pytest.raises(pytest.fail.Exception, match=r"(?s)docs/page.md:10: .*false; :.*ended with status 1"):
         run_commands(seen, seen.commands(), folder_of(seen, tmp_path), environment())
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("python -m sparse_mpi bench kernels --n 5      what it is", ["sparse_mpi bench kernels --n 5"]),
-        ("mpiexec -n 4 python train/vgg.py --tiny  # a", ["train/vgg.py --tiny"]),
-        ("sparse-mpi run -n 4 train/vgg.py --tiny", ["sparse_mpi run -n 4", "train/vgg.py --tiny"]),
-        ("python -m sparse_mpi run -n 4 -m sparse_mpi doctor", ["sparse_mpi run -n 4", "sparse_mpi doctor"]),
-        (
-            "python -m sparse_mpi bench network --rate 1gbit -- bench kernels \\\n    --n 5",
-            ["sparse_mpi bench network --rate 1gbit", "sparse_mpi bench kernels --n 5"],
-        ),
-        ("sbatch --nodes=2 slurm/vgg.sbatch --tiny", ["train/vgg.py --tiny"]),
-        ("sbatch slurm/bench.sbatch --density 0.1", ["sparse_mpi bench steps --density 0.1"]),
-        ("python train/vgg.py --tiny --algo ALGO --epochs 6", ["train/vgg.py --tiny"]),
-        ("python -m sparse_mpi predict | tail -n 2", ["sparse_mpi predict"]),
-        ("python examples/plain.py", []),
-    ],
-)
-def test_calls_are_found_in_commands(line, found):
-    assert [" ".join(call) for call in calls(line)] == found

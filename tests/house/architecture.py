@@ -85,7 +85,6 @@ def _below(graph: Mapping[str, set[str]], name: str) -> set[str]:
 
 
 def figure() -> Any:
-    """Draw a box for each folder, and arrows to those that it calls."""
     rows = 1 + max(box.row for box in BOXES.values())
     drawn = paper(WIDTH, 0.2 + 0.62 * rows)
     axes = drawn.subplots()
@@ -111,7 +110,6 @@ def figure() -> Any:
 
 
 def main() -> int:
-    """Draw it."""
     parser = Parser(prog="python -m tests.house.architecture", description=__doc__)
     parser.add_argument("--plot", type=values.figure, required=True, metavar="FILE", help="where to draw it")
     save(figure, parser.parse_args().plot)

@@ -89,13 +89,6 @@ def test_the_page_of_the_frameworks_shows_parts_of_the_examples():
         assert not missing, (name, missing)
 
 
-def test_examples_of_frameworks_are_short():
-    """At most about twenty lines, without what they import and print."""
-    for framework in FRAMEWORKS:
-        lines = re.sub(r"(?m)^(import|from|print)\b.*\n", "", "\n".join(code(f"with_{framework}.py"))).splitlines()
-        assert len(lines) <= 23, framework
-
-
 @pytest.mark.full("tests/training/test_fsdp.py has its laws")
 @pytest.mark.jobs
 def test_a_sharded_model_trains():

@@ -18,7 +18,7 @@ from sparse_mpi.wire import BitPacked
 KINDS = {kind for registry in (ALGORITHMS, SELECTORS, FEEDBACKS) for kind in registry.values()}
 FIELDS = [(kind, field) for kind in sorted(KINDS, key=lambda k: k.__name__) for field in fields(kind) if field.init]
 FIELDS.append((BitPacked, fields(BitPacked)[0]))
-FUSED = [field for field in fields(Fused) if field.name != "tensors"]
+FIELDS += [(Fused, field) for field in fields(Fused) if field.name != "tensors"]
 WRONG = (math.nan, np.float32(np.nan), math.inf, -math.inf, -1, -0.5, "yes", "", True, None, [], object, {"a": 1})
 OTHERS = {"tensors": (0,), "share": 0.5, "algorithm": ALGORITHMS["dense"]()}  # of `Fused`
 
@@ -30,13 +30,13 @@ def means(annotation: str, value: Any) -> bool:
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS, ids=lambda x: getattr(x, "__name__", None) or x.name)
 def test_what_a_field_cannot_mean_is_refused_by_its_name(kind, field):
-    default = [field.default] if field.default is not MISSING else []
-    for good in default:
-        kind(**{field.name: good})
+    others = OTHERS if kind is Fused else {}
+    if field.default is not MISSING:
+        kind(**others | {field.name: field.default})
     for value in WRONG:
         if not means(str(field.type), value):
             with pytest.raises((TypeError, ValueError), match=f"^{field.name} must "):
-                kind(**{field.name: value})
+                kind(**others | {field.name: value})
     if field.type == "int":
         with pytest.raises(TypeError, match=f"^{field.name} must be a whole number"):
             kind(**{field.name: 2.5})
@@ -61,13 +61,6 @@ BEYOND = [*ALSO, *((name, option, value) for name, wrong in OUT_OF_BOUNDS.items(
 def test_what_is_just_out_of_bounds_is_refused_too(name, option, value):
     with pytest.raises((TypeError, ValueError), match=f"^{option} must be .*got {value!r}"):
         (ALGORITHMS | SELECTORS)[name](**{option: value})
-
-
-@pytest.mark.parametrize("field", FUSED, ids=lambda field: field.name)
-def test_so_do_the_parts_of_a_hybrid(field):
-    for value in WRONG:
-        with pytest.raises((TypeError, ValueError), match=f"^{field.name} must "):
-            Fused(**OTHERS | {field.name: value})
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -157,14 +157,7 @@ def layer(name: str, table: str = LAYERS) -> int:
 
 
 def room(name: str) -> str:
-    """The folder of a module, or its own name in the package's root."""
     return name.removeprefix(f"{PACKAGE}.").removeprefix(f"{SHARED}.").split(".")[0]
-
-
-def permission(package: str, name: str) -> str | None:
-    """How module ``name`` of the library may import the outside ``package``."""
-    short = name.removeprefix(f"{PACKAGE}.")
-    return next((how for who, how in OUTSIDE.get(package, {}).items() if fnmatchcase(short, who)), None)
 
 
 def lines_of_code(file: Path) -> int:
@@ -225,7 +218,8 @@ def test_a_file_imports_other_packages_only_where_they_belong():
         package = imported.target.split(".")[0]
         if package in sys.stdlib_module_names or package in ("numpy", PACKAGE):
             continue
-        allowed = permission(package, name)
+        short, rules = name.removeprefix(f"{PACKAGE}."), OUTSIDE.get(package, {})
+        allowed = next((how for who, how in rules.items() if fnmatchcase(short, who)), None)
         assert allowed is not None, f"{where}; OUTSIDE of {Path(__file__).name} says who may"
         assert allowed == ANYWHERE or imported.inside, f"{where} at its top; do it inside the function"
 

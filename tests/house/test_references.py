@@ -28,7 +28,6 @@ EXAMPLES = {"program.py", "PROGRAM.py", "train.py", "file.py", "a.py", "common.c
 
 @cache
 def files() -> frozenset[str]:
-    """The names of all files."""
     below = [file for folder in (*FOLDERS, "docs", "packaging", "pbs") for file in (ROOT / folder).rglob("*")]
     return frozenset(file.name for file in [*below, *ROOT.iterdir()])
 

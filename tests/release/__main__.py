@@ -66,7 +66,6 @@ def tried(folder: Path, pythons: Sequence[str], kinds: Sequence[str], out: Path 
 
 
 def distributions(folder: Path) -> Built:
-    """Build and check the sdist and the wheel in ``folder``."""
     tools = Environment(folder / "tools", sys.executable)
     tools.install(*TOOLS)
     built = build(tools, folder)

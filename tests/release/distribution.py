@@ -18,8 +18,6 @@ PATIENCE = 300.0
 
 
 class Built(NamedTuple):
-    """What would be uploaded."""
-
     sdist: Path
     wheel: Path
 

@@ -78,11 +78,9 @@ class Environment:
             raise Failed(f"{program} {' '.join(arguments[:3])} ... takes more than {seconds:g} s") from None
 
     def _variables(self) -> Mapping[str, str]:
-        """Return the variables of a user who has just activated this environment."""
         kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith("PIP_")}
         return kept | {"PATH": os.pathsep.join([str(self.folder / "bin"), "/usr/bin", "/bin"])}
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last lines that a program printed."""
     return " | ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])

@@ -18,12 +18,6 @@ NO_MPI = "mpi4py finds no MPI library"
 WORLD = Path(__file__).with_name("sum_in_world.py")
 
 
-def ten_lines() -> str:
-    """Return the program that the README shows."""
-    shown = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return next(code for code in shown if "COMM_WORLD" in code)
-
-
 def smoke(environment: Environment, wheel: Path, kind: str) -> dict[str, Any]:
     """Install the wheel with extras, try it, and return versions and the seconds of each step.
 
@@ -55,8 +49,8 @@ def smoke(environment: Environment, wheel: Path, kind: str) -> dict[str, Any]:
 
 
 def _ten_lines(environment: Environment) -> None:
-    """Start the README's program on four ranks."""
-    (environment.work / "example.py").write_text(ten_lines())
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (environment.work / "example.py").write_text(next(code for code in shown if "COMM_WORLD" in code))
     done = environment.call("sparse-mpi", "run", "-n", "4", "example.py", seconds=180)
     said = sorted(re.findall(r"rank (\d) sent", done.stdout))
     if done.returncode or said != list("0123"):
@@ -64,7 +58,6 @@ def _ten_lines(environment: Environment) -> None:
 
 
 def _missing(environment: Environment) -> None:
-    """Ask for MPI where there is none."""
     call = "import numpy, sparse_mpi; sparse_mpi.sparse_allreduce(numpy.ones(9), k=2)"
     (environment.work / "example.py").write_text(call)
     asked = [

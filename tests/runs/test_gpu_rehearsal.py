@@ -65,23 +65,17 @@ class Bare:
                 if not (site / top).exists():
                     (site / top).symlink_to(package.locate_file(top))
 
-    def run(self, *arguments: str, status: int = 0, seconds: float = 900, **variables: str) -> str:
+    def run(self, *arguments: str, status: int = 0) -> str:
         """What Python prints in the root of the checkout; it must end with ``status``."""
         path = f"{Path(self.python).parent}:{sys.prefix}/bin:/usr/bin:/bin"  # with the mpiexec of this Python
-        mpi = {"MPI4PY_LIBMPI": f"{sys.prefix}/lib"}
-        environment = {"PATH": path, "HOME": str(self.home), **mpi, **variables}
+        environment = {"PATH": path, "HOME": str(self.home), "MPI4PY_LIBMPI": f"{sys.prefix}/lib"}
         done = subprocess.run(
-            [self.python, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+            [self.python, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
         )
         if done.returncode != status:  # not by assert, which shortens long strings
             ended = f"{' '.join(arguments)}: status {done.returncode} for {status}"
             pytest.fail("\n".join([ended, done.stdout[-8000:], done.stderr[-3000:]]), pytrace=False)
         return done.stdout
-
-
-@pytest.fixture
-def bare(tmp_path):
-    return Bare(tmp_path / "bare", needed(THERE))
 
 
 # Stages whose programs other stages start, too, on other numbers of ranks or elements
@@ -91,9 +85,9 @@ REPEATED = ("allreduce-1", "allreduce-2", "nccl-4", "pointers", "agree-resnet50"
 @pytest.mark.jobs
 @pytest.mark.full("takes minutes; .ci/run names it")
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("left_out", [REPEATED, pytest.param((), marks=pytest.mark.full("repeats programs"))])
-def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_path, left_out):
+def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(tmp_path):
     """Nothing else can be imported; all tests are collected; all stages are taken whose packages are there."""
+    bare = Bare(tmp_path / "bare", needed(THERE))
     ask = "import json, sys; from importlib.metadata import distributions; from importlib.util import find_spec; "
     ask += "print(json.dumps([[d.name for d in distributions()], [n for n in sys.argv[1:] if find_spec(n)]]))"
     names, others = json.loads(bare.run("-I", "-c", ask, *NOT_THERE))
@@ -104,7 +98,7 @@ def test_gpu_check_is_rehearsed_with_the_packages_of_a_lent_machine(bare, tmp_pa
     assert int(collected[1]) > 200 and "error" not in collected[0], text[-3000:]
 
     out = tmp_path / "out"
-    expected = [stage.name for stage in stages(out, True) if stage.name not in left_out]
+    expected = [stage.name for stage in stages(out, True) if stage.name not in REPEATED]
     printed = bare.run("-m", "runs.gpu_check", "--pretend", "--out", str(out), "--only", *expected)
     record, page = json.loads((out / "gpu-check.json").read_text()), (out / "gpu-check.md").read_text()
     (call,) = record["calls"]

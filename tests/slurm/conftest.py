@@ -45,13 +45,11 @@ class Queue:
         return done
 
     def submit(self, *command: str) -> str:
-        """Submit a job; its number."""
         done = self.run("sbatch", "--parsable", *command)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip().splitlines()[0]
 
     def output(self, job: str) -> str:
-        """What ``job`` has printed so far."""
         return "".join(file.read_text() for file in self.folder.glob(f"runs/*-{job}.out"))
 
     def finish(self, *command: str) -> str:
@@ -64,12 +62,10 @@ class Queue:
         return self.output(job)
 
     def wait(self, job: str, condition: Callable[[], bool]) -> None:
-        """Wait until ``condition`` is true, as long as ``job`` has not failed."""
         met = wait(lambda: condition() or self.state(job) == "FAILED", SECONDS) and condition()
         assert met, f"job {job}, {self.state(job)}:\n{self.output(job)}"
 
     def state(self, job: str) -> str:
-        """As Slurm says it, in capitals."""
         found = re.search(r"JobState=(\w+)", self.run("scontrol", "show", "job", job).stdout)
         assert found, f"job {job} is unknown"
         return found[1]

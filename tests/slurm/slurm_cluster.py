@@ -130,7 +130,6 @@ class Cluster:
         self._daemons.clear()
 
     def run(self, *command: str, seconds: float = 120) -> str:
-        """What ``command`` prints, whether it succeeds or not."""
         environment = os.environ | self.environment
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
         return done.stdout + done.stderr
@@ -154,20 +153,17 @@ class Cluster:
         self._daemons.append(daemon)
 
     def _idle(self) -> bool:
-        """Whether all nodes wait for jobs."""
         dead = [" ".join(map(str, daemon.args[3:])) for daemon in self._daemons if daemon.poll() is not None]
         if dead:
             raise RuntimeError(f"{dead[0]} has ended; {self._logs()}")
         return self.run("sinfo", "--noheader", "--format=%T %D").split() == ["idle", str(self.nodes)]
 
     def _logs(self) -> str:
-        """The ends of all logs."""
         logs = sorted(self.folder.glob("*log*"))
         return "\n".join(f"{log.name}:\n" + "\n".join(log.read_text().splitlines()[-10:]) for log in logs)
 
 
 def wait(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether ``condition`` comes true within ``seconds``."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -190,7 +186,6 @@ def free_ports(count: int) -> int:
 
 
 def main() -> int:
-    """Run a command in a cluster; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     text = "print the packages that are needed"
     parser.add_argument("--packages", action="version", version=PACKAGES, help=text)

@@ -27,26 +27,6 @@ def test_ranks_that_do_not_know_of_each_other_are_told_what_to_do(queue):
     assert "singletons" in done.stderr and "srun's --mpi" in done.stderr and "Traceback" not in done.stderr
 
 
-@more_than_one_job
-@pytest.mark.parametrize("how", ["torchrun", "by hand"])
-def test_under_srun_a_process_group_is_the_job_where_there_is_no_mpi(queue, how):
-    """Of the processes that torchrun starts, one a node, and of those that srun itself starts without ``--mpi``."""
-    program = f"""
-import os, torch.distributed as dist
-from sparse_mpi.comm import as_comm
-hand = {{}} if {how == "torchrun"} else dict(
-    init_method="file://{queue.folder}/group", rank=int(os.environ["SLURM_PROCID"]), world_size=2)
-dist.init_process_group("gloo", **hand)
-print(f"{{as_comm().rank}} of {{as_comm().size}}\\n", end="", flush=True)  # in one piece, beside the other's
-"""
-    (queue.folder / "group.py").write_text(program)
-    (queue.folder / "group").unlink(missing_ok=True)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if how == "torchrun" else []
-    tasks = ["--mpi=pmix", "-n", "1"] if torchrun else ["--mpi=none", "-n", "2"]
-    done = queue.run("srun", *tasks, "python", *torchrun, "group.py")
-    assert done.returncode == 0 and sorted(done.stdout.splitlines()) == ["0 of 2", "1 of 2"], done.stdout + done.stderr
-
-
 @pytest.mark.thin(0, name=("vgg",))
 @pytest.mark.parametrize("name", sorted(name for name, call in TRAINED.items() if call))
 def test_the_job_of_a_program_trains(queue, name):
@@ -100,7 +80,6 @@ def test_a_job_goes_on_where_it_was_interrupted(queue):
     records = queue.folder / "runs" / f"vgg-{job}" / "metrics.jsonl"
 
     def steps() -> list[int]:
-        """Those recorded so far."""
         lines = records.read_text().splitlines(keepends=True) if records.exists() else []
         events = [json.loads(line) for line in lines if line.endswith("\n")]
         return [event["step"] for event in events if event["event"] == "step"]

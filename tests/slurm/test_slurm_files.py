@@ -27,13 +27,6 @@ STARTED = {
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 
 
-def scaling(*options: str) -> subprocess.CompletedProcess[str]:
-    """Run slurm/scaling.sh with this Python."""
-    command = ["bash", "slurm/scaling.sh", *options]
-    environment = os.environ | {"CLUSTER_VENV": sys.prefix}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
-
-
 @pytest.mark.parametrize("file", SHELL, ids=lambda file: file.name)
 def test_bash_reads_the_file(file):
     done = subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True, timeout=120)
@@ -186,7 +179,9 @@ def test_scaling_has_its_number_of_ranks_on_nodes_with_more_gpus(tmp_path):
     ],
 )
 def test_scaling_refuses(options, complaint):
-    done = scaling("--dry-run", *options)
+    where = {"cwd": ROOT, "env": os.environ | {"CLUSTER_VENV": sys.prefix}}
+    command = ["bash", "slurm/scaling.sh", "--dry-run", *options]
+    done = subprocess.run(command, **where, capture_output=True, text=True, timeout=240)
     assert done.returncode == 2 and complaint in done.stderr and not done.stdout
 
 

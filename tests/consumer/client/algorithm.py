@@ -16,8 +16,6 @@ from sparse_mpi.select import Selector
 
 @dataclass(frozen=True)
 class Sum(Algorithm):
-    """The dense sum."""
-
     def init(self, layout: Layout, k: int, ranks: int) -> None:
         return None
 
@@ -43,7 +41,6 @@ class First(Selector):
 
 
 def main() -> float:
-    """Sum on one rank."""
     reducer = SparseAllreduce(10, k=3, comm=NullComm(), algorithm=Sum())
     total = reducer.step(np.ones(10, np.float32))
     return float((total.to_dense() if isinstance(total, SparseVector) else total).sum())

@@ -69,8 +69,6 @@ def of_fixed_keys(comm: Comm) -> np.ndarray:
 
 
 def main() -> list[int]:
-    """Run it all on three ranks."""
-
     def rank(comm: Comm) -> int:
         return once(as_comm(comm)) + steps(comm) + of_words(comm)["a"] + of_pairs(comm) + len(of_fixed_keys(comm))
 
