@@ -91,12 +91,12 @@ def copied(at: int = 3) -> dict:
     return run.save()
 
 
-def unused(**ddp: bool) -> dict:
-    """The last layer is used by all ranks, by the last one alone, or by none."""
+def unused(alone: bool = True, **ddp: bool) -> dict:
+    """The last layer is used by all ranks, by the last one ``alone`` if so, or by none."""
     run = Run(TOP, bucket_cap_mb=LARGE, make=PLAIN, find_unused_parameters=True, **ddp)
     layer, whole = run.net[5], run.net[5].forward
     for number in range(9):
-        uses = (True, dist.get_rank() == dist.get_world_size() - 1, False)[number % 3]
+        uses = (True, alone and dist.get_rank() == dist.get_world_size() - 1, False)[number % 3]
         layer.forward = whole if uses else lambda x: x[:, :10]
         run.step(number)
     return run.save()
@@ -139,7 +139,7 @@ ORDERS = {
     "copied-plain": lambda: straight(TOP, bucket_cap_mb=LARGE, make=PLAIN),
     "copied": copied,
     "unused-own": unused,
-    "unused-views": partial(unused, gradient_as_bucket_view=True),
+    "unused-views": partial(unused, alone=False, gradient_as_bucket_view=True),
     **{f"laid out-{name}": partial(laid_out, name) for name in MODES},
     **{f"turned-{name}": partial(laid_out, name, turned=True) for name in MODES},
 }

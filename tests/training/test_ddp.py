@@ -19,11 +19,7 @@ UNUSED = ("unused-own", "unused-views")  # where gradients have memory of their 
 TRAINED = ("dense", "oktopk", "oktopk-resumed", "at once", "other buckets", "exact", "bfloat16", *UNUSED)
 TAKEN = ("momentum", "nesterov", "adamw")  # optimizers that the hook takes over
 LOOPS = (*TAKEN, "accumulated")
-OTHERS = (
-    "clipped",
-    *(f"{name}-sparse" for name in LOOPS),
-    *(f"{rule}{how}" for rule in RULES for how in ("", "-resumed")),
-)
+OTHERS = ("clipped", *(f"{name}-sparse" for name in LOOPS), *RULES, *(f"{rule}-resumed" for rule in RULES))
 SCALED = ("local", "nesterov", "adamw")  # whose optimizer is given to the hook
 MODES = ("momentum", "adamw", "arrival")
 GRAPHS = ("static", "static reentrant", "anew", "autocast")
@@ -238,7 +234,6 @@ def test_ranks_that_have_run_out_of_inputs_follow_the_others(by_torchrun, run):
 def test_a_flush_moves_weights_once_by_all_that_is_owed(by_torchrun):
     for rank in by_torchrun["nesterov-flushed"]:
         torch.testing.assert_close(rank["parameters"], rank["expected"], rtol=1e-6, atol=1e-7)
-        assert not rank["residual"].any()
 
 
 def test_a_state_older_than_the_process_group_says_what_it_lacks(by_torchrun):
