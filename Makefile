@@ -93,9 +93,9 @@ test-in-process: $(READY)
 	$(LIMIT) 1800 $(RUN) -m pytest $(OPTIONS) -m "not slurm and not jobs" -n $(WORKERS) --dist worksteal \
 	    $(call record,"in process") $(ARGS)
 
-# One at a time: the processes of a job wait for each other, and two jobs on the same cores take longer than both in turn
+# Not beside the others: the processes of a job wait for each other. Of two jobs one may compute while the other starts
 test-jobs: $(READY)
-	$(LIMIT) 1800 $(RUN) -m pytest $(OPTIONS) -m jobs $(call record,jobs) $(ARGS) \
+	$(LIMIT) 1800 $(RUN) -m pytest $(OPTIONS) -m jobs -n 2 --dist loadfile $(call record,jobs) $(ARGS) \
 	    $$(grep -rl --include='test_*.py' 'mark\.jobs' tests)
 
 test-mpi: $(READY)

@@ -73,7 +73,7 @@ def pytest_configure(config):
     )
     settings.load_profile("same-on-all-ranks")
     _forget_stale_kernels()
-    if config.getoption("markexpr") == "jobs":
+    if config.getoption("markexpr") == "jobs" and (hasattr(config, "workerinput") or not config.getoption("-n", None)):
         copied()  # starts what is copied while tests are collected
     if config.getoption("--with-mpi", False):
         from .mpi_harness import MPIHarness

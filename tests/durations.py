@@ -75,12 +75,12 @@ class Durations:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         if self.part is not None and exitstatus == 0:
-            written = write(self.part, self.seconds, time.monotonic() - self.began, LAST)
+            written = write(self.part, self.seconds, time.monotonic() - self.began)
             terminalreporter.write_line(shown({self.part: written}))
 
 
-def write(part: str, seconds: dict[str, float], wall: float, file: Path) -> dict[str, Any]:
-    """Put one part of the suite, with the ``wall`` seconds that it took, into the record in ``file``; return it."""
+def write(part: str, seconds: dict[str, float], wall: float) -> dict[str, Any]:
+    """Put one part of the suite, with the ``wall`` seconds that it took, into the record; return it."""
     folders: Counter[str] = Counter()
     for test, spent in seconds.items():
         folders[folder_of(test)] += spent  # type: ignore[assignment]
@@ -92,11 +92,11 @@ def write(part: str, seconds: dict[str, float], wall: float, file: Path) -> dict
         "folders": {folder: round(spent, 1) for folder, spent in sorted(folders.items())},
         "longer": {test: round(spent, 1) for test, spent in sorted(seconds.items()) if spent >= SHORT},
     }
-    whole = json.loads(file.read_text()) if file.exists() else {}
-    file.parent.mkdir(exist_ok=True)
-    new = file.with_suffix(f".{os.getpid()}")
+    whole = json.loads(LAST.read_text()) if LAST.exists() else {}
+    LAST.parent.mkdir(exist_ok=True)
+    new = LAST.with_suffix(".new")
     new.write_text(json.dumps(whole | {part: record}, indent=1) + "\n")
-    new.replace(file)
+    new.replace(LAST)
     return record
 
 

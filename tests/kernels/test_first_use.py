@@ -72,6 +72,7 @@ def printed(process: subprocess.Popen[str], says: bool = False) -> list[str]:
     return out.splitlines()
 
 
+@pytest.mark.jobs
 def test_one_process_compiles_and_the_others_wait_for_it(start, tmp_path):
     """Rank 0 is one of those that wait, and says so; the others say nothing."""
     first = start(tmp_path / "go", PMI_RANK="1")
@@ -99,6 +100,7 @@ def test_rank_0_repeats_it_while_more_kernels_are_compiled(tmp_path, monkeypatch
     assert len(lines) == 3 and lines[0].startswith(SAYS)
 
 
+@pytest.mark.jobs
 def test_a_process_that_dies_or_freezes_while_it_compiles_stops_nobody(start, tmp_path):
     """The last one, which is rank 0, says that it compiles."""
     for number in (signal.SIGKILL, signal.SIGSTOP):

@@ -18,7 +18,10 @@ from .small_program import outcomes
 pytestmark = pytest.mark.usefixtures("no_signals")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+SLOW = {"bert squad": [pytest.mark.full("takes 3 s; its pretraining is the same program, model and loop")]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, [])) for name in PROGRAMS])
 def test_a_program_trains_and_is_resumed_to_the_same_bits(name, tmp_path):
     if not find_spec(NEEDS.get(name, "torch")):
         pytest.skip(f"needs {NEEDS[name]}")
