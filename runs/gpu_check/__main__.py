@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runs import processes
-from runs.gpu_check.stages import MARGIN, Stage, stages
+from runs.gpu_check.stages import Stage, stages
 from runs.gpu_check.verdicts import verdicts
 from runs.processes import ROOT
 from sparse_mpi.cli import values
@@ -130,7 +130,7 @@ def remaining(
 
 def plan(chosen: list[Stage], budget: float | None) -> str:
     """Return a table of the stages to run, in order, within a ``budget`` of seconds if there is one."""
-    lines, spent = [], 0.0
+    lines, spent, longest = [], 0.0, 0.0
     kept: dict[str, list[str]] = {}  # why stages are not run, and which
     for stage in chosen:
         state, reason = SKIPPED, stage.needs
@@ -140,9 +140,9 @@ def plan(chosen: list[Stage], budget: float | None) -> str:
             lines.append(f"{stage.name:16}{'-':>9}{'-':>7}  {state}, see below")
             kept.setdefault(f"{state}: {reason}", []).append(stage.name)
         else:
-            spent += stage.estimate
+            spent, longest = spent + stage.estimate, longest + stage.limit
             lines += [f"{stage.name:16}{stage.estimate:9.0f}{stage.limit:7.0f}  {stage.basis}", f"{'':34}{stage.shown}"]
-    limits = MARGIN * spent if budget is None else min(MARGIN * spent, budget)
+    limits = longest if budget is None else min(longest, budget)
     total = f"{'in all':16}{spent:9.0f}{limits:7.0f}  about {spent / 60:.0f} minutes; nothing was run"
     head = f"{'stage':16}{'estimate':>9}{'limit':>7}  in seconds; what the estimate is the sum of, and the command"
     return "\n".join([head, *lines, total, *(f"{', '.join(names)}: {reason}" for reason, names in kept.items())])

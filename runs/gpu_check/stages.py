@@ -19,6 +19,7 @@ from runs.processes import ROOT
 from sparse_mpi.algorithms import ALGORITHMS
 
 MARGIN = 2.0  # times its estimate that a stage may take: on one H100 they took 0.3 to 1.3
+PRETENDED = 20.0  # times the estimate for a GPU that a pretended stage may take, on cores that others use too
 TOOLKITS = ("$CUDA_HOME/bin", "/usr/local/cuda/bin")  # folders of CUDA's tools that need not be on the path
 CARRIED = ".gpu/"  # unpacked result of `runs.gpu_check.carry`: an NCCL, and an MPI that takes device pointers
 SANITIZER, SERVER = "compute-sanitizer", "nvidia-cuda-mps-control"
@@ -34,10 +35,11 @@ class Stage(NamedTuple):
     command: tuple[str, ...]
     needs: str = ""  # a reason not to try it; "" if there is none
     mpi: bool = False  # it has nothing to show without an MPI
+    margin: float = MARGIN
 
     @property
     def limit(self) -> float:
-        return MARGIN * self.estimate
+        return self.margin * self.estimate
 
     @property
     def shown(self) -> str:
@@ -54,8 +56,9 @@ def stages(out: Path, pretend: bool) -> list[Stage]:
     def made(name: str, basis: str, command: str, needs: str = "") -> Stage:
         command, needs = (re.sub(r"\[(.*?)\|(.*?)\]", rf"\{1 + pretend}", text) for text in (command, needs))
         estimate = sum(float(part.split()[-1]) for part in basis.split(", "))
-        lacks = _missing([need for need in needs.split() if need != "mpi"])
-        return Stage(name, estimate, basis, tuple(shlex.split(command.format(**words))), lacks, "mpi" in needs.split())
+        lacks, mpi = _missing([need for need in needs.split() if need != "mpi"]), "mpi" in needs.split()
+        given = tuple(shlex.split(command.format(**words)))
+        return Stage(name, estimate, basis, given, lacks, mpi, PRETENDED if pretend else MARGIN)
 
     return [made(name, **entry) for name, entry in json.loads(Path(__file__).with_suffix(".json").read_text()).items()]
 
