@@ -8,8 +8,8 @@ SIZES ?= 1 2 3 4
 TIER ?= fast
 # 1 or a commit: only tests that can reach a file that differs from it, see tests/changed.py
 CHANGED ?=
-# processes that share the tests that need no MPI
-WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc)
+# processes that share the tests that need no MPI: one more than cores, for some wait
+WORKERS ?= $(shell expr $$(env -u OMP_NUM_THREADS nproc) + 1)
 # wheel: an Open MPI of its own, from a Python package.  mpich: likewise an MPICH.
 # system: the machine's mpiexec, and mpi4py built against it.
 MPI ?= wheel
@@ -142,9 +142,10 @@ $(COMPILED): $(TRAINS)
 	@$(PROGRESS) "kernels: compiled once, in about 25 s" $(RUN) -m sparse_mpi doctor --compile
 	@touch $@
 
-# Kernels are compiled meanwhile
+# Meanwhile kernels are compiled, of all algorithms, and what tests import of torch
 $(READY): $(TRAINS) bench/setup.cfg
-	@$(AGAIN) $(COMPILED) & \
+	@{ $(AGAIN) $(COMPILED) && $(RUN) -c "import torch._dynamo, torch.distributed.checkpoint, torch.distributed.fsdp" && \
+	    $(RUN) -m sparse_mpi doctor --compile $$($(RUN) -c "from sparse_mpi import ALGORITHMS; print(*ALGORITHMS)"); } & \
 	    $(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
 	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) \
 	    --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench; failed=$$?; wait $$! && exit $$failed
