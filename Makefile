@@ -43,7 +43,7 @@ OPTIONS = --tier $(TIER) -q $(if $(CHANGED),--changed $(CHANGED))
 # A whole part of the fast tier leaves a record of how long its tests took
 record = $(if $(ARGS)$(CHANGED)$(filter-out fast,$(TIER)),,--record $(1))
 
-# Slurm comes first: it mostly waits, so that mypy has a core
+# Slurm comes first: it mostly waits, so that mypy has a core; what lint says comes behind the tests in process
 TESTS := test-slurm test-in-process test-jobs test-mpi
 # These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
 # one core, and looks for network hardware
@@ -78,7 +78,8 @@ test: $(READY)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 
 	@failed=; said=$$(mktemp); $(MAKE) --no-print-directory lint >$$said 2>&1 & lint=$$!; \
 	    for target in $(TESTS); do \
 	    $(MAKE) --no-print-directory "TIER=$(TIER)" $$target || failed="$$failed $$target"; \
-	    test -z "$$lint" || { wait $$lint || failed="$$failed lint"; cat $$said; rm $$said; lint=; }; done; \
+	    test -z "$$lint" -o $$target = test-slurm || { wait $$lint || failed="$$failed lint"; cat $$said; rm $$said; lint=; }; \
+	    done; \
 	    test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 
 test-all: TIER = all
@@ -149,4 +150,5 @@ $(READY): $(TRAINS) bench/setup.cfg
 	    $(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
 	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) \
 	    --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench; failed=$$?; wait $$! && exit $$failed
+	@$(PROGRESS) "tests: compiled, with what they import" $(RUN) -m pytest --collect-only -qqq --disable-warnings
 	@touch $@
