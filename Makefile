@@ -43,8 +43,9 @@ OPTIONS = --tier $(TIER) -q $(if $(CHANGED),--changed $(CHANGED))
 # A whole part of the fast tier leaves a record of how long its tests took
 record = $(if $(ARGS)$(CHANGED)$(filter-out fast,$(TIER)),,--record $(1))
 
-# Slurm comes first: it mostly waits, so that mypy has a core; what lint says comes behind the tests in process
-TESTS := test-slurm test-in-process test-jobs test-mpi
+# Beside the tests in process: Slurm, which mostly waits, and lint; what they say comes behind these
+BESIDE := test-slurm lint
+TESTS := test-in-process test-jobs test-mpi
 # These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
 # one core, and looks for network hardware
 DIRECT := test-in-process test-jobs test-slurm
@@ -61,7 +62,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup train test test-all lint $(TESTS) docs first-hour reproduce release clean
+.PHONY: help setup train test test-all $(BESIDE) $(TESTS) docs first-hour reproduce release clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -75,10 +76,11 @@ train: $(TRAINS) $(COMPILED)  ## train VGG-16 on NP ranks (4), by default on dig
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
 test: $(READY)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
-	@failed=; said=$$(mktemp); $(MAKE) --no-print-directory lint >$$said 2>&1 & lint=$$!; \
+	@failed=; said=$$(mktemp); \
+	    $(MAKE) --no-print-directory --keep-going "TIER=$(TIER)" $(BESIDE) >$$said 2>&1 & beside=$$!; \
 	    for target in $(TESTS); do \
 	    $(MAKE) --no-print-directory "TIER=$(TIER)" $$target || failed="$$failed $$target"; \
-	    test -z "$$lint" -o $$target = test-slurm || { wait $$lint || failed="$$failed lint"; cat $$said; rm $$said; lint=; }; \
+	    test -z "$$beside" || { wait $$beside || failed="$$failed $(BESIDE) (see above which)"; cat $$said; rm $$said; beside=; }; \
 	    done; \
 	    test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 
