@@ -23,6 +23,7 @@ from torch.optim import Adam, AdamW, NAdam, Optimizer, RMSprop
 
 from sparse_mpi.checks import check_range, present
 from sparse_mpi.reduction.form import EARLIER
+from sparse_mpi.training.own_step import steps_as
 from sparse_mpi.training.parameters import local
 
 TRAVELLING = "second-moment"  # the mode in which second moments of the ranks' own gradients travel
@@ -71,23 +72,30 @@ def move(optimizer: Optimizer, mode: str, came: Mapping[Tensor, Came]) -> list[t
         if mode == TRAVELLING:
             present(given.second, "second moments travel with the entries of a step")
         _move(parameter, at, given, optimizer.state[parameter], group, decay)
-    return _set_aside(parameter for parameter, _ in moved)
+    return set_aside(parameter for parameter, _ in moved)
 
 
 def begin(optimizer: Optimizer, members: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Make the state of all ``members`` that have a gradient, as a step along zeros does; see `move`."""
-    groups, aside = {p: group for group in optimizer.param_groups for p in group["params"]}, _set_aside(members)
+    groups, aside = {p: group for group in optimizer.param_groups for p in group["params"]}, set_aside(members)
     for parameter, _ in aside:
         if "betas" in (group := groups.get(parameter, {})):
             _begin(parameter, optimizer.state[parameter], group)
     return aside
 
 
-def _set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+def set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return parameters and their gradients, which become None, until `give_back`."""
     aside = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
     for parameter, _ in aside:
         parameter.grad = None
     return aside
+
+
+def give_back(aside: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for parameter, gradient in aside:
+        if parameter.grad is None:
+            parameter.grad = gradient
 
 
 def without_moments(state: Mapping[str, Any], mode: str) -> dict[str, Any] | None:
@@ -116,11 +124,11 @@ def memory(share: float) -> float:
 
 
 def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
-    if not isinstance(optimizer, ADAMS[mode]):
+    if not steps_as(optimizer, *ADAMS[mode]):
         able = ", ".join(kind.__name__ for kind in ADAMS[mode])
         raise TypeError(
-            f"momentum must not be {mode!r} with {type(optimizer).__name__}, which is none of torch's {able}; "
-            "use momentum='local', or 'global' with SGD"
+            f"momentum must not be {mode!r} with {type(optimizer).__name__}, whose step is none of torch's "
+            f"{able}; use momentum='local', or 'global' with SGD"
         )
     for option in ("momentum", "centered"):  # of RMSprop
         if given := [group[option] for group in optimizer.param_groups if group.get(option)]:

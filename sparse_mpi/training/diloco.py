@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
@@ -29,9 +29,11 @@ from sparse_mpi.training.broadcasts import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import check_schedule, cut, trained_parameters
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot
 from sparse_mpi.training.fragment import Fragment
+from sparse_mpi.training.hooks import Hooks, nested
 from sparse_mpi.training.live_ranks import LiveRanks, ranks_given
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import momentum_rule
+from sparse_mpi.training.own_step import Unstepped
 from sparse_mpi.training.sgd_steps import along_gradients
 
 
@@ -125,6 +127,11 @@ class DiLoCo:
         self.seconds: float = 0.0
         self._reports: list[StepReport | None] = []  # of the synchronisations in the last inner step
         self._hook = inner_optimizer.register_step_post_hook(self._stepped)
+        self._unstepped = Unstepped("as inner_optimizer")
+        self._came: set[Tensor] = set()  # parameters that have had a gradient since the last step
+        self._passes = Hooks(self._arrived)
+        for parameter in parameters.values():
+            self._passes.add(parameter)
 
     def __enter__(self) -> DiLoCo:
         return self
@@ -135,6 +142,7 @@ class DiLoCo:
     def close(self) -> None:
         """Follow the inner optimizer no longer. Work under way is dropped; `synchronize` before to apply it."""
         self._hook.remove()
+        self._passes.remove()
 
     @property
     def report(self) -> StepReport | None:
@@ -185,7 +193,16 @@ class DiLoCo:
                 fragment.prepare_flush(self.check)
                 self._apply(fragment, 0.0)
 
-    def _stepped(self, *_: object) -> None:
+    def _arrived(self, parameter: Tensor) -> None:
+        if parameter in self._came:
+            self._unstepped.arrived(parameter)
+        self._came.add(parameter)
+
+    def _stepped(self, inner: Optimizer, *_: object) -> None:
+        if nested(inner):
+            return
+        self._unstepped.stepped()
+        self._came.clear()
         # All ranks do the same after the same step of the inner optimizer, and need not ask
         began = perf_counter()
         self.steps += 1

@@ -45,7 +45,7 @@ def scaler_in_use(scaler: GradScaler | None) -> GradScaler | None:
 
 def loss_scale(scaler: GradScaler | None, optimizer: Optimizer | None) -> float:
     """Return the scale of gradients that ``scaler`` has yet to take out for ``optimizer``, or 1."""
-    if scaler is None:
+    if scaler is None or scaler._scale is None:  # not used on this rank
         return 1.0
     # The scaler alone knows whether unscale_ was called since its last update
     stage = None if optimizer is None else scaler._per_optimizer_states[id(optimizer)]["stage"]
@@ -106,7 +106,7 @@ class StepOrder:
             self._waiting.update(name for v in vectors if v.names not in self._idle for name in v.names)
             self._scale = loss_scale(self._scaler, None)
 
-    def stepped(self) -> None:
+    def stepped(self, *_: object) -> None:
         """Take note of a step, or raise TypeError if an unknown scaler takes it."""
         optimizer = None if self._optimizer is None else self._optimizer()
         if getattr(optimizer, "found_inf", None) is not None:

@@ -1,14 +1,19 @@
-"""Kinds of gradients, and autograd's hooks on final ones."""
+"""Kinds of gradients, autograd's hooks on final ones, and torch's on an optimizer's step."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from weakref import WeakMethod, finalize
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+# What runs torch's hooks around the `step` of a class
+_HOOKED = Optimizer.profile_hook_step(lambda self: None).__code__
 UNSEEN, DENSE = 0, 1  # kinds of gradients: 1, and for a sparse tensor the number of its sparse dimensions more
 
 
@@ -24,6 +29,20 @@ def bits_of(gradient: Tensor) -> Tensor:
     values = (gradient._values() if gradient.is_sparse else gradient).detach()
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
     return values.contiguous().view(kind).sum(dtype=torch.int64)
+
+
+def nested(optimizer: Optimizer) -> bool:
+    """Return True in a hook of an inner ``step`` of ``optimizer``, which another of its classes calls by ``super()``.
+
+    torch runs the hooks of an instance around the ``step`` of each class. An error leaves no trace: what counts is the
+    stack of calls.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    entries = 0
+    while frame is not None and entries < 2:
+        entries += frame.f_code is _HOOKED and frame.f_locals["self"] is optimizer
+        frame = frame.f_back
+    return entries > 1
 
 
 class Hooks:

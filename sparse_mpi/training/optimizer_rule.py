@@ -22,13 +22,15 @@ from sparse_mpi.feedback import FEEDBACKS, ErrorFeedback, Feedback, GlobalMoment
 from sparse_mpi.reduction.arguments import ignores_k, make_algorithm, resolve_k, spelled, usual_density
 from sparse_mpi.reduction.settings import Settings, make_settings
 from sparse_mpi.sparse import Layout
-from sparse_mpi.training.adam_steps import TRAVELLING, check_adam, memory, second_beta
+from sparse_mpi.training.adam_steps import ADAMS, TRAVELLING, check_adam, memory, second_beta
+from sparse_mpi.training.own_step import steps_as
 
 LOGGER = logging.getLogger("sparse_mpi")
 UNCLIPPED = "; clip the mean gradient at 1: without, a small GPT-2 from its first step was 0.3 of loss behind dense"
 ARRIVAL = "arrival"  # the mode in which an arriving entry makes up for the steps that it has waited
 TAKING = ("matched", "global", "corrected")  # modes in which error feedback takes SGD's momentum over
 MODES = ("local", *TAKING, ARRIVAL, TRAVELLING)
+KNOWN: tuple[type[Optimizer], ...] = (SGD, *ADAMS[TRAVELLING])  # optimizers whose momentum can be taken over
 # Subclasses of users do more
 PLAIN = (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection)
 SHORTEST = 0.01  # of the residual, the least share that a step sends or lets fade, see `fading`
@@ -167,6 +169,10 @@ def _announcement(optimizer: Optimizer, found: Rule) -> str:
         "waited, 'local' takes them as they come",
         ARRIVAL: f"{name} makes up for the steps that an entry has waited (momentum='arrival'); momentum='local' takes "
         "entries as they come",
+        # Subclasses of optimizers whose momentum would have been taken over
+        "local": f"{name} has a step of its own, and takes entries as they come (momentum='local')"
+        if isinstance(optimizer, KNOWN) and not steps_as(optimizer, *KNOWN)
+        else "",
     }.get(found.mode, "")
 
 
@@ -200,10 +206,10 @@ def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str,
 
 
 def _taken_over(optimizer: Optimizer, mode: str, keep: float, share: float) -> GlobalMomentum | MomentumCorrection:
-    if not isinstance(optimizer, SGD):
+    if not steps_as(optimizer, SGD):
         raise TypeError(
-            f"momentum must not be {mode!r} with {type(optimizer).__name__}, which has not the momentum of SGD; leave "
-            "it out, or use torch.optim.SGD"
+            f"momentum must not be {mode!r} with {type(optimizer).__name__}, whose step is not that of torch's "
+            "SGD; leave it out, or use torch.optim.SGD"
         )
     groups = optimizer.param_groups
     if given := [group["dampening"] for group in groups if group["dampening"]]:

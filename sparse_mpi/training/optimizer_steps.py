@@ -14,10 +14,22 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from sparse_mpi.checks import present
-from sparse_mpi.training.adam_steps import ADAMS, ARRIVED, TRAVELLING, Came, begin, move, second_beta, without_moments
+from sparse_mpi.training.adam_steps import (
+    ADAMS,
+    ARRIVED,
+    TRAVELLING,
+    Came,
+    begin,
+    give_back,
+    move,
+    second_beta,
+    without_moments,
+)
 from sparse_mpi.training.grammar import LEFT
+from sparse_mpi.training.hooks import nested
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import ARRIVAL, Rule
+from sparse_mpi.training.own_step import steps_as
 from sparse_mpi.training.parameters import local
 from sparse_mpi.training.sgd_steps import along_gradients, without_momentum
 
@@ -30,12 +42,14 @@ class OptimizerSteps:
 
     SGD steps without the momentum that error feedback has applied. Weights whose moments make up for waiting are moved
     before torch's step, which skips them. Where gradients are flushed residuals, the step is without momentum and
-    weight decay. A later one for the same optimizer takes the place of this one.
+    weight decay. A call of ``step`` counts once, however many classes' ``step`` it goes through. A later object for the
+    same optimizer takes the place of this one.
 
     Args:
         optimizer: of the reduced parameters, or of a part of them.
         divisor: sums over the ranks are divided by it, the number of ranks for means.
-        ready: called when gradients are there: before each step, and after each call of a closure in it.
+        ready: called when gradients are there: before each step, and after each call of a closure in it; with the stack
+            of what is to be undone behind the step.
     """
 
     def __init__(
@@ -45,11 +59,12 @@ class OptimizerSteps:
         gradients: NamedGradients,
         *,
         divisor: Callable[[], float],
-        ready: Callable[[], None],
+        ready: Callable[[ExitStack], None],
     ) -> None:
         self._rule, self._gradients = rule, gradients
         self._divisor, self._ready = divisor, ready
         self._restore = ExitStack()  # of options switched off during a step
+        self.steps = 0  # begun so far
         self._arrivals: list[Tensor | None] = []  # of each parameter, in a state that is about to be loaded
         if (before := _STEPS.get(optimizer)) is not None:
             before.remove()
@@ -71,6 +86,9 @@ class OptimizerSteps:
             handle.remove()
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
+        if nested(optimizer):
+            return None
+        self.steps += 1
         closure = options.get("closure") if len(args) < 2 else args[1]
         if closure is None:
             self._prepare(optimizer)
@@ -95,11 +113,11 @@ class OptimizerSteps:
     def _prepare(self, optimizer: Optimizer) -> None:
         """Do the rule's part on gradients and weights, and switch that part off in ``optimizer`` for its step."""
         self._restore.close()  # after a step that has failed within the optimizer
-        self._ready()
         rule = self._rule
-        if any(vector.left(vector.parameters) for vector in self._gradients):
-            raise RuntimeError(LEFT)
         with ExitStack() as switched_off:
+            self._ready(switched_off)
+            if any(vector.left(vector.parameters) for vector in self._gradients):
+                raise RuntimeError(LEFT)
             if self._gradients.flushed:
                 switched_off.enter_context(along_gradients(optimizer))
             elif rule.momentum is not None:
@@ -109,14 +127,16 @@ class OptimizerSteps:
                 came = self._arrived()
                 if not came and not any(float(group["lr"]) for group in optimizer.param_groups):
                     # So torch's checkpoints step along zeros, before the first reduction, for a state
-                    switched_off.callback(_give_back, begin(optimizer, self._gradients.parameters.values()))
+                    switched_off.callback(give_back, begin(optimizer, self._gradients.parameters.values()))
                 else:
-                    switched_off.callback(_give_back, move(optimizer, rule.mode, came))
+                    switched_off.callback(give_back, move(optimizer, rule.mode, came))
                 self.follow_betas(optimizer)
             self._gradients.flushed = False
             self._restore = switched_off.pop_all()
 
-    def _after(self, *_: object) -> None:
+    def _after(self, optimizer: Optimizer, *_: object) -> None:
+        if nested(optimizer):
+            return
         self._restore.close()
         for vector in self._gradients if self._rule.momentum is not None else ():
             vector.stepped()
@@ -147,7 +167,7 @@ class OptimizerSteps:
                 moment.betas = [betas.get(parameter, beta) for parameter, beta in before]
 
     def _loading(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any] | None:
-        adam = isinstance(optimizer, ADAMS[TRAVELLING])
+        adam = steps_as(optimizer, *ADAMS[TRAVELLING])
         found = without_moments(state, self._rule.mode) if adam else None
         ranks = self._gradients.ranks
         if found is not None and (ranks is None or ranks.comm.rank == 0):
@@ -166,7 +186,9 @@ class OptimizerSteps:
         self._arrivals = []
 
 
-def _give_back(moved: list[tuple[Tensor, Tensor]]) -> None:
-    for parameter, gradient in moved:
-        if parameter.grad is None:
-            parameter.grad = gradient
+def steps_along(parameter: Tensor) -> int:
+    """Return the number of steps so far of all optimizers along a ``parameter`` that these reduce."""
+    pairs = [(optimizer.param_groups, steps) for optimizer, steps in _STEPS.items()]
+    return sum(
+        steps.steps for groups, steps in pairs if any(parameter is p for group in groups for p in group["params"])
+    )

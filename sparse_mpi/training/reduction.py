@@ -30,6 +30,8 @@ from sparse_mpi.training.grammar import CHANGED, LEFT, SKIPPED, TWICE, UNREDUCED
 from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks, bits_of, kind_of
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients, Total, finished
+from sparse_mpi.training.optimizer_steps import steps_along
+from sparse_mpi.training.own_step import Unstepped
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
 LOOKS = 2  # steps that show whether gradients are final when they come: reductions begin in `synchronize`
@@ -109,6 +111,8 @@ class GradientReduction:
         self._scale, self._average = scale, average
         self._hooks = Hooks(self._arrived)
         self._came: Counter[Tensor] = Counter()  # backward passes since the last step, by parameter
+        door = "or call synchronize() behind each pass, and reduction.stepped() behind each move"
+        self._unstepped = Unstepped(door, passes, steps_along)
         self._grown = False  # of gradients on arrival, during the steps that look at them
         self._marks: dict[Tensor, Tensor] = {}  # of the gradients that they brought, while these are looked at
         self._tracer: Tracer | None = None
@@ -359,6 +363,8 @@ class GradientReduction:
     def _arrived(self, parameter: Tensor) -> None:
         """Start all complete buckets; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
         self._came[parameter] += 1
+        if self._came[parameter] > 1:
+            self._unstepped.arrived(parameter)
         bucket = self._bucket_of.get(parameter)
         if bucket is None:  # a table
             return
@@ -435,6 +441,8 @@ class GradientReduction:
     def _reset(self) -> None:
         self._next, self._begun, self._grown = 0, 0, False
         self._came.clear()
+        if self._unstepped.passes > 1:
+            self._unstepped.stepped()
         self._marks.clear()
 
     def _overflow(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import ref
 
@@ -13,6 +13,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from sparse_mpi.sparse import SparseVector
+from sparse_mpi.training.adam_steps import give_back, set_aside
 from sparse_mpi.training.grammar import loss_scale
 from sparse_mpi.training.reduction import GradientReduction
 
@@ -27,8 +28,6 @@ class LossScale:
     def __init__(self, optimizer: Optimizer, scaler: GradScaler | None) -> None:
         self._optimizer, self._scaler = ref(optimizer), scaler
         vars(optimizer).update(_step_supports_amp_scaling=True)
-        self._left: list[tuple[Tensor, Tensor]] = []  # gradients that a step leaves out
-        optimizer.register_step_post_hook(lambda *_: self._give_back())
 
     def now(self) -> float:
         return loss_scale(self._scaler, self._optimizer())
@@ -48,32 +47,29 @@ class LossScale:
                 "would have; give it as scaler=, or train in bfloat16"
             )
 
-    def take_out(self, overflowed: bool) -> None:
-        """Take the scale out of reduced gradients; the step is left out if any rank's have ``overflowed``."""
+    def take_out(self, overflowed: bool, after: ExitStack, flushed: bool) -> None:
+        """Take the scale out of reduced gradients; the step is left out if any rank's have ``overflowed``.
+
+        ``after`` has the gradients given back. A rank without inputs may call ``step`` itself, without the scaler. What
+        is ``flushed`` has no scale.
+        """
         optimizer: Any = self._optimizer()
-        found = getattr(optimizer, "found_inf", None)
-        if found is None or self._scaler is None:
-            return
-        scale, overflowed = optimizer.grad_scale, overflowed or bool(found)
-        optimizer.grad_scale = optimizer.found_inf = None  # or else a fused optimizer does both once more
         reduced = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        seen = self._scaler._found_inf_per_device(optimizer)
-        if reduced and not seen:  # this rank had no gradient of its own, and its update would be an error
-            seen[reduced[0].device] = torch.zeros((), device=reduced[0].device)
-        for parameter in reduced:
-            if overflowed:
-                self._left.append((parameter, parameter.grad))
-                parameter.grad = None
-            elif scale is not None:
-                parameter.grad.div_(scale)
+        found, seen = getattr(optimizer, "found_inf", None), {}
+        scale = None if self._scaler is None else self.now() if found is None else optimizer.grad_scale
+        if found is not None and self._scaler is not None:
+            overflowed = overflowed or bool(found)
+            optimizer.grad_scale = optimizer.found_inf = None  # or else a fused optimizer does both once more
+            seen = self._scaler._found_inf_per_device(optimizer)
+            if reduced and not seen:  # this rank had no gradient of its own, and its update would be an error
+                seen[reduced[0].device] = torch.zeros((), device=reduced[0].device)
         if overflowed:  # perhaps on another rank, which this one's scaler has not seen
+            after.callback(give_back, set_aside(reduced))
             for tensor in seen.values():
                 tensor.fill_(1.0)
-
-    def _give_back(self) -> None:
-        for parameter, gradient in self._left:
-            parameter.grad = gradient
-        self._left.clear()
+        elif scale is not None and not flushed:
+            for parameter in reduced:
+                parameter.grad.div_(scale)
 
 
 class Synchronization:
@@ -120,22 +116,26 @@ class Synchronization:
             if optimizer is not None:
                 optimizer.step()
 
-    def before_step(self) -> None:
-        """Reduce, unless that is done or is to be skipped; called when the gradients are there."""
+    def before_step(self, after: ExitStack) -> None:
+        """Reduce, unless that is done or is to be skipped; called when the gradients are there.
+
+        ``after`` undoes behind the step what is for the step alone.
+        """
         self._scale.check()
         if not self._synchronizes:
             self._reduction.refuse_skipping()
         elif not self._idle():
             self.synchronize()
-        self._scale.take_out(self._reduction.overflowed)
+        self._scale.take_out(self._reduction.overflowed, after, self._reduction.gradients.flushed)
         self._reduction.stepped()
 
     def _idle(self) -> bool:
         """Return True if nothing has come and nothing can move: so torch's checkpoints make an optimizer's state."""
         if self._reduction.arrived or any(float(group.get("lr", 1.0)) for group in self._groups()):
             return False
+        # Zeros that are new: those of a rank without inputs were cleared where they are reduced
         gradients = [p.grad for p in self._parameters() if p.requires_grad]
-        return all(gradient is not None and not bool(gradient.any()) for gradient in gradients)
+        return all(g is not None and g._base is None and not bool(g.any()) for g in gradients)
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self._groups() for p in group["params"]]

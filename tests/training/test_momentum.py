@@ -55,7 +55,12 @@ def optimizer_of(options, make=torch.optim.SGD, **own):
         ("RMSprop", {}, {"momentum": "corrected"}, "momentum must not be 'corrected' with RMSprop"),
         ("SGD", {}, {"momentum": "arrival"}, "momentum must not be 'arrival' with SGD"),
         ("SGD", {}, {"momentum": TRAVELS}, "momentum must not be 'second-moment' with SGD"),
-        ("Adamax", {}, {"momentum": TRAVELS}, "momentum must not be 'second-moment' with Adamax, which is none of"),
+        (
+            "Adamax",
+            {},
+            {"momentum": TRAVELS},
+            "momentum must not be 'second-moment' with Adamax, whose step is none of",
+        ),
         ("AdamW", {"amsgrad": True}, {"momentum": TRAVELS}, "amsgrad must be False with momentum='second-moment'"),
         ("RMSprop", {"centered": True}, {"momentum": TRAVELS}, "centered must be 0 with momentum='second-moment'"),
         ("AdamW", {}, {"momentum": TRAVELS, "feedback": "dgc"}, "feedback must be 'residual' or leaky with momentum="),
