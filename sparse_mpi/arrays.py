@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
+from math import isfinite
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 from weakref import finalize
@@ -259,6 +260,14 @@ def widened(x: Array) -> Array:
     if x.dtype == np.uint16:
         return namespace(x).left_shift(x, 16, dtype=np.uint32).view(np.float32)
     return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def finite(x: Array) -> bool:
+    """Return True if all of an array of `enter` is finite."""
+    wide = x if x.dtype.itemsize > 2 else widened(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Their sum is not finite either, and is made in one pass
+        return isfinite(float(wide.sum())) or bool(namespace(wide).isfinite(wide).all())
 
 
 def wide_type(x: Array) -> np.dtype:

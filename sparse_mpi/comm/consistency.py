@@ -13,6 +13,7 @@ import numpy as np
 from sparse_mpi.comm.base import Comm, hashed
 
 TEXT_BYTES = 400  # of each rank's statement, in the error message
+FLAGS = 4
 NO_WORDS = np.zeros((0, 0), np.int64)
 
 
@@ -28,8 +29,8 @@ class same_on_all_ranks:
     costs one allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the first message of
     the operation.
 
-    After the block ``flag`` is True on all ranks if the body set it on any, and ``rows`` ``(P, words)`` has the
-    ``words`` that the body filled in on each rank; these cost one allgather instead.
+    After the block ``flag`` is the largest of all ranks, below `FLAGS`, and ``rows`` ``(P, words)`` has the ``words``
+    that the body filled in on each rank; these cost one allgather instead.
 
     Raises:
         Exception: the body's error, on the ranks where it was raised.
@@ -42,7 +43,7 @@ class same_on_all_ranks:
     def __init__(self, comm: Comm, words: int = 0) -> None:
         self._comm = comm
         self._statement = ""
-        self.flag: bool = False
+        self.flag: int = 0
         self._message: np.ndarray | None = np.zeros(1 + words, np.int64) if words else None
         self.words: np.ndarray = NO_WORDS[0:0] if self._message is None else self._message[1:]
         self.rows: np.ndarray = NO_WORDS
@@ -62,27 +63,27 @@ class same_on_all_ranks:
 
 
 def check_consistency(
-    comm: Comm, statement: str, flag: bool = False, failed: bool = False, message: np.ndarray | None = None
-) -> tuple[np.ndarray, bool]:
+    comm: Comm, statement: str, flag: int = 0, failed: bool = False, message: np.ndarray | None = None
+) -> tuple[np.ndarray, int]:
     """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
 
     The ``message`` ``(1 + m,)`` int64, if any, has one word for the comparison and m others. Returns the m words of all
-    ranks ``(P, m)``, and whether any rank has set the ``flag``.
+    ranks ``(P, m)``, and the largest ``flag``, below `FLAGS`.
     """
     # Compare: the hash and the flag make one int64.
     digest = hashed(statement)
-    mine = 2 * digest + flag  # different digests differ by 2 or more, whatever the flags
+    mine = FLAGS * digest + flag  # different digests differ by more than flags
     if message is not None:
         message[0] = mine
         said = comm.allgather(message, control=True)
-        rows, spread = said[:, 1:], said[:, 0].max() - 2 * (said[:, 0] // 2).min()
+        rows, spread = said[:, 1:], int(said[:, 0].max() - FLAGS * (said[:, 0] // FLAGS).min())
     else:
         # The maximum of the negatives is minus the minimum: one allreduce finds both ends.
-        highest, lowest = comm.allreduce(np.array([mine, -2 * digest], np.int64), "max", control=True).tolist()
+        highest, lowest = comm.allreduce(np.array([mine, -FLAGS * digest], np.int64), "max", control=True).tolist()
         rows, spread = NO_WORDS, highest + lowest
-    # Where all digests are equal, the remaining difference is the flag: 1 if any rank has set it.
-    if spread <= 1:
-        return rows, bool(spread)
+    # Where all digests are equal, the remaining difference is the largest flag
+    if spread < FLAGS:
+        return rows, spread
     # Quote: statements differ, and all ranks know that. So all gather the texts, cut to one length.
     encoded = statement.encode(errors="backslashreplace")  # texts may be half of a character, or names of files
     if len(encoded) > TEXT_BYTES:  # the difference may be behind the cut

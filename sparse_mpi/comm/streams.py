@@ -142,4 +142,6 @@ def seconds_between(first: Any, later: Any) -> float:
 def _copy(result: Any) -> Any:
     if isinstance(result, SparseVector):
         return result._replace(indices=_copy(result.indices), values=_copy(result.values))
+    if callable(result):  # it has arrays of this stream, and goes on there
+        return result
     return result.copy() if arrays.is_device(result) else result.clone()

@@ -60,10 +60,11 @@ class Feedback(Protocol):
         """
         return
 
-    def pending(self) -> Array:
+    def pending(self, without: Array | None = None) -> Array:
         """Return the acc ``(n,)`` of a flush, a step that sends the residual without a gradient.
 
-        It ends with `consume`, as every step. It is not an `accumulate` of zeros, which would apply momentum.
+        ``without``, if given, is a finite gradient ``(n,)`` whose `accumulate` is undone first, to rounding. The flush
+        ends with `consume`, as every step. It is not an `accumulate` of zeros, which would apply momentum.
 
         Raises:
             ValueError: this rule never defers anything.
@@ -179,9 +180,11 @@ class ErrorFeedback(Feedback):
             self._residual = fitted(self._residual, gradient)
         return self._residual, gradient
 
-    def pending(self) -> Array:
-        self._residual = self.residual
-        return self._residual
+    def pending(self, without: Array | None = None) -> Array:
+        residual = self._residual = self.residual
+        if without is not None:
+            kernels.of(residual).subtract_dense(residual, widened(without).astype(residual.dtype, copy=False))
+        return residual
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
         """Subtract ``sent`` from the residual in place.

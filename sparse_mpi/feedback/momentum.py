@@ -64,6 +64,17 @@ class MomentumCorrection(ErrorFeedback):
         """Return u ``(n,)``, the momentum of this rank's gradients; zeros before the first step."""
         return np.zeros(self.size, np.float32) if self._velocity is None else self._velocity
 
+    def pending(self, without: Array | None = None) -> Array:
+        if without is None:
+            return super().pending()
+        velocity, gradient = self.velocity, widened(without)
+        pushed = gradient + self.momentum * velocity if self.nesterov else velocity.copy()
+        before = (velocity - gradient) / self.momentum if self.momentum else 0 * velocity
+        for part in self._withheld:
+            pushed[part], before[part] = 0, velocity[part]
+        velocity[:] = before
+        return super().pending(pushed)
+
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
         """Update the velocity in place, ``u = m u + g``; return v, and the array to add to it: u, or ``g + m u``."""
         gradient = widened(gradient)

@@ -19,6 +19,7 @@ class StepReport(NamedTuple):
     exchange_seconds: float  #: time in communication calls, which includes waiting for slower ranks
     merge_seconds: float  #: all other time, for encoding, adding, error feedback
     traffic: Traffic  #: includes the consistency check of the step
+    skipped: int = 0  #: training steps so far that were left out, because a gradient was not finite
 
     def scalars(self) -> dict[str, float]:
         """Return counts, megabytes and seconds by their names in the TensorBoard logs of train/."""
@@ -30,6 +31,7 @@ class StepReport(NamedTuple):
             "selection_seconds": self.select_seconds,
             "exchange_seconds": self.exchange_seconds,
             "merge_seconds": self.merge_seconds,
+            "skipped": self.skipped,
         }
 
 

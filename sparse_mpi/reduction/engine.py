@@ -1,7 +1,7 @@
 """The exchange of one gradient, step after step: `Engine`.
 
 It knows no thread and no fault. A step has two halves. An *attempt* agrees, accumulates and reduces, and can be
-retried: until `Engine.commit` subtracts sent entries, residual and state are unchanged.
+retried, or withdrawn: until `Engine.commit` subtracts sent entries, residual and state are unchanged.
 """
 
 from __future__ import annotations
@@ -72,6 +72,21 @@ def _stated(wide: np.dtype, acc: np.dtype, k: int | str, check: bool) -> str:
     return stated(dtype=wide, acc=acc, k=k, check=check)
 
 
+NEWS, NOT_FINITE, REVISED = 1, 2, 3  # flags of an agreement; the largest of all ranks counts
+
+
+class StepRefused(FloatingPointError):
+    """A step that no rank has taken, and that has left no trace.
+
+    Attributes:
+        revised: gradients of some rank have changed since reductions of the step began; else one is not finite.
+    """
+
+    def __init__(self, revised: bool) -> None:
+        self.revised = revised
+        super().__init__("gradient must be finite on all ranks with nonfinite='skip', got NaN or Inf on some")
+
+
 class StepPlan(NamedTuple):
     k: int
     dense: bool = False  # every entry is summed, by a dense allreduce
@@ -119,6 +134,8 @@ class Engine:
         meters: called with this engine after each step; see `monitor.observe`.
         report: counts and times of the last step.
         objection: an error that keeps this rank from the next step; all ranks raise then.
+        revised: gradients have changed since earlier reductions of the step began: all ranks raise `StepRefused` then.
+        unfit: other gradients of the step are not finite: likewise.
     """
 
     def __init__(self, settings: Settings, comm: Comm) -> None:
@@ -135,9 +152,12 @@ class Engine:
         self.meters: list[Callable[[Engine], None]] = []
         self.report: StepReport | None = None
         self.objection: Exception | None = None
+        self.revised: bool = False
+        self.unfit: bool = False
         self._exchanges = [self.exchange]  # of all algorithms that took turns
         self._acc: Array | None = None  # of the step under way
         self._add: Array | None = None  # to be added to it by a selection
+        self._gradient: Array | None = None  # as acc has it
         self._withheld = False  # whether parts of the gradient were withheld in the step before
         self._aside: list[tuple[slice, Array]] | None = None  # the residual of frozen tensors, during a step
 
@@ -191,9 +211,16 @@ class Engine:
                 # Ranks on a device may have other messages, and other levels
                 if not self._staged or self.exchange.placed != self.exchange.algorithm:
                     say(device=arrays.is_device(flat))
-                agreement.flag = self.absence.news(self.comm)
+                agreement.flag = NEWS * self.absence.news(self.comm)
+                if self.unfit or (self.settings.nonfinite == "skip" and not arrays.finite(flat)):
+                    agreement.flag = NOT_FINITE
+                if self.revised:
+                    agreement.flag = REVISED
+        self.revised = self.unfit = False
+        if agreement.flag > NEWS:
+            raise StepRefused(agreement.flag == REVISED)
         watched = check or (self.watch is not None and self.watch.due and not plan.flush)
-        return Agreed(flat, plan, check, dtype, agreement.flag, watched)
+        return Agreed(flat, plan, check, dtype, agreement.flag == NEWS, watched)
 
     def attempt(self, agreed: Agreed) -> Attempt:
         self.begin(agreed)
@@ -236,6 +263,7 @@ class Engine:
             if self.settings.clip_norm is not None:
                 factor = self.clipping_factor(flat) if factor is None else factor
                 flat = scaled(arrays.widened(flat), factor)
+            self._gradient = flat
             if self.second_moment is not None:
                 self.second_moment.update(flat, self.absence.everywhere)
             self._acc, self._add = self.feedback.accumulate(flat)
@@ -272,24 +300,24 @@ class Engine:
         check_added(exchange.selectors, exchange.algorithm, add)
         return Attempt(reduction, state, agreed, initial)
 
-    def commit(self, attempt: Attempt, began: float, before: Traffic) -> SparseVector | Array:
+    def commit(self, attempt: Attempt, began: float, traffic: Traffic) -> SparseVector | Array:
         """Subtract the sent entries from the residual, and return the result of the step.
 
         Args:
             attempt: of the step, completed on all ranks.
             began: the start of the step, in `time.perf_counter` seconds.
-            before: the traffic of ``comm`` before the step.
+            traffic: of the attempt.
         """
         # Take out: from here on the step cannot be attempted again
         reduction, agreed = attempt.reduction, attempt.agreed
         self.feedback.consume(reduction.sent, reduction.total, self.ranks)
-        self.exchange.state, self._acc, self._add = attempt.state, None, None
+        self.exchange.state, self._acc, self._add, self._gradient = attempt.state, None, None, None
         if self.second_moment is not None and isinstance(reduction, Carried):
             total, sums = reduction.total, reduction.beside
             self.second_moment.commit(total._replace(values=sums) if isinstance(total, SparseVector) else sums)
         whole = agreed.plan.dense or agreed.plan.flush
         # Report
-        seconds, traffic = perf_counter() - began, self.comm.traffic - before
+        seconds = perf_counter() - began
         selectors, elements = ((), self.layout.size) if whole else (self.exchange.selectors, self.exchange.unselected)
         self.report = summarise(reduction, selectors, elements, seconds, traffic)
         for meter in self.meters:
@@ -322,8 +350,19 @@ class Engine:
             kernels.accumulate(acc, arrays.like(array, acc).astype(acc.dtype, copy=False))
         pending.clear()
 
+    def withdraw(self) -> None:
+        """Undo an attempt, on all ranks alike: the gradient leaves acc, to rounding."""
+        self._join()
+        if self._gradient is not None:
+            if self.feedback.traits.defers:
+                self.feedback.pending(without=self._gradient)
+            if self.second_moment is not None:
+                self.second_moment.retract(self._gradient, self.absence.everywhere)
+        self.abandon()
+
     def abandon(self) -> None:
         self._join()
+        self._gradient = None
         self._put_back()
         # Momentum that was withheld goes back: the next step may have these gradients
         self._acc, self._withheld = None, False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, overload
@@ -42,7 +42,8 @@ class SparseAllreduce:
             by the same factor before they add them to the residual. The norm is estimated, with a standard error of
             2.2 %, for 16 KB of control a step; a single rank's is exact. See `reduction.clipping`.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
-            every rank when ``total`` has one.
+            every rank when ``total`` has one; ``"skip"`` does so before a gradient that has one, on any rank, has left
+            a trace.
         second_moment: the weight of the past in a moving mean of the squares of this rank's gradients, which is added
             up over the ranks at the entries of the result, see `SecondMoment`; in ``reducer.second_moment``. Ranks
             elect entries by their residual over its root.
@@ -190,7 +191,7 @@ class SparseAllreduce:
         Raises:
             TypeError, ValueError: not an array of the layout's length, or a bad k; raised on every rank, before any
                 data moves.
-            FloatingPointError: total has NaN or Inf, with ``nonfinite="raise"``.
+            FloatingPointError: total has NaN or Inf, with ``nonfinite="raise"``, or a gradient, with ``"skip"``.
             LawError: a law is broken, with ``check``.
         """
         comm = self.engine.comm
@@ -223,14 +224,41 @@ class SparseAllreduce:
 
         return progress_thread_of(self.comm).start(work, gradient)
 
+    def start_attempt(
+        self, gradient: Flattens[A], *, density: float | None = None, check: bool = False, dense: bool = False
+    ) -> Handle[Callable[[], SparseVector[A] | A]]:
+        """Begin a `step` as `start` does, that ends when the result of `Handle.wait` is called, or `withdraw`."""
+
+        def work() -> Callable[[], SparseVector[A] | A]:
+            with arrays.on_stream_of(gradient):
+                commit = self._attempt(gradient, None, density, check, dense)
+            return partial(in_turn, self.comm, commit, gradient)
+
+        return progress_thread_of(self.comm).start(work, gradient)
+
+    def withdraw(self) -> None:
+        """End an attempt without a trace, to rounding, on all ranks alike."""
+        self.engine.withdraw()
+
     def _step(
         self, gradient: Flattens[A], k: int | None, density: float | None, check: bool, dense: bool
     ) -> SparseVector[A] | A:
+        return self._attempt(gradient, k, density, check, dense)()
+
+    def _attempt(
+        self, gradient: Flattens[A], k: int | None, density: float | None, check: bool, dense: bool
+    ) -> Callable[[], SparseVector[A] | A]:
         engine = self.engine
         began, before = perf_counter(), engine.comm.traffic.copy()
         # Attempt: afterwards all ranks have reduced, and nothing has left the residual
         attempt = self.execution.complete(gradient, partial(self._plan, k, density, dense), check)
-        return leave(engine.commit(attempt, began, before), gradient)
+        traffic, ended = engine.comm.traffic - before, perf_counter()
+
+        def commit() -> SparseVector[A] | A:
+            with arrays.on_stream_of(gradient):
+                return leave(engine.commit(attempt, began + perf_counter() - ended, traffic), gradient)
+
+        return commit
 
     def _plan(self, k: int | None, density: float | None, dense: bool) -> StepPlan:
         if type(dense) is not bool:
@@ -269,7 +297,7 @@ class SparseAllreduce:
             with arrays.on_stream_of(shown):
                 began, before = perf_counter(), self.comm.traffic.copy()
                 attempt = self.execution.complete(None, lambda: FLUSH, check)
-                return leave(self.engine.commit(attempt, began, before), shown)
+                return leave(self.engine.commit(attempt, began, self.comm.traffic - before), shown)
 
         return in_turn(self.comm, work, shown)
 

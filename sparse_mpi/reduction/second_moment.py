@@ -76,6 +76,17 @@ class SecondMoment:
             first = last + 1
         self.agreement.look(wide if max(self.steps, default=0) % EVERY == 1 else None)
 
+    def retract(self, gradient: Array, absent: Collection[int] = ()) -> None:
+        """Undo the last `update`, by the same arguments; to rounding."""
+        wide, mean = arrays.widened(gradient).astype(self.mean.dtype, copy=False), self.mean
+        for number, (part, beta) in enumerate(zip(self._layout.parts, self.betas, strict=True)):
+            if number not in absent:
+                weight = (1 - beta) / (1 - beta ** self.steps[number])
+                mean[part] = (mean[part] - weight * wide[part] ** 2) / (1 - weight) if weight < 1 else 0
+                self.steps[number] -= 1
+        # What rounding has left below 0 is a mean of squares
+        mean.clip(0, None, out=mean)
+
     def commit(self, sums: SparseVector | Array) -> None:
         self.sums = sums
         self.agreement.take(1 + max(self.steps, default=0) // EVERY)

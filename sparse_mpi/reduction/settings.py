@@ -58,7 +58,7 @@ def make_settings(
     **options: object,
 ) -> Settings:
     """Return the settings that these arguments of `SparseAllreduce` ask for."""
-    check_choice("nonfinite", nonfinite, ("keep", "raise"))
+    check_choice("nonfinite", nonfinite, ("keep", "raise", "skip"))
     shapes = Layout.of(layout)
     rule = make_feedback(feedback, clip_norm)
     chosen = make_algorithm(algorithm, options)

@@ -74,7 +74,6 @@ class Bucket:
     def __init__(self, vector: GradientVector) -> None:
         self.vector, self.reducer, self.parameters = vector, vector.reducer, vector.parameters
         self._absent: list[int] = []  # collected parameters without a gradient
-        self._version = 0  # of the buffer, when the reduction under way began
 
     @cached_property
     def flat(self) -> Tensor:
@@ -87,26 +86,31 @@ class Bucket:
 
     @property
     def changed(self) -> bool:
-        """Return True if a gradient has changed since its reduction began."""
-        moved = (parameter.grad is not view and parameter.requires_grad for parameter, view in self._views.items())
-        return self.flat._version != self._version or any(moved)
+        """Return True if a gradient that was taken ``apart`` has changed since, by its bits."""
+        pairs = [(parameter.grad, view) for parameter, view in self._views.items() if parameter.requires_grad]
+        dense = [(gradient.to_dense(), view) for gradient, view in pairs if gradient is not None]
+        moved = [(gradient != view).any() for gradient, view in dense]
+        return len(dense) < len(pairs) or bool(moved and torch.stack(moved).any())
 
     @torch.no_grad()
-    def take(self, parameter: Tensor) -> bool:
-        """Copy ``.grad`` of a parameter to the buffer; return False if there is none, which is zero."""
+    def take(self, parameter: Tensor, apart: bool = False) -> bool:
+        """Copy ``.grad`` of a parameter to the buffer; return False if there is none, which is zero.
+
+        It lies in the buffer afterwards, or ``apart`` from it, so that a change of it shows.
+        """
         view, gradient = self._views[parameter], parameter.grad if parameter.requires_grad else None
         if gradient is None:
             view.zero_()
             return False
         if gradient is not view:
-            # Autograd or the caller has put the gradient elsewhere. A single copy is enough: its other memory is freed
             view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
-            parameter.grad = view
+        # A single copy is enough: the other memory is freed
+        parameter.grad = view if not apart else view.clone() if gradient is view else gradient
         return True
 
-    def collect(self, scale: float = 1.0) -> None:
-        """Take all gradients as they are now, divided by a loss ``scale``; None is zero."""
-        self._absent = [number for number, parameter in enumerate(self.parameters) if not self.take(parameter)]
+    def collect(self, scale: float = 1.0, apart: bool = False) -> None:
+        """Take all gradients as they are now, see `take`, divided by a loss ``scale``; None is zero."""
+        self._absent = [number for number, parameter in enumerate(self.parameters) if not self.take(parameter, apart)]
         if scale != 1.0:
             self.flat.div_(scale)
 
@@ -114,7 +118,6 @@ class Bucket:
         """Begin to reduce the collected gradients, times ``factor``; half precision is widened before it is scaled."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
-        self._version = self.flat._version
         return self.vector.start(gradient, self._absent, density=density, check=check)
 
     @torch.no_grad()

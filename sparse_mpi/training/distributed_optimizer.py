@@ -41,7 +41,7 @@ def DistributedOptimizer(
     algorithm: str | Algorithm = "elect",
     feedback: str | Feedback = "residual",
     clip_norm: float | None = None,
-    nonfinite: str = "keep",
+    nonfinite: str = "skip",
     momentum: str | None = None,
     backward_passes_per_step: int = 1,
     op: str = Average,
@@ -75,7 +75,9 @@ def DistributedOptimizer(
         clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
             applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` or ``bucket_cap_mb=None`` it is
             the norm of the whole gradient, else of each bucket by itself.
-        nonfinite: see `SparseAllreduce`.
+        nonfinite: ``"skip"`` leaves out a step in which a gradient of any rank has NaN or Inf, on all ranks, without a
+            trace in residuals, moments and weights: ``.grad`` is NaN then, `report` counts it, and rank 0 logs it.
+            ``"keep"`` and ``"raise"`` are those of `SparseAllreduce`.
         momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to each arriving sum, also if it
             arrives late. For SGD ``"global"`` and ``"corrected"``: error feedback, before the selection, see
             `GlobalMomentum` and `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for late sums, 0.8 for

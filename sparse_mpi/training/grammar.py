@@ -13,10 +13,10 @@ from sparse_mpi.arrays import describe
 from sparse_mpi.training.named_gradients import GradientVector, Names
 
 CHANGED = (
-    "gradients must not change between backward() and step(), when they are being reduced; take overlap=False, "
-    "clip_norm= to clip, or synchronize() before the change; for several passes a step give backward_passes_per_step; "
-    "around a pass that is for another optimizer, as of a GAN, call reduction.close() and open()"
+    "sparse_mpi: gradients change between backward() and step(), so that reductions begin in the step from now on; "
+    "clip_norm= clips without that, and reduction.close() and open() go around a pass for another optimizer"
 )
+NOT_FINITE = "sparse_mpi: a gradient of some rank has NaN or Inf: all ranks leave this step out, %d so far"
 LEFT = (
     "gradients must be cleared between a step and the next backward() or step() where error feedback has taken SGD's "
     "momentum over, because they hold the whole update then; call zero_grad(), or use momentum='local'"

@@ -31,6 +31,11 @@ def bits_of(gradient: Tensor) -> Tensor:
     return values.contiguous().view(kind).sum(dtype=torch.int64)
 
 
+def memory_of(tensor: Tensor) -> int:
+    """Return the address of the memory that a dense tensor may share with others."""
+    return tensor.untyped_storage().data_ptr()
+
+
 def nested(optimizer: Optimizer) -> bool:
     """Return True in a hook of an inner ``step`` of ``optimizer``, which another of its classes calls by ``super()``.
 

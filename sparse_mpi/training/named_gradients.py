@@ -22,6 +22,7 @@ from sparse_mpi.comm.consistency import tell
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction import SparseAllreduce
+from sparse_mpi.reduction.engine import StepRefused
 from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
@@ -72,6 +73,35 @@ def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
     return results
 
 
+def refusal(vectors: Iterable[GradientVector], beside: StepRefused | None = None) -> StepRefused | None:
+    """Wait for all attempts under way; if one was refused, or is ``beside``, withdraw the others and return it.
+
+    All ranks refuse alike.     Raises the first other error then; else `GradientVector.wait` raises it.
+    """
+    refused: list[StepRefused] = [] if beside is None else [beside]
+    errors: list[Exception] = []
+    made: list[GradientVector] = []
+    for vector in vectors:
+        if vector.handle is None:
+            continue
+        try:
+            vector.handle.wait()
+            made.append(vector)
+        except StepRefused as one:
+            vector.handle = None
+            refused.append(one)
+        except Exception as error:
+            errors.append(error)
+    if not refused:
+        return None
+    for vector in made:
+        vector.handle = None
+        vector.reducer.withdraw()
+    if errors:
+        raise errors[0]
+    return max(refused, key=lambda one: one.revised)
+
+
 def write_mean(total: Total, divisor: float, out: Tensor) -> Tensor:
     """Overwrite ``out`` ``(n,)`` with ``total / divisor``, zero where ``total`` has no entry; return it."""
     if isinstance(total, SparseVector):
@@ -83,12 +113,12 @@ class GradientVector:
     """Some parameters, by name, whose gradients are reduced as one flat vector ``(n,)``.
 
     Attributes:
-        handle: of the reduction under way.
+        handle: of the attempt under way, whose result ends it; or of a flush.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], reducer: SparseAllreduce) -> None:
         self.names, self.parameters, self.reducer = tuple(parameters), list(parameters.values()), reducer
-        self.handle: Handle[Total] | None = None
+        self.handle: Handle[Any] | None = None
         self.arrived: Tensor | None = None  # indices of the entries of the last sum; None: all
         self.late = False  # the last sum was sparse
         self.used = False  # there was a step, or a state was loaded
@@ -99,10 +129,10 @@ class GradientVector:
         layout = self.reducer.layout
         return [part.view(shape) for part, shape in zip(flat.split(layout.sizes), layout.shapes, strict=True)]
 
-    def start(self, gradient: Tensor, absent: Iterable[int] = (), **options: Any) -> Handle[Total]:
+    def start(self, gradient: Tensor, absent: Iterable[int] = (), **options: Any) -> Handle[Any]:
         """Begin to reduce a ``gradient`` ``(n,)`` that lacks the ``absent`` parameters; frozen ones keep residuals."""
         self._hold(absent)
-        self.handle = self.reducer.start(gradient, **options)
+        self.handle = self.reducer.start_attempt(gradient, **options)
         return self.handle
 
     def start_flush(self, check: bool = False) -> None:
@@ -121,7 +151,7 @@ class GradientVector:
         handle, self.handle = self.handle, None
         if handle is None:
             raise RuntimeError("wait must follow start or start_flush")
-        total = handle.wait()
+        total = handle.wait() if flushed else handle.wait()()
         self.late = isinstance(total, SparseVector)
         self.arrived = torch.empty(0, dtype=torch.long) if flushed else None
         # Where every entry was to be sent, zeros have arrived as well

@@ -23,14 +23,15 @@ from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.tracer import Tracer
 from sparse_mpi.monitor.watch import Quality, Watch
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
+from sparse_mpi.reduction.engine import Engine, StepRefused
 from sparse_mpi.reduction.form import WHOLE
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.training.bucket import Bucket, cut
-from sparse_mpi.training.grammar import CHANGED, LEFT, SKIPPED, TWICE, UNREDUCED
-from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks, bits_of, kind_of
+from sparse_mpi.training.grammar import CHANGED, LEFT, NOT_FINITE, SKIPPED, TWICE, UNREDUCED
+from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks, bits_of, kind_of, memory_of
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.named_gradients import NamedGradients, Total, finished
-from sparse_mpi.training.optimizer_steps import steps_along
+from sparse_mpi.training.named_gradients import NamedGradients, Total, finished, refusal
+from sparse_mpi.training.optimizer_steps import LOGGER, steps_along
 from sparse_mpi.training.own_step import Unstepped
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
@@ -42,9 +43,10 @@ class GradientReduction:
 
     `synchronize`, which a step calls, reduces ``.grad`` as it is then. A bucket may start before, when all its
     gradients have come and all buckets before it are started; the last one never does, so that in it the ranks agree
-    that no gradient has changed since. If a program changes gradients in the first steps, nothing starts before
-    `synchronize`. A missing gradient then counts as zero. Gradients that are sparse tensors on any rank leave the
-    buckets before the first step, see `sparse_gradients`. Residuals of frozen parameters stay.
+    whether any gradient has changed since. If one has, all are reduced anew, and nothing starts before `synchronize`
+    from then on, as where a program changes gradients in the first steps. A missing gradient then counts as zero.
+    Gradients that are sparse tensors on any rank leave the buckets before the first step, see `sparse_gradients`.
+    Residuals of frozen parameters stay.
 
     Making one is collective. Arguments are as for `DistributedOptimizer`, checked.
 
@@ -61,7 +63,8 @@ class GradientReduction:
         sparse: the parameters whose gradients are sparse tensors.
         density: of the next steps, if it is not the reducers' own.
         check: True makes the next steps assert both laws.
-        overflowed: a gradient of the last step has overflowed on some rank, and nothing was reduced.
+        overflowed: a gradient of the last step was not finite on some rank, and nothing was reduced.
+        skipped: steps so far of which that is true.
     """
 
     def __init__(
@@ -92,7 +95,9 @@ class GradientReduction:
         most = most if most is None or average else most / self.comm.size
         alone = most if self._overlap else None  # of each bucket
         self._max_norm = None if self._overlap else most  # of the mean of all buckets together
-        self.sparse = SparseGradients(average, alone, raises=settings.nonfinite == "raise")
+        # A scaler leaves such a step out, too
+        settings = settings if scale is None else replace(settings, nonfinite="skip")
+        self.sparse = SparseGradients(average, alone, settings.nonfinite)
         self.gradients = NamedGradients(
             {},
             replace(settings, clip_norm=alone),
@@ -115,6 +120,7 @@ class GradientReduction:
         self._unstepped = Unstepped(door, passes, steps_along)
         self._grown = False  # of gradients on arrival, during the steps that look at them
         self._marks: dict[Tensor, Tensor] = {}  # of the gradients that they brought, while these are looked at
+        self._versions: dict[int, int] = {}  # of their memory, by its address
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
         self._begun = 0  # buckets that were started in a backward pass
@@ -126,6 +132,7 @@ class GradientReduction:
         self.density: float | None = None
         self.check: bool = False
         self.overflowed: bool = False
+        self.skipped: int = 0
         self.add(parameters.items())
 
     def add(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
@@ -177,7 +184,8 @@ class GradientReduction:
     @property
     def report(self) -> StepReport | None:
         """Return the report of this rank's last step, all buckets together; None before the first."""
-        return combined([*(bucket.reducer.report for bucket in self.buckets), self.sparse.report])
+        report = combined([*(bucket.reducer.report for bucket in self.buckets), self.sparse.report])
+        return None if report is None else report._replace(skipped=self.skipped)
 
     def synchronize(self) -> list[Total]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
@@ -197,38 +205,70 @@ class GradientReduction:
     def _reduce(self, problem: str | None = None) -> list[Total]:
         scale = 1.0 if self._scale is None else float(self._scale.now())
         if any(bucket.changed for bucket in self.buckets[: self._begun]):
-            problem = problem or CHANGED
+            self.buckets[self._next].reducer.engine.revised = True
         problem = problem or (LEFT if self._left else None)
         self._look()
         self._start_settled()
         if self._unseen:
             self._learn_kinds()
         waiting = self.buckets[self._next :]
-        for bucket in waiting:
-            bucket.collect(scale)
-        # With a loss scaler, a step whose gradients overflowed anywhere is not reduced at all.
-        self.overflowed = self._scale is not None and self._overflow()
-        if self.overflowed:
-            self._reset()
-            self.sparse.fail()
-            for bucket in self.buckets:
-                bucket.fail()
-            self._reduced, self._totals = True, []
-            return []
         if problem is not None:
-            self._early = False
             self._object(problem)
+        if self._scale is not None and self._scale.found():  # in gradients that have been changed since
+            self._next_part.unfit = True
         # Start: tables first, because the norm of their sum is a part of the whole gradient's
         if self.sparse.dims:
             self.sparse.start(self._ranks.begin)
-        # The norm is that of a whole gradient: of each that waits, none has been started
-        factor = 1.0 if self._max_norm is None else self._clipping_factor(self._max_norm, scale)
-        for bucket in waiting:
-            self._start(bucket, factor, collected=True)
+        self.overflowed, factor = False, self._start_rest(waiting, scale)
+        refused = self._refusal()
+        if refused is not None and refused.revised:
+            self._begin_late()
+            self._next = 0
+            factor = self._start_rest(self.buckets, scale)
+            refused = self._refusal()
+        if refused is not None:
+            return self._skip()
         # Finish: results come back in the order of the starts
         self._totals = self._finish(scale, factor)
         self._reduced, self.gradients.flushed = True, False
         return self._totals
+
+    def _start_rest(self, waiting: Sequence[Bucket], scale: float) -> float:
+        """Start the buckets that wait, times a factor that clips the whole gradient, and return that."""
+        for bucket in waiting:
+            bucket.collect(scale)
+        # Of each that waits none has been started
+        factor = 1.0 if self._max_norm is None else self._clipping_factor(self._max_norm, scale)
+        for bucket in waiting:
+            self._start(bucket, factor, collected=True)
+        return factor
+
+    def _refusal(self) -> StepRefused | None:
+        """Wait for all reductions, and withdraw them if all ranks have refused one."""
+        try:
+            tables = self.sparse.refusal() if self.sparse.dims else None
+            return refusal(self.gradients.vectors.values(), tables)
+        except Exception:
+            self._reset()
+            self.sparse.fail()
+            raise
+
+    def _begin_late(self) -> None:
+        if self._early and self.comm.rank == 0:
+            LOGGER.warning(CHANGED)
+        self._early = False
+
+    def _skip(self) -> list[Total]:
+        """Leave the step out: a gradient of some rank is not finite, so that all become NaN."""
+        self._reset()
+        self.sparse.fail()
+        for bucket in self.buckets:
+            bucket.fail()
+        self.skipped += 1
+        if self._scale is None and self.comm.rank == 0:  # a scaler looks for the largest scale by overflows
+            LOGGER.warning(NOT_FINITE, self.skipped)
+        self.overflowed, self._reduced, self._totals = True, True, []
+        return []
 
     def stepped(self) -> None:
         """Take note of a step along the results: later gradients are the next step's."""
@@ -370,11 +410,13 @@ class GradientReduction:
             return
         self._grown |= bucket.vector.left([parameter], 1)
         if self._came[parameter] == self._passes:
-            if self._looks and parameter.grad is not None:
-                self._marks[parameter] = bits_of(parameter.grad)
             # Until its kind is known a gradient stays where it is: no memory is taken for gradients that leave
             if self._settled(bucket):
-                bucket.take(parameter)
+                bucket.take(parameter, apart=self._early and not self._looks)
+            if self._looks and parameter.grad is not None:
+                self._marks[parameter] = bits_of(parameter.grad)
+                if not parameter.grad.is_sparse:
+                    self._versions[memory_of(parameter.grad)] = parameter.grad._version
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
         # their passes, and it from going on: it is left to `synchronize`.
         early = self._early and not self._looks and not self._reduced and not self._grown
@@ -382,7 +424,7 @@ class GradientReduction:
             return
         # In the order of the buckets, which is the same on all ranks: a complete one waits for all before it
         while self._next < len(self.buckets) - 1 and self._ready(self.buckets[self._next]):
-            self._start(self.buckets[self._next])
+            self._start(self.buckets[self._next], early=True)
             self._begun = self._next
 
     def _settled(self, bucket: Bucket) -> bool:
@@ -396,10 +438,16 @@ class GradientReduction:
     def _look(self) -> None:
         if self._looks:
             self._looks -= 1
-            touched = (p.grad is None or not torch.equal(bits_of(p.grad), mark) for p, mark in self._marks.items())
+            touched = (p.grad is None or self._touched(p.grad, mark) for p, mark in self._marks.items())
             # More backward passes than were awaited add to them, too
             if max(self._came.values(), default=0) > self._passes or any(touched):
-                self._early = False
+                self._begin_late()
+
+    def _touched(self, gradient: Tensor, mark: Tensor) -> bool:
+        # A clip that has not yet bitten leaves the bits; views of a buffer share their number of changes
+        if not gradient.is_sparse and self._versions.get(memory_of(gradient)) != gradient._version:
+            return True
+        return not torch.equal(bits_of(gradient), mark)
 
     def _start_settled(self) -> None:
         """Start all buckets that other ranks may have started in their backward pass, before the next question."""
@@ -407,14 +455,16 @@ class GradientReduction:
             self._start(self.buckets[self._next])
 
     def _object(self, problem: str) -> None:
-        if self.buckets:
-            self.buckets[self._next].reducer.engine.objection = RuntimeError(problem)
-        else:
-            self.sparse.objection = RuntimeError(problem)
+        self._next_part.objection = RuntimeError(problem)
 
-    def _start(self, bucket: Bucket, factor: float = 1.0, collected: bool = False) -> None:
+    @property
+    def _next_part(self) -> Engine | SparseGradients:
+        """Return what agrees next."""
+        return self.buckets[self._next].reducer.engine if self.buckets else self.sparse
+
+    def _start(self, bucket: Bucket, factor: float = 1.0, collected: bool = False, early: bool = False) -> None:
         if not collected:
-            bucket.collect()
+            bucket.collect(apart=early)
         if self._tracer is not None:
             self._tracer.begin(anew=self._next == 0)
         self._next += 1
@@ -444,13 +494,7 @@ class GradientReduction:
         if self._unstepped.passes > 1:
             self._unstepped.stepped()
         self._marks.clear()
-
-    def _overflow(self) -> bool:
-        finite = self.sparse.finite and all(bool(bucket.flat.isfinite().all()) for bucket in self.buckets)
-        # Of gradients that have been changed since, the scaler knows more
-        finite = finite and not self._scale.found()
-        # Also a rank that knows the answer takes part, because the others wait for it
-        return bool(self._ranks.any(np.array([not finite], np.uint8))[0])
+        self._versions.clear()
 
     def _clipping_factor(self, most: float, scale: float) -> float:
         # Tables are reduced with the loss scale, buckets without it

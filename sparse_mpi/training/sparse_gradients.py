@@ -18,7 +18,7 @@ from sparse_mpi.comm.background import Handle
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.clipping import factor_of
-from sparse_mpi.reduction.engine import Absence
+from sparse_mpi.reduction.engine import NEWS, NOT_FINITE, Absence, StepRefused
 from sparse_mpi.reduction.laws import raise_nonfinite
 from sparse_mpi.training.hooks import DENSE, kind_of
 
@@ -58,10 +58,21 @@ def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | Exceptio
     return torch.sparse_coo_tensor(at, values, like.shape, check_invariants=False, is_coalesced=True)
 
 
-def summed(own: Sequence[Tensor | Exception], comm: Comm, absence: Absence | None = None) -> RowSum:
+def summed(
+    own: Sequence[Tensor | Exception],
+    comm: Comm,
+    absence: Absence | None = None,
+    skips: bool = False,
+    unfit: bool = False,
+) -> RowSum:
     """Return the sums over the ranks of their `staged` gradients, or raise its error on every rank. Collective.
 
-    ``absence``, if given, knows afterwards which of the gradients no rank had.
+    Args:
+        own: gradients of this rank, or errors.
+        comm: ranks.
+        absence: knows afterwards which of the gradients no rank had; None: nobody asks.
+        skips: True raises `StepRefused` on every rank if a gradient of any is not finite.
+        unfit: True raises it anyway.
     """
     start, before = perf_counter(), comm.traffic.copy()
     absence = Absence(len(own)) if absence is None else absence
@@ -73,8 +84,11 @@ def summed(own: Sequence[Tensor | Exception], comm: Comm, absence: Absence | Non
                 raise one
             rows.append(one)
         say(sparse=[(tuple(one.shape), one.sparse_dim()) for one in rows])
-        agreement.flag = absence.news(comm)
-    if agreement.flag:
+        fit = not unfit and not (skips and not all(bool(one._values().isfinite().all()) for one in rows))
+        agreement.flag = NEWS * absence.news(comm) if fit else NOT_FINITE
+    if agreement.flag == NOT_FINITE:
+        raise StepRefused(revised=False)
+    if agreement.flag == NEWS:
         absence.agree(comm)
     sums = [allreduce(one, comm=comm) for one in rows]
     # Report: there is no selection, and every touched row is sent
@@ -94,12 +108,13 @@ def mean_of(total: Tensor, like: Tensor, divisor: float) -> Tensor:
 class SparseGradients:
     """The parameters whose gradients are sparse tensors; their mean is clipped to ``max_norm`` by itself, if given."""
 
-    def __init__(self, average: bool, max_norm: float | None = None, raises: bool = False) -> None:
+    def __init__(self, average: bool, max_norm: float | None = None, nonfinite: str = "keep") -> None:
         self.dims: dict[Tensor, int] = {}  # the parameters, and the sparse dimensions of each one's gradient
         self.objection: RuntimeError | None = None  # that all ranks are to raise with the next sums
         self._absence = Absence(0)
         self.report: StepReport | None = None  # of the last step
-        self._average, self._max_norm, self._raises = average, max_norm, raises
+        self.unfit: bool = False  # other gradients of the step are not finite
+        self._average, self._max_norm, self._nonfinite = average, max_norm, nonfinite
         self._handle: Handle[RowSum] | None = None  # of the sums under way
 
     def add(self, dims: Mapping[Tensor, int], order: Iterable[Tensor]) -> None:
@@ -108,11 +123,6 @@ class SparseGradients:
         self.dims = {parameter: self.dims[parameter] for parameter in order if parameter in self.dims}
         # Parameters have new numbers: knowledge of absence was by the old ones
         self._absence = Absence(len(self.dims))
-
-    @property
-    def finite(self) -> bool:
-        gradients = [p.grad for p in self.dims if p.grad is not None]
-        return all(bool((g._values() if g.is_sparse else g).isfinite().all()) for g in gradients)
 
     @property
     def norm(self) -> float:
@@ -125,7 +135,19 @@ class SparseGradients:
             own = [self.objection or staged(parameter.grad, parameter, dim) for parameter, dim in self.dims.items()]
             self.objection = None
             self._absence.here = [number for number, parameter in enumerate(self.dims) if parameter.grad is None]
-            self._handle = begin(partial(summed, own, absence=self._absence))
+            skips, unfit, self.unfit = self._nonfinite == "skip", self.unfit, False
+            self._handle = begin(partial(summed, own, absence=self._absence, skips=skips, unfit=unfit))
+
+    def refusal(self) -> StepRefused | None:
+        """Wait for the sums, if they were started; return the refusal of all ranks, if there is one."""
+        try:
+            if self._handle is not None:
+                self._handle.wait()
+        except StepRefused as refused:
+            return refused
+        except Exception:
+            return None  # `finish` raises it
+        return None
 
     @torch.no_grad()
     def finish(self, factor: float = 1.0) -> None:
@@ -139,7 +161,7 @@ class SparseGradients:
             return
         found = handle.wait()
         self.report = found.report
-        for rows in found.sums if self._raises else ():
+        for rows in found.sums if self._nonfinite == "raise" else ():
             raise_nonfinite(rows._values().numpy())
         if self._max_norm is not None:  # by themselves, as buckets are
             factor = factor_of(found.norm, self._max_norm)
@@ -154,6 +176,7 @@ class SparseGradients:
 
     def fail(self) -> None:
         """Set ``.grad`` to a row of NaN, so that a loss scaler sees that gradients overflowed."""
+        self._handle = None
         for parameter, dim in self.dims.items():
             row = torch.full((1, *parameter.shape[dim:]), torch.nan)
             nan = torch.sparse_coo_tensor(torch.zeros((dim, 1), dtype=torch.long), row, parameter.shape)
