@@ -1,12 +1,9 @@
 """`NcclComm`: arrays on a device go over CuPy's NCCL, all others over the communicator it is made from.
 
     comm = NcclComm(as_comm(group))  # one GPU a rank; as_comm("nccl") is that of the whole job
-    reducer = SparseAllreduce(n, comm=comm)
 
 A call of unknown lengths waits for a small exchange of these on the host. Other calls return once they are queued on
-the current stream. A thread polls NCCL for failures and for the time of exchanges. If one fails or takes longer than
-SPARSE_MPI_TIMEOUT, the thread reports it and aborts the communicator, which ends all waiting kernels. Results are then
-undefined; every later call raises.
+the current stream. If one fails or takes longer than SPARSE_MPI_TIMEOUT every later call raises, see `NcclWatchdog`.
 
 NCCL's communicator, and its memory on the device, is made by the first call with a device array, also a `sendrecv` of
 some ranks. All ranks must make that call, in the same order among their other calls. NCCL waits there for all ranks
@@ -18,11 +15,8 @@ ranks and networks it has been tried.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from time import perf_counter
-from types import ModuleType
+from contextlib import contextmanager
 from typing import Any
 from weakref import finalize
 
@@ -33,7 +27,8 @@ from sparse_mpi.comm.base import Comm, Counts, Job
 from sparse_mpi.comm.buffers import cut
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCHDOG_THREAD, Watchdog, time_limit
+from sparse_mpi.comm.job.nccl_watchdog import NcclWatchdog
+from sparse_mpi.comm.job.watchdog import time_limit
 
 ID_BYTES = 128  # of the number by which NCCL's ranks find each other
 
@@ -62,9 +57,8 @@ class NcclComm(CountingComm):
         self._host, self._yield_cpu = comm.duplicate(yield_cpu), yield_cpu
         super().__init__(self._host.rank, self._host.size)
         with same_on_all_ranks(self._host) as say:
-            library, limit = _library(), time_limit(None)
-            say(NCCL=library.get_version())
-        self.device = NcclDevice(library, self._host, limit)
+            self.device = NcclDevice(self._host)
+            say(NCCL=self.device.version)
         finalize(self, self.device.close).atexit = False  # other ranks may be gone by then
 
     def free(self) -> None:
@@ -106,25 +100,25 @@ class NcclComm(CountingComm):
         self._host.barrier()
 
 
-class NcclDevice(Watchdog):
-    """NCCL's communicator of one device, as a `Device`, and the state of its exchanges; other threads may `poll` it.
+class NcclDevice(NcclWatchdog):
+    """NCCL's communicator of one device, as a `Device`.
 
     Rows are bytes to NCCL. An exchange is one group of sends and receives, an allgatherv one of broadcasts, so that
     NCCL sends each message into a node once.
     """
 
-    def __init__(self, library: ModuleType, host: Comm, limit: float) -> None:
-        super().__init__(host.rank, host.size, limit)
-        self._nccl, self._host = library, host
-        self.made: Any = None  # NCCL's communicator
-        self._number = 0  # of its device
-        self._closing = threading.RLock()  # held while a thread asks NCCL, and while the communicator is given up
-        self._failure: Exception | None = None
-        self._entered = 0.0  # when the exchange began that the host is queueing; 0: it queues none
-        self._stream: Any = None  # of the last exchange
-        # The event behind that, when it was recorded, and the event that was seen done
-        self._event: Any = None
-        self._recorded, self._done = 0.0, None
+    def __init__(self, host: Comm) -> None:
+        from cupy.cuda import nccl
+
+        if not nccl.available:
+            raise RuntimeError(
+                "NCCL must be installed where CuPy finds it, it is not; install nvidia-nccl-cu13 (nvidia-nccl-cu12 "
+                "with CUDA 12), or use the communicator without NcclComm"
+            )
+        super().__init__(host.rank, host.size, time_limit(None))
+        self.version: int = nccl.get_version()
+        self._nccl, self._host = nccl, host
+        self._number = 0  # of the device
 
     def meet(self, x: Any) -> None:
         if self.made is None:
@@ -134,10 +128,13 @@ class NcclDevice(Watchdog):
                     number = self._nccl.get_unique_id()  # bytes, and before CuPy 14 numbers
                     own = number if isinstance(number, bytes) else np.array(number, np.int8)
                     check.words[:] = np.frombuffer(own, np.int64)
-            self._number = x.device.id
+            self._number, words = x.device.id, check.rows[0]
             with x.device:
-                self.made = _communicator(self._nccl, self.size, check.rows[0].tobytes(), self.rank)
-            WATCHDOG_THREAD.add(self)
+                try:
+                    made = self._nccl.NcclCommunicator(self.size, words.tobytes(), self.rank)
+                except TypeError:  # before CuPy 14
+                    made = self._nccl.NcclCommunicator(self.size, tuple(words.view(np.int8).tolist()), self.rank)
+            self.watch(made)
         elif x.device.id != self._number:
             raise ValueError(f"send must be on device {self._number}, as the first array was, got {x.device.id}")
 
@@ -181,77 +178,3 @@ class NcclDevice(Watchdog):
             yield
         finally:  # also after an error: all that this thread calls later would be of the same group
             self._nccl.groupEnd()
-
-    @contextmanager
-    def queueing(self) -> Iterator[tuple[Any, int]]:
-        """Yield NCCL's communicator and the current stream's address, to queue one exchange."""
-        from cupy.cuda import Event, get_current_stream
-
-        self._stream, self._entered = get_current_stream(), perf_counter()
-        try:
-            yield self.made, self._stream.ptr
-            self._event, self._recorded = self._stream.record(Event(disable_timing=True)), perf_counter()
-        finally:
-            self._entered = 0.0
-            self.require_running()  # the error above may come from an abort
-
-    def require_running(self) -> None:
-        if self._failure is not None:
-            raise RuntimeError(f"NCCL must not have failed before a call, it has: {self._failure}") from self._failure
-
-    def poll(self) -> None:
-        """Check NCCL for failures and the time of exchanges; abort the communicator if need be."""
-        with self._closing:
-            if self.closed or self._failure is not None:
-                return
-            try:
-                self.made.check_async_error()
-                if self.timeout and self._late():
-                    raise RuntimeError(
-                        f"a call over NCCL must end within {TIMEOUT}={self.timeout:g} seconds, it did not"
-                    )
-            except Exception as error:
-                self._failure = error
-                self.say(f"gives up NCCL: {error}")
-                # This ends the kernels that wait for peers, and so the host's wait.
-                self.made.abort()
-
-    def _late(self) -> bool:
-        now, entered, event = perf_counter(), self._entered, self._event
-        if entered and now - entered > self.timeout:
-            return True
-        # CUDA is asked once, when the time is over: a question from here would spoil a graph that is being captured
-        if event is None or event is self._done or now - self._recorded <= self.timeout:
-            return False
-        with suppress(Exception):  # of a capture: asked again
-            if not event.done:
-                return True
-            self._done = event
-        return False
-
-    def close(self) -> None:
-        if self._stream is not None and not self.closed:
-            with suppress(Exception):  # failures on the device are raised where results are used
-                self._stream.synchronize()
-        with self._closing:
-            if self.made is not None and not self.closed:
-                self.made.destroy()
-            self.closed = True
-
-
-def _library() -> ModuleType:
-    from cupy.cuda import nccl
-
-    if not nccl.available:
-        raise RuntimeError(
-            "NCCL must be installed where CuPy finds it, it is not; install nvidia-nccl-cu13 (nvidia-nccl-cu12 with "
-            "CUDA 12), or use the communicator without NcclComm"
-        )
-    return nccl
-
-
-def _communicator(nccl: ModuleType, ranks: int, number: bytes, rank: int) -> Any:
-    try:
-        return nccl.NcclCommunicator(ranks, number, rank)
-    except TypeError:  # before CuPy 14
-        return nccl.NcclCommunicator(ranks, tuple(np.frombuffer(number, np.int8).tolist()), rank)

@@ -90,8 +90,6 @@ class PointToPoint:
         return [steps[at : at + BUCKET] for at in range(0, len(steps), BUCKET)]
 
     def start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
-        if len(rows) < making.CHUNK:
-            return [self._comm.Isend([rows, len(rows), rowtype(self._mpi, row_bytes(rows))], dest, tag)]
         return [self._comm.Isend(piece, dest, tag) for piece in pieces(self._mpi, rows)]
 
     def receive(self, like: Array, source: int, tag: int) -> Array:

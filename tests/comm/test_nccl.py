@@ -12,7 +12,7 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm, as_comm
-from sparse_mpi.comm import nccl as transport
+from sparse_mpi.comm.job import nccl_watchdog
 from sparse_mpi.comm.job.watchdog import WatchdogThread
 from sparse_mpi.comm.nccl import NcclComm
 from sparse_mpi.testing import check_transport
@@ -195,7 +195,7 @@ def test_a_failure_of_nccl_ends_the_communicator(ranks, nccl, capfd, yield_cpu):
 def clock(monkeypatch):
     """Seconds as NCCL's calls are timed by, which stand still."""
     now = [1.0]
-    monkeypatch.setattr("sparse_mpi.comm.nccl.perf_counter", lambda: now[0])
+    monkeypatch.setattr("sparse_mpi.comm.job.nccl_watchdog.perf_counter", lambda: now[0])
     return now
 
 
@@ -237,7 +237,7 @@ def test_a_host_that_cannot_queue_an_exchange_ends(alone, clock):
 def test_a_thread_asks_all_communicators_as_long_as_they_live(nccl, monkeypatch):
     thread = WatchdogThread()
     monkeypatch.setattr(thread, "_thread", "which tests are")
-    monkeypatch.setattr(transport, "WATCHDOG_THREAD", thread)
+    monkeypatch.setattr(nccl_watchdog, "WATCHDOG_THREAD", thread)
     nccl.over(NullComm())
     comms = [NcclComm(NullComm()) for _ in range(2)]
     made = []
