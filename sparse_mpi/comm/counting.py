@@ -1,7 +1,7 @@
 """The base class of all transports: argument checks, timing, and `Traffic` counted by one convention.
 
 A transport (`mpi.MPIComm`, a rank of `world.World`, `null.NullComm`) derives from `CountingComm` and only moves
-contiguous arrays; a `device.Device` may move those on devices. *Rows* are the entries of the first axis.
+contiguous arrays; a `carrier.Device` may move those on devices. *Rows* are the entries of the first axis.
 
 With P ranks and L = ceil(log2 P), one call adds to this rank's counters:
 
@@ -34,7 +34,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, namespace, synchronize
 from sparse_mpi.comm.base import Counts, Job, RankFailure, Traffic
-from sparse_mpi.comm.device import Carrier, Device, DeviceCarrier
+from sparse_mpi.comm.carrier import Carrier, Device, DeviceCarrier
 from sparse_mpi.comm.job.call_log import CALLS, Watched
 from sparse_mpi.comm.reducible import REDUCIBLE
 from sparse_mpi.comm.staging import Staging

@@ -59,11 +59,11 @@ class NcclComm(CountingComm):
         with same_on_all_ranks(self._host) as say:
             self.device = NcclDevice(self._host)
             say(NCCL=self.device.version)
-        finalize(self, self.device.close).atexit = False  # other ranks may be gone by then
+        finalize(self, self.device.watchdog.close).atexit = False  # other ranks may be gone by then
 
     def free(self) -> None:
         """Free NCCL's communicator, if there is one, and its memory on the device; the last call. Collective."""
-        self.device.close()
+        self.device.watchdog.close()
 
     def duplicate(self, yield_cpu: bool = False) -> NcclComm:
         return NcclComm(self._host, yield_cpu)
@@ -72,7 +72,7 @@ class NcclComm(CountingComm):
         return NcclComm(self._host.split(color), self._yield_cpu)
 
     def _require_running(self) -> None:
-        self.device.require_running()
+        self.device.watchdog.require_running()
 
     @property
     def job(self) -> Job:
@@ -100,7 +100,7 @@ class NcclComm(CountingComm):
         self._host.barrier()
 
 
-class NcclDevice(NcclWatchdog):
+class NcclDevice:
     """NCCL's communicator of one device, as a `Device`.
 
     Rows are bytes to NCCL. An exchange is one group of sends and receives, an allgatherv one of broadcasts, so that
@@ -115,57 +115,57 @@ class NcclDevice(NcclWatchdog):
                 "NCCL must be installed where CuPy finds it, it is not; install nvidia-nccl-cu13 (nvidia-nccl-cu12 "
                 "with CUDA 12), or use the communicator without NcclComm"
             )
-        super().__init__(host.rank, host.size, time_limit(None))
+        self.watchdog: NcclWatchdog = NcclWatchdog(host.rank, host.size, time_limit(None))
         self.version: int = nccl.get_version()
-        self._nccl, self._host = nccl, host
+        self._nccl, self._host, self._rank = nccl, host, host.rank
         self._number = 0  # of the device
 
     def meet(self, x: Any) -> None:
-        if self.made is None:
+        if self.watchdog.made is None:
             check = same_on_all_ranks(self._host, words=ID_BYTES // 8)
             with check:
-                if self.rank == 0:
+                if self._rank == 0:
                     number = self._nccl.get_unique_id()  # bytes, and before CuPy 14 numbers
                     own = number if isinstance(number, bytes) else np.array(number, np.int8)
                     check.words[:] = np.frombuffer(own, np.int64)
             self._number, words = x.device.id, check.rows[0]
             with x.device:
                 try:
-                    made = self._nccl.NcclCommunicator(self.size, words.tobytes(), self.rank)
+                    made = self._nccl.NcclCommunicator(self._host.size, words.tobytes(), self._rank)
                 except TypeError:  # before CuPy 14
-                    made = self._nccl.NcclCommunicator(self.size, tuple(words.view(np.int8).tolist()), self.rank)
-            self.watch(made)
+                    made = self._nccl.NcclCommunicator(self._host.size, tuple(words.view(np.int8).tolist()), self._rank)
+            self.watchdog.watch(made)
         elif x.device.id != self._number:
             raise ValueError(f"send must be on device {self._number}, as the first array was, got {x.device.id}")
 
     def allgather(self, send: Array, out: Array) -> None:
-        with self.queueing() as (comm, stream):
+        with self.watchdog.queueing() as (comm, stream):
             comm.allGather(address(send), address(out), send.nbytes, self._nccl.NCCL_UINT8, stream)
 
     def allgatherv(self, send: Array, out: Array, counts: Counts) -> None:
-        with self.queueing() as (comm, stream), self._group():
+        with self.watchdog.queueing() as (comm, stream), self._group():
             for root, rows in enumerate(cut(out, counts)):
                 if rows.nbytes:
-                    given = address(send if root == self.rank else rows)
+                    given = address(send if root == self._rank else rows)
                     comm.broadcast(given, address(rows), rows.nbytes, self._nccl.NCCL_UINT8, root, stream)
 
     def alltoallv(self, send: Array, counts: Counts, out: Array, came: Counts) -> None:
         leaving, arriving = dict(enumerate(cut(send, counts))), dict(enumerate(cut(out, came)))
-        arriving.pop(self.rank)[...] = leaving.pop(self.rank)
+        arriving.pop(self._rank)[...] = leaving.pop(self._rank)
         self.exchange(leaving, arriving)
 
     def allreduce(self, x: Array, op: str) -> None:
         kind = getattr(self._nccl, f"NCCL_{x.dtype.name.upper()}")
-        with self.queueing() as (comm, stream):
+        with self.watchdog.queueing() as (comm, stream):
             comm.allReduce(address(x), address(x), x.size, kind, getattr(self._nccl, f"NCCL_{op.upper()}"), stream)
 
     def broadcast(self, x: Array, root: int) -> None:
-        with self.queueing() as (comm, stream):
+        with self.watchdog.queueing() as (comm, stream):
             comm.broadcast(address(x), address(x), x.nbytes, self._nccl.NCCL_UINT8, root, stream)
 
     def exchange(self, leaving: Mapping[int, Array], arriving: Mapping[int, Array]) -> None:
         # Within a group sends and receives go on together; one by one each could wait for its peer's.
-        with self.queueing() as (comm, stream), self._group():
+        with self.watchdog.queueing() as (comm, stream), self._group():
             for move, messages in ((comm.recv, arriving), (comm.send, leaving)):
                 for peer, rows in messages.items():
                     if rows.nbytes:

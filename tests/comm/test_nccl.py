@@ -71,7 +71,7 @@ def test_what_goes_over_nccl_and_what_over_the_host(ranks, nccl, device):
         own = sys.modules["cupy"].asarray(np.arange(size) + comm.rank)
         each = np.ones(size, int)
         comm.barrier()  # of the host; NCCL has no communicator yet
-        assert comm.device.made is None
+        assert comm.device.watchdog.made is None
         comm.bcast(own)
         comm._host.barrier()
         sends, before = (own.get(), own), len(nccl.calls)
@@ -179,8 +179,8 @@ def test_a_failure_of_nccl_ends_the_communicator(ranks, nccl, capfd, yield_cpu):
         over.allreduce(x)
         comm._host.barrier()
         nccl.failed = True
-        over.device.poll()
-        assert over.device.made.gone == "aborted"
+        over.device.watchdog.poll()
+        assert over.device.watchdog.made.gone == "aborted"
         for call in (over.allreduce, over.bcast):
             with pytest.raises(RuntimeError, match="must not have failed before a call, it has: NCCL_ERROR.*remote"):
                 call(x)
@@ -211,14 +211,14 @@ def alone(nccl, clock, monkeypatch):
 
 def test_an_exchange_that_takes_too_long_ends(alone, clock, device, monkeypatch):
     for _ in range(3):  # all is done by now
-        alone.device.poll()
+        alone.device.watchdog.poll()
         clock[0] += 0.02
     device.stuck[0] = NOT_READY
     alone.allreduce(sys.modules["cupy"].ones(3))  # returns: the host does not wait
-    alone.device.poll()
+    alone.device.watchdog.poll()
     clock[0] += 0.02
-    alone.device.poll()
-    assert alone.device.made.gone == "aborted"
+    alone.device.watchdog.poll()
+    assert alone.device.watchdog.made.gone == "aborted"
     with pytest.raises(RuntimeError, match=r"must end within SPARSE_MPI_TIMEOUT=0\.01 seconds, it did not"):
         alone.barrier()
     monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "soon")
@@ -228,10 +228,10 @@ def test_an_exchange_that_takes_too_long_ends(alone, clock, device, monkeypatch)
 
 def test_a_host_that_cannot_queue_an_exchange_ends(alone, clock):
     """As where the other ranks, which NCCL looks for in the first one, do not come."""
-    with pytest.raises(RuntimeError, match="must end within SPARSE_MPI_TIMEOUT"), alone.device.queueing():
+    with pytest.raises(RuntimeError, match="must end within SPARSE_MPI_TIMEOUT"), alone.device.watchdog.queueing():
         clock[0] += 0.02
-        alone.device.poll()
-    assert alone.device.made.gone == "aborted"
+        alone.device.watchdog.poll()
+    assert alone.device.watchdog.made.gone == "aborted"
 
 
 def test_a_thread_asks_all_communicators_as_long_as_they_live(nccl, monkeypatch):
@@ -243,7 +243,7 @@ def test_a_thread_asks_all_communicators_as_long_as_they_live(nccl, monkeypatch)
     made = []
     for comm in comms:
         comm.allgather(sys.modules["cupy"].ones(3))
-        made.append(comm.device.made)
+        made.append(comm.device.watchdog.made)
     assert len(thread._watchdogs) == 2
     comms.pop()
     del comm
@@ -252,7 +252,7 @@ def test_a_thread_asks_all_communicators_as_long_as_they_live(nccl, monkeypatch)
     nccl.failed = True
     thread.poll()
     assert [each.gone for each in made] == ["aborted", "destroyed"]
-    assert thread._watchdogs == [comms[0].device]
+    assert thread._watchdogs == [comms[0].device.watchdog]
 
 
 def test_a_communicator_can_be_freed(ranks, nccl):
@@ -262,11 +262,11 @@ def test_a_communicator_can_be_freed(ranks, nccl):
         twin, idle = comm.duplicate(), comm.duplicate()
         x = sys.modules["cupy"].ones(3)
         twin.allreduce(x)
-        made = twin.device.made
+        made = twin.device.watchdog.made
         for unused in (twin, idle):
             unused.free()
         comm.allreduce(x)
-        return made.gone, comm.device.made.gone, idle.device.made
+        return made.gone, comm.device.watchdog.made.gone, idle.device.watchdog.made
 
     assert ranks.run(body, wrap=lambda comm: comm) == [("destroyed", "", None)] * ranks.size
 
