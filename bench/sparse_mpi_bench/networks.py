@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparse_mpi.comm.network import Network
+from sparse_mpi.collectives.network import Network
 
 NETWORKS = {
     "1gbe": (Network.of(1, 30), "Gigabit Ethernet, TCP"),

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from sparse_mpi import kernels
+from sparse_mpi.algorithms.quantiles import pooled
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.counting import received as checked
-from sparse_mpi.comm.quantiles import pooled
 from sparse_mpi.sparse import (
     SparseVector,
     equal_boundaries,

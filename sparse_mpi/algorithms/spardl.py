@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
+from sparse_mpi.algorithms import bruck
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, magnitude_bits, namespace
 from sparse_mpi.checks import check_choice, check_range, check_whole
-from sparse_mpi.comm import Comm, bruck
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.comm.counting import received as came
 from sparse_mpi.select import Selector

@@ -21,12 +21,12 @@ from operator import itemgetter
 import numpy as np
 
 from sparse_mpi.algorithms.exchange import divided, doubled, partners
+from sparse_mpi.algorithms.quantiles import Pool
 from sparse_mpi.arrays import Array
 from sparse_mpi.collectives.entries import Entries, joined, merged, merged_runs
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.ownership import counts_by_region, degrees, regions_of
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.quantiles import Pool
 
 DIRECT = 8  # ranks up to which results are sent to each of the others: lengths, too, would take log2 P messages
 

@@ -14,10 +14,10 @@ from sparse_mpi.collectives.choice import INLINE, USUAL, Choice, choose, inlined
 from sparse_mpi.collectives.device import to_host_input
 from sparse_mpi.collectives.entries import Entries, merged_runs, nonzero, parted
 from sparse_mpi.collectives.inputs import AUTO, Ready, ready
+from sparse_mpi.collectives.network import Network, fit_network
 from sparse_mpi.collectives.ownership import part_of, regions_of
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import in_turn
-from sparse_mpi.comm.network import Network, fit_network
 from sparse_mpi.wire import BitPacked
 
 T = TypeVar("T")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sparse_mpi.algorithms.quantiles import Pool
 from sparse_mpi.collectives.algorithms import DIRECT
 from sparse_mpi.collectives.messages import Format
+from sparse_mpi.collectives.network import Network
 from sparse_mpi.collectives.ownership import degrees, distinct
 from sparse_mpi.comm.base import rounds
-from sparse_mpi.comm.network import Network
-from sparse_mpi.comm.quantiles import Pool
 
 USUAL = Network.of(10, 5)  # the default network: 10 Gbit/s, 5 us
 INLINE = "inline"  # no algorithm: the entries travelled with the arguments

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sparse_mpi.algorithms.quantiles import Pool, told
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.quantiles import Pool, told
 
 SAMPLES = 32  # keys that a rank shows to all
 

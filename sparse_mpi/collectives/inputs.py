@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparse_mpi.algorithms.quantiles import Pool, pool_of, told
 from sparse_mpi.arrays import describe, to_host
 from sparse_mpi.checks import check_choice
 from sparse_mpi.collectives import inline
@@ -18,14 +19,13 @@ from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.entries import Entries, canonical, combined
 from sparse_mpi.collectives.kinds import InputAdapter, adapt, plain_type
 from sparse_mpi.collectives.messages import Format, codec_of
+from sparse_mpi.collectives.network import Network
 from sparse_mpi.collectives.operations import WRAPPING, check_exact, may_wrap, named, operation
 from sparse_mpi.collectives.ownership import SAMPLES, WORDS
 from sparse_mpi.collectives.strings import STRINGS, WIDE, StringKeys, type_of_all
 from sparse_mpi.collectives.wide import WideKeys
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.network import Network
-from sparse_mpi.comm.quantiles import Pool, pool_of, told
 from sparse_mpi.wire import BitPacked
 
 AUTO, FITTED = "auto", "fitted"

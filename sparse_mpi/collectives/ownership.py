@@ -1,7 +1,7 @@
 """The owners of keys, which combine their values: regions of keys with about equally many entries each.
 
-A region ends at a quantile of the samples of all ranks' entries (`comm/quantiles.py`), so regions are even for any
-distribution of a rank's keys.
+A region ends at a quantile of the samples of all ranks' entries (`algorithms/quantiles.py`), so regions are even for
+any distribution of a rank's keys.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from math import expm1, log1p
 
 import numpy as np
 
+from sparse_mpi.algorithms.quantiles import Pool
 from sparse_mpi.collectives.entries import Entries
-from sparse_mpi.comm.quantiles import Pool
 
 SAMPLES = 32  # of each rank: the largest of 64 regions has 1.3 times the mean
 WORDS = 3 + SAMPLES

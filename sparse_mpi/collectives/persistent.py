@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sparse_mpi.algorithms.quantiles import pooled
 from sparse_mpi.arrays import to_host
 from sparse_mpi.checks import check_choice, converted
 from sparse_mpi.collectives.device import HostInput, to_host_input
@@ -26,7 +27,6 @@ from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, StringKeys, 
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
-from sparse_mpi.comm.quantiles import pooled
 
 ALWAYS, FIRST = "always", "first"
 

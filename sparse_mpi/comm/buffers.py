@@ -1,4 +1,4 @@
-"""Buffers of rows: sizes in bytes, parts of ranks, arrays to receive into, and headers."""
+"""Buffers of rows: sizes in bytes, parts of ranks, arrays to receive into, and headers; and the order of messages."""
 
 from __future__ import annotations
 
@@ -34,3 +34,11 @@ def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
     if size != row_bytes(like):
         raise TypeError(f"send must have rows of {row_bytes(like)} bytes on rank {source} too, got {size}")
     return rows
+
+
+def peers(rank: int, size: int) -> list[tuple[int, int]]:
+    """Return to which rank this one sends and from which it receives, step by step.
+
+    In each step every rank sends to one rank and receives from one: none is the first peer of all.
+    """
+    return [((rank + step) % size, (rank - step) % size) for step in range(1, size)]

@@ -1,7 +1,7 @@
 """The base class of all transports: argument checks, timing, and `Traffic` counted by one convention.
 
 A transport (`mpi.MPIComm`, a rank of `world.World`, `null.NullComm`) derives from `CountingComm` and only moves
-contiguous arrays. *Rows* are the entries of the first axis.
+contiguous arrays; a `carrier.Device` may move those on devices. *Rows* are the entries of the first axis.
 
 With P ranks and L = ceil(log2 P), one call adds to this rank's counters:
 
@@ -24,7 +24,7 @@ not at all. Not counted: a rank's messages to itself, and setting up a communica
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from time import perf_counter
@@ -34,11 +34,12 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, namespace, synchronize
 from sparse_mpi.comm.base import Counts, Job, RankFailure, Traffic
+from sparse_mpi.comm.carrier import Carrier, Device, DeviceCarrier
 from sparse_mpi.comm.job.call_log import CALLS, Watched
+from sparse_mpi.comm.reducible import REDUCIBLE
 from sparse_mpi.comm.staging import Staging
 
 OPS = ("sum", "max")
-REDUCIBLE = frozenset(np.dtype(code) for code in "bhilqBHILQfd")  # integers of all widths, float32, float64
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -76,14 +77,15 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
     return call
 
 
-class CountingComm(ABC):
+class CountingComm(Carrier):
     """A communicator that checks, times and counts every call; its ``_call`` moves contiguous arrays.
 
-    A transport that does not take device arrays (``staged``) gets host copies.
+    Arrays on a device are moved by ``device``, if there is one. A transport that does not take them (``staged``) gets
+    host copies.
     """
 
     staged = True  #: whether arrays on a device pass through host memory on their way
-    ordered = False  #: whether exchanges of device arrays are queued on the current stream, and the host waits for none
+    device: Device | None = None  #: moves arrays on devices, see `Device`
     concurrent = False  #: whether one thread may call it while others compute, or call other communicators
     guarded = False  # whether `_require_running` and `_confirm` are to be asked around each call
     watched: Watched | None = None  # notes the calls for the watchdog of this rank, where there is one
@@ -102,24 +104,24 @@ class CountingComm(ABC):
 
     @timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
-        mine = self._enter(send, rows=True)
+        mine, carrier = self._enter(send, rows=True)
         require_rank(self.size, "dest", dest)
         require_rank(self.size, "source", source)
-        came = self._sendrecv(mine, dest, source)
+        came = carrier._sendrecv(mine, dest, source)
         leaves, arrives = dest not in (None, self.rank), source not in (None, self.rank)
         self._count(mine.nbytes * leaves, came.nbytes if came is not None and arrives else 0, int(leaves))
         return came if came is None or mine is send else self._unstage(came, send)
 
     @timed
     def allgather(self, send: Array, control: bool = False) -> Array:
-        mine = self._enter(send)
-        gathered = self._allgather(mine)
+        mine, carrier = self._enter(send)
+        gathered = carrier._allgather(mine)
         self._count(mine.nbytes * (self.size - 1), gathered.nbytes - mine.nbytes, self._rounds, control)
         return gathered if mine is send else self._unstage(gathered, send)
 
     @timed
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
-        mine = self._enter(send, rows=True)
+        mine, carrier = self._enter(send, rows=True)
         if counts is None:
             # Counts that not all ranks know are gathered first, by the convention in 4 bytes each.
             self._count(4 * (self.size - 1), 0, self._rounds, control=True)
@@ -127,7 +129,7 @@ class CountingComm(ABC):
             counts = per_rank(self.size, "counts", counts)
             if counts[self.rank] != len(mine):
                 raise ValueError(f"counts[rank] must be the rows of send ({len(mine)}), got {counts[self.rank]}")
-        gathered, counts = self._allgatherv(mine, counts)
+        gathered, counts = carrier._allgatherv(mine, counts)
         self._count(mine.nbytes * (self.size - 1), gathered.nbytes - mine.nbytes, self._rounds)
         return gathered if mine is send else self._unstage(gathered, send), counts
 
@@ -135,7 +137,7 @@ class CountingComm(ABC):
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
-        mine = self._enter(send, rows=True)
+        mine, carrier = self._enter(send, rows=True)
         counts = per_rank(self.size, "counts", counts, len(mine))
         # Without `expected` a receiver cannot know that a message is empty: all P - 1 are sent.
         own, messages = int(counts[self.rank]), self.size - 1
@@ -144,14 +146,14 @@ class CountingComm(ABC):
             if expected[self.rank] != own:
                 raise ValueError(f"expected[rank] must be counts[rank] ({own}), got {expected[self.rank]}")
             messages = int(np.count_nonzero(counts)) - (own > 0)
-        came, came_counts = self._alltoallv(mine, counts, expected)
+        came, came_counts = carrier._alltoallv(mine, counts, expected)
         kept = mine.nbytes * own // max(len(mine), 1)  # of this rank's message to itself
         self._count(mine.nbytes - kept, came.nbytes - kept, messages)
         return came if mine is send else self._unstage(came, send), came_counts
 
     @timed
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
-        mine = self._enter(send)
+        mine, carrier = self._enter(send)
         if op not in OPS:
             raise ValueError(f"op must be one of {OPS}, got {op!r}")
         if mine.dtype not in REDUCIBLE:
@@ -159,16 +161,16 @@ class CountingComm(ABC):
                 f"send must be of integers, float32 or float64 in native byte order, which MPI can reduce, "
                 f"got {mine.dtype}; convert it first, for example send.astype('float32')"
             )
-        total = self._allreduce(mine, op)
+        total = carrier._allreduce(mine, op)
         moved = 2 * mine.nbytes * (self.size - 1) // self.size  # a reduce-scatter, then an allgather
         self._count(moved, moved, 2 * self._rounds, control)
         return total if mine is send else self._unstage(total, send)
 
     @timed
     def bcast(self, send: Array, root: int = 0, control: bool = False) -> Array:
-        mine = self._enter(send, rows=True)
+        mine, carrier = self._enter(send, rows=True)
         require_rank(self.size, "root", root)
-        came = self._bcast(mine, root)
+        came = carrier._bcast(mine, root)
         children = self._children(root)
         self._count(came.nbytes * children, came.nbytes * (self.rank != root), children, control)
         self._count(8 * children, 0, children, control=True)  # the number of rows, an int64
@@ -195,24 +197,6 @@ class CountingComm(ABC):
     def _split(self, color: int) -> CountingComm: ...
 
     @abstractmethod
-    def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None: ...
-
-    @abstractmethod
-    def _allgather(self, send: Array) -> Array: ...
-
-    @abstractmethod
-    def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]: ...
-
-    @abstractmethod
-    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]: ...
-
-    @abstractmethod
-    def _allreduce(self, send: Array, op: str) -> Array: ...
-
-    @abstractmethod
-    def _bcast(self, send: Array, root: int) -> Array: ...
-
-    @abstractmethod
     def _barrier(self) -> None: ...
 
     def _require_running(self) -> None:
@@ -226,8 +210,11 @@ class CountingComm(ABC):
     def _is_rank_failure(self, error: Exception) -> bool:
         return False
 
-    def _enter(self, send: Array, rows: bool = False) -> Array:
-        """Return ``send`` ready to be moved; if that is ``send`` itself, results need no `_unstage`."""
+    def _enter(self, send: Array, rows: bool = False) -> tuple[Array, Carrier]:
+        """Return ``send`` ready to be moved, and what moves it; if that is ``send`` itself, results need no `_unstage`.
+
+        Here the ways of arrays on the host and on devices part.
+        """
         on_host = isinstance(send, np.ndarray)
         if not (on_host or is_device(send)):
             raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")
@@ -237,14 +224,21 @@ class CountingComm(ABC):
         if rows and (send.ndim == 0 or send.itemsize == 0 or 0 in send.shape[1:]):
             raise ValueError(f"send must have rows of at least one byte, got shape {send.shape}; reshape it")
         # Stage: the copy in host memory is contiguous, and complete when it is returned.
-        if self.staged and not isinstance(send, np.ndarray):
-            return self._staging.download(send)
-        # Or give it as it is: the transport reads memory from beginning to end, without regard to strides, and to
-        # streams if it is not ordered by them.
+        if self.staged and not on_host:
+            return self._download(send), self
+        # Or give it as it is: what moves it reads memory from beginning to end, without regard to strides, and to
+        # streams if it is no `Device`.
         contiguous = send if send.flags.c_contiguous else namespace(send).array(send, order="C")
-        if not (on_host or self.ordered):
+        if on_host:
+            return contiguous, self
+        if self.device is None:
             synchronize(contiguous)
-        return contiguous
+            return contiguous, self
+        self.device.meet(contiguous)
+        return contiguous, DeviceCarrier(self, self.device)
+
+    def _download(self, send: Array) -> np.ndarray:
+        return self._staging.download(send)
 
     def _unstage(self, came: Array, send: Array) -> Array:
         return self._staging.upload(came, send) if self.staged and is_device(send) else came

@@ -1,4 +1,4 @@
-"""Arrays on a device over the NCCL of a torch.distributed group: `ProcessGroupComm` calls it.
+"""Arrays on a device over the NCCL of a torch.distributed group: the `Device` of a `ProcessGroupComm`.
 
 There is no second communicator: torch launches these calls and its own in one order, and its watchdog sees both. A call
 is queued on CuPy's current stream and returns: the host does not wait. Memory freed afterwards and reused on that
@@ -7,7 +7,7 @@ stream is thus reused after the call. Rows are bytes to NCCL; CuPy's arrays ente
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import ref
@@ -18,13 +18,10 @@ import torch.distributed as dist
 
 from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm.base import Counts
-from sparse_mpi.comm.buffers import empty_rows, row_bytes
+from sparse_mpi.comm.buffers import row_bytes
 
 BACKEND = "cuda:nccl"  # in the configuration of a group
-_OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
-# Substitutes for types that torch's NCCL cannot reduce: sums agree modulo 2^bits, 16-bit maxima because every value
-# fits
-_CARRIERS = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64": "int64"}
+OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 def has_nccl(group: Any) -> bool:
@@ -33,9 +30,7 @@ def has_nccl(group: Any) -> bool:
 
 
 class DeviceGroup:
-    """The NCCL of ``group`` (None: the default one), whose ranks are ``ranks`` of the default group.
-
-    Calls are collective, but for `exchange`.
+    """The NCCL of ``group`` (None: the default one), whose ranks are ``ranks`` of the default group, as a `Device`.
 
     Raises:
         RuntimeError: from calls, once the group has been destroyed.
@@ -45,10 +40,9 @@ class DeviceGroup:
         # Weak, for wrappers live as long as their groups
         self._kept = ref(dist.group.WORLD if group is None else group)
         self._ranks = list(ranks)
-        self._met = False
-        self._parts: dict[
-            tuple[int, ...], DeviceGroup
-        ] = {}  # of communicators that are split off, shared by their like
+        self._met: set[int] = set()  # numbers of the devices for which torch has a communicator
+        # By the ranks of communicators that are split off, which share it with their like
+        self._parts: dict[tuple[int, ...], DeviceGroup] = {}
 
     @property
     def _group(self) -> Any:
@@ -75,72 +69,43 @@ class DeviceGroup:
             self._parts[tuple(ranks)] = DeviceGroup(made, ranks)
         return self._parts[tuple(ranks)]
 
-    def meet(self, send: Array) -> None:
-        """Let all ranks make their communicator at the first array: torch needs all of them in its first call."""
-        if not self._met:
-            with _queued(send):
-                dist.all_reduce(_tensor(namespace(send).zeros(1, np.int32)), group=self._group)
-            self._met = True
+    def meet(self, x: Any) -> None:
+        if x.device.id not in self._met:  # torch has a communicator of each, whose first call must be one of all ranks
+            self.allreduce(namespace(x).zeros(1, np.int32), "sum")
+            self._met.add(x.device.id)
 
-    def allgather(self, send: Array) -> Array:
-        out = namespace(send).empty((len(self._ranks), *send.shape), send.dtype)
-        if out.nbytes:
-            with _queued(send):
-                dist.all_gather_into_tensor(_bytes(out), _bytes(send), group=self._group)
-        return out
+    def allgather(self, send: Array, out: Array) -> None:
+        with _queued(send):
+            dist.all_gather_into_tensor(_bytes(out), _bytes(send), group=self._group)
 
-    def allgatherv(self, send: Array, counts: Counts) -> Array:
-        if (counts == counts[0]).all():
-            return self.allgather(send).reshape(-1, *send.shape[1:])
+    def allgatherv(self, send: Array, out: Array, counts: Counts) -> None:
         # One group of broadcasts into the parts of the result: nothing is padded, nothing copied.
-        out = empty_rows(send, int(counts.sum()))
         with _queued(send):
             arriving = _bytes(out).split((counts * row_bytes(send)).tolist())
             dist.all_gather(list(arriving), _bytes(send), group=self._group)
-        return out
 
-    def alltoallv(self, send: Array, counts: Counts, came: Counts) -> Array:
-        out, size = empty_rows(send, int(came.sum())), row_bytes(send)
+    def alltoallv(self, send: Array, counts: Counts, out: Array, came: Counts) -> None:
+        size = row_bytes(send)
         with _queued(send):
             lengths = (came * size).tolist(), (counts * size).tolist()
             dist.all_to_all_single(_bytes(out), _bytes(send), *lengths, group=self._group)
-        return out
 
-    def allreduce(self, send: Array, op: str) -> Array:
-        """Return the sum or the maximum of nonempty arrays, of any type that the library reduces."""
-        carrier = np.dtype(_CARRIERS.get(send.dtype.name, send.dtype))
-        if carrier.itemsize > send.itemsize:
-            carried = send.astype(carrier)
-            self._reduce(carried, op)
-            return carried.astype(send.dtype)
-        if carrier == send.dtype or op == "sum":
-            total = send.copy()
-            self._reduce(total.view(carrier), op)
-            return total
-        top = send.dtype.type(1 << (8 * send.itemsize - 1))  # flipped, signed order is unsigned order
-        carried = send ^ top
-        self._reduce(carried.view(carrier), op)
-        return carried ^ top
+    def allreduce(self, x: Array, op: str) -> None:
+        with _queued(x):
+            dist.all_reduce(_tensor(x), op=OPS[op], group=self._group)
 
-    def _reduce(self, carried: Array, op: str) -> None:
-        with _queued(carried):
-            dist.all_reduce(_tensor(carried), op=_OPS[op], group=self._group)
+    def broadcast(self, x: Array, root: int) -> None:
+        with _queued(x):
+            dist.broadcast(_bytes(x), self._ranks[root], group=self._group)
 
-    def broadcast(self, rows: Array, root: int) -> None:
-        """Fill ``rows`` with those of ``root``, of the same number."""
-        with _queued(rows):
-            dist.broadcast(_bytes(rows), self._ranks[root], group=self._group)
-
-    def exchange(self, send: Array, dest: int | None, came: Array | None, source: int | None) -> None:
-        """Send rows to ``dest`` and fill ``came`` from ``source``; empty messages do not go."""
-        with _queued(send):
-            moves = []
-            if source is not None and came is not None and came.nbytes:
-                moves.append(dist.P2POp(dist.irecv, _bytes(came), self._ranks[source], self._group))
-            if dest is not None and send.nbytes:
-                moves.append(dist.P2POp(dist.isend, _bytes(send), self._ranks[dest], self._group))
-            for work in dist.batch_isend_irecv(moves) if moves else ():
-                work.wait()
+    def exchange(self, leaving: Mapping[int, Array], arriving: Mapping[int, Array]) -> None:
+        ways: tuple[tuple[Any, Mapping[int, Array]], ...] = (dist.irecv, arriving), (dist.isend, leaving)
+        moves = [(move, rows, peer) for move, messages in ways for peer, rows in messages.items() if rows.nbytes]
+        if moves:
+            with _queued(moves[0][1]):
+                batch = [dist.P2POp(move, _bytes(rows), self._ranks[peer], self._group) for move, rows, peer in moves]
+                for work in dist.batch_isend_irecv(batch):
+                    work.wait()
 
 
 @contextmanager

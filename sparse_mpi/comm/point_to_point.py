@@ -14,7 +14,7 @@ import numpy as np
 from sparse_mpi.arrays import Array, namespace, synchronize
 from sparse_mpi.comm import making
 from sparse_mpi.comm.base import Counts
-from sparse_mpi.comm.buffers import cut, row_bytes
+from sparse_mpi.comm.buffers import cut, peers, row_bytes
 from sparse_mpi.comm.making import Raw, pieces, rowtype
 from sparse_mpi.comm.polling import wait_until
 from sparse_mpi.comm.staging import Staging
@@ -49,17 +49,12 @@ class PointToPoint:
         return self.join(arriving), np.array(list(map(len, arriving)), np.int64)
 
     def _arriving(self, leaving: list[Array], send: Array) -> list[Array]:
-        rank, size = self._rank, self._size
         arriving = list(leaving)  # of which the own one stays
-        for steps in self._buckets():
-            # Send to the next peers down the ring, and receive from the same number above, whose messages announce
-            # their lengths.
+        for bucket in self._buckets():
             requests = []
-            for step in steps:
-                dest = (rank - step) % size
+            for dest, _ in bucket:
                 requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
-            for step in steps:
-                source = (rank + step) % size
+            for _, source in bucket:  # whose messages announce their lengths
                 arriving[source] = self.receive(send, source, ALLTOALLV)
             # The next bucket is begun when all of this one are sent: no more than that are on their way from here.
             self.wait(requests)
@@ -69,18 +64,16 @@ class PointToPoint:
         """Receive every message at its final place, and check its length; empty ones are not sent."""
         out = self.empty((int(expected.sum()), *send.shape[1:]), send)
         arriving = cut(out, expected)
-        for steps in self._buckets():
-            sources = [(self._rank - step) % self._size for step in steps]
+        for bucket in self._buckets():
             messages = [
                 (source, piece)
-                for source in sources
+                for _, source in bucket
                 if len(arriving[source])
                 for piece in pieces(self._mpi, arriving[source])
             ]
             # Receives come before sends: a message that finds its receive goes straight to its final place.
             requests = [self._comm.Irecv(piece, source, ALLTOALLV) for source, piece in messages]
-            for step in steps:
-                dest = (self._rank + step) % self._size
+            for dest, _ in bucket:
                 if len(leaving[dest]):
                     requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
             # A message that is too long is MPI's own error (truncation); one that is too short only its status tells.
@@ -92,12 +85,11 @@ class PointToPoint:
         arriving[self._rank][...] = leaving[self._rank]
         return out
 
-    def _buckets(self) -> list[range]:
-        return [range(at, min(at + BUCKET, self._size)) for at in range(1, self._size, BUCKET)]
+    def _buckets(self) -> list[list[tuple[int, int]]]:
+        steps = peers(self._rank, self._size)
+        return [steps[at : at + BUCKET] for at in range(0, len(steps), BUCKET)]
 
     def start_sending(self, rows: Array, dest: int, tag: int) -> list[Any]:
-        if len(rows) < making.CHUNK:
-            return [self._comm.Isend([rows, len(rows), rowtype(self._mpi, row_bytes(rows))], dest, tag)]
         return [self._comm.Isend(piece, dest, tag) for piece in pieces(self._mpi, rows)]
 
     def receive(self, like: Array, source: int, tag: int) -> Array:

@@ -24,21 +24,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from sparse_mpi.arrays import Array, is_device
+from sparse_mpi.arrays import Array
 from sparse_mpi.comm.base import Counts, Job, hashed
-from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header
+from sparse_mpi.comm.buffers import announced_rows, cut, empty_rows, header, peers
 from sparse_mpi.comm.counting import CountingComm
-from sparse_mpi.comm.device_group import BACKEND, DeviceGroup, has_nccl
+from sparse_mpi.comm.device_group import BACKEND, OPS, DeviceGroup, has_nccl
 from sparse_mpi.comm.job.call_log import DUPLICATE
 from sparse_mpi.comm.job.store_watchdog import StoreWatchdog
 from sparse_mpi.comm.job.uncaught import Abort
 from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
+from sparse_mpi.comm.reducible import reduced
 
 _HEAD, _ROWS = 1, 2  # tags
-_OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
-# Substitutes for types that gloo cannot reduce: sums agree modulo 2^bits, maxima because every value fits
-_CARRIERS = {"int16": np.int32, "uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
-_SIGN = np.uint64(1 << 63)
 _ALL = -1  # the number under which groups are made that are parts of none of ours
 _WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
 
@@ -62,7 +59,7 @@ class ProcessGroupComm(CountingComm):
         TypeError: ``group`` is no process group, or this process is not in it.
     """
 
-    ordered = True
+    device: DeviceGroup | None
 
     def __init__(
         self, group: object = None, some: Sequence[int] | None = None, parent: ProcessGroupComm | None = None
@@ -93,12 +90,12 @@ class ProcessGroupComm(CountingComm):
         if parent is None:
             lacking = np.flatnonzero(self._allgather(np.array(not has_nccl(group))))
             self._lacking: tuple[int, ...] = tuple(lacking.tolist())
-            self._device = None if self._lacking else DeviceGroup(group, self._ranks)
+            self.device = None if self._lacking else DeviceGroup(group, self._ranks)
         else:
             self._lacking = parent._lacking
-            self._device = None if parent._device is None else parent._device.part(self._ranks)
+            self.device = None if parent.device is None else parent.device.part(self._ranks)
         # Threads of ranks would launch in orders of their own, which NCCL does not allow.
-        self.staged = self.concurrent = self._device is None
+        self.staged = self.concurrent = self.device is None
         if watchdog is not None:
             self.watched = watchdog.log.over(self._number, self._ranks)
 
@@ -130,26 +127,14 @@ class ProcessGroupComm(CountingComm):
         colors = self._allgather(np.array(color))
         return ProcessGroupComm(None, np.flatnonzero(colors == color).tolist(), self)
 
-    def _enter(self, send: Array, rows: bool = False) -> Array:
-        if not isinstance(send, np.ndarray) and is_device(send):
-            if self._device is not None:
-                self._device.meet(send)
-            elif self.rank == 0 and self.size > 1:
-                _warn_of_staging(self._lacking, self.size)
-        return super()._enter(send, rows)
-
-    def _nccl(self, send: Array) -> DeviceGroup | None:
-        return None if isinstance(send, np.ndarray) else self._device
+    def _download(self, send: Array) -> np.ndarray:
+        if self.rank == 0 and self.size > 1:
+            _warn_of_staging(self._lacking, self.size)
+        return super()._download(send)
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:
             return send.copy()
-        if (nccl := self._nccl(send)) is not None:
-            heads = self._sendrecv(header(send, len(send))[None], dest, source)
-            rows = None if heads is None or source is None else announced_rows(heads[0], send, source)
-            into = None if rows is None else empty_rows(send, rows)
-            nccl.exchange(send, dest if dest != self.rank else None, into, source)
-            return into
         announced, works = [], []
         # Announce: the head is on its way before this rank waits for one, so that no two ranks wait for each other.
         if dest is not None and dest != self.rank:
@@ -170,8 +155,6 @@ class ProcessGroupComm(CountingComm):
         return came
 
     def _allgather(self, send: Array) -> Array:
-        if (nccl := self._nccl(send)) is not None:
-            return nccl.allgather(send)
         out = np.empty((self.size, *send.shape), send.dtype)
         if out.size:  # gloo is given no empty tensors
             self._group.allgather([[_bytes(part) for part in out.reshape(self.size, -1)]], [_bytes(send)]).wait()
@@ -180,29 +163,22 @@ class ProcessGroupComm(CountingComm):
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if counts is None:
             counts = np.asarray(self._allgather(np.array(len(send), np.int64)))
-        if (nccl := self._nccl(send)) is not None:
-            return nccl.allgatherv(send, counts), counts.copy()
         # Messages from rank to rank, since gloo's all_gather takes arrays of one length only.
-        out = empty_rows(send, int(counts.sum()))
-        arriving = cut(out, counts)
-        arriving[self.rank][...] = send
-        _wait(self._exchange([send] * self.size, arriving, _ROWS))
-        return out, counts.copy()
+        return self._moved([send] * self.size, send, counts), counts.copy()
 
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
-        nccl = self._nccl(send)
-        # NCCL moves messages of known lengths without heads; by gloo's heads errors are detected.
-        came = expected.copy() if nccl and expected is not None else self._trade_rows(send, counts, expected)
-        if nccl is not None:
-            return nccl.alltoallv(send, counts, came), came
-        leaving = cut(send, counts)
-        out = empty_rows(send, int(came.sum()))
-        arriving = cut(out, came)
-        arriving[self.rank][...] = leaving[self.rank]
-        _wait(self._exchange(leaving, arriving, _ROWS))
-        return out, came
+        came = self._trade_rows(send, counts, expected)
+        return self._moved(cut(send, counts), send, came), came
 
-    def _trade_rows(self, send: Array, counts: Counts, expected: Counts | None) -> Counts:
+    def _moved(self, leaving: Sequence[Array], send: Array, counts: Counts) -> Array:
+        """Return the rows of all ranks, ``counts`` (P,) of each, for ``leaving``, the rows for each rank."""
+        out = empty_rows(send, int(counts.sum()))
+        arriving = cut(out, counts)
+        arriving[self.rank][...] = leaving[self.rank]
+        self._exchange(leaving, arriving, _ROWS)
+        return out
+
+    def _trade_rows(self, send: Array, counts: Counts, expected: Counts | None = None) -> Counts:
         own = [header(send, rows) for rows in counts.tolist()]
         heads = np.tile(own[self.rank], (self.size, 1))
         known = np.ones(self.size, bool) if expected is None else expected > 0
@@ -210,7 +186,7 @@ class ProcessGroupComm(CountingComm):
         heads[~known, 0] = 0
         told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]  # views, for gloo to fill
         tell = [head if expected is None or head[0] else head[:0] for head in own]
-        _wait(self._exchange(tell, told, _HEAD))
+        self._exchange(tell, told, _HEAD)
         # Check the announced lengths before any row is received.
         came = np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
         if expected is not None and (came != expected).any():
@@ -219,44 +195,33 @@ class ProcessGroupComm(CountingComm):
         return came
 
     def _allreduce(self, send: Array, op: str) -> Array:
-        if not send.size:
-            return send.copy()
-        if (nccl := self._nccl(send)) is not None:
-            return nccl.allreduce(send, op)
-        # gloo reduces in place: it gets a copy, in a type that it knows.
-        carrier = _CARRIERS.get(send.dtype.name, send.dtype)
-        flip = send.dtype == np.uint64 and op == "max"  # with the top bit flipped, signed order is unsigned order
-        carried = np.array(send ^ _SIGN).view(np.int64) if flip else send.astype(carrier)
         options = dist.AllreduceOptions()
-        options.reduceOp = _OPS[op]
-        self._group.allreduce([torch.from_numpy(carried.reshape(-1))], options).wait()
-        return np.array(carried.view(np.uint64) ^ _SIGN) if flip else carried.astype(send.dtype, copy=False)
+        options.reduceOp = OPS[op]
+        return reduced(send, op, lambda x: self._group.allreduce([torch.from_numpy(x.reshape(-1))], options).wait())
 
     def _bcast(self, send: Array, root: int) -> Array:
-        rows = np.array([len(send)], np.int64)
-        self._broadcast(rows, root)  # others must make room
-        out = send.copy() if self.rank == root else empty_rows(send, int(rows[0]))
-        if out.size and (nccl := self._nccl(out)) is not None:
-            nccl.broadcast(out, root)
-        elif out.size:
-            self._broadcast(out, root)
-        return out
+        rows = self._rows_of_root(send, root)  # others must make room
+        out = send.copy() if self.rank == root else empty_rows(send, rows)
+        return self._broadcast(out, root) if out.size else out
 
-    def _broadcast(self, rows: Array, root: int) -> None:
+    def _rows_of_root(self, send: Array, root: int) -> int:
+        return int(self._broadcast(np.array([len(send)], np.int64), root)[0])
+
+    def _broadcast(self, rows: Array, root: int) -> Array:
+        """Return ``rows``, which on other ranks are filled with those of ``root``."""
         options = dist.BroadcastOptions()
         options.rootRank = root
         self._group.broadcast([_bytes(rows)], options).wait()
+        return rows
 
     def _barrier(self) -> None:
         self._group.barrier().wait()
 
-    def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array], tag: int) -> list[Any]:
+    def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array], tag: int) -> None:
         works = []
-        # In each step every rank sends to one rank and receives from one: none is the first peer of all.
-        for step in range(1, self.size):
-            source, dest = (self.rank - step) % self.size, (self.rank + step) % self.size
+        for dest, source in peers(self.rank, self.size):
             works += self._irecv(arriving[source], source, tag) + self._isend(leaving[dest], dest, tag)
-        return works
+        _wait(works)
 
     def _isend(self, rows: Array, dest: int, tag: int = _ROWS) -> list[Any]:
         return [self._group.send([_bytes(rows)], dest, tag)] if rows.size else []

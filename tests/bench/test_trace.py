@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sparse_mpi.__main__ import main
+from sparse_mpi.collectives.network import Network
 from sparse_mpi.comm.base import host_leader
-from sparse_mpi.comm.network import Network
 from sparse_mpi.comm.world import World
 from sparse_mpi_bench import networks
 from sparse_mpi_bench.analysis import gradients

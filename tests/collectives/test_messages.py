@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_mpi import World
+from sparse_mpi.algorithms.quantiles import Pool, pooled
 from sparse_mpi.collectives.choice import choose
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.collectives.messages import WIDE, Format
+from sparse_mpi.collectives.network import Network
 from sparse_mpi.collectives.ownership import SAMPLES, counts_by_region, degrees, regions_of
-from sparse_mpi.comm.network import Network
-from sparse_mpi.comm.quantiles import Pool, pooled
 from sparse_mpi_bench.analysis.keyed_volume import CASES
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm, as_comm
-from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
-from sparse_mpi.comm.nccl import _WATCH, NcclComm
+from sparse_mpi.comm.job import nccl_watchdog
+from sparse_mpi.comm.job.watchdog import WatchdogThread
+from sparse_mpi.comm.nccl import NcclComm
 from sparse_mpi.testing import check_transport
 from sparse_mpi.testing.checking_transports import TALKS
 
@@ -70,7 +71,7 @@ def test_what_goes_over_nccl_and_what_over_the_host(ranks, nccl, device):
         own = sys.modules["cupy"].asarray(np.arange(size) + comm.rank)
         each = np.ones(size, int)
         comm.barrier()  # of the host; NCCL has no communicator yet
-        assert comm._link is None
+        assert comm.device.watchdog.made is None
         comm.bcast(own)
         comm._host.barrier()
         sends, before = (own.get(), own), len(nccl.calls)
@@ -178,8 +179,8 @@ def test_a_failure_of_nccl_ends_the_communicator(ranks, nccl, capfd, yield_cpu):
         over.allreduce(x)
         comm._host.barrier()
         nccl.failed = True
-        over._link.poll()
-        assert over._link.made.gone == "aborted"
+        over.device.watchdog.poll()
+        assert over.device.watchdog.made.gone == "aborted"
         for call in (over.allreduce, over.bcast):
             with pytest.raises(RuntimeError, match="must not have failed before a call, it has: NCCL_ERROR.*remote"):
                 call(x)
@@ -194,7 +195,7 @@ def test_a_failure_of_nccl_ends_the_communicator(ranks, nccl, capfd, yield_cpu):
 def clock(monkeypatch):
     """Seconds as NCCL's calls are timed by, which stand still."""
     now = [1.0]
-    monkeypatch.setattr("sparse_mpi.comm.nccl.perf_counter", lambda: now[0])
+    monkeypatch.setattr("sparse_mpi.comm.job.nccl_watchdog.perf_counter", lambda: now[0])
     return now
 
 
@@ -210,14 +211,14 @@ def alone(nccl, clock, monkeypatch):
 
 def test_an_exchange_that_takes_too_long_ends(alone, clock, device, monkeypatch):
     for _ in range(3):  # all is done by now
-        alone._link.poll()
+        alone.device.watchdog.poll()
         clock[0] += 0.02
     device.stuck[0] = NOT_READY
     alone.allreduce(sys.modules["cupy"].ones(3))  # returns: the host does not wait
-    alone._link.poll()
+    alone.device.watchdog.poll()
     clock[0] += 0.02
-    alone._link.poll()
-    assert alone._link.made.gone == "aborted"
+    alone.device.watchdog.poll()
+    assert alone.device.watchdog.made.gone == "aborted"
     with pytest.raises(RuntimeError, match=r"must end within SPARSE_MPI_TIMEOUT=0\.01 seconds, it did not"):
         alone.barrier()
     monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "soon")
@@ -227,30 +228,31 @@ def test_an_exchange_that_takes_too_long_ends(alone, clock, device, monkeypatch)
 
 def test_a_host_that_cannot_queue_an_exchange_ends(alone, clock):
     """As where the other ranks, which NCCL looks for in the first one, do not come."""
-    with pytest.raises(RuntimeError, match="must end within SPARSE_MPI_TIMEOUT"), alone._link.exchange():
+    with pytest.raises(RuntimeError, match="must end within SPARSE_MPI_TIMEOUT"), alone.device.watchdog.queueing():
         clock[0] += 0.02
-        alone._link.poll()
-    assert alone._link.made.gone == "aborted"
+        alone.device.watchdog.poll()
+    assert alone.device.watchdog.made.gone == "aborted"
 
 
 def test_a_thread_asks_all_communicators_as_long_as_they_live(nccl, monkeypatch):
-    added = []
-    monkeypatch.setattr(_WATCH, "started", False)
-    monkeypatch.setattr(WATCHDOG_THREAD, "add", added.append)
+    thread = WatchdogThread()
+    monkeypatch.setattr(thread, "_thread", "which tests are")
+    monkeypatch.setattr(nccl_watchdog, "WATCHDOG_THREAD", thread)
     nccl.over(NullComm())
     comms = [NcclComm(NullComm()) for _ in range(2)]
-    links = []
+    made = []
     for comm in comms:
         comm.allgather(sys.modules["cupy"].ones(3))
-        links.append(comm._link.made)
-    assert added == [_WATCH]
+        made.append(comm.device.watchdog.made)
+    assert len(thread._watchdogs) == 2
     comms.pop()
     del comm
     gc.collect()
-    assert [made.gone for made in links] == ["", "destroyed"], "who lets a communicator go frees it"
+    assert [each.gone for each in made] == ["", "destroyed"], "who lets a communicator go frees it"
     nccl.failed = True
-    _WATCH.poll()
-    assert [made.gone for made in links] == ["aborted", "destroyed"]
+    thread.poll()
+    assert [each.gone for each in made] == ["aborted", "destroyed"]
+    assert thread._watchdogs == [comms[0].device.watchdog]
 
 
 def test_a_communicator_can_be_freed(ranks, nccl):
@@ -260,13 +262,25 @@ def test_a_communicator_can_be_freed(ranks, nccl):
         twin, idle = comm.duplicate(), comm.duplicate()
         x = sys.modules["cupy"].ones(3)
         twin.allreduce(x)
-        made = twin._link.made
+        made = twin.device.watchdog.made
         for unused in (twin, idle):
             unused.free()
         comm.allreduce(x)
-        return made.gone, comm._link.made.gone, idle._link
+        return made.gone, comm.device.watchdog.made.gone, idle.device.watchdog.made
 
     assert ranks.run(body, wrap=lambda comm: comm) == [("destroyed", "", None)] * ranks.size
+
+
+def test_arrays_of_another_gpu_are_refused(ranks):
+    """One communicator has one GPU a rank, on which NCCL would look for memory of the other."""
+
+    def body(comm):
+        comm.allreduce(sys.modules["cupy"].ones(3))
+        with sys.modules["cupy"].cuda.Device(1):
+            with pytest.raises(ValueError, match="send must be on device 0, as the first array was, got 1"):
+                comm.allreduce(sys.modules["cupy"].ones(3))
+
+    ranks.run(body, wrap=lambda comm: comm)
 
 
 @pytest.mark.gpu

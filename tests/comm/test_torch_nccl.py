@@ -132,8 +132,8 @@ def test_parts_have_groups_of_their_own_and_duplicates_share_one(ranks, torch_nc
     def body(comm):
         twin, whole, part = comm.duplicate(), comm.split(0), comm.split(comm.rank % 2)
         assert as_comm(comm) is comm and part.traffic is comm.traffic and twin.traffic is not comm.traffic
-        shared = twin._device is comm._device is whole._device, (part._device is comm._device) == (comm.size < 2)
-        return [made.job.staged for made in (twin, whole, part)], all(shared), part._device._ranks
+        shared = twin.device is comm.device is whole.device, (part.device is comm.device) == (comm.size < 2)
+        return [made.job.staged for made in (twin, whole, part)], all(shared), part.device._ranks
 
     expected = [[rank for rank in range(ranks.size) if rank % 2 == own % 2] for own in range(ranks.size)]
     assert ranks.run(body, wrap=bare) == [([False] * 3, True, members) for members in expected]
@@ -217,16 +217,17 @@ def test_rows_of_another_size_are_refused(ranks):
 
 
 @pytest.mark.ranks(3)
-def test_a_message_between_some_ranks_may_be_the_first(ranks):
-    """NCCL wants all ranks of a group in its first call: they meet when each has its first array."""
+def test_a_message_between_some_ranks_may_be_the_first_on_a_device(ranks):
+    """NCCL wants all ranks of a group in its first call on a device: they meet when each has its first array there."""
 
-    def body(comm):
+    def body(comm, number):
         own = np.full(2, comm.rank)
-        if comm.rank < 2:
-            return comm.sendrecv(own, 1 - comm.rank, 1 - comm.rank).tolist()
-        return comm.sendrecv(own, None, None)
+        with sys.modules["cupy"].cuda.Device(number):
+            if comm.rank < 2:
+                return comm.sendrecv(own, 1 - comm.rank, 1 - comm.rank).tolist()
+            return comm.sendrecv(own, None, None)
 
-    assert ranks.run(body) == [[1, 1], [0, 0], None]
+    assert ranks.run(lambda comm: [body(comm, number) for number in (0, 1)]) == [[[1, 1]] * 2, [[0, 0]] * 2, [None] * 2]
 
 
 def over(torch_nccl, comm, body, **options):

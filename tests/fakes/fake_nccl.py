@@ -11,10 +11,11 @@ import ctypes
 import itertools
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 
-from sparse_mpi.comm.nccl import _WATCH
+from sparse_mpi.comm.job import nccl_watchdog
 
 from .fake_device import CUDA, DEVICE
 
@@ -172,7 +173,9 @@ def filling(came: np.ndarray, room: np.ndarray) -> np.ndarray:
 def install(monkeypatch) -> Nccl:
     """On top of `fake_array.install`."""
     nccl = Nccl()
-    monkeypatch.setattr(_WATCH, "started", True)  # tests poll by themselves
+    monkeypatch.setattr(
+        nccl_watchdog, "WATCHDOG_THREAD", SimpleNamespace(add=lambda _: None)
+    )  # tests poll by themselves
     monkeypatch.setattr(CUDA, "nccl", nccl, raising=False)
     monkeypatch.setitem(sys.modules, "cupy.cuda", CUDA)
     return nccl

@@ -1,7 +1,7 @@
 """torch's NCCL pretended, on the pretended device: over the real gloo of a job, or over the ranks of a `World`.
 
 As strict as NCCL: tensors are on the device, flat and of types that it knows, torch works on CuPy's current stream, the
-first call of a group is one of all its ranks, and every array is as long as what comes.
+first call of a group on a device is one of all its ranks, and every array is as long as what comes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Group:
     def __init__(self, name: str, ranks: list[int], config: str, comm) -> None:
         self.group_name, self.ranks, self.config, self.comm = name, ranks, config, comm
         self.bound_device_id = None
-        self.met = False  # whether all ranks have made a call
+        self.met: set[int] = set()  # devices whose communicator has been in a call of all ranks
 
 
 class Done:
@@ -203,7 +203,7 @@ class OverWorld:
 
     def _begin(self, name: str, group: Group):
         self.calls.append(name)
-        group.met = True
+        group.met.add(DEVICE.here)
         return group.comm
 
     def all_gather_into_tensor(self, out, send, group):
@@ -233,7 +233,7 @@ class OverWorld:
         x[...] = comm._bcast(x.copy(), group.ranks.index(root))
 
     def P2POp(self, move, x, peer, group):
-        assert group.met, "the first call of a group is one of all its ranks"
+        assert DEVICE.here in group.met, "the first call of a group on a device is one of all its ranks"
         return move, given(x).numpy(), group.ranks.index(peer), group
 
     def batch_isend_irecv(self, moves) -> list[Done]:

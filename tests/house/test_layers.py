@@ -79,6 +79,7 @@ OUTSIDE = {
     "cupy": {
         "arrays": INSIDE,
         "comm.nccl": INSIDE,
+        "comm.job.nccl_watchdog": INSIDE,
         "comm.streams": INSIDE,
         "cli.doctor.*": INSIDE,
         "kernels.cuda": ANYWHERE,

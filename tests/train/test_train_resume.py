@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparse_mpi.checkpoint import CheckpointError, latest
-from sparse_mpi.comm.network import Network
+from sparse_mpi.collectives.network import Network
 from sparse_train.ranks.job import JobError
 from sparse_train.records.metrics import FILE, Resumed, retain
 from sparse_train.trainer import checkpoints

@@ -25,7 +25,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from sparse_mpi.comm.network import Network
+from sparse_mpi.collectives.network import Network
 from sparse_mpi_bench.analysis.recording import RecordedCall
 
 RECORDS = "records must be of one step of all ranks"

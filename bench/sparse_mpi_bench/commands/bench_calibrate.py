@@ -9,8 +9,8 @@ from sparse_mpi.cli import values
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused, refusing
+from sparse_mpi.collectives.network import measure, nearest
 from sparse_mpi.comm.conversion import comm_of_job
-from sparse_mpi.comm.network import measure, nearest
 from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.calibration import fit as calibration
 from sparse_mpi_bench.calibration.fit import Fit, JudgedAdvice, Prediction

@@ -44,6 +44,8 @@ def wants_watchdog(limit: float) -> bool:
 
 
 class Watchdog(ABC):
+    closed = False  # whether it need not be polled any more
+
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank: int = rank
         self.size: int = size
@@ -99,9 +101,13 @@ class WatchdogThread:
     def _watch(self) -> None:
         while True:
             time.sleep(POLL)
-            with self._polling:
-                for watchdog in self._watchdogs:
-                    watchdog.poll()
+            self.poll()
+
+    def poll(self) -> None:
+        with self._polling:
+            for watchdog in self._watchdogs:
+                watchdog.poll()
+            self._watchdogs = [watchdog for watchdog in self._watchdogs if not watchdog.closed]
 
     def wait(self, watchdogs: Sequence[Watchdog], stop: Callable[[], bool] = lambda: False) -> None:
         """Wait until the programs of all ranks have ended, or ``stop()``; after a while announce it to the others."""

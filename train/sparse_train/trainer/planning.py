@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from sparse_mpi.collectives.network import fit_network
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import tell
-from sparse_mpi.comm.network import fit_network
 from sparse_mpi.fault_tolerance import team_of
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.planning import store

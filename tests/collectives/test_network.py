@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sparse_mpi.collectives import network as network_fit
+from sparse_mpi.collectives.network import Network
 from sparse_mpi.comm import NullComm, Traffic
-from sparse_mpi.comm import network as network_fit
-from sparse_mpi.comm.network import Network
 
 TRUTH = Network(3e-5, 2e-9)
 SIZES = (1, 1000, 100_000, 4_000_000)
