@@ -83,9 +83,9 @@ class SparseState:
 
         def prepare() -> None:
             self._names = names_of(named_parameters)
-            shapes = [tuple(parameter.shape) for parameter in self._names]
+            shapes = [tuple(parameter.shape) for parameter in self._names if parameter.numel()]
             settings, share, self._rule = ruled_settings(
-                shapes, optimizer, momentum, feedback, algorithm, density=density, options=options
+                shapes or 1, optimizer, momentum, feedback, algorithm, density=density, options=options
             )
             check_whole("dense_steps", dense_steps, 0, "steps")
             self._scaler = scaler_in_use(scaler)

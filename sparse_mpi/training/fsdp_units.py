@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparse_mpi.arrays import check
 from sparse_mpi.training.grammar import LEFT
 from sparse_mpi.training.named_gradients import GradientVector, write_mean
 from sparse_mpi.training.parameters import local
@@ -168,6 +169,8 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
     units = [Unit(module, names) for module in states.values() if _param_group(module) is not None]
     covered = {param.sharded_param for unit in units for param in _param_group(unit.module).fsdp_params}
     for parameter, name in names.items():
+        if parameter.requires_grad:
+            check(local(parameter), f"model: {name}")  # also where this shard has no element of it
         if parameter.requires_grad and parameter not in covered:
             raise ValueError(f"model must have all its parameters sharded, {name} is in no unit; {SHARD_FIRST}")
     trained = [unit for unit in units if unit.length]

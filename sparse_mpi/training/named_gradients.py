@@ -18,7 +18,7 @@ from torch import Tensor
 from sparse_mpi.arrays import as_arrays, as_tensors, check
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
-from sparse_mpi.comm.consistency import tell
+from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks, stated, tell
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction import SparseAllreduce
@@ -56,6 +56,19 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
         if parameter.requires_grad:
             check(parameter, f"named_parameters: {name}")
     return names
+
+
+def in_one_order(parameters: Mapping[str, Tensor], comm: Comm) -> dict[str, Tensor]:
+    """Return ``parameters``, by name, in the order of the first rank, in which all reduce them. Collective.
+
+    Raises:
+        TypeError, ValueError: one cannot be reduced, or ranks have other names, shapes or dtypes; raised on every rank.
+    """
+    with same_on_all_ranks(comm) as say:
+        for name, parameter in parameters.items():
+            check(local(parameter), f"parameters: {name}")
+        say(parameters=sorted((name, tuple(p.shape), str(p.dtype)) for name, p in parameters.items()))
+    return {name: parameters[name] for name in json.loads(tell(comm, json.dumps(list(parameters))))}
 
 
 def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
@@ -236,10 +249,14 @@ class NamedGradients:
         """Return the vector of ``names``, made after all work under way where it is new. Collective then.
 
         Other vectors with any of these parameters are dissolved; the new one takes over its parameters' state.
+
+        Raises:
+            ValueError: other ranks make a vector of other names, or in another order; raised on every rank.
         """
         if names in self.vectors:
             return self.vectors[names]
         before = [self._dissolve(other) for other in list(self.vectors.values()) if set(other.names) & set(names)]
+        in_turn(self.comm, lambda: check_consistency(self.comm, stated(names=names)))
         reducer = in_turn(self.comm, lambda: self._reducer(names))
         vector = self.vectors[names] = GradientVector({name: self.parameters[name] for name in names}, reducer)
         for other in before:
