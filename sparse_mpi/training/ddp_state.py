@@ -99,6 +99,7 @@ class SparseState:
             self._meet(prepare)
         self._order = StepOrder(optimizer, self._rule.mode, self._scaler)
         if optimizer is not None:
+            self._gradients.follow(optimizer)
             ready = self._order.stepped
             OptimizerSteps(optimizer, self._rule, self._gradients, divisor=lambda: self.comm.size, ready=ready)
 

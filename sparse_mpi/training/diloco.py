@@ -147,7 +147,8 @@ class DiLoCo(OfRanks):
 
     def close(self) -> None:
         """Follow the inner optimizer no longer. Work under way is dropped; `synchronize` before to apply it."""
-        for hook in (*self._hooks, self._loads):
+        self._loads.remove()
+        for hook in self._hooks:
             hook.remove()
 
     @property

@@ -67,4 +67,4 @@ class LoadedWeights:
 
 def bits_of(tensor: Tensor) -> int:
     """Return a checksum of the bits of a tensor, in their order."""
-    return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

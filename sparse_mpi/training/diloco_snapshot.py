@@ -56,15 +56,15 @@ class DiLoCoSnapshot:
             states = self.gradients.checked(states, ranks)
             names = [list(fragment.vector.names) for fragment in self.fragments]
             for state in states:
-                if names_in(state) != names:
-                    raise ValueError(
-                        f"state['vectors'] must be of the fragments {names}, got {names_in(state)}; load it into a "
-                        "DiLoCo of a model whose modules are in the same order on rank 0"
-                    )
                 if not equal(state.get("schedule"), expected):
                     raise ValueError(
                         f"state['schedule'] must be {expected}, got {state.get('schedule')}; load it into a DiLoCo "
                         "made with the arguments it was saved from"
+                    )
+                if names_in(state) != names:
+                    raise ValueError(
+                        f"state['vectors'] must be of the fragments {names}, got {names_in(state)}; load it into a "
+                        "DiLoCo of a model whose modules are in the same order on rank 0"
                     )
             saved = [_tree(state, "own") for state in states]
             shared = _tree(states[0], "common") if comm.rank == 0 else None

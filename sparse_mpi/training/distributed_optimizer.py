@@ -159,6 +159,7 @@ def DistributedOptimizer(
         overlap=overlap,
         scale=None if scaler is None else scale,
     )
+    reduction.gradients.follow(optimizer)
     synchronization = Synchronization(optimizer, reduction, scale)
     OptimizerSteps(
         optimizer,

@@ -74,6 +74,7 @@ class ShardedReduction(OfRanks):
         self._order = StepOrder(optimizer, rule.mode)
         self._optimizer_steps: OptimizerSteps | None = None
         if optimizer is not None:
+            gradients.follow(optimizer)
             ready, divisor = self._order.stepped, self._divisor
             self._optimizer_steps = OptimizerSteps(optimizer, rule, gradients, divisor=lambda: divisor, ready=ready)
         self._snapshot = ShardedSnapshot(gradients, units[0].mesh)

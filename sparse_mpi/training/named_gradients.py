@@ -14,6 +14,7 @@ from weakref import ref
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from sparse_mpi.arrays import as_arrays, as_tensors, check
 from sparse_mpi.comm import Comm
@@ -27,7 +28,9 @@ from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import Layout, SparseVector, leave
+from sparse_mpi.training.broadcasts import broadcast_tree
 from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.optimizer_state import add, added, follow
 from sparse_mpi.training.parameters import cut_by_tensor, joined, local
 
 T = TypeVar("T")
@@ -220,6 +223,17 @@ class NamedGradients:
         self.parameters, self.settings, self.share, self.ranks = dict(parameters), settings, share, ranks
         self._by_k, self._survival = by_k, survival or {}
         self._kept: dict[str, dict[str, Any]] = {}  # the state of parameters that are in no vector
+        self._optimizer: ref[Optimizer] | None = None
+
+    def follow(self, optimizer: Optimizer) -> None:
+        """Save and load also what our steps add to the state of ``optimizer``."""
+        taken_over = bool(self.settings.feedback.traits.momentum)
+        follow(optimizer, travels=self.settings.second_moment is not None, taken_over=taken_over)
+        self._optimizer = ref(optimizer)
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        return None if self._optimizer is None else self._optimizer()
 
     def __iter__(self) -> Iterator[GradientVector]:
         return iter(self.vectors.values())
@@ -243,7 +257,7 @@ class NamedGradients:
         kept = dict(self._kept)
         for vector in self:
             kept |= vector.remembered()
-        return vars(self) | {"vectors": {}, "flushed": False, "ranks": None, "_kept": kept}
+        return vars(self) | {"vectors": {}, "flushed": False, "ranks": None, "_kept": kept, "_optimizer": None}
 
     def adopt(self, names: Names) -> GradientVector:
         """Return the vector of ``names``, made after all work under way where it is new. Collective then.
@@ -332,6 +346,9 @@ class NamedGradients:
     def state_dict(self, **beside: Any) -> dict[str, Any]:
         """Return this rank's state, and ``beside``, to be saved with it: plain values and tensors."""
         vectors = [{"names": list(vector.names), "reducer": vector.reducer.state_dict()} for vector in self]
+        # Equal on all ranks: the first saves it
+        if (optimizer := self.optimizer) is not None and self.comm.rank == 0:
+            beside |= {"added": as_arrays(added(optimizer, self.parameters))}
         return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
     def checked(self, states: Any, ranks: int) -> list[dict[str, Any]]:
@@ -363,6 +380,10 @@ class NamedGradients:
             )
         check_list(state.get("vectors"), "state['vectors']")
         check_mapping(state.get("owed"), "state['owed']")
+        for name, kept in state.get("added", {}).items():
+            if name not in self.parameters:
+                raise ValueError(f"state['added'] must be of this model's parameters, got {name!r}; {WHOLE}")
+            check_mapping(kept, f"state['added'][{name!r}]")
         names = [*state["owed"], *(name for vector in names_in(state) for name in vector)]
         for name in names:
             if name not in self.parameters or names.count(name) > 1:
@@ -398,6 +419,9 @@ class NamedGradients:
                 have = self._kept.get(name, {})
                 owed = {key: have.get(key, 0) + scale * array for key, array in _owed_in(kept).items()}
                 self._kept[name] = kept | owed
+        if (optimizer := self.optimizer) is not None:
+            found = broadcast_tree(as_tensors(states[0].get("added", {})) if states else {}, comm)
+            add(optimizer, self.parameters, found)
 
 
 def _owed_in(kept: Mapping[str, Any]) -> dict[str, np.ndarray]:
