@@ -23,7 +23,6 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.arrays import check
 from sparse_mpi.checks import check_choice, check_whole
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -110,8 +109,6 @@ def attach(
                 "clip_norm must be None where a rank knows its shard alone; call "
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), ...) before the step"
             )
-        for name, parameter in parameters.items():
-            check(parameter.to_local(), f"model: {name}")
         settings, share, rule = ruled_settings(
             shapes or 1, optimizer, momentum, feedback, algorithm, density=density, options=options
         )

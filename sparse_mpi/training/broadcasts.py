@@ -41,8 +41,19 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
         tensor.detach().copy_(torch.from_numpy(received).view(tensor.dtype).view(tensor.shape))
 
 
-def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: object = None) -> None:
+def broadcast_optimizer_state(
+    optimizer: Optimizer, root_rank: int = 0, comm: object = None, named_parameters: object = None
+) -> None:
     """Load state and options of ``optimizer`` on ``root_rank`` on all ranks. Collective.
+
+    A state is of parameters by their place in the groups: where names are known, these must be the same. A
+    `DistributedOptimizer` knows them, and one of torch that was made with ``model.named_parameters()``.
+
+    Args:
+        optimizer: of torch; its groups are the same on all ranks.
+        root_rank: the rank whose state is sent.
+        comm: see `broadcast_parameters`.
+        named_parameters: ``model.named_parameters()``, if names are to be compared that the optimizer does not know.
 
     Raises:
         TypeError, ValueError: bad arguments, other groups on a rank, or a state that ``torch.load(weights_only=True)``
@@ -52,7 +63,12 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: ob
     with same_on_all_ranks(transport) as say:
         check_whole("root_rank", root_rank, 0, most=transport.size - 1)
         check_instance("optimizer", optimizer, Optimizer)
-        groups = [[_checked_form("parameter", p) for p in group["params"]] for group in optimizer.param_groups]
+        given = [] if named_parameters is None else _named_tensors(named_parameters)
+        names = getattr(getattr(optimizer, "reduction", None), "names", {}) | {p: name for name, p in given}
+        groups = [
+            [f"{names.get(p, name)}:{_checked_form('parameter', p)}" for p, name in _members(group)]
+            for group in optimizer.param_groups
+        ]
         state = optimizer.state_dict() if transport.rank == root_rank else None
         _check_readable("optimizer.state_dict()", state)
         say(root_rank=root_rank, optimizer=type(optimizer).__name__, groups=" | ".join(map(" ".join, groups)))
@@ -66,6 +82,11 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int = 0, comm: ob
             group.clear()
             group.update(loaded)
         optimizer.param_groups = kept
+
+
+def _members(group: Mapping[str, Any]) -> list[tuple[Tensor, str]]:
+    """Return the parameters of a group, and the names that torch knows since 2.6."""
+    return list(zip(group["params"], group.get("param_names", [""] * len(group["params"])), strict=True))
 
 
 def broadcast_tree(tree: object, comm: Comm, root_rank: int = 0) -> Any:

@@ -62,7 +62,7 @@ class BackwardPass:
         return self.arrivals[-1].future
 
     def _begin(self, arrival: Arrival) -> None:
-        if arrival.buffer.is_sparse:
+        if arrival.buffer.is_sparse or not arrival.buffer.numel():  # of parameters without elements
             return
         if arrival.names in self._gradients.vectors or arrival.names in self._before:
             self._adopt(arrival)

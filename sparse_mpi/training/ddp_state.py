@@ -83,9 +83,9 @@ class SparseState:
 
         def prepare() -> None:
             self._names = names_of(named_parameters)
-            shapes = [tuple(parameter.shape) for parameter in self._names]
+            shapes = [tuple(parameter.shape) for parameter in self._names if parameter.numel()]
             settings, share, self._rule = ruled_settings(
-                shapes, optimizer, momentum, feedback, algorithm, density=density, options=options
+                shapes or 1, optimizer, momentum, feedback, algorithm, density=density, options=options
             )
             check_whole("dense_steps", dense_steps, 0, "steps")
             self._scaler = scaler_in_use(scaler)
@@ -99,6 +99,7 @@ class SparseState:
             self._meet(prepare)
         self._order = StepOrder(optimizer, self._rule.mode, self._scaler)
         if optimizer is not None:
+            self._gradients.follow(optimizer)
             ready = self._order.stepped
             OptimizerSteps(optimizer, self._rule, self._gradients, divisor=lambda: self.comm.size, ready=ready)
 

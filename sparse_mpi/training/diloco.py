@@ -26,18 +26,21 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.broadcasts import broadcast_parameters
-from sparse_mpi.training.diloco_arguments import check_schedule, cut, trained_parameters
+from sparse_mpi.training.diloco_arguments import check_schedule, cut, order_groups, trained_parameters
+from sparse_mpi.training.diloco_loads import LoadedWeights, bits_of
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.hooks import Hooks, nested
-from sparse_mpi.training.live_ranks import LiveRanks, ranks_given
-from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.live_ranks import LiveRanks, OfRanks, ranks_given
+from sparse_mpi.training.named_gradients import NamedGradients, in_one_order
 from sparse_mpi.training.optimizer_rule import momentum_rule
 from sparse_mpi.training.own_step import Unstepped
 from sparse_mpi.training.sgd_steps import along_gradients
 
+WITHIN = "weights must not be loaded within globally(), behind which a rank has its own again; load them behind it"
 
-class DiLoCo:
+
+class DiLoCo(OfRanks):
     """Local steps of ``inner_optimizer``, and joint steps of ``outer_optimizer`` on all ranks.
 
     Making one is collective. Every rank must take the same number of steps: a loss scaler that skips a step on one rank
@@ -45,7 +48,8 @@ class DiLoCo:
 
     Args:
         model: the same on all ranks; parameters and buffers become rank 0's. Parameters that need gradients now are
-            shared; make another `DiLoCo` when others are unfrozen. Buffers stay each rank's own afterwards.
+            shared; make another `DiLoCo` when others are unfrozen. Buffers stay each rank's own afterwards. Weights
+            that all ranks load into the model, or a part of it, become global ones, for which nothing is owed.
         inner_optimizer: any torch optimizer of the model's parameters that reduces nothing.
         outer_optimizer: another one of these, which has the global parameters from then on; usual is SGD with
             Nesterov's momentum of 0.9 and a rate of 0.7.
@@ -104,6 +108,10 @@ class DiLoCo:
             momentum_rule(outer_optimizer, feedback, "local")  # raises where both have a momentum
             settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
             say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer))
+        # A parameter without elements has nothing to share
+        parameters = in_one_order({name: p for name, p in parameters.items() if p.numel()}, transport)
+        for optimizer in (inner_optimizer, outer_optimizer):
+            order_groups(optimizer, model, transport)
         # Background work has its own communicator, or with a team the one that can shrink
         self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
         self._ranks = LiveRanks(self.comm, team)
@@ -113,12 +121,14 @@ class DiLoCo:
         # All start from rank 0's values, which fragments then copy as the global parameters
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [
-            Fragment(gradients.adopt(names), outer_optimizer) for names in cut(parameters, fragments)
+            Fragment(gradients.adopt(names), outer_optimizer)
+            for names in cut(parameters, min(fragments, len(parameters)))
         ]
         self.reducers: list[SparseAllreduce] = [fragment.reducer for fragment in self.fragments]
         self.inner, self.outer = inner_optimizer, outer_optimizer
+        self._loads = LoadedWeights(model, parameters.values())
         self._snapshot = DiLoCoSnapshot(gradients, self.fragments, inner_optimizer, outer_optimizer, schedule)
-        self._turn = sync_every // fragments  # steps between two fragments
+        self._turn, self._turns = sync_every // fragments, fragments  # steps between two fragments
         self._alpha, self._delay = fragment_update_alpha, fragment_sync_delay
         self.steps: int = 0
         self.synchronizations: int = 0
@@ -126,7 +136,10 @@ class DiLoCo:
         self.check: bool = False
         self.seconds: float = 0.0
         self._reports: list[StepReport | None] = []  # of the synchronisations in the last inner step
-        self._hook = inner_optimizer.register_step_post_hook(self._stepped)
+        self._hooks = [
+            inner_optimizer.register_step_pre_hook(lambda *_: self._take_loaded()),
+            inner_optimizer.register_step_post_hook(self._stepped),
+        ]
         self._unstepped = Unstepped("as inner_optimizer")
         self._came: set[Tensor] = set()  # parameters that have had a gradient since the last step
         self._passes = Hooks(self._arrived)
@@ -141,7 +154,9 @@ class DiLoCo:
 
     def close(self) -> None:
         """Follow the inner optimizer no longer. Work under way is dropped; `synchronize` before to apply it."""
-        self._hook.remove()
+        self._loads.remove()
+        for hook in self._hooks:
+            hook.remove()
         self._passes.remove()
 
     @property
@@ -155,7 +170,10 @@ class DiLoCo:
 
         For an evaluation, or to save the model. Afterwards the model has this rank's own parameters again, to the bit.
         """
+        self._take_loaded()
         with ExitStack() as stack:
+            self._loads.refused = WITHIN
+            stack.callback(setattr, self._loads, "refused", "")
             for fragment in self.fragments:
                 stack.callback(fragment.adopt, fragment.local())
                 fragment.adopt(fragment.common)
@@ -169,6 +187,7 @@ class DiLoCo:
         Raises:
             ValueError: the ranks have taken different numbers of steps; raised on every rank.
         """
+        self._take_loaded()
         self._ranks.ask(lambda comm: check_consistency(comm, f"call=synchronize steps={self.steps}"))
         self._reports = []
         for fragment in self.fragments:
@@ -208,13 +227,23 @@ class DiLoCo:
         self.steps += 1
         self._reports = []
         turn, late = divmod(self.steps, self._turn)
-        fragment = self.fragments[(turn - 1) % len(self.fragments)]
-        # A fragment leaves in its turn, and is applied after the delay; before the first turn there is none
-        if not late:
-            fragment.prepare(self.steps, self.density, self.check)
-        if late == self._delay and fragment.taken is not None:
-            self._apply(fragment, self._alpha)
+        number = (turn - 1) % self._turns
+        # There may be fewer fragments than turns, where parameters have no elements
+        for fragment in self.fragments[number : number + 1]:
+            # A fragment leaves in its turn, and is applied after the delay; before the first turn there is none
+            if not late:
+                fragment.prepare(self.steps, self.density, self.check)
+            if late == self._delay and fragment.taken is not None:
+                self._apply(fragment, self._alpha)
         self.seconds = perf_counter() - began
+
+    def _take_loaded(self) -> None:
+        """Go on from weights that were loaded into the model since the last step, on all ranks alike."""
+        if loaded := self._loads.taken():
+            for fragment in self.fragments:
+                fragment.begin_anew(loaded)
+            bits = [bits_of(fragment.common) for fragment in self.fragments]
+            self._ranks.ask(lambda comm: check_consistency(comm, f"call=model.load_state_dict weights={bits}"))
 
     def _apply(self, fragment: Fragment, alpha: float | None) -> None:
         fragment.apply(alpha)
@@ -226,6 +255,7 @@ class DiLoCo:
 
         This waits for an outer gradient under way. Values equal on all ranks are in rank 0's state only.
         """
+        self._take_loaded()
         return self._snapshot.taken(self.steps, self.synchronizations)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -248,6 +278,7 @@ class DiLoCo:
                 on every rank.
         """
         self.steps, self.synchronizations = self._snapshot.deal(states, ranks)
+        self._loads.taken()  # the states are of all weights
         same = ranks == self._ranks.comm.size
         for fragment in [fragment for fragment in self.fragments if fragment.taken is not None and not same]:
             self._apply(fragment, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from sparse_mpi.checks import check_instance, check_range, check_whole
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import same_on_all_ranks, tell
 from sparse_mpi.training.distributed_optimizer import is_distributed
 from sparse_mpi.training.named_gradients import Names
 
@@ -53,11 +56,33 @@ def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer) -> 
             )
     if inner is outer:
         raise ValueError("outer_optimizer must be another one than inner_optimizer, got the same twice")
-    kinds = {(p.dtype, p.device): name for p, name in reversed(named.items())}  # the first name of each kind prevails
+    if not any(p.numel() for p in named):
+        raise ValueError("model must have a parameter with elements that needs a gradient, got none; is it frozen?")
+    # The first name of each kind prevails
+    kinds = {(p.dtype, p.device): name for p, name in reversed(named.items()) if p.numel()}
     if len(kinds) > 1:
         listed = ", ".join(f"{name!r} {dtype} on {device}" for (dtype, device), name in kinds.items())
         raise ValueError(f"model must have parameters of one dtype on one device, got {listed}; use autocast")
     return {name: p for p, name in named.items()}
+
+
+def order_groups(optimizer: Optimizer, model: nn.Module, comm: Comm) -> None:
+    """Put the parameters of each group into the order of the first rank, by which states are saved. Collective.
+
+    Raises:
+        ValueError: ranks have other names in a group; raised on every rank.
+    """
+    known = {parameter: name for name, parameter in model.named_parameters()}
+    names = [
+        [known.get(p, f"frozen {number}") for number, p in enumerate(group["params"])]
+        for group in optimizer.param_groups
+    ]
+    with same_on_all_ranks(comm) as say:
+        say(optimizer=type(optimizer).__name__, groups=[sorted(some) for some in names])
+    told = json.loads(tell(comm, json.dumps(names)))
+    for group, own, order in zip(optimizer.param_groups, names, told, strict=True):
+        for key in ("params", "param_names") if "param_names" in group else ("params",):
+            group[key][:] = [group[key][own.index(name)] for name in order]
 
 
 def cut(parameters: dict[str, Tensor], fragments: int) -> list[Names]:

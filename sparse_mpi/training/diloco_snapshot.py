@@ -12,7 +12,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.form import WHOLE, equal, sealed
 from sparse_mpi.training.broadcasts import broadcast_tree, packed, unpacked
 from sparse_mpi.training.fragment import Fragment
-from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.named_gradients import NamedGradients, names_in
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,17 @@ class DiLoCoSnapshot:
         # Check everything before anything is loaded, when all ranks can still raise together
         with same_on_all_ranks(comm) as say:
             states = self.gradients.checked(states, ranks)
+            names = [list(fragment.vector.names) for fragment in self.fragments]
             for state in states:
                 if not equal(state.get("schedule"), expected):
                     raise ValueError(
                         f"state['schedule'] must be {expected}, got {state.get('schedule')}; load it into a DiLoCo "
                         "made with the arguments it was saved from"
+                    )
+                if names_in(state) != names:
+                    raise ValueError(
+                        f"state['vectors'] must be of the fragments {names}, got {names_in(state)}; load it into a "
+                        "DiLoCo of a model whose modules are in the same order on rank 0"
                     )
             saved = [_tree(state, "own") for state in states]
             shared = _tree(states[0], "common") if comm.rank == 0 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.checks import check_choice, check_switch, check_whole, takes_alias
-from sparse_mpi.comm.consistency import same_on_all_ranks, tell
+from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.training.bucket import largest_bucket
 from sparse_mpi.training.grammar import scaler_in_use
@@ -22,6 +21,7 @@ from sparse_mpi.training.live_ranks import ranks_given
 from sparse_mpi.training.named_gradients import names_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
+from sparse_mpi.training.parameters import parameters_of
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.synchronization import LossScale, Synchronization
 
@@ -60,8 +60,8 @@ def DistributedOptimizer(
     Args:
         optimizer: any torch optimizer. Torch's hooks on its steps do the work, so schedules, loggers and scalers go on
             as before.
-        named_parameters: ``model.named_parameters()``, in any order: gradients are added up by name. The default is the
-            optimizer's order.
+        named_parameters: ``model.named_parameters()``, in any order: gradients are added up by name, also those of
+            frozen parameters and of groups that come later. The default is the optimizer's order.
         k: the number of the gradient's entries that a rank may send in a step.
         density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect, or 0.021 where a
             second moment travels, for the same number of bytes.
@@ -112,8 +112,9 @@ def DistributedOptimizer(
     """
     transport, team, survival = ranks_given(comm, options)
     with same_on_all_ranks(transport) as say:
-        named = _named(optimizer, named_parameters)
-        trained = {name: p for name, p in named.items() if p.requires_grad}
+        names = _names(optimizer, named_parameters)
+        own = set(parameters_of(optimizer))
+        trained = {name: p for p, name in names.items() if p in own and p.requires_grad}
         if not trained:
             raise ValueError("parameters must have one that needs a gradient, got none; is the model frozen?")
         most = largest_bucket(bucket_cap_mb, trained.values())
@@ -122,7 +123,8 @@ def DistributedOptimizer(
         check_choice("op", op, (Average, Sum))
         scaler = scaler_in_use(scaler)
         settings, share, rule = ruled_settings(
-            sum(p.numel() for p in trained.values()),
+            # A share is that of later parameters too, so that a rule stays when they come
+            sum(p.numel() for p in (names if k is None else trained.values())) or 1,
             optimizer,
             momentum,
             feedback,
@@ -141,13 +143,12 @@ def DistributedOptimizer(
         say(scaled=scaler is not None, momentum=rule.mode, parameters=shapes)
     if most is not None and bucket_cap_mb == "auto":  # more on a GPU; only some ranks may have parameters there
         most = float(transport.allreduce(np.array([most]), "max", control=True)[0])
-    # A parameter is its name: all take the order of the first rank
-    order = json.loads(tell(transport, json.dumps(list(trained))))
     if rule.announcement and transport.rank == 0:
         LOGGER.warning(rule.announcement)
     scale = LossScale(optimizer, scaler)
     reduction = GradientReduction(
-        {name: trained[name] for name in order},
+        optimizer,
+        names,
         settings,
         comm=transport,
         team=team,
@@ -160,6 +161,7 @@ def DistributedOptimizer(
         overlap=overlap,
         scale=None if scaler is None else scale,
     )
+    reduction.gradients.follow(optimizer)
     synchronization = Synchronization(optimizer, reduction, scale)
     OptimizerSteps(
         optimizer,
@@ -182,17 +184,17 @@ def is_distributed(optimizer: object) -> bool:
     return isinstance(getattr(optimizer, "reduction", None), GradientReduction)
 
 
-def _named(optimizer: object, named_parameters: Any) -> dict[str, Tensor]:
+def _names(optimizer: object, named_parameters: Any) -> dict[Tensor, str]:
+    """Return the names of all parameters that were given, which hold for life; without any, numbers."""
     if not isinstance(optimizer, Optimizer) or is_distributed(optimizer):
         raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
-    own = [p for group in optimizer.param_groups for p in group["params"]]
+    own = parameters_of(optimizer)
     if named_parameters is None:
-        return {f"parameter {number}": p for number, p in enumerate(own)}
-    wanted = set(own)
-    named = {name: p for p, name in names_of(named_parameters).items() if p in wanted}
-    if len(named) < len(wanted):
+        return names_of((f"parameter {number}", p) for number, p in enumerate(own))
+    names = names_of(named_parameters)
+    if lacking := len(set(own) - names.keys()):
         raise ValueError(
-            f"named_parameters must have all {len(wanted)} parameters of the optimizer, got {len(named)} of them; "
+            f"named_parameters must have all {len(set(own))} parameters of the optimizer, lacks {lacking} of them; "
             "pass model.named_parameters() of the whole model, or leave it out"
         )
-    return named
+    return names

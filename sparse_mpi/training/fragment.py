@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from sparse_mpi.checks import present
 from sparse_mpi.comm.background import Handle
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
 
 
@@ -60,6 +63,26 @@ class Fragment:
         if handle is not None:
             self._mean = self._mean_of(handle.wait())
         return self._mean
+
+    @torch.no_grad()
+    def begin_anew(self, loaded: Container[Tensor]) -> None:
+        """Take ``loaded`` parameters as they are now for global ones.
+
+        Movement of the weights that they replace is dropped: what is owed, and their part of an outer gradient under
+        way, which goes on for the others. The outer optimizer's state stays, as other optimizers' do in torch.
+        """
+        mean, remembered = self.mean(), whole_state(self.reducer.feedback).values()
+        begin = 0
+        for parameter, twin in zip(self.vector.parameters, self.twins, strict=True):
+            part = slice(begin, begin := begin + parameter.numel())
+            if parameter in loaded:
+                twin.copy_(parameter)
+                for array in remembered:
+                    array[part] = 0
+                if mean is not None:
+                    mean[part] = 0
+                if self.taken is not None:
+                    self.taken[part] = self.common[part]
 
     def _mean_of(self, total: Total) -> Tensor:
         # The number of ranks is asked for after the sum, in which some may be lost

@@ -16,6 +16,7 @@ from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
 from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, sharded_like
 from sparse_mpi.training.grammar import StepOrder
+from sparse_mpi.training.live_ranks import OfRanks
 from sparse_mpi.training.named_gradients import NamedGradients, finished
 from sparse_mpi.training.optimizer_rule import Rule
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
@@ -25,7 +26,7 @@ JOINED_BYTES = 250e6  # the most gradients on a GPU that are one vector
 ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 
 
-class ShardedReduction:
+class ShardedReduction(OfRanks):
     """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
     `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
@@ -73,6 +74,7 @@ class ShardedReduction:
         self._order = StepOrder(optimizer, rule.mode)
         self._optimizer_steps: OptimizerSteps | None = None
         if optimizer is not None:
+            gradients.follow(optimizer)
             ready, divisor = self._order.stepped, self._divisor
             self._optimizer_steps = OptimizerSteps(optimizer, rule, gradients, divisor=lambda: divisor, ready=ready)
         self._snapshot = ShardedSnapshot(gradients, units[0].mesh)

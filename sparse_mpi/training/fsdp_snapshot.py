@@ -24,6 +24,7 @@ from sparse_mpi.sparse import Layout
 from sparse_mpi.training.broadcasts import packed, unpacked
 from sparse_mpi.training.fsdp_units import sharded_like
 from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.optimizer_state import ADDED, STEP, add, added
 from sparse_mpi.training.parameters import local
 
 ABOUT = "about"  # the key of the values common to all processes, as JSON
@@ -55,6 +56,10 @@ class ShardedSnapshot:
                 state[f"{MEAN}/{name}"] = np.array([number, beta])
             rest.append(saved)
         state[_key(self._comm.rank, f"shard {self._shard}")] = packed({"units": rest})
+        # Equal on all replicas: the first saves it
+        if (optimizer := self._gradients.optimizer) is not None and self._comm.rank == 0:
+            for name, kept in added(optimizer, self._gradients.parameters).items():
+                state |= {_key(0, key, name): tensor for key, tensor in kept.items()}
         save(as_tensors(state), checkpoint_id=folder)
 
     def load(self, folder: Any, average: bool) -> int:
@@ -89,7 +94,16 @@ class ShardedSnapshot:
                     wanted[key] = sharded_like(parameter, zeros)
                 if vector.reducer.second_moment is not None:
                     wanted[f"{MEAN}/{name}"] = room(f"{MEAN}/{name}")
+        optimizer, parameters = self._gradients.optimizer, self._gradients.parameters
+        kept: dict[str, dict[str, Any]] = {name: {} for name in parameters} if optimizer is not None else {}
+        for name, key in [(name, key) for name in kept for key in (*ADDED, STEP) if _key(0, key, name) in known]:
+            place = room(at := _key(0, key, name))
+            if key != STEP:
+                place = sharded_like(parameters[name], torch.zeros_like(local(parameters[name]), dtype=place.dtype))
+            wanted[at] = kept[name][key] = place
         load(wanted, checkpoint_id=folder)
+        if optimizer is not None:
+            add(optimizer, parameters, kept)
         rest = as_arrays(unpacked(wanted[own].numpy()))["units"] if alike else []
         # Units may be joined into other vectors now
         if [Layout.of(one["shapes"]) for one in rest] != [vector.reducer.layout for vector in self._gradients]:

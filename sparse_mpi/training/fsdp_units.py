@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparse_mpi.arrays import check
 from sparse_mpi.training.grammar import LEFT
 from sparse_mpi.training.named_gradients import GradientVector, write_mean
 from sparse_mpi.training.parameters import local
@@ -150,7 +151,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
 
     Raises:
         TypeError: ``model`` is not sharded by FSDP2, or not over a mesh of one dimension.
-        ValueError: a parameter that needs a gradient is in no unit.
+        ValueError: a parameter that needs a gradient is in no unit, or has no elements.
     """
     try:
         from torch.distributed.fsdp import FSDPModule  # torch >= 2.6
@@ -168,7 +169,15 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
     units = [Unit(module, names) for module in states.values() if _param_group(module) is not None]
     covered = {param.sharded_param for unit in units for param in _param_group(unit.module).fsdp_params}
     for parameter, name in names.items():
-        if parameter.requires_grad and parameter not in covered:
+        if not parameter.requires_grad:
+            continue
+        check(local(parameter), f"model: {name}")  # also where this shard has no element of it
+        if not parameter.numel():
+            raise ValueError(
+                f"model must have parameters with elements, FSDP2 fails in a backward pass for {name}, which has none; "
+                "call its requires_grad_(False)"
+            )
+        if parameter not in covered:
             raise ValueError(f"model must have all its parameters sharded, {name} is in no unit; {SHARD_FIRST}")
     trained = [unit for unit in units if unit.length]
     if not trained:

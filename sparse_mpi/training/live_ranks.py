@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,16 @@ def ranks_given(comm: object, options: dict[str, T]) -> tuple[Comm, Team | None,
     transport = as_comm(comm)
     transport.job.guard()  # without a team the others would wait for a rank that an exception has ended
     return transport, None, {}
+
+
+class OfRanks:
+    """Base of what works with the other ranks, and therefore cannot be copied."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"{type(self).__name__} must not be copied or pickled, for it takes part in the messages of its ranks; "
+            "save its state, and load that into another one"
+        )
 
 
 class LiveRanks:

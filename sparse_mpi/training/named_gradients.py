@@ -14,11 +14,12 @@ from weakref import ref
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from sparse_mpi.arrays import as_arrays, as_tensors, check
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
-from sparse_mpi.comm.consistency import tell
+from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks, stated, tell
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction import SparseAllreduce
@@ -28,7 +29,9 @@ from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import Layout, SparseVector, leave
+from sparse_mpi.training.broadcasts import broadcast_tree
 from sparse_mpi.training.live_ranks import LiveRanks
+from sparse_mpi.training.optimizer_state import add, added, follow
 from sparse_mpi.training.parameters import cut_by_tensor, joined, local
 
 T = TypeVar("T")
@@ -57,6 +60,19 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
         if parameter.requires_grad:
             check(parameter, f"named_parameters: {name}")
     return names
+
+
+def in_one_order(parameters: Mapping[str, Tensor], comm: Comm) -> dict[str, Tensor]:
+    """Return ``parameters``, by name, in the order of the first rank, in which all reduce them. Collective.
+
+    Raises:
+        TypeError, ValueError: one cannot be reduced, or ranks have other names, shapes or dtypes; raised on every rank.
+    """
+    with same_on_all_ranks(comm) as say:
+        for name, parameter in parameters.items():
+            check(local(parameter), f"parameters: {name}")
+        say(parameters=sorted((name, tuple(p.shape), str(p.dtype)) for name, p in parameters.items()))
+    return {name: parameters[name] for name in json.loads(tell(comm, json.dumps(list(parameters))))}
 
 
 def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
@@ -237,6 +253,17 @@ class NamedGradients:
         self.parameters, self.settings, self.share, self.ranks = dict(parameters), settings, share, ranks
         self._by_k, self._survival = by_k, survival or {}
         self._kept: dict[str, dict[str, Any]] = {}  # the state of parameters that are in no vector
+        self._optimizer: ref[Optimizer] | None = None
+
+    def follow(self, optimizer: Optimizer) -> None:
+        """Save and load also what our steps add to the state of ``optimizer``."""
+        taken_over = bool(self.settings.feedback.traits.momentum)
+        follow(optimizer, travels=self.settings.second_moment is not None, taken_over=taken_over)
+        self._optimizer = ref(optimizer)
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        return None if self._optimizer is None else self._optimizer()
 
     def __iter__(self) -> Iterator[GradientVector]:
         return iter(self.vectors.values())
@@ -260,16 +287,20 @@ class NamedGradients:
         kept = dict(self._kept)
         for vector in self:
             kept |= vector.remembered()
-        return vars(self) | {"vectors": {}, "flushed": False, "ranks": None, "_kept": kept}
+        return vars(self) | {"vectors": {}, "flushed": False, "ranks": None, "_kept": kept, "_optimizer": None}
 
     def adopt(self, names: Names) -> GradientVector:
         """Return the vector of ``names``, made after all work under way where it is new. Collective then.
 
         Other vectors with any of these parameters are dissolved; the new one takes over its parameters' state.
+
+        Raises:
+            ValueError: other ranks make a vector of other names, or in another order; raised on every rank.
         """
         if names in self.vectors:
             return self.vectors[names]
         before = [self._dissolve(other) for other in list(self.vectors.values()) if set(other.names) & set(names)]
+        in_turn(self.comm, lambda: check_consistency(self.comm, stated(names=names)))
         reducer = in_turn(self.comm, lambda: self._reducer(names))
         vector = self.vectors[names] = GradientVector({name: self.parameters[name] for name in names}, reducer)
         for other in before:
@@ -345,6 +376,9 @@ class NamedGradients:
     def state_dict(self, **beside: Any) -> dict[str, Any]:
         """Return this rank's state, and ``beside``, to be saved with it: plain values and tensors."""
         vectors = [{"names": list(vector.names), "reducer": vector.reducer.state_dict()} for vector in self]
+        # Equal on all ranks: the first saves it
+        if (optimizer := self.optimizer) is not None and self.comm.rank == 0:
+            beside |= {"added": as_arrays(added(optimizer, self.parameters))}
         return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
     def checked(self, states: Any, ranks: int) -> list[dict[str, Any]]:
@@ -376,6 +410,10 @@ class NamedGradients:
             )
         check_list(state.get("vectors"), "state['vectors']")
         check_mapping(state.get("owed"), "state['owed']")
+        for name, kept in state.get("added", {}).items():
+            if name not in self.parameters:
+                raise ValueError(f"state['added'] must be of this model's parameters, got {name!r}; {WHOLE}")
+            check_mapping(kept, f"state['added'][{name!r}]")
         names = [*state["owed"], *(name for vector in names_in(state) for name in vector)]
         for name in names:
             if name not in self.parameters or names.count(name) > 1:
@@ -411,6 +449,9 @@ class NamedGradients:
                 have = self._kept.get(name, {})
                 owed = {key: have.get(key, 0) + scale * array for key, array in _owed_in(kept).items()}
                 self._kept[name] = kept | owed
+        if (optimizer := self.optimizer) is not None:
+            found = broadcast_tree(as_tensors(states[0].get("added", {})) if states else {}, comm)
+            add(optimizer, self.parameters, found)
 
 
 def _owed_in(kept: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import count
 from operator import add
 from threading import get_ident
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
-from sparse_mpi.comm.consistency import same_on_all_ranks
+from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.tracer import Tracer
@@ -29,16 +32,17 @@ from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.grammar import CHANGED, LEFT, NOT_FINITE, SKIPPED, TWICE, UNREDUCED
 from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks, bits_of, kind_of, memory_of
-from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.named_gradients import NamedGradients, Total, finished, refusal
+from sparse_mpi.training.live_ranks import LiveRanks, OfRanks
+from sparse_mpi.training.named_gradients import NamedGradients, Total, finished, in_one_order, refusal
 from sparse_mpi.training.optimizer_steps import LOGGER, steps_along
 from sparse_mpi.training.own_step import Unstepped
+from sparse_mpi.training.parameters import parameters_of
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
 LOOKS = 2  # steps that show whether gradients are final when they come: reductions begin in `synchronize`
 
 
-class GradientReduction:
+class GradientReduction(OfRanks):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     `synchronize`, which a step calls, reduces ``.grad`` as it is then. A bucket may start before, when all its
@@ -51,7 +55,9 @@ class GradientReduction:
     Making one is collective. Arguments are as for `DistributedOptimizer`, checked.
 
     Args:
-        parameters: by name, in the order in which the model uses them; all that need no gradient are left out.
+        optimizer: whose parameters are reduced that need a gradient, also later ones.
+        names: of its parameters and of later ones, for life, in the order in which the model uses them. Others are
+            named by their number in the optimizer.
         settings: of all of them together.
         k: if it was given; ``share``: the share of the entries to be sent, if not.
         survival: options of `ElasticAllreduce`, with a team.
@@ -60,6 +66,7 @@ class GradientReduction:
     Attributes:
         buckets: a list that stays the same, in the order in which they are reduced.
         parameters: whose gradients are reduced, by name.
+        names: of these and of later parameters, for life.
         sparse: the parameters whose gradients are sparse tensors.
         density: of the next steps, if it is not the reducers' own.
         check: True makes the next steps assert both laws.
@@ -69,7 +76,8 @@ class GradientReduction:
 
     def __init__(
         self,
-        parameters: Mapping[str, Tensor],
+        optimizer: Optimizer,
+        names: Mapping[Tensor, str],
         settings: Settings,
         *,
         comm: Comm,
@@ -108,6 +116,8 @@ class GradientReduction:
         )
         self.buckets: list[Bucket] = []
         self.parameters: dict[str, Tensor] = {}
+        self._optimizer = ref(optimizer)
+        self.names: dict[Tensor, str] = dict(names)
         self._unseen: dict[Tensor, str] = {}  # parameters of which no rank has seen a gradient, and their names
         self._bucket_of: dict[Tensor, Bucket] = {}
         self._share_left: float | None = None  # of a bucket's entries, once parameters have left
@@ -133,22 +143,36 @@ class GradientReduction:
         self.check: bool = False
         self.overflowed: bool = False
         self.skipped: int = 0
-        self.add(parameters.items())
+        self.add()
 
-    def add(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Reduce also the gradients of ``parameters`` that need one and are new; collective if there are any."""
-        known, tables = self._bucket_of, self.sparse.dims
-        new = {p: name for name, p in parameters if p.requires_grad and p not in known and p not in tables}
-        if new:
-            self._start_settled()
-            self._unseen |= new
-            self.parameters |= {name: parameter for parameter, name in new.items()}
-            self.gradients.parameters |= {name: parameter for parameter, name in new.items()}
-            for members in cut(list(new), self._max_bytes):
-                self.gradients.adopt(tuple(new[parameter] for parameter in members))
-            self._rebuild()
-            if self._open:
-                self.open()
+    def add(self) -> None:
+        """Reduce also new parameters that need a gradient, if they have elements. Collective if there are any.
+
+        Raises:
+            TypeError, ValueError: see `in_one_order`.
+        """
+        known, tables, own = self._bucket_of, self.sparse.dims, parameters_of(self._optimizer())
+        new = {p for p in own if p.requires_grad and p not in known and p not in tables and p.numel()}
+        if not new:
+            return
+        taken = set(self.names.values())
+        for number, parameter in enumerate(own):
+            if parameter in new and parameter not in self.names:
+                # Numbers have changed where groups were taken out
+                self.names[parameter] = next(name for n in count(number) if (name := f"parameter {n}") not in taken)
+                taken.add(self.names[parameter])
+        self._start_settled()
+        named = {name: parameter for parameter, name in self.names.items() if parameter in new}
+        named = self._ranks.ask(partial(in_one_order, named))
+        names = {parameter: name for name, parameter in named.items()}
+        self._unseen |= names
+        self.parameters |= named
+        self.gradients.parameters |= named
+        for members in cut(list(names), self._max_bytes):
+            self.gradients.adopt(tuple(names[parameter] for parameter in members))
+        self._rebuild()
+        if self._open:
+            self.open()
 
     def _rebuild(self) -> None:
         known = {bucket.vector: bucket for bucket in self.buckets}
@@ -200,6 +224,7 @@ class GradientReduction:
                 on every rank, as a ValueError where it is another rank's.
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
+        self.add()  # the optimizer may have new groups, or layers that are unfrozen
         return self._totals if self._reduced and not self.arrived else self._reduce(TWICE if self._reduced else None)
 
     def _reduce(self, problem: str | None = None) -> list[Total]:
@@ -348,6 +373,9 @@ class GradientReduction:
             self._rebuild()
 
     def _learn_kinds(self) -> None:
+        # Another rank may have new parameters to add, or none any more of which nothing is known
+        names = [*self._unseen.values()]
+        self._ranks.ask(lambda comm: check_consistency(comm, f"call=step of {len(names)} new: {names}"))
         # The largest kind wins: a rank without a gradient has 0, and sparse tensors come above dense ones
         kinds = self._ranks.any(np.array([kind_of(parameter.grad) for parameter in self._unseen], np.uint8))
         self.know_kinds(dict(zip(self._unseen.values(), kinds.tolist(), strict=True)))
@@ -375,6 +403,7 @@ class GradientReduction:
         Raises:
             ValueError: a state is of other parameters, or as for `SparseAllreduce.take_over`; raised on every rank.
         """
+        self.add()
         # Wait for work under way, which uses the communicator, and writes the state about to be loaded
         self._ranks.ask(lambda comm: None)
         comm = self._ranks.comm
@@ -385,7 +414,7 @@ class GradientReduction:
                 agreement.words[:] = np.maximum(agreement.words, self._kinds_in(state))
             say(call="take_over", ranks=ranks)
         # Ranks that were dealt no state learn the kinds from the others
-        self.know_kinds(dict(zip(self.parameters, agreement.rows.max(0).tolist(), strict=True)))
+        self.know_kinds(dict(zip(self.parameters, agreement.rows.max(0, initial=0).tolist(), strict=True)))
         self.gradients.deal(read, ranks, self._average)
         self._rebuild()
 

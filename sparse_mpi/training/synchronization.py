@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.adam_steps import give_back, set_aside
 from sparse_mpi.training.grammar import loss_scale
+from sparse_mpi.training.parameters import parameters_of
 from sparse_mpi.training.reduction import GradientReduction
 
 
@@ -87,8 +88,6 @@ class Synchronization:
 
         Returns, raises: see `GradientReduction.synchronize`.
         """
-        # Parameters may have been added or unfrozen since the last step: their names are numbers
-        self._reduction.add((f"parameter {number}", p) for number, p in enumerate(self._parameters()))
         return self._reduction.synchronize()
 
     @contextmanager
@@ -131,15 +130,10 @@ class Synchronization:
 
     def _idle(self) -> bool:
         """Return True if nothing has come and nothing can move: so torch's checkpoints make an optimizer's state."""
-        if self._reduction.arrived or any(float(group.get("lr", 1.0)) for group in self._groups()):
+        optimizer = self._optimizer()
+        groups = [] if optimizer is None else optimizer.param_groups
+        if self._reduction.arrived or any(float(group.get("lr", 1.0)) for group in groups):
             return False
         # Zeros that are new: those of a rank without inputs were cleared where they are reduced
-        gradients = [p.grad for p in self._parameters() if p.requires_grad]
+        gradients = [p.grad for p in parameters_of(optimizer) if p.requires_grad]
         return all(g is not None and g._base is None and not bool(g.any()) for g in gradients)
-
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self._groups() for p in group["params"]]
-
-    def _groups(self) -> list[dict[str, Any]]:
-        optimizer = self._optimizer()
-        return [] if optimizer is None else optimizer.param_groups

@@ -71,15 +71,20 @@ def embeddings(options: dict | None) -> dict:
 
 
 class Recomputed(torch.nn.Module):
-    """Layers whose activations are computed anew in the backward pass, the middle one ``times`` over."""
+    """Layers whose activations are computed anew in the backward pass, the middle one ``times`` over.
+
+    One parameter has no elements.
+    """
 
     def __init__(self, times: int, reentrant: bool | None) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.first, self.middle, self.last = (torch.nn.Linear(*shape) for shape in ((20, 30), (30, 30), (30, 4)))
         self.times, self.reentrant = times, reentrant
+        self.none = torch.nn.Parameter(torch.ones(0, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.none.sum()
         x = self._anew(lambda y: torch.relu(self.first(y)), x.requires_grad_())  # reentrant needs that of an input
         for _ in range(self.times):
             x = self._anew(lambda y: torch.relu(self.middle(y)), x)
@@ -190,6 +195,7 @@ GRAPHS: dict[str, dict] = {
     "static": {"reentrant": None, "gradient_as_bucket_view": True},
     "static reentrant": {"reentrant": True},
     "anew": {"reentrant": False, "static": False},
+    "alone": {"reentrant": None, "static": False, "bucket_cap_mb": 1e-5},  # a bucket for each parameter
     "autocast": {"reentrant": None, "static": False, "cast": True},
     # torch.compile cuts graphs along buckets, of which it wants none smaller than DDP's first one
     "compiled": {"reentrant": None, "static": False, "compiled": True, "bucket_cap_mb": 25},

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
 from sparse_mpi.ddp import SparseState, sparse_hook
 
@@ -32,6 +33,13 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
         run.state._names.popitem()
         run.step(0)
 
+    def of_another_order():
+        net = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in ("ba" if rank == 1 else "ab")})
+        model = DistributedDataParallel(net)
+        model.register_comm_hook(SparseState(net.named_parameters()), sparse_hook)
+        net.forward = lambda x: net["b"](net["a"](x))
+        model(torch.ones(2, 3)).sum().backward()
+
     def step_of_adamw(how, **more):
         run = run_of({}, **moments | more)
         how(run.optimizer, run.model(torch.ones(2, 1, 8, 8)).sum())
@@ -51,6 +59,7 @@ def mistakes(run_of: type, options: dict, moments: dict) -> dict:
     zero = ZeroRedundancyOptimizer([p for _, p in pairs], optimizer_class=torch.optim.SGD, lr=0.1)
     return {
         "of another model": refused(of_another_model),
+        "of another order": refused(of_another_order),
         "complex": refused(lambda: SparseState(torch.nn.Linear(4, 2, dtype=torch.complex64).named_parameters())),
         "one scaler": refused(lambda: SparseState(pairs, scaler=torch.amp.GradScaler("cpu") if rank == 1 else None)),
         "one optimizer": refused(lambda: SparseState(pairs, optimizer=sgd if rank == 1 else None)),

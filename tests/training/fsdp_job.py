@@ -7,6 +7,7 @@ Every rank saves what it saw of a run in FOLDER/RUN-rank.pt.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -69,6 +70,7 @@ class Run:
         roots: bool = False,
         dtype: torch.dtype = torch.float32,
         joined_bytes: float | None = None,
+        state: str | None = None,
         **shard: object,
     ) -> None:
         self.mesh, self.net, self.dtype = mesh, Net().to(dtype), dtype
@@ -77,6 +79,8 @@ class Run:
             fully_shard(layer, mesh=mesh if options is None else mesh["shard"], **shard)
         self.optimizer = MAKE[optimizer](self.net.parameters())
         self.saw: dict = {"losses": []}
+        if state is not None:
+            load_state(self.net, self.optimizer, state)
         if options is not None:
             if optimizer == "arrival":
                 options = {"momentum": "arrival", **options}
@@ -224,17 +228,22 @@ def saved(mesh: DeviceMesh, optimizer: str) -> dict:
     return run.save() | {"before": owed}
 
 
-def loaded(mesh: DeviceMesh, optimizer: str) -> dict:
-    """What goes on from `saved`, maybe on other replicas and shards."""
-    run = Run(mesh, SPARSE, optimizer)
+def load_state(net: Net, optimizer: torch.optim.Optimizer, name: str) -> None:
+    state = {"optimizer": get_optimizer_state_dict(net, optimizer)}
+    checkpoint.load(state, checkpoint_id=FOLDER / f"optimizer-{name}")
+    set_optimizer_state_dict(net, optimizer, optim_state_dict=state["optimizer"])
+
+
+def loaded(mesh: DeviceMesh, optimizer: str, first: bool = False) -> dict:
+    """What goes on from `saved`, maybe on other replicas and shards; the optimizer's state may be loaded `first`."""
+    run = Run(mesh, SPARSE, optimizer, state=optimizer if first else None)
     model = torch.load(FOLDER / f"model-{optimizer}.pt")
     with torch.no_grad():
         for name, parameter in run.net.named_parameters():
             whole = DTensor.from_local(model[name], mesh["shard"], run_check=False)
             parameter.copy_(whole.redistribute(placements=parameter.placements))
-    state = {"optimizer": get_optimizer_state_dict(run.net, run.optimizer)}
-    checkpoint.load(state, checkpoint_id=FOLDER / f"optimizer-{optimizer}")
-    set_optimizer_state_dict(run.net, run.optimizer, optim_state_dict=state["optimizer"])
+    if not first:
+        load_state(run.net, run.optimizer, optimizer)
     run.reduction.load(FOLDER / f"checkpoint-{optimizer}")
     owed = run.owed()
     return run.steps(STEPS // 2).save() | {"before": owed}
@@ -308,6 +317,21 @@ def mistakes(mesh: DeviceMesh) -> dict:
         scaler.scale(run.net(torch.ones(2, 13)).sum()).backward()
         scaler.step(run.optimizer)
 
+    def with_another(**options: object) -> torch.nn.Module:
+        net = Net()
+        net.head.register_parameter("more", torch.nn.Parameter(**options))
+        for layer in (*net.layers, net):
+            fully_shard(layer, mesh=mesh["shard"])
+        return net
+
+    def turned() -> torch.nn.Module:
+        net = Net()
+        if mesh.get_local_rank("replicate"):
+            net._modules = {name: net._modules[name] for name in ("layers", "head", "norm")}
+        for layer in (*net.layers, net):
+            fully_shard(layer, mesh=mesh["shard"])
+        return net
+
     net = sharded()
     attach(net, replicas)
     saved = Run(mesh, SPARSE).steps(last=1).reduction
@@ -316,6 +340,10 @@ def mistakes(mesh: DeviceMesh) -> dict:
         "plain": refused(lambda: attach(Net(), replicas)),
         "two dimensions": refused(lambda: attach(sharded(mesh), replicas)),
         "float16": refused(lambda: attach(sharded(dtype=torch.float16), replicas)),
+        "complex": refused(lambda: attach(with_another(data=torch.ones(1, dtype=torch.complex64)), replicas)),
+        "empty": refused(lambda: attach(with_another(data=torch.ones(0, 3)), replicas)),
+        "other order": refused(lambda: attach(turned(), replicas)),
+        "copy": refused(lambda: copy.deepcopy(attach(sharded(), replicas))),
         "partly": refused(lambda: attach(partly(), replicas)),
         "twice": refused(lambda: attach(net, replicas)),
         "not replicas": refused(lambda: attach(sharded(), mesh["shard"])),
@@ -346,6 +374,7 @@ RUNS: dict[str, Callable[[DeviceMesh], dict]] = {
     "oktopk": lambda mesh: Run(mesh, {"density": 0.01, "algorithm": "oktopk", "wire": "coo32"}).steps().save(),
     **{f"saved-{name}": lambda mesh, name=name: saved(mesh, name) for name in RESUMED},
     **{f"loaded-{name}": lambda mesh, name=name: loaded(mesh, name) for name in RESUMED},
+    **{f"first-{name}": lambda mesh, name=name: loaded(mesh, name, first=True) for name in RESUMED},
     "accumulated": accumulated,
     "compiled": compiled,
     "bfloat16": rounded,

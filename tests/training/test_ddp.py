@@ -22,7 +22,7 @@ LOOPS = (*TAKEN, "accumulated")
 OTHERS = ("clipped", *(f"{name}-sparse" for name in LOOPS), *RULES, *(f"{rule}-resumed" for rule in RULES))
 SCALED = ("local", "nesterov", "adamw")  # whose optimizer is given to the hook
 MODES = ("momentum", "adamw", "arrival")
-GRAPHS = ("static", "static reentrant", "anew", "autocast")
+GRAPHS = ("static", "static reentrant", "anew", "alone", "autocast")
 RUNS = (
     *(
         "plain",
@@ -306,6 +306,7 @@ def test_other_ranks_than_mpis_are_refused(by_mpi):
             "of another model",
             r"ValueError: named_parameters must have every parameter .* lacks a torch float32 \(10,\)",
         ),
+        ("of another order", r"(?s)ValueError: all ranks must call with the same arguments.*names=\('b.weight', "),
         ("complex", "TypeError: named_parameters: weight must be of dtype float32.*got complex64"),
         ("one scaler", "(?s)ValueError: all ranks must call with the same .*scaled=True"),
         ("one optimizer", "(?s)ValueError: all ranks must call with the same .*GlobalMomentum"),

@@ -52,7 +52,8 @@ def folder(tmp_path_factory):
 def two_by_two(folder):
     """Two replicas of two shards."""
     runs = [*(f"hsdp-{name}" for name in dict.fromkeys(LOOPS.values())), *(f"all-{name}" for name in LOOPS)]
-    return job(folder, 2, *runs, *SPARSE, *(f"loaded-{name}" for name in RESUMED), "frozen", "narrow", "mistakes")
+    resumed = (f"{how}-{name}" for how in ("loaded", "first") for name in RESUMED)
+    return job(folder, 2, *runs, *SPARSE, *resumed, "frozen", "narrow", "mistakes")
 
 
 @pytest.fixture(scope="module", params=[(4, 4), (1, 4), (2, 8)], ids=["4x1", "1x4", "2x4"])
@@ -150,8 +151,10 @@ def test_a_process_may_hold_padding_alone(two_by_two):
 
 
 @pytest.mark.parametrize("optimizer", RESUMED)
-def test_a_resumed_job_goes_on_to_the_same_bits(two_by_two, optimizer):
-    for straight, resumed in zip(two_by_two[f"saved-{optimizer}"], two_by_two[f"loaded-{optimizer}"], strict=True):
+@pytest.mark.parametrize("how", ["loaded", "first"])
+def test_a_resumed_job_goes_on_to_the_same_bits(two_by_two, optimizer, how):
+    """Also where the optimizer's state is loaded before the model is attached."""
+    for straight, resumed in zip(two_by_two[f"saved-{optimizer}"], two_by_two[f"{how}-{optimizer}"], strict=True):
         assert straight["losses"][STEPS // 2 :] == resumed["losses"]
         assert_same_parameters(straight, resumed)
         assert torch.equal(straight["residual"], resumed["residual"])
@@ -185,6 +188,13 @@ def test_compiled_layers_train(folder):
         ("plain", "TypeError: model must be sharded by FSDP2, got a Net that is not; call torch.distributed.fsdp.full"),
         ("float16", r"TypeError: model must reduce means in float32 or bfloat16, got torch.float16 of a "),
         ("two dimensions", r"TypeError: model must be sharded over a mesh of one dimension, got \('replicate', 'shard"),
+        ("complex", "TypeError: model: head.more must be of dtype float32.* got complex64"),
+        (
+            "empty",
+            r"ValueError: model must have parameters with elements, .* head.more, .* call its requires_grad_\(False\)",
+        ),
+        ("other order", "(?s)ValueError: all ranks must call with the same arguments"),
+        ("copy", "TypeError: ShardedReduction must not be copied or pickled, .* save its state"),
         ("partly", "ValueError: model must have all its parameters sharded, layers.0.weight is in no unit; call"),
         ("twice", r"ValueError: model must be attached once, got one that is; call its detach\(\) first"),
         (

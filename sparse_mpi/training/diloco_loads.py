@@ -1,0 +1,70 @@
+"""Notice weights that are loaded into a model whose parameters move by a common copy: `LoadedWeights`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from weakref import WeakMethod
+
+import torch
+from torch import Tensor, nn
+
+ASSIGNS = (
+    "load_state_dict must copy values into the parameters that DiLoCo's optimizers move, got assign=True; leave it "
+    "out, or load before the optimizers are made"
+)
+
+
+class LoadHook:
+    """torch's hook before a module loads a state; it keeps nobody alive, and in a copy of the module calls nobody."""
+
+    def __init__(self, loading: Callable[..., None] | None = None) -> None:
+        self._loading = None if loading is None else WeakMethod(loading)
+
+    def __call__(self, module: nn.Module, state: Mapping[str, Any], prefix: str, about: Any, *_: object) -> None:
+        loading = None if self._loading is None else self._loading()
+        if loading is not None:
+            loading(module, state, prefix, bool(about.get("assign_to_params_buffers")))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LoadHook, ()
+
+
+class LoadedWeights:
+    """Finds ``parameters`` of ``model`` that ``load_state_dict`` has changed, of the model or a part of it.
+
+    Attributes:
+        refused: why nothing may be loaded now, if so.
+    """
+
+    def __init__(self, model: nn.Module, parameters: Iterable[Tensor]) -> None:
+        self.refused = ""
+        self._known, self._before = set(parameters), dict[Tensor, int]()  # bits before the first load
+        hook = LoadHook(self._loading)  # public since torch 2.5
+        self._handles = [module._register_load_state_dict_pre_hook(hook, True) for module in model.modules()]
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def taken(self) -> set[Tensor]:
+        """Return the parameters that are not what they were before they were loaded, since the last call.
+
+        Weights that were swapped for others, and back, are what they were.
+        """
+        before, self._before = self._before, {}
+        return {parameter for parameter, bits in before.items() if bits_of(parameter) != bits}
+
+    def _loading(self, module: nn.Module, state: Mapping[str, Any], prefix: str, assigns: bool) -> None:
+        own = module.named_parameters(recurse=False, remove_duplicate=False)
+        for parameter in [p for name, p in own if p in self._known and prefix + name in state]:
+            if assigns or self.refused:
+                raise RuntimeError(self.refused or ASSIGNS)
+            if parameter not in self._before:
+                self._before[parameter] = bits_of(parameter)
+
+
+def bits_of(tensor: Tensor) -> int:
+    """Return a checksum of the bits of a tensor, in their order."""
+    return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -1,0 +1,236 @@
+"""A parameter is its name, for life: on all ranks, in later groups, behind freezing, in states."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from sparse_mpi.optim import DistributedOptimizer, broadcast_optimizer_state
+from sparse_mpi.training.diloco import DiLoCo
+
+from .loops import adamw, equal, loss_of, nesterov, net, own, plain, train, weights
+
+pytestmark = pytest.mark.ranks(2, 3)
+KINDS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True),
+    "adamw": adamw,
+    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, 0.01),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def same_widths(seed: int = 0) -> nn.Sequential:
+    """Layers that only their names tell apart."""
+    return net(seed, (5, 5, 5, 5))
+
+
+def wrap(comm, optimizer, names=None, **options):
+    return DistributedOptimizer(optimizer, names, comm=comm, **{"density": 0.4} | options)
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["added", "unfrozen"])
+@pytest.mark.parametrize("cap", [None, 1e-4])
+@every_kind
+def test_later_parameters_are_reduced_by_name(ranks, kind, cap, frozen):
+    """Each rank adds groups in an order of its own, or thaws layers of groups that stand in one."""
+
+    def body(comm, orderly):
+        model = same_widths()
+        layers = [model[0], model[2], model[4]]
+        rest = layers[:2][:: 1 if orderly or comm.rank == 0 else -1]
+        optimizer = KINDS[kind](layers[2].parameters())
+        if frozen:
+            for layer in rest:
+                layer.requires_grad_(False)
+                optimizer.add_param_group({"params": list(layer.parameters())})
+        wrap(comm, optimizer, model.named_parameters(), bucket_cap_mb=cap)
+        train(model, optimizer, own(comm.rank), range(3))
+        for layer in rest:
+            layer.requires_grad_(True)
+            if not frozen:
+                optimizer.add_param_group({"params": list(layer.parameters())})
+        train(model, optimizer, own(comm.rank), range(3, 7))
+        return weights(model), [*optimizer.reduction.gradients.residuals()]
+
+    ends, names = zip(*ranks.run(lambda comm: body(comm, False)), strict=True)
+    assert equal(ends) and equal([ends[0], ranks.run(lambda comm: body(comm, True))[0][0]])
+    assert all(some == names[0] and sorted(some) == sorted(dict(same_widths().named_parameters())) for some in names)
+
+
+@pytest.mark.parametrize("what", ["names", "shape", "alone"])
+@pytest.mark.parametrize("begun", [0, 4])
+def test_later_parameters_that_differ_are_an_error_on_all_ranks(ranks, what, begun):
+    def body(comm):
+        model = net(shapes=(5, 5, 5, 6))
+        optimizer = wrap(comm, torch.optim.SGD(model[0].parameters(), 0.1), model.named_parameters())
+        train(model, optimizer, own(comm.rank), range(begun))
+        odd = comm.rank == 1
+        if what == "names":
+            optimizer.add_param_group({"params": [model[2 if odd else 4].weight]})
+        elif what == "shape":
+            optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3 if odd else 4))]})
+        elif odd:
+            optimizer.add_param_group({"params": [model[2].weight]})
+        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+            train(model, optimizer, own(comm.rank), range(5, 6))
+
+    ranks.run(body)
+
+
+def test_without_names_later_parameters_are_numbers_that_none_has(ranks):
+    def body(comm):
+        first, second, third, fourth = (nn.Linear(3, 3) for _ in range(4))
+        optimizer = torch.optim.SGD([first.weight, second.weight], 0.1)
+        second.weight.requires_grad_(False)
+        optimizer.add_param_group({"params": [third.weight]})
+        wrap(comm, optimizer)
+        del optimizer.param_groups[0]["params"][0]
+        optimizer.add_param_group({"params": [fourth.weight]})
+        optimizer.step()
+        second.weight.requires_grad_(True)
+        optimizer.step()
+        return [*optimizer.reduction.gradients.residuals()]
+
+    assert ranks.run(body) == [[f"parameter {number}" for number in (0, 2, 3, 1)]] * ranks.size
+
+
+@pytest.mark.parametrize("how", ["at once", "groups in another order", "as before"])
+@every_kind
+def test_a_run_that_thawed_layers_goes_on_in_a_fresh_one_to_the_same_bits(ranks, kind, how):
+    def body(comm):
+        def wrapped(model, optimizer):
+            return wrap(comm, optimizer, model.named_parameters(), density=0.35)
+
+        def thawing(orderly):
+            model = same_widths()
+            optimizer = wrapped(model, KINDS[kind](model[4].parameters()))
+            train(model, optimizer, own(comm.rank), range(3 if orderly else 0))
+            for layer in (model[0], model[2]) if orderly else (model[2], model[0]):
+                optimizer.add_param_group({"params": list(layer.parameters())})
+            return model, optimizer
+
+        model, optimizer = thawing(True)
+        train(model, optimizer, own(comm.rank), range(3, 6))
+        saved, moments = optimizer.reduction.state_dict(), {p: dict(s) for p, s in optimizer.state.items()}
+        names = {p: name for name, p in model.named_parameters()}
+        if how == "as before":  # frozen in its first steps
+            again, fresh = thawing(False)
+        else:
+            again = same_widths(1)
+            several = list(again.parameters())[:: -1 if how == "groups in another order" else 1]
+            fresh = wrapped(again, KINDS[kind]([{"params": [p]} for p in several]))
+        again.load_state_dict(model.state_dict())
+        parameters = dict(again.named_parameters())
+        for parameter, state in moments.items():
+            copies = {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in state.items()}
+            fresh.state[parameters[names[parameter]]] = copies
+        fresh.reduction.load_state_dict(saved)
+        ends = [train(*one, own(comm.rank), range(6, 10)) for one in ((model, optimizer), (again, fresh))]
+        assert equal(ends)
+
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("way", ["given", "of torch", "of the reduction"])
+def test_a_state_is_broadcast_by_names_where_they_are_known(ranks, way):
+    def body(comm, orderly):
+        model = same_widths()
+        pairs = list(model.named_parameters())[:: 1 if orderly or comm.rank == 0 else -1]
+        optimizer = torch.optim.Adam([p for _, p in pairs] if way != "of torch" else pairs, 0.1)
+        if way == "of the reduction":
+            wrap(comm, optimizer, pairs)
+        names = model.named_parameters() if way == "given" else None
+        loss_of(model, comm.rank, 0).backward()
+        optimizer.step()
+        if orderly:
+            broadcast_optimizer_state(optimizer, comm=comm, named_parameters=names)
+            return
+        with pytest.raises(ValueError, match=r"all ranks must call with the same arguments, but(?s:.*)0\.weight"):
+            broadcast_optimizer_state(optimizer, comm=comm, named_parameters=names)
+
+    for orderly in (True, False):
+        # biases and weights differ in shape: only layers are swapped
+        ranks.run(lambda comm, orderly=orderly: body(comm, orderly))
+
+
+class Layers(nn.Module):
+    """Layers of one shape, held in the order of their names, or the other way around."""
+
+    def __init__(self, orderly: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layers = [("a", nn.Linear(5, 5)), ("b", nn.Linear(5, 5)), ("c", nn.Linear(5, 5))]
+        self.layers = nn.ModuleDict(layers[:: 1 if orderly else -1])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for name in "abc":
+            x = torch.tanh(self.layers[name](x))
+        return x
+
+
+def local_steps(comm, model, numbers, *, inner=adamw, outer=nesterov, **options) -> DiLoCo:
+    optimizer = inner(model.parameters())
+    local = DiLoCo(model, optimizer, outer(model.parameters()), 2, comm=comm, **{"density": 0.4} | options)
+    go_on(comm, model, local, numbers)
+    return local
+
+
+def go_on(comm, model, local, numbers) -> None:
+    for number in numbers:
+        local.inner.zero_grad()
+        x = torch.randn(8, 5, generator=torch.Generator().manual_seed(10 * number + comm.rank))
+        (model(x) - 1).square().mean().backward()
+        local.inner.step()
+
+
+def by_name(model) -> list[float]:
+    return torch.cat([p.detach().flatten() for _, p in sorted(model.named_parameters())]).tolist()
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_local_steps_go_by_name(ranks, kind, fragments):
+    """Also in states, which the outer optimizer of the first rank is in, and the inner one goes to new ranks."""
+
+    def body(comm, orderly):
+        model = Layers(orderly or comm.rank != 1)
+        local = local_steps(comm, model, range(4), outer=KINDS[kind], fragments=fragments)
+        states = [local.state_dict()]
+        go_on(comm, model, local, range(4, 8))
+        again = Layers(orderly or comm.rank == 0)
+        other = local_steps(comm, again, (), outer=KINDS[kind], fragments=fragments)
+        other.take_over(states, comm.size)
+        go_on(comm, again, other, range(4, 8))
+        local.synchronize()
+        other.synchronize()
+        return by_name(model), by_name(again)
+
+    results = ranks.run(lambda comm: body(comm, False))
+    assert results == [results[0]] * ranks.size and results[0][0] == results[0][1]
+    assert results == ranks.run(lambda comm: body(comm, True))
+
+
+@pytest.mark.parametrize("what", ["names", "shapes", "groups"])
+def test_local_steps_of_other_parameters_are_refused_on_all_ranks(ranks, what):
+    def body(comm):
+        odd = comm.rank == 1
+        last = nn.Linear(5, 3 if what == "shapes" and odd else 4)
+        model = nn.ModuleDict({"a": nn.Linear(5, 5), "b" if what == "names" and odd else "c": last})
+        groups = [{"params": layer.parameters()} for layer in model.values()]
+        inner = torch.optim.SGD(groups[:: -1 if what == "groups" and odd else 1], 0.1)
+        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+            DiLoCo(model, inner, plain(model.parameters()), 2, comm=comm)
+
+    ranks.run(body)
+
+
+def test_a_state_of_other_fragments_is_refused(ranks):
+    def body(comm):
+        states = [local_steps(comm, Layers(orderly), range(2), fragments=2) for orderly in (True, False)]
+        with pytest.raises(ValueError, match=re.escape("state['vectors'] must be of ")):
+            states[0].load_state_dict(states[1].state_dict())
+
+    ranks.run(body)
