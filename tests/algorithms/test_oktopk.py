@@ -129,3 +129,18 @@ def test_every_trigger_gives_the_same_sum():
 
     results = [World(5).run(lambda comm, t=trigger: body(comm, t)) for trigger in (1.0, 1.5, 100.0)]
     assert results[0] == results[1] == results[2]
+
+
+def test_regions_are_redrawn_after_a_period():
+    """However balanced: the gradients of all steps are the same."""
+
+    def body(comm):
+        made = SparseAllreduce(4000, k=200, comm=comm, algorithm=OkTopk(period=3))
+        gradient = np.random.default_rng(comm.rank).standard_normal(4000).astype(np.float32)
+        ages = []
+        for _ in range(8):
+            made.step(gradient)
+            ages.append(made.engine.exchange.state.age)
+        return ages
+
+    assert World(4).run(body) == [[1, 2, 3, 1, 2, 3, 1, 2]] * 4

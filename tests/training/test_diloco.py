@@ -84,6 +84,25 @@ def test_so_much_of_the_local_parameters_is_kept(ranks, alpha):
 
 
 @pytest.mark.ranks(3)
+def test_steps_of_the_delay_are_added_to_what_the_others_have_moved(ranks):
+    """With plain outer steps of all entries the global parameters become the mean of what left."""
+
+    def body(comm):
+        replica = made(comm, 4, outer=plain, algorithm="dense", fragment_sync_delay=2, fragment_update_alpha=None)
+        alone = net()
+        inner = adamw(alone.parameters())
+        left = train(alone, inner, own(comm.rank), range(4))
+        later = train(alone, inner, own(comm.rank), range(4, 6))
+        steps(replica, comm.rank, range(6))
+        return left, later, weights(replica.model)
+
+    found = ranks.run(body)
+    mean = np.mean([left for left, _, _ in found], 0)
+    for left, later, kept in found:
+        np.testing.assert_allclose(kept, later + (mean - left), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.ranks(3)
 def test_the_model_starts_from_rank_0_and_gradients_stay_where_they_are(ranks):
     def body(comm):
         replica = made(comm, 1, density=0.1, model=net(comm.rank))
