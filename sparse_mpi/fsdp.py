@@ -71,7 +71,8 @@ def attach(
         op: "average" or "sum" over the replicas. Inside a replica FSDP2 averages, or divides as
             ``set_gradient_divide_factor`` says; with a factor that counts all ranks take "sum".
         dense_steps: the number of dense steps at the beginning.
-        **options: ``nonfinite``, and hyperparameters of a named algorithm, see `SparseAllreduce`.
+        **options: ``nonfinite`` (``"keep"`` or ``"raise"``), and hyperparameters of a named algorithm, see
+            `SparseAllreduce`.
 
     Raises:
         TypeError: ``model`` is not sharded by FSDP2, or over a mesh of several dimensions; or replicas or optimizer are
@@ -104,6 +105,7 @@ def attach(
     with same_on_all_ranks(transport) as say:
         check_choice("op", op, ("average", "sum"))
         check_whole("dense_steps", dense_steps, 0, "steps")
+        check_choice("nonfinite", options.get("nonfinite", "keep"), ("keep", "raise"))  # a rank knows its shard alone
         if options.get("clip_norm") is not None:
             raise ValueError(
                 "clip_norm must be None where a rank knows its shard alone; call "

@@ -14,8 +14,8 @@ from sparse_mpi.arrays import describe
 from sparse_mpi.comm.background import in_turn, progress_thread_of
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.grammar import StepOrder
-from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, finished, write_mean
-from sparse_mpi.training.sparse_gradients import mean_of, staged, summed
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, finished, refusal, write_mean
+from sparse_mpi.training.sparse_gradients import mean_of, refused_in, staged, summed
 
 
 class Arrival(NamedTuple):
@@ -98,8 +98,8 @@ class BackwardPass:
     def finish(self) -> StepReport | None:
         """Reduce the rest, once all buckets are there, and give DDP the means.
 
-        Returns None if a gradient has overflowed on some rank: DDP gets NaN, by which the scaler skips the step. Raises
-        the first error of a reduction, with nothing under way.
+        Returns None if a gradient of some rank was not finite, and nothing was reduced: DDP gets NaN. Raises the first
+        error of a reduction, with nothing under way.
         """
         scale, comm = 1.0, self._gradients.comm
         if self._order.scaled:
@@ -107,9 +107,7 @@ class BackwardPass:
             values = [buffer._values() if buffer.is_sparse else buffer for _, buffer, _ in self.arrivals]
             overflows = np.array([not all(bool(x.isfinite().all()) for x in values)], np.uint8)
             if in_turn(comm, lambda: comm.allreduce(overflows, "max", control=True))[0]:
-                for x, (_, buffer, future) in zip(values, self.arrivals, strict=True):
-                    x.fill_(torch.nan)
-                    future.set_result(buffer)
+                self._leave_out()
                 return None
             # Residuals, and rows of tables, are without the scale
             for arrival in self.arrivals:
@@ -117,7 +115,11 @@ class BackwardPass:
                 self._begin(arrival)
         self._regroup()
         own = [staged(rows, rows, rows.sparse_dim()) for _, rows, _ in self.arrivals if rows.is_sparse]
-        rows = progress_thread_of(comm).start(partial(summed, own, comm)) if own else None
+        skips = self._gradients.settings.nonfinite == "skip"
+        rows = progress_thread_of(comm).start(partial(summed, own, comm, skips=skips)) if own else None
+        if refusal((vector for vector, *_ in self._under_way), refused_in(rows)) is not None:
+            self._leave_out()
+            return None
         try:
             finished(partial(self._write_mean, *reduction, comm.size / scale) for reduction in self._under_way)
         finally:
@@ -143,6 +145,11 @@ class BackwardPass:
         else:
             for arrival in self._waiting:
                 self._adopt(arrival)
+
+    def _leave_out(self) -> None:
+        for _, buffer, future in self.arrivals:
+            (buffer._values() if buffer.is_sparse else buffer).fill_(torch.nan)
+            future.set_result(buffer)
 
     def _write_mean(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor], divisor: float) -> None:
         write_mean(vector.wait(), divisor, gradient)

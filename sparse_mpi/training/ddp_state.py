@@ -16,7 +16,7 @@ from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.reduction.form import WHOLE
 from sparse_mpi.training.ddp_pass import BackwardPass, names_of_bucket
-from sparse_mpi.training.grammar import StepOrder, scaler_in_use
+from sparse_mpi.training.grammar import NOT_FINITE, StepOrder, scaler_in_use
 from sparse_mpi.training.hooks import Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.named_gradients import NamedGradients, Names, names_in, names_of
@@ -38,7 +38,8 @@ class SparseState:
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
         density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket; ``clip_norm`` and
-            ``nonfinite`` are options.
+            ``nonfinite`` are options. Its default, ``"skip"``, leaves out a step in which a gradient of any rank has
+            NaN or Inf: ``.grad`` is NaN, residuals have no trace, and an ``optimizer`` that is given does not step.
         optimizer: of these parameters, which steps by ``momentum``; of a ZeroRedundancyOptimizer pass ``.optim``. None:
             optimizers get the plain means, as with ``momentum="local"``.
         momentum: as for `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
@@ -74,6 +75,7 @@ class SparseState:
         self.dense_steps: int = dense_steps
         self.check_every: int = 0
         self.steps: int = 0  # steps made so far
+        self.skipped: int = 0  # steps left out so far, because a gradient was not finite
         self.report: StepReport | None = None
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._pass: BackwardPass | None = None  # the one under way
@@ -82,6 +84,7 @@ class SparseState:
         self._incomplete = False  # a copy, of one that had an optimizer's momentum or a scaler
 
         def prepare() -> None:
+            options.setdefault("nonfinite", "skip")
             self._names = names_of(named_parameters)
             shapes = [tuple(parameter.shape) for parameter in self._names if parameter.numel()]
             settings, share, self._rule = ruled_settings(
@@ -230,9 +233,16 @@ class SparseState:
                 report = done.finish()
             finally:
                 self._used.clear()
-            if report is not None:
+            if report is None:
+                self.skipped += 1
+                self._order.left_out = True
+                if self._scaler is None and self.comm.rank == 0:
+                    LOGGER.warning(NOT_FINITE, self.skipped)
+            else:
                 self.report, self._before = report, {arrival.names for arrival in done.arrivals}
                 self.steps += 1
+            if self.report is not None:
+                self.report = self.report._replace(skipped=self.skipped)
         return future
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.checks import check_shown
+from sparse_mpi.checks import check_choice, check_shown
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks
 from sparse_mpi.feedback import Feedback
@@ -105,6 +105,7 @@ class DiLoCo(OfRanks):
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer)
             check_schedule(len(parameters), **schedule)
             check_shown("outer_optimizer", outer_optimizer)
+            check_choice("nonfinite", options.get("nonfinite", "keep"), ("keep", "raise"))
             momentum_rule(outer_optimizer, feedback, "local")  # raises where both have a momentum
             settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
             say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from weakref import ref
 
 import torch
@@ -10,7 +11,9 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
 from sparse_mpi.arrays import describe
+from sparse_mpi.training.adam_steps import give_back, set_aside
 from sparse_mpi.training.named_gradients import GradientVector, Names
+from sparse_mpi.training.parameters import parameters_of
 
 CHANGED = (
     "sparse_mpi: gradients change between backward() and step(), so that reductions begin in the step from now on; "
@@ -63,6 +66,7 @@ class StepOrder:
         self._optimizer = None if optimizer is None else ref(optimizer)
         self._mode, self._scaler = mode, scaler
         self._scale = 0.0  # of the loss, when gradients were reduced last
+        self.left_out = False  # the last gradients were not finite on some rank, and the step is left out
         self._waiting: set[str] = set()  # parameters whose gradients were reduced since the last step
         self._idle: set[Names] = set()  # vectors that a rank without inputs reduces, in join of DDP
         if optimizer is not None:
@@ -102,18 +106,25 @@ class StepOrder:
             )
 
     def reduced(self, *vectors: GradientVector) -> None:
+        self.left_out = False
         if self._optimizer is not None:
             self._waiting.update(name for v in vectors if v.names not in self._idle for name in v.names)
             self._scale = loss_scale(self._scaler, None)
 
-    def stepped(self, *_: object) -> None:
-        """Take note of a step, or raise TypeError if an unknown scaler takes it."""
+    def stepped(self, after: ExitStack) -> None:
+        """Take note of a step, or raise TypeError if an unknown scaler takes it.
+
+        A step that is left out has no gradients, until ``after``.
+        """
         optimizer = None if self._optimizer is None else self._optimizer()
         if getattr(optimizer, "found_inf", None) is not None:
             raise TypeError(
                 "step must not be taken by a GradScaler that the hook does not know, whose scale residuals and moments "
                 "would have; give it to the hook's state, train in bfloat16, or use DistributedOptimizer"
             )
+        if self.left_out and optimizer is not None:
+            after.callback(give_back, set_aside(parameters_of(optimizer)))
+        self.left_out = False
         self._waiting.clear()
 
     def _pending(self) -> set[str]:

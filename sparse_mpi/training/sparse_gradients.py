@@ -98,6 +98,18 @@ def summed(
     return RowSum(sums, comm.size, StepReport(selected, total, 0.0, traffic.seconds, seconds, traffic))
 
 
+def refused_in(handle: Handle[RowSum] | None) -> StepRefused | None:
+    """Wait for sums, if there are some, and return the refusal of all ranks, if that is how they end."""
+    try:
+        if handle is not None:
+            handle.wait()
+    except StepRefused as refused:
+        return refused
+    except Exception:
+        return None  # raised where the sums are taken
+    return None
+
+
 def mean_of(total: Tensor, like: Tensor, divisor: float) -> Tensor:
     """Return a COO tensor over ``divisor``, of the dtype and on the device of ``like``."""
     values = (total._values() / divisor).to(dtype=like.dtype, device=like.device)
@@ -140,14 +152,7 @@ class SparseGradients:
 
     def refusal(self) -> StepRefused | None:
         """Wait for the sums, if they were started; return the refusal of all ranks, if there is one."""
-        try:
-            if self._handle is not None:
-                self._handle.wait()
-        except StepRefused as refused:
-            return refused
-        except Exception:
-            return None  # `finish` raises it
-        return None
+        return refused_in(self._handle)
 
     @torch.no_grad()
     def finish(self, factor: float = 1.0) -> None:
