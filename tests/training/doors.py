@@ -230,6 +230,9 @@ class Trainee:
         """Return this rank's own weights."""
         return self.whole()
 
+    def own_weights(self) -> np.ndarray:
+        return torch.cat([p.detach().float().flatten() for p in self.own()]).numpy().copy()
+
     def owed(self) -> np.ndarray:
         """Return what this rank owes, in gradients of all parameters."""
         left = self.residuals()
