@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from sparse_mpi.comm import as_comm
 
-from .doors import DOORS, WHOLE, Call, Program, Trainee
+from .doors import DOORS, MAKE, SMALL, WHOLE, Call, Program, Trainee
 
 ALL, HOOKS = tuple(DOORS), ("ddp", "fsdp")
 CHECKS: dict[str, tuple[tuple[str, ...], Callable]] = {}
@@ -40,16 +41,24 @@ class Ground:
             usual = {"shards": 2} | usual
         return DOORS[door or self.door](Program(**usual), given)
 
-    def elsewhere(self, **program: Any) -> Trainee | None:
+    def elsewhere(self, shards: int, **program: Any) -> Trainee | None:
         """Make the same on other ranks: one less, of which this one is None if it is the last; or other shards."""
         if self.door == "fsdp":
-            return self(shards=1, **program)
+            return self(shards=shards, **program)
         fewer = max(1, self.comm.size - 1)
         if isinstance(self.given, dist.ProcessGroup):
             given = dist.new_group(range(fewer))
         else:
             given = self.comm.split(int(self.comm.rank >= fewer))
         return self(given, **program) if self.comm.rank < fewer else None
+
+    @property
+    def one_bucket(self) -> dict[str, Any]:
+        return {"bucket_cap_mb": None} if self.door == "optimizer" else {}
+
+    @property
+    def replicas(self) -> int:
+        return self.comm.size // (2 if self.door == "fsdp" else 1)
 
     def rows(self, mine: np.ndarray) -> np.ndarray:
         """Return what all ranks have."""
@@ -103,6 +112,8 @@ def check_door(ground: Ground, names: Mapping[str, object] | None = None) -> dic
     return {name: law(ground) for name, law in checks(ground.door).items() if names is None or name in names}
 
 
+FIRST, SOME = Call("backward", 1), Call("some")
+HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
 LAWS = {
     "topka": some(),
     "elect": some(algorithm="elect"),
@@ -110,22 +121,27 @@ LAWS = {
     "bfloat16": some(dtype="bfloat16"),
     "in the step": some("optimizer", overlap=False),
     "one bucket": some("optimizer", options={"bucket_cap_mb": None}),
+    "several buckets": some("ddp", wrap={"bucket_cap_mb": SMALL}),
     "dense at first": some(*HOOKS, options={"dense_steps": 2}),
-    "a layer that some leave out": some("optimizer", *HOOKS, passes=(Call("some"),)),
-    "gradients that wait": some(*HOOKS, passes=(Call("unreduced", 1), WHOLE)),
-    "several passes": some("optimizer", passes=(WHOLE, Call("backward", 1))),
+    "a layer that some leave out, or all": some("optimizer", "ddp", rounds=((WHOLE,), (SOME,), (FIRST,))),
+    "views of buckets": some("ddp", rounds=((WHOLE,), (FIRST,)), wrap={"gradient_as_bucket_view": True}),
+    "a layer that a replica leaves out": some("fsdp", rounds=((WHOLE,), (SOME,)), wrap={"joined": 1e3}),
+    "reduced in half precision": some("fsdp", wrap={"mp_policy": HALF, "reshard_after_forward": False}),
+    "gradients that wait": some(*HOOKS, rounds=((Call("unreduced", 1), WHOLE),)),
+    "several passes": some("optimizer", rounds=((WHOLE, FIRST), (WHOLE,))),
     "every second step": some("local", every=2),
     "fragments": some("local", every=4, options={"fragments": 2}),
 }
 
 
 @check(variants=LAWS)
-def nothing_is_lost_and_a_flush_applies_all(ground: Ground, passes: tuple[Call, ...] = (WHOLE,), **how: Any) -> None:
+def nothing_is_lost_and_a_flush_applies_all(ground: Ground, rounds: Any = ((WHOLE,),), **how: Any) -> None:
     """What came is applied or owed, on ranks that are alike; behind a flush weights have gone along all that came."""
     trainee = ground(**how)
     trainee.assert_laws()
-    start, given, half = trainee.weights(), 0, how.get("dtype") == "bfloat16"
+    start, given, half = trainee.weights(), 0, "bfloat16" in f"{how}"
     for number in range(9):
+        passes = rounds[number % len(rounds)]
         given = given + sum(trainee.gradient(number, call) for call in passes)
         ground.alike(trainee.steps([number], *passes).weights())
     trainee.finish()
@@ -141,6 +157,16 @@ def nothing_is_lost_and_a_flush_applies_all(ground: Ground, passes: tuple[Call, 
     ground.alike(trainee.steps([9]).weights())
 
 
+@check()
+def what_is_sparse_sends_less(ground: Ground) -> None:
+    sent = []
+    for density, algorithm in ((0.05, "oktopk"), (1.0, "dense")):
+        trainee = ground(density=density, algorithm=algorithm, options=ground.one_bucket).steps([0])
+        before = trainee.verbs.comm.traffic.sent
+        sent.append(trainee.steps(range(1, 5)).verbs.comm.traffic.sent - before)
+    assert ground.replicas == 1 or 0 < sent[0] < 0.6 * sent[1], sent
+
+
 @check(
     variants={
         **{name: some("optimizer", *HOOKS, optimizer=name) for name in ("momentum", "nesterov")},
@@ -153,11 +179,12 @@ def a_flush_is_without_momentum_and_decay(ground: Ground, **how: Any) -> None:
     trainee = ground(**how).steps(range(4))
     trainee.finish()
     owed, before = ground.mean(trainee.owed()), trainee.weights()
-    groups = [{**group, "params": None} for group in trainee.optimizer.param_groups]
+    (plain,) = MAKE[trainee.program.optimizer]([torch.nn.Parameter(torch.zeros(1))]).param_groups
     trainee.zero_grad(True)
     trainee.flush()
     np.testing.assert_allclose(trainee.weights(), before - trainee.lr * owed, rtol=1e-5, atol=1e-6)
-    assert owed.any() and groups == [{**group, "params": None} for group in trainee.optimizer.param_groups]
+    (group,) = trainee.optimizer.param_groups
+    assert owed.any() and {**group, "params": plain["params"]}.items() >= plain.items()
 
 
 RESUMED = {
@@ -167,6 +194,7 @@ RESUMED = {
     "second moments": some("optimizer", *HOOKS, optimizer="adamw", algorithm="elect"),
     "dgc": some("optimizer", *HOOKS, options={"feedback": "dgc"}),
     "leaky": some(options={"feedback": "leaky"}, algorithm="oktopk"),
+    "in other buckets at first": some("ddp", wrap={"bucket_cap_mb": SMALL}),
     "within a round": some("local", every=6, optimizer="adam", outer="outer", options={"fragments": 2}),
 }
 
@@ -175,8 +203,10 @@ RESUMED = {
 def a_resumed_run_goes_on_to_the_same_bits(ground: Ground, **how: Any) -> None:
     """In a model of other weights; that it is saved changes nothing."""
     (folder := ground.folder / f"{how}").mkdir(exist_ok=True)
-    straight, saved = (ground(**how).steps(range(4)) for _ in range(2))
-    saved.zero_grad(True)
+    straight, saved = (ground(**how) for _ in range(2))
+    straight.assert_laws()
+    straight.steps(range(4))
+    saved.steps(range(4)).zero_grad(True)
     saved.save(folder)
     resumed = ground(**how)
     with torch.no_grad():
@@ -189,16 +219,19 @@ def a_resumed_run_goes_on_to_the_same_bits(ground: Ground, **how: Any) -> None:
         assert ground.rows(owed).tobytes() == ground.rows(ends[0][1]).tobytes()
 
 
-@check(("optimizer", "fsdp", "local"), {"sgd": some(), "by arrival": some("optimizer", "fsdp", optimizer="adamw")})
-def other_ranks_owe_together_what_the_old_ones_did(ground: Ground, **how: Any) -> None:
+ELSEWHERE = {"sgd": some(), "by arrival": some("optimizer", "fsdp", optimizer="adamw"), "shards": some("fsdp", to=4)}
+
+
+@check(("optimizer", "fsdp", "local"), ELSEWHERE)
+def other_ranks_owe_together_what_the_old_ones_did(ground: Ground, to: int = 1, **how: Any) -> None:
     """The mean is what it was, and training goes on."""
-    (folder := ground.folder / f"elsewhere {how}").mkdir(exist_ok=True)
+    (folder := ground.folder / f"elsewhere {to} {how}").mkdir(exist_ok=True)
     old = ground(**how).steps(range(4))
     old.zero_grad(True)
     old.finish()
     owed, weights = ground.mean(old.owed()), old.weights()
     old.save(folder)
-    new = ground.elsewhere(**how)
+    new = ground.elsewhere(to, **how)
     if new is None:
         return
     new.load(folder, ground.comm.size)
@@ -310,9 +343,9 @@ def a_mistake_of_one_rank_is_raised_on_all(ground: Ground, there: dict[str, Any]
 @check(("optimizer", "ddp", "local"))
 def the_mean_is_clipped(ground: Ground) -> None:
     """To about the norm that is asked for, which a sketch tells."""
-    norms, one = [], {"bucket_cap_mb": None} if ground.door == "optimizer" else {}
+    norms = []
     for most in (None, 100.0, 0.05):
-        trainee = ground(options={"clip_norm": most} | one, density=1.0, algorithm="dense")
+        trainee = ground(options={"clip_norm": most} | ground.one_bucket, density=1.0, algorithm="dense")
         start = trainee.weights()
         norms.append(np.linalg.norm(start - trainee.steps([0]).weights()))
         norms[-1] /= 1.0 if ground.door == "local" else trainee.lr  # where moves are clipped
@@ -325,3 +358,19 @@ def steps_are_dense_at_first(ground: Ground) -> None:
     for number in range(4):
         owed = ground.mean(np.abs(trainee.steps([number]).owed()))
         assert bool(owed.any()) == (number >= 2)
+
+
+@check(
+    ("optimizer", "ddp"),
+    {
+        f"{name} {algorithm}": some(optimizer=name, algorithm=algorithm)
+        for name, algorithm in (("momentum", "topka"), ("adamw", "elect"), ("adamw", "topka"))
+    },
+)
+def the_order_of_a_weight_in_memory_and_views_of_buckets_change_nothing(ground: Ground, **how: Any) -> None:
+    plain, turned = ground(net="images", **how), ground(net="turned", wrap={"gradient_as_bucket_view": True}, **how)
+    for trainee in (plain, turned):
+        trainee.steps(range(5)).zero_grad(True)
+        trainee.flush()
+    ground.alike(plain.weights())
+    assert np.array_equal(plain.weights(), turned.weights())

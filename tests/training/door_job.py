@@ -22,7 +22,7 @@ from .check_door import Ground, checks
 from .doors import DOORS
 from .programs import Seen, run
 
-SECONDS = 60  # that a rank waits for the others
+SECONDS = 30  # that a rank waits for the others
 
 
 def main(folder: Path, door: str, names: list[str]) -> None:

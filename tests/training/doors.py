@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -21,12 +22,14 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint as recomputed
 
 from sparse_mpi.comm import as_comm
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.fsdp import attach
+from sparse_mpi.fsdp import ShardedReduction, attach
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
@@ -43,6 +46,10 @@ MAKE: dict[str, Callable] = {
     "adam": partial(Adam, lr=0.02),
     "adamw": partial(AdamW, lr=0.02, weight_decay=0.1),
     "adagrad": partial(torch.optim.Adagrad, lr=0.1),
+    **{
+        f"zero {name}": partial(ZeroRedundancyOptimizer, optimizer_class=kind, **options)
+        for name, kind, options in (("momentum", SGD, {"lr": 0.1, "momentum": 0.8}), ("adam", Adam, {"lr": 0.02}))
+    },
     "one": partial(SGD, lr=1.0),
     "outer": partial(SGD, lr=0.7, momentum=0.9, nesterov=True),
 }
@@ -89,6 +96,7 @@ class Program(NamedTuple):
     net: str = "layers"
     dtype: str = "float32"
     options: dict[str, Any] = {}  # more arguments of the door
+    wrap: dict[str, Any] = {}  # options of DDP or fully_shard; "roots": units are roots, "joined": bytes of a vector
 
     def __repr__(self) -> str:
         return _short(self)
@@ -157,7 +165,51 @@ class Tables(nn.Module):
         return model(torch.randint(40, (4, 5), generator=draw), which).square().mean()
 
 
-NETS: dict[str, Callable] = {"layers": Net, "tables": Tables}
+class Recomputed(nn.Module):
+    """Layers whose activations are computed anew in the backward pass, the middle one ``times`` over."""
+
+    def __init__(self, times: int, reentrant: bool | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)])
+        self.times, self.reentrant = times, reentrant
+
+    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
+        first, middle, last = self.layers
+        for layer in (first, *[middle] * self.times):
+            if self.reentrant is None:
+                x = torch.relu(layer(x))
+            else:
+                x = recomputed(lambda y, layer=layer: torch.relu(layer(y)), x, use_reentrant=self.reentrant)
+        return last(x)
+
+    loss = Net.loss
+
+
+class Images(nn.Module):
+    """A weight whose gradient is what the model is called with, in the usual order of memory or that of images."""
+
+    def __init__(self, order: torch.memory_format = torch.contiguous_format) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(8, 5, 3, 3).to(memory_format=order))
+
+    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
+        return (self.weight * x).sum()
+
+    def loss(self, model: Callable, draw: torch.Generator, which: int) -> torch.Tensor:
+        return model(torch.randn(8, 5, 3, 3, generator=draw), which)
+
+
+NETS: dict[str, Callable] = {
+    "layers": Net,
+    "tables": Tables,
+    "images": Images,
+    "turned": partial(Images, torch.channels_last),
+    "static": partial(Recomputed, 2, None),
+    "reentrant": partial(Recomputed, 2, True),
+    "anew": partial(Recomputed, 1, False),
+}
 
 
 class Trainee:
@@ -420,16 +472,16 @@ class Wrapped(Trainee):
 class Hooked(Trainee):
     """DDP's hook, which reduces in backward passes."""
 
-    ddp: dict[str, Any] = {"find_unused_parameters": True}
-
     def distribute(self) -> None:
-        own = {"dense_steps": 0, "optimizer": self.optimizer, "scaler": self.scaler if self.program.scaled else None}
+        own = {"dense_steps": 0, "scaler": self.scaler if self.program.scaled else None}
+        own["optimizer"] = getattr(self.optimizer, "optim", self.optimizer)  # of one that is sharded
         self.verbs = SparseState(self.net.named_parameters(), comm=self.given, **own | self.ruled)
         self.wrap()
 
     def wrap(self) -> None:
         group = self.given if isinstance(self.given, dist.ProcessGroup) else None
-        self.model = DistributedDataParallel(self.net, process_group=group, **self.ddp)
+        how = {"find_unused_parameters": True} | self.program.wrap
+        self.model = DistributedDataParallel(self.net, process_group=group, **how)
         self.model.register_comm_hook(self.verbs, sparse_hook)
 
     def without_reduction(self) -> Any:
@@ -443,16 +495,17 @@ class Hooked(Trainee):
 class Sharded(Trainee):
     """FSDP2, of replicas of ``program.shards`` ranks."""
 
-    shard: dict[str, Any] = {}  # options of fully_shard
-
     def prepare(self) -> None:
         shape = dist.get_world_size() // self.program.shards, self.program.shards
         self.mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
-        for layer in (*self.net.layers, self.net):
-            fully_shard(layer, mesh=self.mesh["shard"], **self.shard)
+        how = {name: value for name, value in self.program.wrap.items() if name not in ("roots", "joined")}
+        for layer in (*self.net.layers, *([] if "roots" in self.program.wrap else [self.net])):
+            fully_shard(layer, mesh=self.mesh["shard"], **how)
 
     def distribute(self) -> None:
-        self.verbs = attach(self.net, self.mesh["replicate"], **{"optimizer": self.optimizer} | self.ruled)
+        made = partial(ShardedReduction, joined_bytes=self.program.wrap.get("joined"))
+        with patch("sparse_mpi.fsdp.ShardedReduction", made):
+            self.verbs = attach(self.net, self.mesh["replicate"], **{"optimizer": self.optimizer} | self.ruled)
 
     def whole(self) -> list[torch.Tensor]:
         if self.program.shards == 1:  # also where the others have failed
