@@ -131,6 +131,7 @@ LAWS = {
     "several passes": some("optimizer", rounds=((WHOLE, FIRST), (WHOLE,))),
     "every second step": some("local", every=2),
     "fragments": some("local", every=4, options={"fragments": 2}),
+    "sums": some("optimizer", "fsdp", options={"op": "sum"}),
 }
 
 
@@ -140,6 +141,7 @@ def nothing_is_lost_and_a_flush_applies_all(ground: Ground, rounds: Any = ((WHOL
     trainee = ground(**how)
     trainee.assert_laws()
     start, given, half = trainee.weights(), 0, "bfloat16" in f"{how}"
+    times = ground.replicas if "sum" in f"{how}" else 1
     for number in range(9):
         passes = rounds[number % len(rounds)]
         given = given + sum(trainee.gradient(number, call) for call in passes)
@@ -149,11 +151,11 @@ def nothing_is_lost_and_a_flush_applies_all(ground: Ground, rounds: Any = ((WHOL
     owed = ground.mean(trainee.owed())
     assert trainee.owed().dtype == np.float32 and np.count_nonzero(owed) > owed.size / 4
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=5e-2 if half else 1e-5)
-    close((start - trainee.weights()) / trainee.lr + owed, ground.mean(given))
+    close((start - trainee.weights()) / trainee.lr + times * owed, times * ground.mean(given))
     trainee.zero_grad(True)
     trainee.flush()
     assert not ground.mean(np.abs(trainee.owed())).any()
-    close((start - trainee.weights()) / trainee.lr, ground.mean(given))
+    close((start - trainee.weights()) / trainee.lr, times * ground.mean(given))
     ground.alike(trainee.steps([9]).weights())
 
 
@@ -171,7 +173,7 @@ def what_is_sparse_sends_less(ground: Ground) -> None:
     variants={
         **{name: some("optimizer", *HOOKS, optimizer=name) for name in ("momentum", "nesterov")},
         "momentum of torch": some(optimizer="nesterov", momentum="local", only=("optimizer", *HOOKS)),
-        "corrected": some("optimizer", optimizer="momentum", momentum="corrected"),
+        **{mode: some("optimizer", optimizer="momentum", momentum=mode) for mode in ("corrected", "global")},
         "outer": some("local", outer="outer"),
     }
 )
@@ -179,11 +181,13 @@ def a_flush_is_without_momentum_and_decay(ground: Ground, **how: Any) -> None:
     trainee = ground(**how).steps(range(4))
     trainee.finish()
     owed, before = ground.mean(trainee.owed()), trainee.weights()
+    kept = [(part, part.clone()) for state in trainee.optimizer.state.values() for part in state.values()]
     (plain,) = MAKE[trainee.program.optimizer]([torch.nn.Parameter(torch.zeros(1))]).param_groups
     trainee.zero_grad(True)
     trainee.flush()
     np.testing.assert_allclose(trainee.weights(), before - trainee.lr * owed, rtol=1e-5, atol=1e-6)
     (group,) = trainee.optimizer.param_groups
+    assert all(torch.equal(part, before) for part, before in kept)
     assert owed.any() and {**group, "params": plain["params"]}.items() >= plain.items()
 
 
@@ -194,7 +198,7 @@ RESUMED = {
     "second moments": some("optimizer", *HOOKS, optimizer="adamw", algorithm="elect"),
     "dgc": some("optimizer", *HOOKS, options={"feedback": "dgc"}),
     "leaky": some(options={"feedback": "leaky"}, algorithm="oktopk"),
-    "in other buckets at first": some("ddp", wrap={"bucket_cap_mb": SMALL}),
+    "in other buckets at first": some("ddp", wrap={"bucket_cap_mb": SMALL, "find_unused_parameters": False}),
     "within a round": some("local", every=6, optimizer="adam", outer="outer", options={"fragments": 2}),
 }
 
@@ -316,9 +320,9 @@ def tables_stay_sparse_and_owe_nothing(ground: Ground) -> None:
 @check(variants={name: some(optimizer=name) for name in ("sgd", "nesterov", "adamw")})
 def what_is_not_finite_on_one_rank_is_raised_on_all_before_weights_move(ground: Ground, **how: Any) -> None:
     trainee = ground(options={"nonfinite": "raise"}, **how).steps(range(3))
-    before = trainee.weights()
+    before, bad = trainee.weights(), torch.nan if how["optimizer"] == "sgd" else torch.inf
     if ground.comm.rank == ground.comm.size - 1:
-        trainee.net.layers[0].register_forward_hook(lambda module, x, out: out * torch.nan)
+        trainee.net.layers[2].register_forward_hook(lambda module, x, out: out * bad)
     said = ground.refused(lambda: trainee.steps([3]), FloatingPointError)
     assert re.search("total has .* NaN or Inf", said) and np.array_equal(trainee.weights(), before)
 
@@ -374,3 +378,17 @@ def the_order_of_a_weight_in_memory_and_views_of_buckets_change_nothing(ground: 
         trainee.flush()
     ground.alike(plain.weights())
     assert np.array_equal(plain.weights(), turned.weights())
+
+
+@check(
+    ("optimizer", *HOOKS),
+    {
+        **{name: some(optimizer=name) for name in ("momentum", "adamw")},
+        **{name: some("optimizer", "ddp", optimizer=name) for name in ("fused", "adagrad")},
+    },
+)
+def a_scaler_that_is_not_known_is_refused(ground: Ground, **how: Any) -> None:
+    trainee, scaler = ground(**how), torch.amp.GradScaler("cpu")
+    scaler.scale(trainee.loss(0)).backward()
+    said = ground.refused(lambda: scaler.step(trainee.optimizer), TypeError)
+    assert re.search("GradScaler that .* does not know.*(scaler=|bfloat16)", said), said

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from . import doors
+from . import ddp_checks, doors, fsdp_checks  # noqa: F401  whose checks are among those of their doors
 from .check_door import Ground, checks
 from .doors import DOORS
 from .programs import Seen, run
@@ -26,7 +26,11 @@ SECONDS = 30  # that a rank waits for the others
 
 
 def main(folder: Path, door: str, names: list[str]) -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
+    if not dist.is_torchelastic_launched():
+        ddp_checks.among_the_ranks_of_mpi(folder)
+    else:
+        ddp_checks.before_the_group()
+        dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
     rank, seen = dist.get_rank(), list[Seen]()
     said, at, ground = dict[str, str](), folder / f"at-{dist.get_rank()}", Ground(door, dist.group.WORLD, folder)
     try:

@@ -128,10 +128,10 @@ def _short(row: Any) -> str:
 class Net(nn.Module):
     """Three layers, of which a loss uses all or the first alone, and one that may be added."""
 
-    def __init__(self) -> None:
+    def __init__(self, wide: int = 6, rows: int = 5) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.ModuleList([nn.Linear(4, 6), nn.Linear(6, 5), nn.Linear(5, 2)])
+        self.layers = nn.ModuleList([nn.Linear(4, wide), nn.Linear(wide, rows), nn.Linear(rows, 2)])
         self.more: nn.Linear | None = None
 
     def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
@@ -142,7 +142,7 @@ class Net(nn.Module):
         return last(torch.tanh(second(hidden))) + (0 if self.more is None else self.more(x))
 
     def loss(self, model: Callable, draw: torch.Generator, which: int) -> torch.Tensor:
-        x, y = torch.randn(6, 4, generator=draw), torch.randn(6, 6, generator=draw)
+        x, y = torch.randn(6, 4, generator=draw), torch.randn(6, self.layers[0].out_features, generator=draw)
         x, y = (part.to(self.layers[0].weight.dtype) for part in (x, y))
         out = model(x.requires_grad_(), which)  # so that there is a backward pass, whatever is frozen
         return nn.functional.mse_loss(out, y[:, : out.shape[1]])
@@ -203,6 +203,7 @@ class Images(nn.Module):
 
 NETS: dict[str, Callable] = {
     "layers": Net,
+    "wide": partial(Net, 101, 101),
     "tables": Tables,
     "images": Images,
     "turned": partial(Images, torch.channels_last),

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from sparse_mpi import World
 
-from ..launch import launch
-from ..prefork import torchrun
+from ..launch import launch, needs_mpi
+from ..prefork import copied, torchrun
+from . import ddp_checks, fsdp_checks  # noqa: F401  whose checks are among those of their doors
 from .check_door import HOOKS, Ground, checks
 from .doors import DOORS, MODES, WHOLE, Call, Program
 from .programs import Seen, Verdict, judge, run, same, stuck
@@ -123,7 +124,22 @@ REFUSED: dict[str, tuple[tuple[str, ...], Program, str]] = {
         )
     },
     "not cleared": (("optimizer", "ddp"), Program(AGAIN, optimizer="momentum", density=0.1), f"{LEFT}|{ONCE[:50]}"),
-    "stepped again": (("optimizer",), Program((NONE, WHOLE, STEP, STEP), optimizer="momentum", density=0.1), LEFT),
+    "stepped again": (
+        ("optimizer", "ddp"),
+        Program((NONE, WHOLE, STEP, STEP), optimizer="momentum", density=0.1),
+        LEFT,
+    ),
+    "not cleared, in views": (
+        ("ddp",),
+        Program(AGAIN, optimizer="momentum", density=0.1, wrap={"gradient_as_bucket_view": True}),
+        f"{LEFT}|{ONCE[:50]}",
+    ),
+    "cleared behind synchronize": (
+        ("optimizer",),
+        Program((WHOLE, Call("synchronize"), NONE, WHOLE, STEP), density=0.1),
+        "RuntimeError: gradients that .* must be stepped along before others come; call step",
+    ),
+    "a flush behind synchronize": (("optimizer",), Program((WHOLE, Call("synchronize"), Call("flush"))), FLUSH),
     "a flush behind a pass": (
         ("optimizer", "ddp", "fsdp"),
         Program((WHOLE, Call("flush")), optimizer="momentum"),
@@ -327,11 +343,12 @@ class Job(NamedTuple):
     seen: list[list[Seen]]
 
 
-def job(folder: Path, door: str, names: Iterable[str], some: list[Program]) -> Job:
+def job(folder: Path, door: str, names: Iterable[str], some: list[Program], mpi: bool = False) -> Job:
     """Have processes go through the checks of these names, and through programs."""
     (folder / "programs").write_text(repr(some))
     program = ("-m", "tests.training.door_job", str(folder), door, *names)
-    done = launch(None, *torchrun(RANKS[door], *program), seconds=280, OMP_NUM_THREADS="1")
+    start = (RANKS[door], *copied(*program)) if mpi else (None, *torchrun(RANKS[door], *program))
+    done = launch(*start, seconds=280, OMP_NUM_THREADS="1")
     at = [file.read_text() for file in sorted(folder.glob("at-*"))]
     assert done.returncode == 0, f"the job ended in {at}: {done.stderr[-3000:]}"
     files = [torch.load(folder / f"said-{rank}.pt", weights_only=False) for rank in range(RANKS[door])]
@@ -368,7 +385,12 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
     @cache
     def begin(door: str) -> Job | str:
         try:
-            return job(tmp_path_factory.mktemp(door), door, checks(door), [*written(door).values()])
+            return job(
+                tmp_path_factory.mktemp(door),
+                door,
+                [law for law in checks(door) if (door, law) not in COMPILED],
+                [*written(door).values()],
+            )
         except (AssertionError, pytest.fail.Exception) as error:
             return str(error)
 
@@ -379,8 +401,13 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
     return ended
 
 
+COMPILED = [(door, law) for door in HOOKS for law in checks(door) if "compiled" in law]
+
+
 @pytest.mark.jobs
-@pytest.mark.parametrize(("door", "law"), [(door, law) for door in HOOKS for law in checks(door)])
+@pytest.mark.parametrize(
+    ("door", "law"), [(door, law) for door in HOOKS for law in checks(door) if (door, law) not in COMPILED]
+)
 def test_laws_with_process_groups(begun: Callable[[str], Job], door: str, law: str) -> None:
     wrong = [f"rank {rank}: {said[law]}" for rank, said in enumerate(begun(door).said) if said[law]]
     assert not wrong, "\n".join(wrong)
@@ -411,3 +438,20 @@ def test_drawn_programs_with_process_groups(door: str, number: int, tmp_path: Pa
         verdicts = [judge(*one) for one in zip(part, job(folder, door, (), part).seen, strict=True)]
         wrong += [f"{v.problem}: {p}" for p, v in zip(part, verdicts, strict=True) if v.problem is not None]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.jobs
+@pytest.mark.full("torch compiles")
+@pytest.mark.parametrize(("door", "law"), COMPILED)
+def test_compiled_models_train(door: str, law: str, tmp_path: Path) -> None:
+    wrong = [said[law] for said in job(tmp_path, door, [law], []).said]
+    assert not any(wrong), wrong
+
+
+@pytest.mark.jobs
+@pytest.mark.full("another start of the jobs, under MPI")
+@needs_mpi
+def test_the_ranks_of_a_group_are_those_of_mpi(tmp_path: Path) -> None:
+    laws = [law for law in checks("ddp") if law.startswith("nothing is lost") or "same bits" in law]
+    wrong = [said[law] for said in job(tmp_path, "ddp", laws, [], mpi=True).said for law in laws if said[law]]
+    assert not wrong, wrong[0]
