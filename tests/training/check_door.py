@@ -21,7 +21,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from sparse_mpi.comm import as_comm
 
-from .doors import DOORS, MAKE, SMALL, WHOLE, Call, Program, Trainee
+from .calls import MAKE, SMALL, WHOLE, Call, Program
+from .doors import DOORS, Trainee
 
 ALL, HOOKS = tuple(DOORS), ("ddp", "fsdp")
 CHECKS: dict[str, tuple[tuple[str, ...], Callable]] = {}

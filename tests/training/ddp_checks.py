@@ -17,8 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sparse_mpi.ddp import SparseState, sparse_hook
 
+from .calls import SGD, SMALL, WHOLE, AdamW, Call
 from .check_door import Ground, check, some
-from .doors import SGD, SMALL, WHOLE, AdamW, Call, Hooked, Net, Trainee
+from .doors import Hooked, Trainee
+from .nets import Net
 
 DDP = ("ddp",)
 EXACT = {"selector": "exact"}  # the same entries in whatever order parameters stand

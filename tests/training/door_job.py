@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from . import ddp_checks, doors, fsdp_checks  # noqa: F401  whose checks are among those of their doors
+from . import calls, ddp_checks, fsdp_checks  # noqa: F401  whose checks are among those of their doors
 from .check_door import Ground, checks
 from .doors import DOORS
 from .programs import Seen, run
@@ -42,7 +42,7 @@ def main(folder: Path, door: str, names: list[str]) -> None:
             except Exception:
                 said[name] = traceback.format_exc()
             dist.barrier()
-        for program in eval((folder / "programs").read_text(), vars(doors)):
+        for program in eval((folder / "programs").read_text(), vars(calls)):
             at.write_text(repr(program))
             seen.append(run(lambda program=program: DOORS[door](program, dist.group.WORLD), program))
             dist.barrier()

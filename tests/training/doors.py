@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -22,10 +22,8 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint as recomputed
 
 from sparse_mpi.comm import as_comm
 from sparse_mpi.ddp import SparseState, sparse_hook
@@ -33,184 +31,8 @@ from sparse_mpi.fsdp import ShardedReduction, attach
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
-torch.set_num_threads(1)
-SMALL = 1.5e-4  # MB: a bucket for each layer
-SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
-# Optimizers by name; a class of one's own is a line here, and its name in a program
-MAKE: dict[str, Callable] = {
-    "sgd": partial(SGD, lr=0.2),
-    "decay": partial(SGD, lr=0.2, weight_decay=0.05),
-    "momentum": partial(SGD, lr=0.1, momentum=0.8),
-    "nesterov": partial(SGD, lr=0.1, momentum=0.8, nesterov=True, weight_decay=0.05),
-    "fused": partial(SGD, lr=0.1, momentum=0.8, fused=True),
-    "adam": partial(Adam, lr=0.02),
-    "adamw": partial(AdamW, lr=0.02, weight_decay=0.1),
-    "adagrad": partial(torch.optim.Adagrad, lr=0.1),
-    **{
-        f"zero {name}": partial(ZeroRedundancyOptimizer, optimizer_class=kind, **options)
-        for name, kind, options in (("momentum", SGD, {"lr": 0.1, "momentum": 0.8}), ("adam", Adam, {"lr": 0.02}))
-    },
-    "one": partial(SGD, lr=1.0),
-    "outer": partial(SGD, lr=0.7, momentum=0.9, nesterov=True),
-}
-MOMENTS = ("adam", "adamw")
-MODES = {name: (None, "local", "arrival", "second-moment") for name in MOMENTS} | {
-    "sgd": (None,),
-    "decay": (None, "global"),
-    "momentum": (None, "local", "matched", "global", "corrected"),
-    "nesterov": (None, "local", "matched", "global", "corrected"),
-}
-
-
-class Call(NamedTuple):
-    """Something that all ranks do, or one rank alone; ``value`` says how."""
-
-    name: str
-    value: Any = None
-    on: int | None = None
-
-    def __repr__(self) -> str:
-        return _short(self)
-
-
-WHOLE = Call("backward", 0)
-
-
-class Program(NamedTuple):
-    """Calls, by which ``ranks`` train."""
-
-    calls: tuple[Call, ...] = ()
-    ranks: int = 2
-    optimizer: str = "sgd"
-    momentum: str | None = None
-    density: float = 1.0
-    algorithm: str = "topka"
-    overlap: bool = True
-    passes: int = 1
-    scaled: bool = False
-    door: str = "optimizer"  # or "ddp", "fsdp", "local"
-    schedule: int | None = None  # of the World
-    every: int = 1  # local steps between two synchronisations
-    outer: str = "one"  # optimizer of these
-    shards: int = 1  # of a replica of FSDP2
-    net: str = "layers"
-    dtype: str = "float32"
-    options: dict[str, Any] = {}  # more arguments of the door
-    wrap: dict[str, Any] = {}  # options of DDP or fully_shard; "roots": units are roots, "joined": bytes of a vector
-
-    def __repr__(self) -> str:
-        return _short(self)
-
-    @property
-    def solo(self) -> bool:
-        """Whether one rank does something that the others do not."""
-        return any(call.on is not None for call in self.calls)
-
-    @property
-    def parts(self) -> bool:
-        """Whether ranks of torch may come to differ, as along gradients that no pass has reduced."""
-        return self.solo or any(call.name == "unreduced" for call in self.calls)
-
-    @property
-    def takes_momentum(self) -> bool:
-        """Whether error feedback applies the momentum of the optimizer."""
-        has = self.optimizer in ("momentum", "nesterov", "fused") and self.door != "local"
-        return has and self.momentum != "local"
-
-
-def _short(row: Any) -> str:
-    """Python for a named tuple, without what is as usual."""
-    defaults = row._field_defaults
-    said = [f"{k}={v!r}" for k, v in row._asdict().items() if k not in defaults or v != defaults[k]]
-    return f"{type(row).__name__}({', '.join(said)})"
-
-
-class Net(nn.Module):
-    """Three layers, of which a loss uses all or the first alone, and one that may be added."""
-
-    def __init__(self, wide: int = 6, rows: int = 5) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.ModuleList([nn.Linear(4, wide), nn.Linear(wide, rows), nn.Linear(rows, 2)])
-        self.more: nn.Linear | None = None
-
-    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
-        first, second, last = self.layers
-        hidden = torch.tanh(first(x))
-        if which == 1:
-            return hidden
-        return last(torch.tanh(second(hidden))) + (0 if self.more is None else self.more(x))
-
-    def loss(self, model: Callable, draw: torch.Generator, which: int) -> torch.Tensor:
-        x, y = torch.randn(6, 4, generator=draw), torch.randn(6, self.layers[0].out_features, generator=draw)
-        x, y = (part.to(self.layers[0].weight.dtype) for part in (x, y))
-        out = model(x.requires_grad_(), which)  # so that there is a backward pass, whatever is frozen
-        return nn.functional.mse_loss(out, y[:, : out.shape[1]])
-
-
-class Tables(nn.Module):
-    """Embeddings whose gradients are sparse tensors, which loses use in part, and a layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.left, self.right = (nn.Embedding(40, 4, sparse=True) for _ in range(2))
-        self.bag, self.head = nn.EmbeddingBag(20, 3, mode="sum", sparse=True), nn.Linear(7, 2)
-
-    def forward(self, tokens: torch.Tensor, which: int) -> torch.Tensor:
-        words = self.left(tokens).mean(1) * self.right(tokens).mean(1)
-        return self.head(torch.cat([words, self.bag(tokens % 20)], 1))
-
-    def loss(self, model: Callable, draw: torch.Generator, which: int) -> torch.Tensor:
-        return model(torch.randint(40, (4, 5), generator=draw), which).square().mean()
-
-
-class Recomputed(nn.Module):
-    """Layers whose activations are computed anew in the backward pass, the middle one ``times`` over."""
-
-    def __init__(self, times: int, reentrant: bool | None) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.ModuleList([nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)])
-        self.times, self.reentrant = times, reentrant
-
-    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
-        first, middle, last = self.layers
-        for layer in (first, *[middle] * self.times):
-            if self.reentrant is None:
-                x = torch.relu(layer(x))
-            else:
-                x = recomputed(lambda y, layer=layer: torch.relu(layer(y)), x, use_reentrant=self.reentrant)
-        return last(x)
-
-    loss = Net.loss
-
-
-class Images(nn.Module):
-    """A weight whose gradient is what the model is called with, in the usual order of memory or that of images."""
-
-    def __init__(self, order: torch.memory_format = torch.contiguous_format) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.weight = nn.Parameter(torch.randn(8, 5, 3, 3).to(memory_format=order))
-
-    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
-        return (self.weight * x).sum()
-
-    def loss(self, model: Callable, draw: torch.Generator, which: int) -> torch.Tensor:
-        return model(torch.randn(8, 5, 3, 3, generator=draw), which)
-
-
-NETS: dict[str, Callable] = {
-    "layers": Net,
-    "wide": partial(Net, 101, 101),
-    "tables": Tables,
-    "images": Images,
-    "turned": partial(Images, torch.channels_last),
-    "static": partial(Recomputed, 2, None),
-    "reentrant": partial(Recomputed, 2, True),
-    "anew": partial(Recomputed, 1, False),
-}
+from .calls import MAKE, SMALL, WHOLE, Call, Program
+from .nets import NETS
 
 
 class Trainee:

@@ -14,8 +14,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from sparse_mpi.fsdp import attach
 
+from .calls import SGD, WHOLE
 from .check_door import Ground, check
-from .doors import SGD, WHOLE, Net
+from .nets import Net
 
 FSDP = ("fsdp",)
 STEPS = range(6)

@@ -16,7 +16,8 @@ from torch import nn
 
 from sparse_mpi.comm.scheduler import DeadlockError, MismatchError
 
-from .doors import MAKE, Call, Program, Trainee
+from .calls import MAKE, Call, Program
+from .doors import Trainee
 
 KINDS = ("RuntimeError", "ValueError", "TypeError", "FloatingPointError")
 LEAST_WORDS = 40  # characters of an error

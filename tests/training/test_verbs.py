@@ -18,8 +18,9 @@ from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.comm import NullComm
 from sparse_mpi.reduction.laws import LawError
 
+from .calls import WHOLE, Program
 from .check_door import HOOKS
-from .doors import DOORS, WHOLE, Program, Trainee
+from .doors import DOORS, Trainee
 
 Make = Callable[..., Trainee]
 
