@@ -33,6 +33,7 @@ IN_PROCESS = ("optimizer", "local")
 RANKS = {"optimizer": 3, "local": 3, "ddp": 3, "fsdp": 4}
 CHANGES = ("in place", "data", "replace", "none", "zeros")  # of gradients
 EACH = 120  # programs of a job, at most
+LONG = 1500  # seconds of all programs of the wide tier
 NUMBERS = {"fast": 24, "wide": 2000, "all": 2000}  # of programs of a door; a third where they need processes
 
 
@@ -125,6 +126,7 @@ def test_laws(door: str, law: str, tmp_path: Path) -> None:
         World(ranks).run(lambda comm, folder=folder: checks(door)[law](Ground(door, comm, folder)))
 
 
+@pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("door", IN_PROCESS)
 def test_drawn_programs(door: str, number: int) -> None:
     fates: Counter[str] = Counter()
@@ -307,6 +309,7 @@ def test_programs_with_process_groups(begun: Callable[[str], Job], door: str) ->
 
 
 @pytest.mark.jobs
+@pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("door", HOOKS)
 def test_drawn_programs_with_process_groups(door: str, number: int, tmp_path: Path) -> None:
     some, wrong = drawn(door, number // 3), []
