@@ -76,6 +76,14 @@ KNOWN: dict[str, list[Program]] = {
     ],
     "local": [],
 }
+# Loops that are to train as in torch and do not: who mends one takes it from here to `KNOWN`
+STEADY = (NONE, WHOLE, STEP) * 3
+FAULTS = {
+    "a clip that bites later": Program((*STEADY, NONE, WHOLE, Call("clip", 0.05), STEP, *END), 3),
+    "a change by .data that begins later": Program((*STEADY, NONE, WHOLE, Call("change", "data"), STEP, *END), 3),
+    "a step that calls super": Program(LOOPS["plain"], 3, "super"),
+    "a local step that calls super": Program(LOOPS["plain"], 3, "super", door="local", every=3),
+}
 # What the errors of orders of calls say that are none, by door: calls, a program, and words
 ONCE = "RuntimeError: backward must reduce once before a step with momentum='{}'.* make all .* model.no_sync"
 LEFT = "RuntimeError: gradients must be cleared between a step and the next backward.. or step.. where"

@@ -26,12 +26,12 @@ from . import ddp_checks, fsdp_checks  # noqa: F401  whose checks are among thos
 from .calls import MODES, WHOLE, Call, Program
 from .check_door import Ground, checks
 from .doors import DOORS
-from .orders import COPIED, END, HOOKS, KNOWN, LOOPS, NONE, REFUSED, SCALERS, STEP, TAKEN, UPDATE
+from .orders import COPIED, END, FAULTS, HOOKS, KNOWN, LOOPS, NONE, REFUSED, SCALERS, STEP, TAKEN, UPDATE
 from .programs import Seen, Verdict, judge, run, same, stuck
 
 IN_PROCESS = ("optimizer", "local")
 RANKS = {"optimizer": 3, "local": 3, "ddp": 3, "fsdp": 4}
-CHANGES = ("in place", "data", "replace", "none", "zeros")  # of gradients
+CHANGES = ("in place", "replace", "none", "zeros")  # of gradients; "data" is among `FAULTS`
 EACH = 120  # programs of a job, at most
 LONG = 1500  # seconds of all programs of the wide tier
 NUMBERS = {"fast": 24, "wide": 2000, "all": 2000}  # of programs of a door; a third where they need processes
@@ -147,6 +147,11 @@ def test_drawn_programs(door: str, number: int) -> None:
 @pytest.mark.parametrize(("door", "at"), [(door, at) for door in IN_PROCESS for at in range(len(KNOWN[door]))])
 def test_programs_that_went_wrong_once(door: str, at: int) -> None:
     assert in_process(KNOWN[door][at]._replace(door=door)).problem is None
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xfail(strict=True)) for name in FAULTS])
+def test_a_loop_that_is_to_train_as_in_torch(name: str) -> None:
+    assert in_process(FAULTS[name]) == Verdict(None, "trained")
 
 
 def refused(verdict: Verdict, seen: Iterable[Seen], words: str) -> bool:
