@@ -76,12 +76,16 @@ KNOWN: dict[str, list[Program]] = {
     ],
     "local": [],
 }
-# Loops that are to train as in torch and do not: who mends one takes it from here to `KNOWN`
+# Programs that are to train as in torch, or be refused on all ranks, and are not; who mends one moves it to `KNOWN`
 STEADY = (NONE, WHOLE, STEP) * 3
 FAULTS = {
     "a clip that bites later": Program((*STEADY, NONE, WHOLE, Call("clip", 0.05), STEP, *END), 3),
     "a change by .data that begins later": Program((*STEADY, NONE, WHOLE, Call("change", "data"), STEP, *END), 3),
     "a step that calls super": Program(LOOPS["plain"], 3, "super"),
+    # One rank has cleared its gradients and takes no part in the reduction that the others refuse: ranks wait
+    "a clearing of one rank behind synchronize": Program(
+        (Call("synchronize"), ZEROS, WHOLE, Call("zero_grad", True, 0), STEP, Call("reload"), *END)
+    ),
     "a local step that calls super": Program(LOOPS["plain"], 3, "super", door="local", every=3),
 }
 # What the errors of orders of calls say that are none, by door: calls, a program, and words
