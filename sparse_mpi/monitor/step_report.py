@@ -31,7 +31,6 @@ class StepReport(NamedTuple):
             "selection_seconds": self.select_seconds,
             "exchange_seconds": self.exchange_seconds,
             "merge_seconds": self.merge_seconds,
-            "skipped": self.skipped,
         }
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 ASSIGNS = (
-    "load_state_dict must copy values into the parameters that DiLoCo's optimizers move, got assign=True; leave it "
+    "load_state_dict must copy values into the parameters that DiLoCo's optimizers move, got assign; leave that "
     "out, or load before the optimizers are made"
 )
 

@@ -18,10 +18,9 @@ from sparse_mpi.feedback import Feedback
 from sparse_mpi.training.bucket import largest_bucket
 from sparse_mpi.training.grammar import scaler_in_use
 from sparse_mpi.training.live_ranks import ranks_given
-from sparse_mpi.training.named_gradients import names_of
+from sparse_mpi.training.named_gradients import names_of, parameters_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
-from sparse_mpi.training.parameters import parameters_of
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.synchronization import LossScale, Synchronization
 

@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.arrays import describe
 from sparse_mpi.training.adam_steps import give_back, set_aside
-from sparse_mpi.training.named_gradients import GradientVector, Names
-from sparse_mpi.training.parameters import parameters_of
+from sparse_mpi.training.named_gradients import GradientVector, Names, parameters_of
 
 CHANGED = (
     "sparse_mpi: gradients change between backward() and step(), so that reductions begin in the step from now on; "

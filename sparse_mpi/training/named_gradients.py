@@ -62,6 +62,10 @@ def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str
     return names
 
 
+def parameters_of(optimizer: Optimizer | None) -> list[Tensor]:
+    return [] if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def in_one_order(parameters: Mapping[str, Tensor], comm: Comm) -> dict[str, Tensor]:
     """Return ``parameters``, by name, in the order of the first rank, in which all reduce them. Collective.
 

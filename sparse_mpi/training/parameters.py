@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
-from torch.optim import Optimizer
 
 from sparse_mpi.arrays import Array, synchronize_device, to_host
 
@@ -14,10 +13,6 @@ from sparse_mpi.arrays import Array, synchronize_device, to_host
 def local(tensor: Tensor) -> Tensor:
     """Return the part of ``tensor`` that this process holds: of a DTensor its shard, whose memory it shares."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
-def parameters_of(optimizer: Optimizer | None) -> list[Tensor]:
-    return [] if optimizer is None else [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:

@@ -13,7 +13,6 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -27,16 +26,15 @@ from sparse_mpi.monitor.tracer import Tracer
 from sparse_mpi.monitor.watch import Quality, Watch
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
 from sparse_mpi.reduction.engine import Engine, StepRefused
-from sparse_mpi.reduction.form import WHOLE
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.grammar import CHANGED, LEFT, NOT_FINITE, SKIPPED, TWICE, UNREDUCED
-from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks, bits_of, kind_of, memory_of
+from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks, kind_of, kinds_in
 from sparse_mpi.training.live_ranks import LiveRanks, OfRanks
-from sparse_mpi.training.named_gradients import NamedGradients, Total, finished, in_one_order, refusal
+from sparse_mpi.training.looks import Looks
+from sparse_mpi.training.named_gradients import NamedGradients, Total, finished, in_one_order, parameters_of, refusal
 from sparse_mpi.training.optimizer_steps import LOGGER, steps_along
 from sparse_mpi.training.own_step import Unstepped
-from sparse_mpi.training.parameters import parameters_of
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
 LOOKS = 2  # steps that show whether gradients are final when they come: reductions begin in `synchronize`
@@ -129,13 +127,11 @@ class GradientReduction(OfRanks):
         door = "or call synchronize() behind each pass, and reduction.stepped() behind each move"
         self._unstepped = Unstepped(door, passes, steps_along)
         self._grown = False  # of gradients on arrival, during the steps that look at them
-        self._marks: dict[Tensor, Tensor] = {}  # of the gradients that they brought, while these are looked at
-        self._versions: dict[int, int] = {}  # of their memory, by its address
         self._tracer: Tracer | None = None
         self._next = 0  # the bucket to be started next
         self._begun = 0  # buckets that were started in a backward pass
         self._open = True
-        self._looks = LOOKS if self._overlap else 0  # steps that are still to be looked at
+        self._looks = Looks(LOOKS if self._overlap else 0)
         self._early = self._overlap  # nothing has spoken against reductions before `synchronize`
         self._reduced = False  # gradients are reduced, and no step has been taken along them yet
         self._totals: list[Total] = []  # of these
@@ -163,7 +159,9 @@ class GradientReduction(OfRanks):
                 taken.add(self.names[parameter])
         self._start_settled()
         named = {name: parameter for parameter, name in self.names.items() if parameter in new}
-        named = self._ranks.ask(partial(in_one_order, named))
+        # Making a reduction starts no thread
+        ordered = partial(in_one_order, named)
+        named = self._ranks.ask(ordered) if self.parameters else ordered(self._ranks.comm)
         names = {parameter: name for name, parameter in named.items()}
         self._unseen |= names
         self.parameters |= named
@@ -411,23 +409,12 @@ class GradientReduction(OfRanks):
         with agreement as say:
             read = self.gradients.checked(states, ranks)
             for state in read:
-                agreement.words[:] = np.maximum(agreement.words, self._kinds_in(state))
+                agreement.words[:] = np.maximum(agreement.words, kinds_in(state, [*self.parameters]))
             say(call="take_over", ranks=ranks)
         # Ranks that were dealt no state learn the kinds from the others
         self.know_kinds(dict(zip(self.parameters, agreement.rows.max(0, initial=0).tolist(), strict=True)))
         self.gradients.deal(read, ranks, self._average)
         self._rebuild()
-
-    def _kinds_in(self, state: Mapping[str, Any]) -> list[int]:
-        kinds, names = state.get("kinds"), [*self.parameters]
-        if not isinstance(kinds, Mapping) or sorted(kinds) != sorted(names):
-            raise ValueError(
-                f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {kinds!r:.200}; load it "
-                "into a reduction of the same parameters"
-            )
-        for name, kind in kinds.items():
-            check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=255)
-        return [kinds[name] for name in names]
 
     def _arrived(self, parameter: Tensor) -> None:
         """Start all complete buckets; autograd's hook, called when ``parameter.grad`` has this pass's gradient."""
@@ -441,14 +428,12 @@ class GradientReduction(OfRanks):
         if self._came[parameter] == self._passes:
             # Until its kind is known a gradient stays where it is: no memory is taken for gradients that leave
             if self._settled(bucket):
-                bucket.take(parameter, apart=self._early and not self._looks)
-            if self._looks and parameter.grad is not None:
-                self._marks[parameter] = bits_of(parameter.grad)
-                if not parameter.grad.is_sparse:
-                    self._versions[memory_of(parameter.grad)] = parameter.grad._version
+                bucket.take(parameter, apart=self._early and not self._looks.left)
+            if self._looks.left:
+                self._looks.arrived(parameter)
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
         # their passes, and it from going on: it is left to `synchronize`.
-        early = self._early and not self._looks and not self._reduced and not self._grown
+        early = self._early and not self._looks.left and not self._reduced and not self._grown
         if not early or not (self._threaded or get_ident() == self._thread):
             return
         # In the order of the buckets, which is the same on all ranks: a complete one waits for all before it
@@ -465,18 +450,9 @@ class GradientReduction(OfRanks):
         return self._settled(bucket) and all(complete)
 
     def _look(self) -> None:
-        if self._looks:
-            self._looks -= 1
-            touched = (p.grad is None or self._touched(p.grad, mark) for p, mark in self._marks.items())
-            # More backward passes than were awaited add to them, too
-            if max(self._came.values(), default=0) > self._passes or any(touched):
-                self._begin_late()
-
-    def _touched(self, gradient: Tensor, mark: Tensor) -> bool:
-        # A clip that has not yet bitten leaves the bits; views of a buffer share their number of changes
-        if not gradient.is_sparse and self._versions.get(memory_of(gradient)) != gradient._version:
-            return True
-        return not torch.equal(bits_of(gradient), mark)
+        # More backward passes than were awaited add to gradients, too
+        if self._looks.left and (self._looks.changed() or max(self._came.values(), default=0) > self._passes):
+            self._begin_late()
 
     def _start_settled(self) -> None:
         """Start all buckets that other ranks may have started in their backward pass, before the next question."""
@@ -522,8 +498,8 @@ class GradientReduction(OfRanks):
         self._came.clear()
         if self._unstepped.passes > 1:
             self._unstepped.stepped()
-        self._marks.clear()
-        self._versions.clear()
+        if self._looks.left:
+            self._looks.forget()
 
     def _clipping_factor(self, most: float, scale: float) -> float:
         # Tables are reduced with the loss scale, buckets without it

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.training.adam_steps import give_back, set_aside
 from sparse_mpi.training.grammar import loss_scale
-from sparse_mpi.training.parameters import parameters_of
+from sparse_mpi.training.named_gradients import parameters_of
 from sparse_mpi.training.reduction import GradientReduction
 
 

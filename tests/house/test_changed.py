@@ -13,7 +13,7 @@ REACHED = {
     "sparse_mpi/contrib/frames.py": ({"tests/contrib"}, {"tests/wire", "tests/select", "tests/golden"}),
     "sparse_mpi/integrations/hf.py": ({"tests/integrations"}, {"tests/wire", "tests/select", "tests/contrib"}),
     "train/vgg.py": ({"tests/docs"}, {"tests/wire", "tests/select"}),
-    "tests/training/ddp_job.py": ({"tests/training"}, {"tests/wire"}),  # started as a program
+    "tests/training/door_job.py": ({"tests/training"}, {"tests/wire"}),  # started as a program
     "docs/index.md": ({"tests/docs"}, {"tests/select", "tests/training"}),
 }
 

@@ -89,7 +89,7 @@ def test_the_page_of_the_frameworks_shows_parts_of_the_examples():
         assert not missing, (name, missing)
 
 
-@pytest.mark.full("tests/training/test_fsdp.py has its laws")
+@pytest.mark.full("tests/training/test_doors.py has its laws")
 @pytest.mark.jobs
 def test_a_sharded_model_trains():
     done = launch(None, *torchrun(4, "examples/fsdp.py"))

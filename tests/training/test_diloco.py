@@ -20,33 +20,6 @@ few_ranks = pytest.mark.ranks(1, 3, 5)
 sgd = partial(torch.optim.SGD, lr=0.1)
 
 
-def serial(ranks: int, rounds: int, every: int, inner=adamw, outer=nesterov) -> np.ndarray:
-    """Return the global parameters by DiLoCo's formula, all replicas in one process."""
-    model = net()
-    workers = [net() for _ in range(ranks)]
-    inners, optimizer = [inner(worker.parameters()) for worker in workers], outer(model.parameters())
-    for turn in range(rounds):
-        for rank, (worker, optimizer_of) in enumerate(zip(workers, inners, strict=True)):
-            worker.load_state_dict(model.state_dict())
-            train(worker, optimizer_of, own(rank), range(turn * every, (turn + 1) * every))
-        for parameter, *others in zip(model.parameters(), *(w.parameters() for w in workers), strict=True):
-            parameter.grad = sum(parameter.detach() - other.detach() for other in others) / ranks
-        optimizer.step()
-    return weights(model)
-
-
-@few_ranks
-@pytest.mark.parametrize("inner", [adamw, plain], ids=lambda make: make.__name__)
-def test_dense_is_the_formula(ranks, inner):
-    def body(comm):
-        replica = made(comm, 5, algorithm="dense", inner=inner)
-        steps(replica, comm.rank, range(15))
-        return weights(replica.model)
-
-    for one in ranks.run(body):
-        np.testing.assert_allclose(one, serial(ranks.size, 3, 5, inner), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.ranks(3)
 def test_fragments_take_turns_and_arrive_after_the_delay(ranks):
     def body(comm):
@@ -214,16 +187,5 @@ def test_ranks_that_differ_are_told(ranks, what):
         rate = 0.7 + comm.rank * (what == "lr")
         with pytest.raises(ValueError, match=r"(?s)all ranks must call with the same arguments.*rank 2"):
             made(comm, 4 + comm.rank * (what == "sync_every"), outer=lambda p: torch.optim.SGD(p, lr=rate))
-
-    ranks.run(body)
-
-
-@pytest.mark.ranks(3)
-def test_ranks_that_have_taken_other_numbers_of_steps_are_told(ranks):
-    def body(comm):
-        replica = made(comm, 4, density=0.1)
-        steps(replica, comm.rank, range(2 + (comm.rank == 1)))
-        with pytest.raises(ValueError, match=r"(?s)synchronize steps=2.*rank 1: call=synchronize steps=3"):
-            replica.local.synchronize()
 
     ranks.run(body)

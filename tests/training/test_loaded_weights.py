@@ -149,7 +149,7 @@ def test_nothing_is_loaded_where_it_would_be_lost(ranks):
         before, new = weights(replica.model), net(7).state_dict()
         with replica.local.globally(), pytest.raises(RuntimeError, match=r"within globally\(\).*load them behind it"):
             replica.model.load_state_dict(new)
-        with pytest.raises(RuntimeError, match="got assign=True; leave it out"):
+        with pytest.raises(RuntimeError, match="got assign; leave that out"):
             replica.model.load_state_dict(new, assign=True)
         assert weights(replica.model).tobytes() == before.tobytes()
         with replica.local as local:

@@ -70,12 +70,6 @@ def test_whatever_the_shapes_and_the_schedule(size, shapes, name, schedule, alph
     check_accounts(World(size).run(body), ALGORITHMS[name]().traits.conserves)
 
 
-def test_a_flush_leaves_nothing_owed(ranks):
-    results = ranks.run(lambda comm: accounts(comm, range(7), flush=True, density=0.05, fragments=2))
-    assert all(not owed.any() for _, _, owed, _ in results)
-    check_accounts(results)
-
-
 def test_steps_of_the_delay_are_kept_where_that_is_asked_for():
     """With plain outer steps of all entries and nobody else, training is as without synchronisation."""
 

@@ -95,43 +95,6 @@ def test_gradients_that_are_reduced_anew_lose_nothing(ranks, kind):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
-def test_what_comes_behind_synchronize_is_an_error_on_all_ranks(ranks):
-    def body(comm):
-        model, optimizer = net(), None
-        optimizer = wrapped(model, comm)
-        loss_of(model, comm.rank, 0).backward()
-        totals = optimizer.synchronize()
-        assert all(a is b for a, b in zip(totals, optimizer.synchronize(), strict=True))  # nothing new has come
-        model.zero_grad()
-        loss_of(model, comm.rank, 1).backward()
-        with pytest.raises(RuntimeError, match=r"must be stepped along before others come; call step\(\)"):
-            optimizer.step()
-        model.zero_grad()
-        optimizer.step()  # the way that the error names
-        return train(model, optimizer, own(comm.rank), range(2))
-
-    assert equal(ranks.run(body))
-
-
-def test_a_flush_waits_for_no_gradient(ranks):
-    def body(comm):
-        model = net()
-        optimizer = wrapped(model, comm)
-        loss_of(model, comm.rank, 0).backward()
-        with pytest.raises(RuntimeError, match="must not wait to be reduced, or to be stepped along, when"):
-            optimizer.flush()
-        optimizer.synchronize()
-        with pytest.raises(RuntimeError, match="must not wait to be reduced, or to be stepped along, when"):
-            optimizer.flush()
-        optimizer.step()
-        loss_of(model, comm.rank, 1).backward()
-        optimizer.zero_grad()
-        optimizer.flush()
-        return weights(model)
-
-    assert equal(ranks.run(body))
-
-
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("first", ["discriminator", "generator"])
 def test_a_discriminator_moves_by_its_own_loss_alone(ranks, first):
@@ -153,57 +116,6 @@ def test_a_discriminator_moves_by_its_own_loss_alone(ranks, first):
         return weights(judge)
 
     assert equal(ranks.run(lambda comm: body(comm, True)) + ranks.run(lambda comm: body(comm, False)))
-
-
-@pytest.mark.ranks(3)
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("alone", [0, 2])
-def test_a_layer_is_frozen_on_all_ranks_or_none(ranks, alone, overlap):
-    def body(comm):
-        model = net()
-        optimizer = wrapped(model, comm, overlap=overlap)
-        train(model, optimizer, own(comm.rank), range(4))
-        model[2].requires_grad_(comm.rank != alone)
-        with pytest.raises(ValueError, match="(?s)all ranks must call with the same.*frozen="):
-            train(model, optimizer, own(comm.rank), [4])
-
-    ranks.run(body)
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("feedback", ["residual", "gmc", "dgc", "leaky"])
-@pytest.mark.parametrize("algorithm", ["topka", "elect", "oktopk", "gtopk"])
-def test_what_a_frozen_layer_owes_stays(ranks, algorithm, feedback):
-    """To the bit, whatever the others send meanwhile; it is sent when the layer is trained again, or by a flush."""
-
-    def owed(optimizer):
-        bucket = optimizer.reduction.buckets[0]
-        part = bucket.reducer.layout.parts[bucket.vector.names.index("2.weight")]
-        return bucket.reducer.residual[part].copy()
-
-    def body(comm):
-        model = net()
-        optimizer = wrapped(
-            model, comm, named_parameters=model.named_parameters(), algorithm=algorithm, feedback=feedback,
-            bucket_cap_mb=None, momentum="local",
-        )  # fmt: skip
-        train(model, optimizer, own(comm.rank), range(4))
-        kept, before = owed(optimizer), weights(model[2])
-        model[2].requires_grad_(False)
-        for number in range(4, 8):
-            train(model, optimizer, own(comm.rank), [number])
-            assert np.allclose(owed(optimizer), kept, rtol=1e-6) and kept.any()
-        optimizer.zero_grad()
-        if feedback != "leaky":
-            optimizer.flush()
-            assert np.allclose(owed(optimizer), kept, rtol=1e-6)
-        assert np.array_equal(weights(model[2]), before)
-        model[2].requires_grad_(True)
-        train(model, optimizer, own(comm.rank), range(8, 10))
-        assert not np.allclose(owed(optimizer), kept) and not np.array_equal(weights(model[2]), before)
-        return weights(model)
-
-    assert equal(ranks.run(body))
 
 
 @pytest.mark.ranks(3)

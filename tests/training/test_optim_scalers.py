@@ -1,4 +1,4 @@
-"""`DistributedOptimizer` with loss scalers in all orders, and with states of Adam of any mode."""
+"""`DistributedOptimizer` with states of Adam of any mode."""
 
 from __future__ import annotations
 
@@ -11,24 +11,10 @@ import torch
 
 from sparse_mpi.optim import DistributedOptimizer
 
-from .loops import equal, loss_of, own, train
+from .loops import equal, own, train
 from .loops import wide_net as net
 
 pytestmark = pytest.mark.ranks(1, 3)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_scaler_that_is_not_known_is_refused_on_all_ranks(ranks, fused):
-    def body(comm):
-        model = net()
-        sgd = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
-        optimizer, scaler = DistributedOptimizer(sgd, comm=comm), torch.amp.GradScaler("cpu")
-        factor = float("inf") if comm.rank == comm.size - 1 else 1.0
-        scaler.scale(loss_of(model, comm.rank, 0) * factor).backward()
-        with pytest.raises(TypeError, match="GradScaler that DistributedOptimizer does not know.*scaler="):
-            scaler.step(optimizer)
-
-    ranks.run(body)
 
 
 MODES = {"second-moment": None, "arrival": "arrival", "local": "local", "torch": "torch"}

@@ -1,17 +1,14 @@
-"""Programs of calls around a training step, what one rank does by them, and what torch does: for `test_call_sequences`.
+"""Programs of calls around a training step, run twice: by the ranks of a door, and by torch.
 
-A program is run twice: by the ranks of a door of this library, and by `Torch`, which goes through it with all
-ranks in one process and takes the mean of their gradients where the door is to reduce them.
+`Torch` goes through a program with all ranks in one process, and takes the mean of their gradients where the door is to
+reduce them.
 """
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,245 +16,31 @@ from torch import nn
 
 from sparse_mpi.comm.scheduler import DeadlockError, MismatchError
 
-KINDS = ("RuntimeError", "ValueError", "TypeError")
+from .calls import MAKE, Call, Program
+from .doors import Trainee
+
+KINDS = ("RuntimeError", "ValueError", "TypeError", "FloatingPointError")
 LEAST_WORDS = 40  # characters of an error
 STEPS = ("step", "bare_step", "skip")
 PARTIAL = tuple((name, 1) for name in ("backward", "unreduced", "closure"))  # calls that use the first layer alone
 CHANGED = ("clip", "change", "zero_grad")  # calls that change gradients
+PASSES = ("backward", "overflow", "some")
 # By door, the calls behind which gradients are reduced
-REDUCE = {"optimizer": ("synchronize",), **dict.fromkeys(("ddp", "fsdp"), ("backward", "overflow"))}
-SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
-MAKE: dict[str, Callable] = {
-    "sgd": partial(SGD, lr=0.2),
-    "decay": partial(SGD, lr=0.2, weight_decay=0.05),
-    "momentum": partial(SGD, lr=0.1, momentum=0.8),
-    "nesterov": partial(SGD, lr=0.1, momentum=0.8, nesterov=True, weight_decay=0.05),
-    "fused": partial(SGD, lr=0.1, momentum=0.8, fused=True),
-    "adam": partial(Adam, lr=0.02),
-    "adamw": partial(AdamW, lr=0.02, weight_decay=0.1),
-}
-MOMENTS = ("adam", "adamw")
-MODES = {name: (None, "local", "arrival", "second-moment") for name in MOMENTS} | {
-    "sgd": (None,),
-    "decay": (None, "global"),
-    "momentum": (None, "local", "matched", "global", "corrected"),
-    "nesterov": (None, "local", "matched", "global", "corrected"),
-}
-
-
-class Call(NamedTuple):
-    """Something that all ranks do, or one rank alone; ``value`` says how."""
-
-    name: str
-    value: Any = None
-    on: int | None = None
-
-    def __repr__(self) -> str:
-        return _short(self)
-
-
-class Program(NamedTuple):
-    """Calls, by which ``ranks`` train."""
-
-    calls: tuple[Call, ...]
-    ranks: int = 2
-    optimizer: str = "sgd"
-    momentum: str | None = None
-    density: float = 1.0
-    algorithm: str = "topka"
-    overlap: bool = True
-    passes: int = 1
-    scaled: bool = False
-    door: str = "optimizer"  # or "ddp" or "fsdp"
-    schedule: int | None = None  # of the World
-
-    def __repr__(self) -> str:
-        return _short(self)
-
-    @property
-    def solo(self) -> bool:
-        """Whether one rank does something that the others do not."""
-        return any(call.on is not None for call in self.calls)
-
-    @property
-    def parts(self) -> bool:
-        """Whether ranks of torch may come to differ, as along gradients that no pass has reduced."""
-        return self.solo or any(call.name == "unreduced" for call in self.calls)
-
-    @property
-    def takes_momentum(self) -> bool:
-        """Whether error feedback applies the momentum of the optimizer."""
-        return self.optimizer in ("momentum", "nesterov", "fused") and self.momentum != "local"
-
-
-def _short(row: Any) -> str:
-    """Python for a named tuple, without what is as usual."""
-    defaults = row._field_defaults
-    said = [f"{k}={v!r}" for k, v in row._asdict().items() if k not in defaults or v != defaults[k]]
-    return f"{type(row).__name__}({', '.join(said)})"
-
-
-class Net(nn.Module):
-    """Three layers, of which a loss uses all or the first alone, and one that may be added."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.ModuleList([nn.Linear(4, 6), nn.Linear(6, 5), nn.Linear(5, 2)])
-        self.more: nn.Linear | None = None
-
-    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
-        first, second, last = self.layers
-        hidden = torch.tanh(first(x))
-        if which == 1:
-            return hidden
-        return last(torch.tanh(second(hidden))) + (0 if self.more is None else self.more(x))
-
-
-class Trainee:
-    """What a rank trains with, and what it does by each call; doors add what is theirs.
-
-    Attributes:
-        number: of the call.
-    """
-
-    def __init__(self, program: Program, rank: int) -> None:
-        self.program, self.rank, self.number = program, rank, 0
-        self.net = Net()
-        self.prepare()
-        self.optimizer = MAKE[program.optimizer](self.net.parameters())
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=program.scaled)
-        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, gamma=0.5)
-        self.model: Callable = self.net
-        self.distribute()
-
-    def prepare(self) -> None:
-        """Do what comes before the optimizer is made."""
-
-    def distribute(self) -> None:
-        """Have gradients reduced."""
-
-    def do(self, number: int, call: Call) -> None:
-        self.number = number
-        if call.on in (None, self.rank):
-            getattr(self, call.name)(call.value)
-
-    @property
-    def parameters(self) -> list[torch.Tensor]:
-        return list(self.net.parameters())
-
-    def weights(self) -> np.ndarray:
-        return torch.cat([p.detach().flatten() for p in self.whole()]).numpy().copy()
-
-    def whole(self) -> Sequence[torch.Tensor]:
-        return self.parameters
-
-    def loss(self, which: int) -> torch.Tensor:
-        draw = torch.Generator().manual_seed(1000 * self.number + self.rank)
-        x, y = torch.randn(6, 4, generator=draw), torch.randn(6, 6, generator=draw)
-        out = self.model(x.requires_grad_(), which)  # so that there is a backward pass, whatever is frozen
-        return nn.functional.mse_loss(out, y[:, : out.shape[1]])
-
-    def backward(self, which: int) -> None:
-        self.scaler.scale(self.loss(which)).backward()
-
-    def overflow(self, rank: int) -> None:
-        """A backward pass of all ranks, in which a gradient of one of them overflows."""
-        self.scaler.scale(self.loss(0) * (float("inf") if rank == self.rank else 1.0)).backward()
-
-    def unreduced(self, which: int) -> None:
-        """A backward pass whose gradients are kept for the next one."""
-        with self.without_reduction():
-            self.backward(which)
-
-    def without_reduction(self) -> Any:
-        return nullcontext()
-
-    def zero_grad(self, to_none: bool) -> None:
-        self.optimizer.zero_grad(set_to_none=to_none)
-
-    def clip(self, norm: float) -> None:
-        nn.utils.clip_grad_norm_(self.parameters, norm)
-
-    @torch.no_grad()
-    def change(self, how: str) -> None:
-        for parameter in self.parameters if how != "none" else self.net.layers[1].parameters():
-            if parameter.grad is None:
-                continue
-            if how == "in place":
-                parameter.grad.mul_(0.5)
-            elif how == "data":
-                parameter.grad.data.mul_(0.5)
-            elif how == "replace":
-                parameter.grad = parameter.grad * 0.5
-            elif how == "none":
-                parameter.grad = None
-            else:
-                parameter.grad.zero_()
-
-    def step(self, _: None = None) -> None:
-        self.scaler.step(self.optimizer)  # without a scale that is the optimizer's
-
-    def bare_step(self, _: None) -> None:
-        self.optimizer.step()
-
-    def closure(self, which: int) -> None:
-        def closure() -> torch.Tensor:
-            self.optimizer.zero_grad()
-            loss = self.loss(which)
-            loss.backward()
-            return loss
-
-        self.optimizer.step(closure)
-
-    def unscale(self, _: None) -> None:
-        if self.program.scaled:
-            self.scaler.unscale_(self.optimizer)
-
-    def update(self, _: None) -> None:
-        self.scaler.update()
-
-    def rate(self, _: None) -> None:
-        self.schedule.step()
-
-    def freeze(self, layer: int) -> None:
-        self.net.layers[layer].requires_grad_(False)
-
-    def unfreeze(self, layer: int) -> None:
-        self.net.layers[layer].requires_grad_(True)
-
-    def add_group(self, _: None) -> None:
-        if self.net.more is None:
-            torch.manual_seed(1)
-            self.net.more = nn.Linear(4, 2)
-            self.optimizer.add_param_group({"params": self.net.more.parameters(), "lr": 0.05})
-
-    def reload(self, _: None) -> None:
-        self.optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
-
-    def copy(self, how: str) -> None:
-        """Make a copy, which is a plain optimizer."""
-        other = copy.deepcopy(self.optimizer) if how == "copy" else pickle.loads(pickle.dumps(self.optimizer))
-        assert type(other) is type(self.optimizer) and not hasattr(other, "reduction")
-
-    def synchronize(self, _: None) -> None:
-        """Have ``.grad`` be the mean, of doors that have that call."""
-
-    skip = step  # as gradients are
-
-    def flush(self, _: None = None) -> None:
-        """Step along what is owed, which at density 1 is nothing; hooks leave zeros of it."""
-        self.zero_grad(True)
-        for parameter in self.parameters if self.program.door != "optimizer" else ():
-            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+REDUCE = {"optimizer": ("synchronize",), "local": (), **dict.fromkeys(("ddp", "fsdp"), PASSES)}
 
 
 class Alone(Trainee):
     """A rank in one process with all others, with gradients that wait for a pass that is reduced."""
 
     def __init__(self, program: Program, rank: int) -> None:
-        super().__init__(program, rank)
+        super().__init__(program, None, rank)
         self.held: list[torch.Tensor | None] = [None] * len(self.parameters)
+        # What local steps start from, which the outer optimizer steps
+        self.twins = [nn.Parameter(parameter.detach().clone()) for parameter in self.parameters]
+        self.outer = MAKE[program.outer](self.twins)
+
+    def whole(self) -> Sequence[torch.Tensor]:
+        return self.twins if self.program.door == "local" else self.parameters
 
     def apart(self, backward: Callable[[], None]) -> None:
         """Have a pass of FSDP2 leave ``.grad`` alone, and keep its gradients."""
@@ -317,6 +100,7 @@ class Torch:
         self.all = [Alone(program, rank) for rank in range(program.ranks)]
         self.reduced = False  # gradients are means, and nothing has come since
         self.used = 0  # parameters, in order, that passes have used which DDP has not reduced yet
+        self.steps, self.moved = 0, False  # local steps, some of them since the last synchronisation
 
     def run(self) -> list[Seen]:
         """What each rank sees of the program, up to the first error of one."""
@@ -361,9 +145,9 @@ class Torch:
         if call.name in STEPS and self.program.takes_momentum:
             self.rest()
         self.each(number, call)
-        if call.name in ("backward", "overflow", "unreduced"):
+        if call.name in (*PASSES, "unreduced"):
             self.used = max(self.used, 2 if call[:2] in PARTIAL else 6)
-        if call.name in ("backward", "overflow"):
+        if call.name in PASSES:
             self.average(frozen=True, most=self.used)
             self.used = 0
 
@@ -379,7 +163,7 @@ class Torch:
             self.each(number, Call("zero_grad", True))
             self.fsdp(number, Call("backward", call.value))
             call = Call("bare_step")
-        if call.name not in ("backward", "overflow", "unreduced"):
+        if call.name not in (*PASSES, "unreduced"):
             self.each(number, call)
             return
         for trainee in self.all:
@@ -390,6 +174,25 @@ class Torch:
                 for trainee, parameter in zip(self.all, parameters, strict=True):
                     own = None if mean is None else mean.clone()
                     parameter.grad, trainee.held[place] = _sum(parameter.grad, own), None
+
+    def local(self, number: int, call: Call) -> None:
+        """Step along the mean of what ranks have moved, every so many steps."""
+        self.each(number, call)
+        due = call.name in ("synchronize", "flush")
+        if call.name in (*STEPS, "closure"):
+            self.steps, self.moved = self.steps + 1, True
+            due = self.steps % self.program.every == 0
+        if due and self.moved:
+            for place in range(len(self.all[0].twins)):
+                mean = _mean([t.twins[place].detach() - t.parameters[place].detach() for t in self.all])
+                for trainee in self.all:
+                    trainee.twins[place].grad = mean
+            for trainee in self.all:
+                trainee.outer.step()
+            self.moved = False
+        if due:
+            for trainee in self.all:
+                nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(trainee.twins), trainee.parameters)
 
     def average(self, frozen: bool = False, most: int | None = None) -> None:
         """Make gradients the mean over the ranks, with zeros where one has none; without those that are frozen."""
@@ -454,7 +257,9 @@ def judge(program: Program, ranks: Sequence[Seen]) -> Verdict:
         exact &= not (program.takes_momentum and odd)
         # Of a unit of FSDP2 that no replica has used, momentum waits, also where .grad has zeros
         exact &= program.door != "fsdp" or program.optimizer in ("sgd", "decay") or call[:2] not in PARTIAL
-        exact &= program.door == "optimizer" or call.name != "flush"  # which leaves zeros, along which moments step
+        exact &= (
+            program.door not in ("ddp", "fsdp") or call.name != "flush"
+        )  # which leaves zeros, along which moments step
         stale = call.name in (*STEPS, "closure") or (stale and call[::2] != ("zero_grad", None))
         fresh = call.name in REDUCE[program.door] or (fresh and call.name not in STEPS)
         # Where torch's ranks differ from each other, or step along what is not finite, it says nothing more
