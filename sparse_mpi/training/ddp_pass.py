@@ -14,6 +14,7 @@ from sparse_mpi.arrays import describe
 from sparse_mpi.comm.background import in_turn, progress_thread_of
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.grammar import StepOrder
+from sparse_mpi.training.hooks import in_backward
 from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, finished, refusal, write_mean
 from sparse_mpi.training.sparse_gradients import mean_of, refused_in, staged, summed
 
@@ -158,7 +159,7 @@ class BackwardPass:
                 place.copy_(part.view_as(place))
         # DDP leaves .grad of a parameter alone that no rank has used: residuals and momentum are written here. Within
         # join, outside of a backward pass, all gradients stay as they are
-        parts = [] if torch.is_grad_enabled() else vector.split(gradient)
+        parts = vector.split(gradient) if in_backward() else []
         for parameter, part in zip(vector.parameters, parts, strict=False):
             if parameter in self._used:
                 continue

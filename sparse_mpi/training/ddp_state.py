@@ -213,6 +213,7 @@ class SparseState:
     def _arrived(self, parameter: torch.Tensor) -> None:
         self._used.add(parameter)
 
+    @torch.no_grad()
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._meet()
         if self._pass is None or bucket.index() == 0:  # of a pass that has failed nothing is left

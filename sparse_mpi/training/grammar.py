@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from weakref import ref
 
-import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
 from sparse_mpi.arrays import describe
 from sparse_mpi.training.adam_steps import give_back, set_aside
+from sparse_mpi.training.hooks import in_backward
 from sparse_mpi.training.named_gradients import GradientVector, Names, parameters_of
 
 CHANGED = (
@@ -78,7 +78,7 @@ class StepOrder:
         Or, after it, if an update is ``left`` in ``.grad``.
         """
         # Within `join` a rank without inputs reduces zeros, outside of a backward pass, and takes no steps
-        if torch.is_grad_enabled() and not bool(gradient.any()):
+        if not in_backward() and not bool(gradient.any()):
             self._idle.add(vector.names)
             return
         self._idle.discard(vector.names)

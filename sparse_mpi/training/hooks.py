@@ -48,6 +48,11 @@ def bits_of(gradient: Tensor) -> Tensor:
     return values.contiguous().view(kind).sum(dtype=torch.int64)
 
 
+def in_backward() -> bool:
+    """Return True within a backward pass, whether or not that makes a graph of its own."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def nested(optimizer: Optimizer) -> bool:
     """Return True in a hook of an inner ``step`` of ``optimizer``, which another of its classes calls by ``super()``.
 
