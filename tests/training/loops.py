@@ -114,3 +114,8 @@ def common(local: DiLoCo) -> np.ndarray:
 
 def residuals(local: DiLoCo) -> np.ndarray:
     return np.concatenate([np.asarray(reducer.residual) for reducer in local.reducers]).copy()
+
+
+def said(ranks, caplog, words: str) -> bool:
+    """Whether rank 0 has logged ``words`` once, and no other one; in `World` all ranks have one log."""
+    return caplog.text.count(words) == (getattr(ranks, "rank", 0) == 0)
